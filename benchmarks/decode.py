@@ -92,7 +92,7 @@ from resources import CoreUse
 from variants import Variant, chosen, define_engines, grouped, python_of, started
 
 from keras_transformer.cli.config_flags import parse_settings
-from keras_transformer.data.corpora.reading import read_lines, read_text
+from keras_transformer.data.reading import read_lines, read_text
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
 from keras_transformer.runs.run_directory import RunDirectory

@@ -95,7 +95,7 @@ def write_batches(path: Path, tokenizer: Any, count: int) -> tuple[int, int, int
     Returns:
         The shape (rows, source length, target length).
     """
-    from keras_transformer.data.batching.batches import CorpusBatches  # late: loads TensorFlow
+    from keras_transformer.data.batches import CorpusBatches  # late: loads TensorFlow
     from keras_transformer.data.token_store import TokenStore
 
     store = TokenStore(Path(FLAGS.data_dir) / "train")

@@ -39,7 +39,7 @@ from models import RandomModels, joint_vocabulary, write_litert
 from protocol import EngineChild
 from variants import chosen
 
-from keras_transformer.data.corpora.reading import read_lines
+from keras_transformer.data.reading import read_lines
 from keras_transformer.text.vocabulary import Vocabulary
 
 FLAGS = flags.FLAGS

@@ -11,7 +11,7 @@ from cost import Sizes
 from variants import Variant
 
 from keras_transformer.config import Config, ModelConfig
-from keras_transformer.data.corpora.reading import read_lines
+from keras_transformer.data.reading import read_lines
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
 from keras_transformer.runs.run_directory import RunDirectory
@@ -157,7 +157,7 @@ class RandomModels:
             path = self.folder / f"{self.size}_{variant.precision}_{for_cpu}.tflite"
             write_litert(path, self.config(), str(self.folder), variant.precision, for_cpu)
             # Late, because TensorFlow takes seconds.
-            from keras_transformer.export.litert.batch_signature import best_batch_size
+            from keras_transformer.extensions.litert.batch_signature import best_batch_size
 
             own = {"path": str(path), "compiled": "compiled" in variant.options}
             own["sentences_at_once"] = best_batch_size(self.beam_size)
@@ -214,8 +214,8 @@ def write_litert(
     """
     import keras  # late: TensorFlow takes seconds
 
-    from keras_transformer.export.litert import export, fast_tokenizer, flatbuffer
-    from keras_transformer.inference.litert_archive import append_archive
+    from keras_transformer.extensions.litert import (exporter as export, fast_tokenizer, flatbuffer,)
+    from keras_transformer.extensions.litert.archive import append_archive
     from keras_transformer.inference.translation_module import TranslationModule
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.text.tokenizer import Tokenizer

@@ -39,7 +39,7 @@ from absl import flags
 from command import say
 from measuring import Turn, describe_machine, ratio, spread, take_turns
 
-from keras_transformer.data.corpora.reading import read_text
+from keras_transformer.data.reading import read_text
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("source", None, "source text")

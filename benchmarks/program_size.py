@@ -167,7 +167,7 @@ def measure_executor(config: Config, jit_compile: bool) -> dict[str, Any]:
 
 def count_programs(data_dir: str) -> dict[str, Any]:
     """Counts the batch shapes of prepared data, each of which XLA compiles."""
-    from keras_transformer.data.batching.batches import CorpusBatches
+    from keras_transformer.data.batches import CorpusBatches
     from keras_transformer.data.token_store import TokenStore
     from keras_transformer.text.tokenizer import Tokenizer
 

@@ -43,7 +43,7 @@ from models import SEED, RandomModels, joint_vocabulary, training_settings
 from protocol import EngineChild
 from variants import Variant
 
-from keras_transformer.data.corpora.reading import read_lines
+from keras_transformer.data.reading import read_lines
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
 from keras_transformer.runs.machine import available_cores

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from protocol import BENCHMARKS, Child
 from resources import all_cores_seconds, resident_mb
 
-from keras_transformer.data.corpora.reading import read_text
+from keras_transformer.data.reading import read_text
 from keras_transformer.errors import InputError
 
 ROOT = BENCHMARKS.parent

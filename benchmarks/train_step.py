@@ -78,7 +78,7 @@ from sentence_batches import sorted_training_batches
 from variants import Variant, chosen, define_engines, grouped, python_of, started
 
 from keras_transformer.config import Config
-from keras_transformer.data.batching.batches import Batches, CorpusBatches
+from keras_transformer.data.batches import Batches, CorpusBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.presets import preset
 from keras_transformer.text.tokenizer import Tokenizer

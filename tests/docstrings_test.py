@@ -57,8 +57,8 @@ def example_folder(
     run_directory: RunDirectory, exported_run: Path, litert_version: Path, tmp_path_factory: Any
 ) -> Path:
     """The files that examples read: a corpus of three pairs, and data, a run and its exports."""
-    from keras_transformer.data.corpora.corpus import parallel_files
-    from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+    from keras_transformer.data.corpus import parallel_files
+    from keras_transformer.data.prepare import PrepareOptions, prepare
 
     folder: Path = tmp_path_factory.mktemp("examples")
     half = len(PHRASES) // 2

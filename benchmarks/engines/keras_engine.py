@@ -22,7 +22,7 @@ from protocol import Answer, Started
 from engines import device_time, graphs, tasks
 from engines.side_by_side import Search, SideBySide, Weights
 from keras_transformer.config import Config, DecodingConfig
-from keras_transformer.data.batching.batches import Batches, CorpusBatches
+from keras_transformer.data.batches import Batches, CorpusBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.export.shortlist import learn_shortlist

@@ -66,7 +66,7 @@ def _load_interpreter(path: str, threads: int) -> tuple[Run, int | None]:
     [name] = {"translate_ids", "translate_batch"} & set(interpreter.get_signature_list())
     run = interpreter.get_signature_runner(name)
     if name == "translate_batch":  # as in `LiteRTModel`
-        from keras_transformer.inference.litert import keep_freed_memory  # late: only for these
+        from keras_transformer.extensions.litert.engine import keep_freed_memory  # late: only for these
 
         keep_freed_memory()
     width = None if name == "translate_batch" else run.get_input_details()["ids"]["shape"][1]
@@ -75,7 +75,7 @@ def _load_interpreter(path: str, threads: int) -> tuple[Run, int | None]:
 
 def _load_compiled(path: str, threads: int, weight_cache: str) -> tuple[Run, int | None]:
     """Returns the same for `CompiledModel`, with a cache of weights in memory or in a file."""
-    # Late, as in keras_transformer/inference/litert.py.
+    # Late, as in keras_transformer/extensions/litert/engine.py.
     from ai_edge_litert.compiled_model import CompiledModel, CpuOptions, Options
 
     cpu = CpuOptions(num_threads=threads, xnnpack_weight_cache_path=weight_cache)
@@ -138,7 +138,7 @@ def decode_text(settings: dict[str, Any]) -> Started:
     Args:
         settings: the file `export`, `at_once`, and the settings of `tasks.decode_text`.
     """
-    from keras_transformer.inference.litert import LiteRTModel  # late: not for other tasks
+    from keras_transformer.extensions.litert.engine import LiteRTModel  # late: not for other tasks
 
     model = LiteRTModel(settings["export"], settings["at_once"])
 
@@ -153,7 +153,7 @@ def decode_text(settings: dict[str, Any]) -> Started:
 
 def start_up(settings: dict[str, Any]) -> Started:
     """Loads the file in the directory `path` as bin/translate.py does."""
-    from keras_transformer.inference.litert import LiteRTModel  # late: not for other tasks
+    from keras_transformer.extensions.litert.engine import LiteRTModel  # late: not for other tasks
 
     def load() -> Callable[[str], str]:
         file = Path(settings["path"]) / "model.tflite"

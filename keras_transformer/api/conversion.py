@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from keras_transformer import converters
+from keras_transformer.extensions import converters
 from keras_transformer.api.translator import Translator
-from keras_transformer.inference import hub
+from keras_transformer.extensions.huggingface import hub
 
 
 def convert(

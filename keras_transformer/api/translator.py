@@ -24,7 +24,7 @@ from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.runs.new_run import write_run
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.serving.client import connect_model, is_address
+from keras_transformer.extensions.serving.client import connect_model, is_address
 from keras_transformer.text.tokenizer import Tokenizer
 
 

@@ -79,7 +79,7 @@ def define_flags() -> None:
 
 def _sentences() -> tuple[list[str], list[str] | None]:
     """Returns sentences, and their references if there are any."""
-    from keras_transformer.data.corpora.reading import read_text
+    from keras_transformer.data.reading import read_text
     from keras_transformer.data.token_store import TokenStore
 
     both = FLAGS.data_dir is not None and FLAGS.valid_source is not None
@@ -126,7 +126,7 @@ def main() -> None:
     app.load_tensorflow()
     from keras_transformer.export import ExportOptions, export  # late, so that --help is fast
     from keras_transformer.export.shortlist import learn_shortlist
-    from keras_transformer.paper.parsing.parser import parser_signatures
+    from keras_transformer.extensions.paper.parsing.parser import parser_signatures
 
     sentences, references = _sentences()
     shortlist = None

@@ -22,12 +22,12 @@ from typing import Any
 from absl import flags
 
 from keras_transformer.cli import app, config_flags
-from keras_transformer.data.corpora import corpus
-from keras_transformer.data.preparation import prepare
-from keras_transformer.data.preparation.pipeline import LEARNING_OPTIONS
+from keras_transformer.data import corpus
+from keras_transformer.data import prepare
+from keras_transformer.data.pipeline import LEARNING_OPTIONS
 from keras_transformer.errors import InputError
 from keras_transformer.runs.machine import available_cores
-from keras_transformer.runs.report.data_page import write_data_page
+from keras_transformer.extensions.pages.report.data_page import write_data_page
 
 FLAGS = flags.FLAGS
 DEFAULTS = prepare.PrepareOptions()
@@ -115,11 +115,11 @@ def _corpora(prefix: str, split: str | None) -> list[corpus.Corpus]:
             else corpus.TsvColumns(file, (columns[0], columns[1]))
         )
     if paths := given("tmx"):
-        from keras_transformer.data.corpora.tmx import tmx_files
+        from keras_transformer.extensions.corpora.tmx import tmx_files
 
         corpora += tmx_files(paths, FLAGS.source_language, FLAGS.target_language)
     if FLAGS.tfds and split:
-        from keras_transformer.data.corpora.tfds_corpus import tfds_corpus  # loads TensorFlow
+        from keras_transformer.extensions.corpora.tfds_corpus import tfds_corpus  # loads TensorFlow
 
         corpora.append(
             tfds_corpus(

@@ -47,8 +47,8 @@ def define_flags() -> None:
 
 def _read_pairs() -> tuple[list[str], list[str]]:
     """Returns sources and targets."""
-    from keras_transformer.data.corpora.corpus import ParallelFiles
-    from keras_transformer.data.corpora.reading import decode_lines, read_text
+    from keras_transformer.data.corpus import ParallelFiles
+    from keras_transformer.data.reading import decode_lines, read_text
     from keras_transformer.inference import scoring
 
     given = {name for name in ("source", "target", "pairs") if FLAGS[name].value is not None}

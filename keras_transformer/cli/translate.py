@@ -96,7 +96,7 @@ def _is_interactive() -> bool:
 
 def _model() -> Any:
     if FLAGS.server is not None:
-        from keras_transformer.serving.client import connect_model
+        from keras_transformer.extensions.serving.client import connect_model
 
         return connect_model(FLAGS.server)
     from keras_transformer.inference import loading
@@ -120,8 +120,9 @@ def _inputs() -> Iterator[bytes]:
 
 def _translate(model: Any, data: bytes, lines: list[str], first_line: int) -> tuple[str, list[str]]:
     """Returns the output for a part of the input, and warnings."""
-    from keras_transformer.data.corpora.reading import read_text
-    from keras_transformer.inference import documents, tags, translate
+    from keras_transformer.data.reading import read_text
+    from keras_transformer.extensions.documents import sentences as documents
+    from keras_transformer.inference import tags, translate
 
     tag = FLAGS.source_tag or ""
     if FLAGS.document:  # UTF-8 with unchanged line ends
@@ -138,7 +139,7 @@ def _translate(model: Any, data: bytes, lines: list[str], first_line: int) -> tu
 
 def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
     """Translates each part of the input. Returns the number of warnings."""
-    from keras_transformer.data.corpora.reading import decode_lines
+    from keras_transformer.data.reading import decode_lines
     from keras_transformer.inference import batching, tags
 
     count, first_line, remarked = 0, 1, False
@@ -166,7 +167,7 @@ def main() -> int:
     if FLAGS.document or (FLAGS.server or "").lower().startswith("grpc"):
         app.load_tensorflow()  # for finding sentences, and for gRPC's messages
     app.load_engine(FLAGS.model_dir)
-    from keras_transformer.data.corpora.reading import decode_lines
+    from keras_transformer.data.reading import decode_lines
     from keras_transformer.inference import batching, tags
     from keras_transformer.runs import atomic
 

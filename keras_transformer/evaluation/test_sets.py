@@ -15,7 +15,7 @@ from pathlib import Path
 from sacrebleu.dataset import DATASETS
 from sacrebleu.utils import SACREBLEU_DIR
 
-from keras_transformer.data.corpora.reading import read_text
+from keras_transformer.data.reading import read_text
 from keras_transformer.errors import InputError
 
 

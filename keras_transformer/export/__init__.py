@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.export.model_card import ModelCardData, TaskCard
-from keras_transformer.inference import hub
+from keras_transformer.extensions.huggingface import hub
 from keras_transformer.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _EXPORTERS = {
     "saved_model": "keras_transformer.export.saved_model.export:export",
-    "cpu": "keras_transformer.export.litert.export:export_for_cpu",
-    "litert": "keras_transformer.export.litert.export:export",
-    "ctranslate2": "keras_transformer.export.ctranslate2:export",
-    "huggingface": "keras_transformer.export.huggingface.export:export",
-    "argos": "keras_transformer.export.argos:export",
+    "cpu": "keras_transformer.extensions.litert.exporter:export_for_cpu",
+    "litert": "keras_transformer.extensions.litert.exporter:export",
+    "ctranslate2": "keras_transformer.extensions.ctranslate2.exporter:export",
+    "huggingface": "keras_transformer.extensions.huggingface.exporter:export",
+    "argos": "keras_transformer.extensions.argos.exporter:export",
 }
 FORMATS: tuple[str, ...] = tuple(_EXPORTERS)
 PRECISIONS = ("float32", "bfloat16", "int8")  # of a SavedModel

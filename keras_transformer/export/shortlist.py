@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keras_transformer.data.lexicon import learn_lexicon
+from keras_transformer.export.lexicon import learn_lexicon
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
@@ -28,8 +28,8 @@ def learn_shortlist(
             or with damaged ones, or for an invalid size.
 
     Example:
-    >>> from keras_transformer.data.corpora.corpus import parallel_files
-    >>> from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+    >>> from keras_transformer.data.corpus import parallel_files
+    >>> from keras_transformer.data.prepare import PrepareOptions, prepare
     >>> corpora, options = parallel_files(["train.en"], ["train.de"]), PrepareOptions(valid_pairs=1)
     >>> _ = prepare(corpora, "data", options, vocab_from="build/run/tokenizer")
     >>> learn_shortlist("build/run", "data", 8).describe()

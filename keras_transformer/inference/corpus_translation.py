@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_transformer.console import progress_bar
-from keras_transformer.data.corpora.corpus import Block, BlockReader, TextFile, require_file
-from keras_transformer.data.corpora.reading import decode_lines
-from keras_transformer.data.preparation.workers import run_tasks
+from keras_transformer.data.corpus import (Block, BlockReader, TextFile, require_file,)
+from keras_transformer.data.reading import decode_lines
+from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
 from keras_transformer.inference.loading import LoadedModel, find_litert, load_model
 from keras_transformer.inference.manifest import file_hashes

@@ -13,7 +13,8 @@ import numpy as np
 from keras_transformer import console
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
-from keras_transformer.inference import hub, manifest
+from keras_transformer.extensions.huggingface import hub
+from keras_transformer.inference import manifest
 from keras_transformer.inference.batching import BatchFunction
 from keras_transformer.runs.machine import available_cores
 
@@ -167,7 +168,7 @@ def load_model(
             raise _fixed_at_export(path, "a LiteRT model", precision)
         if (path / "saved_model.pb").is_file():
             console.say(f"{path} has two models. Using model.tflite, the faster one on a CPU.")
-        from keras_transformer.inference.litert import LiteRTModel  # needs an optional package
+        from keras_transformer.extensions.litert.engine import LiteRTModel  # needs an optional package
 
         if path.is_dir():  # a file is checked by the checksum inside it
             manifest.check_needed_files(path)
@@ -184,7 +185,7 @@ def load_model(
     if (path / "source.spm").is_file():  # a MarianMT model of Hugging Face
         if threads is not None:
             raise _not_litert(path, threads)
-        from keras_transformer.converters import read_model
+        from keras_transformer.extensions.converters import read_model
         from keras_transformer.inference.int8 import use_int8_products
         from keras_transformer.inference.translation_module import TranslationModule
 

@@ -50,7 +50,7 @@ from keras_transformer.runs.checkpoints import (
     write_checkpoint,
     writing,
 )
-from keras_transformer.runs.results import trim_json_lines
+from keras_transformer.extensions.paper.results import trim_json_lines
 from keras_transformer.text.tokenizer import Tokenizer
 
 # Settings that may change when a run resumes: limits and intervals, and how a step is computed.

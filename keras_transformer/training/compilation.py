@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.console import duration, say
-from keras_transformer.data.batching.batches import Batches, Shape
+from keras_transformer.data.batches import Batches, Shape
 from keras_transformer.tf_import import op_error_reason
 from keras_transformer.training.devices import compilation_threads
 from keras_transformer.training.step import TrainingStep

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.console import say, warn
-from keras_transformer.data.batching.batches import Batches
+from keras_transformer.data.batches import Batches
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.models.transformer import is_excluded
 from keras_transformer.runs.checkpoints import Arrays, Checkpoint, Damaged

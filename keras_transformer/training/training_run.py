@@ -19,8 +19,8 @@ import tensorflow as tf
 from keras_transformer import presets
 from keras_transformer.config import Config, RunConfig
 from keras_transformer.console import duration
-from keras_transformer.data.batching.batches import BATCH_ORDER
-from keras_transformer.data.batching.mixing import MixedBatches
+from keras_transformer.data.batches import BATCH_ORDER
+from keras_transformer.data.mixing import MixedBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics as evaluation
@@ -30,7 +30,7 @@ from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import resolve_config
 from keras_transformer.runs.atomic import exclusive_lock
-from keras_transformer.runs.report.page import write_report
+from keras_transformer.extensions.pages.report.page import write_report
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training import loop

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.data.corpora.corpus import TsvFile
+from keras_transformer.data.corpus import TsvFile
 from keras_transformer.inference import Translation
 from keras_transformer.inference.translation_module import CompiledTranslation
 from keras_transformer.runs.run_directory import RunDirectory

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_transformer.data.corpora.corpus import parallel_files
-from keras_transformer.data.preparation.prepare import prepare
+from keras_transformer.data.corpus import parallel_files
+from keras_transformer.data.prepare import prepare
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training.data import TrainingData
 from tests.conftest import PHRASES

@@ -165,7 +165,7 @@ def test_the_package_registers_its_classes_if_keras_is_imported() -> None:
         "    names = [name.partition('>') for name in keras.saving.get_custom_objects()]\n"
         "    print(*(name for package, _, name in names if package == 'keras_transformer'))\n"
         "show()\n"
-        "import keras_transformer.paper.baselines.architectures\n"
+        "import keras_transformer.extensions.paper.baselines.architectures\n"
         "show()\n"
     )
     library, everything = map(str.split, printed.splitlines()[-2:])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.paper.recipes.recipes import write_corpus, write_recipe
+from tests.extensions.paper.recipes.recipes import write_corpus, write_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 CLOCK_FIELDS = {"seconds", "training_minutes", "tokens_per_second", "peak_memory_mb"}
@@ -21,8 +21,8 @@ import os, pathlib, signal, sys, threading, time
 from keras_transformer.tf_import import load_tensorflow
 load_tensorflow()  # twice as fast as importing it
 from keras_transformer.runs import averaging
-from keras_transformer.paper import experiment
-from keras_transformer.paper.recipes import recipe, run
+from keras_transformer.extensions.paper import experiment
+from keras_transformer.extensions.paper.recipes import recipe, run
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

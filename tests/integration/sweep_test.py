@@ -17,7 +17,7 @@ import pytest
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.inference import loading, scoring, translate
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.paper.table3.running_test import prepared
+from tests.extensions.paper.table3.running_test import prepared
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_STEPS = 60

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_transformer.data.corpora.corpus import parallel_files
-from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+from keras_transformer.data.corpus import parallel_files
+from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
 from tests.conftest import ROOT

@@ -46,7 +46,7 @@ from measuring import describe_machine
 
 from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
-from keras_transformer.data.corpora.reading import read_text
+from keras_transformer.data.reading import read_text
 from keras_transformer.decoding import (
     SearchConfig,
     SearchInputs,

@@ -38,8 +38,8 @@ import command
 from absl import flags
 from command import say
 
-from keras_transformer.data.corpora.corpus import parallel_files
-from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+from keras_transformer.data.corpus import parallel_files
+from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.runs.run_directory import RunDirectory
 
 FLAGS = flags.FLAGS

@@ -15,9 +15,9 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config import Config, DecodingConfig
-from keras_transformer.data.batching.batches import BATCH_ORDER
-from keras_transformer.data.corpora.corpus import parallel_files
-from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+from keras_transformer.data.batches import BATCH_ORDER
+from keras_transformer.data.corpus import parallel_files
+from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.inference import Translation, loading, translate

@@ -1,0 +1,442 @@
+"""Batches of a corpus: a batch is a pure function of (corpus, seed, step).
+
+One permutation, a function of (seed, epoch), gives the order of an epoch. It takes a fifth of a
+second for 5 million pairs. So training resumes at any step without reading the earlier ones.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from keras_transformer.data.bucketing import (MAX_SHAPES, Histogram, choose_shapes, place_pairs,)
+from keras_transformer.data.subword_batches import Sentences, draw
+from keras_transformer.data.subword_sampling import (PlannedLengths, SubwordSampler, hashed, key_of,)
+from keras_transformer.data.token_pairs import (IntArray, Lengths, TokenArray, TokenPairs,)
+from keras_transformer.errors import InputError
+
+Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
+Shape: TypeAlias = tuple[int, int, int]
+Pairs: TypeAlias = npt.NDArray[np.unsignedinteger]
+
+# Runs record this version. It changes whenever the same corpus and seed give different batches. A
+# run that resumed with another order could use some pairs twice in an epoch, and others not at all.
+BATCH_ORDER = 2
+
+# Segmentations are drawn for this many steps together, or for this many tokens of new words.
+_STEPS_AT_ONCE = 32
+_TOKENS_AT_ONCE = 2**16
+
+
+class Batches(abc.ABC):
+    """The batches of all steps.
+
+    Attributes:
+        steps_per_epoch: number of batches of an epoch.
+        shapes: triples (rows, S, T), 16 by default. rows is a multiple of 8. rows * T is at most
+            `batch_tokens`, unless this gives fewer than 8 rows.
+        padding_share: share of padding in the source and target positions of an epoch, with filler
+            rows. Drawn segmentations have up to 4 % more.
+        filler_rows: number of rows of an epoch without a pair.
+
+    Example:
+    >>> from keras_transformer.data.token_store import TokenStore
+    >>> store = TokenStore("build/data/train")
+    >>> batches: Batches = CorpusBatches(store, 4096, seed=1, pad_id=0, start_id=2)
+    >>> inputs, labels = batches.batch(step=0)
+    >>> inputs["target_ids"].shape == labels.shape
+    True
+    """
+
+    shapes: tuple[Shape, ...]
+    steps_per_epoch: int
+    padding_share: float
+    filler_rows: int
+
+    @abc.abstractmethod
+    def shape(self, step: int) -> Shape:
+        """Returns the (rows, S, T) of the batch of a step, without making the batch.
+
+        Args:
+            step: number of the step over all epochs, from 0.
+
+        Raises:
+            InputError: for a negative step.
+        """
+
+    @abc.abstractmethod
+    def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
+        """Returns the batch of a step, or one part of its rows.
+
+        Args:
+            step: number of the step over all epochs, from 0.
+            part: number of the part, from 0.
+            parts: number of parts with the same number of rows. Filler rows are added if necessary.
+
+        Returns:
+            `({"source_ids": int32[R, S], "target_ids": int32[R, T]}, labels int32[R, T])`. Labels
+            are the target sentence with its end id. `target_ids` is the same, shifted right by one
+            behind the start id. The rest is pad_id, also in filler rows.
+
+        Raises:
+            InputError: for a negative step.
+        """
+
+    def dataset(
+        self,
+        first_step: int = 0,
+        num_steps: int | None = None,
+        parts: int = 1,
+        own: Sequence[int] = (0,),
+    ) -> tf.data.Dataset:
+        """Returns the batches of `num_steps` steps from `first_step` on, or of all steps if None.
+
+        With `parts` more than 1 there is an element for each part in `own` of each step.
+        Elements have the structure of `batch`'s result, with the spec
+        `({"source_ids": int32[None, None], "target_ids": int32[None, None]}, int32[None, None])`.
+        """
+        if num_steps is None:  # an endless dataset needs no look-ahead
+            indices = tf.data.Dataset.counter(first_step * len(own))
+        else:
+            first = first_step * len(own)
+            indices = tf.data.Dataset.range(first, first + num_steps * len(own))
+        return self._batches_at(indices, parts, own)
+
+    def epochs(self) -> tf.data.Dataset:
+        """Returns a dataset of one epoch, for `model.fit`. Each pass over it is the next epoch."""
+        passes = itertools.count()
+
+        def first_step() -> np.int64:
+            return np.int64(next(passes) * self.steps_per_epoch)
+
+        def indices(_: tf.Tensor) -> tf.data.Dataset:
+            first = tf.numpy_function(first_step, [], tf.int64)
+            return tf.data.Dataset.range(first, first + self.steps_per_epoch)
+
+        steps = tf.data.Dataset.range(1).flat_map(indices)
+        return self._batches_at(steps, 1, (0,)).apply(
+            tf.data.experimental.assert_cardinality(self.steps_per_epoch)
+        )
+
+    def _batches_at(
+        self, indices: tf.data.Dataset, parts: int, own: Sequence[int]
+    ) -> tf.data.Dataset:
+        """Returns the batches for a dataset of `step * len(own) + i`, of the part `own[i]`."""
+
+        def arrays(index: np.int64) -> tuple[TokenArray, TokenArray, TokenArray]:
+            step, place = divmod(int(index), len(own))
+            inputs, labels = self.batch(step, own[place], parts)
+            return inputs["source_ids"], inputs["target_ids"], labels
+
+        def tensors(index: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+            arrays_ = tf.numpy_function(arrays, [index], [tf.int32] * 3, stateful=False)
+            source, target, labels = (tf.ensure_shape(ids, [None, None]) for ids in arrays_)
+            return {"source_ids": source, "target_ids": target}, labels
+
+        return indices.map(tensors).prefetch(2 * len(own)).with_options(_untuned())
+
+    def distributed(
+        self, strategy: tf.distribute.Strategy, first_step: int = 0, num_steps: int | None = None
+    ) -> tf.distribute.DistributedDataset:
+        """Returns `dataset`, distributed: each replica gets its rows, and computes no others."""
+
+        def own_rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            parts = context.num_replicas_in_sync
+            count = parts // context.num_input_pipelines
+            first = context.input_pipeline_id * count
+            return self.dataset(first_step, num_steps, parts, range(first, first + count))
+
+        return strategy.distribute_datasets_from_function(own_rows, _pipelines(strategy))
+
+
+def _pipelines(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptions | None:
+    """Returns options that give each replica on a CPU a separate pipeline; none on other devices.
+
+    With a single pipeline for all replicas, `_untuned` would not reach the iterators.
+    """
+    if not isinstance(strategy, tf.distribute.MirroredStrategy):
+        return None
+    if any("CPU" not in device for device in strategy.extended.worker_devices):
+        return None
+    return tf.distribute.InputOptions(
+        experimental_fetch_to_device=False,
+        experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+    )
+
+
+def _untuned() -> tf.data.Options:
+    """Returns dataset options without autotuning.
+
+    Autotuning runs a thread per iterator. Releasing an iterator waits for its thread, for seconds
+    after each validation and during garbage collection.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return options
+
+
+class CorpusBatches(Batches):
+    """All batches of all epochs over one corpus.
+
+    Every epoch contains every pair once, in new batches and a new order, with the same number of
+    batches of each shape. Sentences of similar lengths share a batch (paper, section 5.1).
+
+    Pairs of equal lengths form a bucket. The plan has the number of pairs of each bucket in batches
+    of each shape. An epoch shuffles the pairs of every bucket, distributes them to the shapes, and
+    shuffles the pairs of every shape and the order of all batches. It needs 4 bytes for each pair,
+    and 4 more for each of the last two epochs.
+
+    Example:
+    >>> from keras_transformer.data.token_store import TokenStore
+    >>> store = TokenStore("build/data/train")
+    >>> batches = CorpusBatches(store, 4096, seed=1, pad_id=0, start_id=2)
+    >>> batches.steps_per_epoch, len(batches.shapes)
+    (1, 1)
+    """
+
+    def __init__(
+        self,
+        store: TokenPairs,
+        batch_tokens: int,
+        seed: int | None,
+        pad_id: int,
+        start_id: int,
+        sampler: SubwordSampler | None = None,
+        *,
+        shapes: IntArray | None = None,
+        number: int = 0,
+    ) -> None:
+        """Plans the epoch.
+
+        Args:
+            store: the encoded corpus.
+            batch_tokens: approximate target positions of a batch, over all replicas.
+            seed: seed of the order, at least 0. None gives all epochs the same order.
+            pad_id: id of padding.
+            start_id: id before each target sentence in the decoder's input.
+            sampler: draws new segmentations in every epoch; None uses the ids of the store.
+            shapes: int64[C, 3], shapes from `common_shapes` for several corpora; None for the best
+                shapes of this corpus.
+            number: number of the corpus. Equal corpora with other numbers get other orders.
+
+        Raises:
+            InputError: for a corpus without pairs, `batch_tokens` below the longest target
+                sentence, or a negative seed.
+        """
+        if seed is not None and seed < 0:
+            raise InputError(f"The seed of the batches is {seed}, but it must be at least 0.")
+        self._store = store
+        self._seed = seed
+        self._number = number
+        self._pad_id = pad_id
+        self._start_id = start_id
+        self._sampler = sampler
+        planned = _planned_lengths(store, batch_tokens, sampler)
+        histogram, bucket = Histogram.of(planned.source, planned.target)
+        if shapes is None:
+            shapes = choose_shapes(histogram, batch_tokens)
+        plan = place_pairs(shapes, histogram)
+        self.shapes = tuple((rows, source, target) for rows, source, target in plan.shapes.tolist())
+        self.steps_per_epoch = int(plan.num_batches.sum())
+        self.filler_rows = plan.filler_rows
+        self.tokens, self.positions = planned.tokens, plan.positions
+        self.padding_share = 1.0 - self.tokens / self.positions
+
+        # For each shape, and for the end: the first batch, and the first pair in the order of an
+        # epoch.
+        self._first_batch = np.cumsum([0, *plan.num_batches])
+        self._first_place = np.cumsum([0, *plan.places.sum(axis=1)])
+        self._first_in_bucket = _begins(histogram.count)
+        # Each shape takes the pairs of a bucket that the larger shapes have left.
+        ends = (self._first_in_bucket + np.cumsum(plan.places, axis=0))[plan.places > 0]
+        self._segments = list(map(slice, ends - plan.places[plan.places > 0], ends))
+        # Sorting small integers is a radix sort in NumPy: linear.
+        by_bucket = np.argsort(bucket, kind="stable")
+        self._by_bucket: Pairs = by_bucket.astype(np.min_scalar_type(len(bucket)))
+        self._steps_at_once = min(
+            _STEPS_AT_ONCE, max(1, _TOKENS_AT_ONCE * self.steps_per_epoch // self.tokens)
+        )
+        # Keeps two epochs, because the pipeline of one replica may be ahead of another.
+        self._epoch = functools.lru_cache(maxsize=2)(self._make_epoch)
+        self._sampled_steps = functools.lru_cache(maxsize=1)(self._sample_steps)
+
+    def _make_epoch(self, epoch: int) -> tuple[IntArray, Pairs]:
+        """Returns the order of the batches of an epoch, and the order of its pairs.
+
+        Batches are numbered by shape, and pairs are sorted by shape.
+        """
+        batches, pairs = np.arange(self.steps_per_epoch), self._by_bucket.copy()
+        random = np.random.default_rng([self._seed or 0, self._number, epoch])
+        if self._seed is not None:
+            for bucket in np.split(pairs, self._first_in_bucket[1:]):
+                random.shuffle(bucket)
+        pairs = np.concatenate([pairs[segment] for segment in self._segments])
+        if self._seed is not None:
+            for shape in np.split(pairs, self._first_place[1:-1]):
+                random.shuffle(shape)
+            random.shuffle(batches)
+        return batches, pairs
+
+    def _place(self, step: int) -> tuple[int, int, Pairs]:
+        """Returns the shape of a step, the number of its batch, and the order of all pairs."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        batches, pairs = self._epoch(epoch)
+        batch = int(batches[place])
+        return int(np.searchsorted(self._first_batch, batch, side="right")) - 1, batch, pairs
+
+    def _planned(self, step: int) -> tuple[int, IntArray]:
+        """Returns the shape of a step, and the pairs in its rows, filler rows left out."""
+        shape, batch, pairs = self._place(step)
+        rows = self.shapes[shape][0]
+        first = self._first_place[shape] + (batch - self._first_batch[shape]) * rows
+        end = min(first + rows, self._first_place[shape + 1])
+        return shape, pairs[first:end].astype(np.int64)
+
+    def _rows(self, step: int) -> tuple[int, IntArray, Sentences | None]:
+        """Returns the result of `_planned`, and the sentences if segmentations are sampled."""
+        _check_step(step)
+        if self._sampler is None:
+            return *self._planned(step), None
+        block, place = divmod(step, self._steps_at_once)
+        return self._sampled_steps(block)[place]
+
+    def _sample_steps(self, block: int) -> list[tuple[int, IntArray, Sentences]]:
+        """Returns several consecutive steps. Within an epoch, pairs may change their rows.
+
+        Several steps are drawn together, because a segmentation that is longer than planned may fit
+        into another step.
+        """
+        assert self._sampler is not None
+        steps = range(block * self._steps_at_once, (block + 1) * self._steps_at_once)
+        sampled = []
+        for epoch, group in itertools.groupby(steps, lambda step: step // self.steps_per_epoch):
+            shapes, planned = zip(*map(self._planned, group), strict=True)
+            counts = [len(pairs) for pairs in planned]
+            together = np.concatenate(planned)
+            bounds = np.repeat([self.shapes[shape][1:] for shape in shapes], counts, axis=0)
+            # The last number makes this key differ from those of `SubwordSampler.planned_lengths`.
+            keys = hashed(key_of(self._seed or 0, self._number, epoch, 1), together)
+            row_of, drawn = draw(self._sampler, self._store, together, keys, bounds)
+            rows = np.split(np.argsort(row_of), np.cumsum(counts)[:-1])
+            sampled += [
+                (shape, together[each], drawn.of(each.tolist()))
+                for shape, each in zip(shapes, rows, strict=True)
+            ]
+        return sampled
+
+    def indices(self, step: int) -> IntArray:
+        """Returns int64[rows]: the pair of the corpus in each row, -1 for filler rows."""
+        shape, pairs, _ = self._rows(step)
+        return np.pad(pairs, (0, self.shapes[shape][0] - len(pairs)), constant_values=-1)
+
+    def shape(self, step: int) -> Shape:
+        """Returns the shape of a step; see `Batches.shape`."""
+        _check_step(step)
+        return self.shapes[self._place(step)[0]]
+
+    def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
+        """Returns the batch of a step; see `Batches.batch`."""
+        shape, pairs, sentences = self._rows(step)
+        rows, source_length, target_length = self.shapes[shape]
+        rows = -(-rows // parts)
+        own = slice(part * rows, (part + 1) * rows)
+        if sentences is not None:
+            sentences = sentences.rows(own.start, own.stop)
+        else:
+            store, pairs = self._store, pairs[own]
+            sentences = Sentences(
+                store.source_ids(pairs), store.source_lengths[pairs],
+                store.target_ids(pairs), store.target_lengths[pairs],
+            )  # fmt: skip
+        source = self._padded(sentences.source_ids, sentences.source_lengths, rows, source_length)
+        labels = self._padded(sentences.target_ids, sentences.target_lengths, rows, target_length)
+        shifted = self._shifted(labels, sentences.target_lengths)
+        return {"source_ids": source, "target_ids": shifted}, labels
+
+    def _padded(self, ids: TokenArray, lengths: Lengths, rows: int, length: int) -> TokenArray:
+        """Pads consecutive sentences to int32[rows, length]."""
+        padded = np.full(rows * length, self._pad_id, np.int32)
+        gaps = np.arange(len(lengths)) * length - _begins(lengths)
+        padded[np.arange(len(ids)) + np.repeat(gaps, lengths)] = ids
+        return padded.reshape(rows, length)
+
+    def _shifted(self, labels: TokenArray, lengths: Lengths) -> TokenArray:
+        """Returns the input of the decoder for labels, int32[R, T]."""
+        shifted = np.full_like(labels, self._pad_id)
+        shifted[:, 1:] = labels[:, :-1]
+        shifted[: len(lengths), 0] = self._start_id
+        ends = np.flatnonzero(lengths < labels.shape[1])
+        shifted[ends, lengths[ends]] = self._pad_id  # the end id is not an input
+        return shifted
+
+
+def common_shapes(
+    stores: Sequence[TokenPairs],
+    batch_tokens: int,
+    sampler: SubwordSampler | None = None,
+    frequencies: Sequence[float] | None = None,
+    max_shapes: int = MAX_SHAPES,
+) -> IntArray:
+    """Returns int64[C, 3]: shapes (rows, S, T) for several corpora.
+
+    Args:
+        stores: the corpora.
+        batch_tokens: approximate target positions of a batch.
+        sampler: draws segmentations; None uses the ids of the stores.
+        frequencies: relative frequency of the pairs of each corpus, above 0; None for equal ones.
+        max_shapes: largest number of shapes.
+
+    Raises:
+        InputError: as in `CorpusBatches`.
+
+    Example:
+    >>> from keras_transformer.data.token_store import TokenStore
+    >>> stores = [TokenStore("build/data/train"), TokenStore("build/data/valid")]
+    >>> common_shapes(stores, batch_tokens=4096).shape
+    (1, 3)
+    """
+    lengths = (_planned_lengths(store, batch_tokens, sampler) for store in stores)
+    histograms = [Histogram.of(planned.source, planned.target)[0] for planned in lengths]
+    if frequencies is not None:
+        most = max(frequencies)
+        histograms = [
+            histogram.scaled(max(frequency / most, 1e-6))
+            for histogram, frequency in zip(histograms, frequencies, strict=True)
+        ]
+    return choose_shapes(Histogram.union(histograms), batch_tokens, max_shapes)
+
+
+def _planned_lengths(
+    store: TokenPairs, batch_tokens: int, sampler: SubwordSampler | None
+) -> PlannedLengths:
+    if len(store) == 0:
+        raise InputError("The corpus has 0 sentence pairs, so there is nothing to batch.")
+    longest = int(store.target_lengths.max())
+    if batch_tokens < longest:
+        raise InputError(
+            f"batch_tokens is {batch_tokens}, but the longest target sentence has {longest} "
+            f"tokens. Raise --batch_tokens to at least {longest}, or lower --max_tokens when you "
+            "prepare the data."
+        )
+    if sampler is None:
+        source, target = store.source_lengths, store.target_lengths
+        tokens = source.sum(dtype=np.int64) + target.sum(dtype=np.int64)
+        return PlannedLengths(source, target, int(tokens))
+    return sampler.planned_lengths(store, batch_tokens)
+
+
+def _check_step(step: int) -> None:
+    if step < 0:
+        raise InputError(f"The step is {step}, but it must be at least 0.")
+
+
+def _begins(counts: Lengths) -> IntArray:
+    """Returns the first index of each of several consecutive groups."""
+    return np.cumsum(counts, dtype=np.int64) - counts

@@ -1,0 +1,446 @@
+"""Runs a LiteRT model, the file `model.tflite` of bin/export.py, without TensorFlow.
+
+model = LiteRTModel("model.tflite")
+best = model.translate("A small dog runs.")[0].text
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import ctypes
+import io
+import math
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.inference import Translation, translations_of
+from keras_transformer.extensions.litert.archive import read_archive
+
+with needs_extra("litert", "translating with a LiteRT model"):
+    import ai_edge_litert
+    from ai_edge_litert import interpreter as litert
+
+if TYPE_CHECKING:
+    from ai_edge_litert import compiled_model
+
+MAX_THREADS = 1024
+_SIGNATURE = "translate_ids"
+_BATCH_SIGNATURE = "translate_batch"  # only of --format=cpu
+_WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's name for a cache of packed weights without a file
+_STDERR_LOCK = threading.RLock()  # garbage collection may close a model inside `_without_log`
+# Options of glibc's mallopt, M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, with values in bytes. 32 MiB is
+# the largest value of the second one.
+_MALLOC_OPTIONS = ((-1, 256 << 20), (-3, 32 << 20))
+
+
+class LiteRTResult(NamedTuple):
+    """The search results of a sentence, best first.
+
+    Attributes:
+        ids: int32 `(n_best, length)`.
+        lengths: int32 `(n_best,)`, including the end token.
+        scores: float32 `(n_best,)`.
+        status: bits of `export.request_params.Status`.
+
+    Example:
+    >>> LiteRTResult(np.array([[7, 3]]), np.array([2]), np.array([-0.5]), status=0).ids.shape
+    (1, 2)
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    scores: np.ndarray
+    status: int
+
+
+class LiteRTModel:
+    """A translator in one file. Threads may share it, and then use several cores.
+
+    Each sentence is translated on one core, because most operations are too small to be shared.
+    Sentences that are translated at the same time need one interpreter each. Interpreters share
+    the content of the file, but XNNPACK copies the weights into each of them. An interpreter is
+    made when it is needed for the first time. The file is read once: it may be replaced at any
+    time, and this model stays the same.
+
+    A model of the format cpu makes glibc keep up to 256 MiB of memory that this process has freed.
+
+    Args:
+        path: `model.tflite`.
+        threads: number of sentences that are translated at the same time. Further calls wait.
+        low_memory: uses LiteRT's `CompiledModel` instead of its `Interpreter`. An `Interpreter`
+            keeps the file's weights, and one copy per thread in the layout of its kernels.
+            `CompiledModel` keeps only one copy. Files of 25 MB and more need less memory with it,
+            smaller ones about as much or more. It holds Python's lock, so it translates one
+            sentence at a time. It maps the file, which must not be written to while it is used.
+        verify: compares the file with the checksum inside it. This takes less than a second per
+            GB. A `manifest.json` next to the file is not read, because the file may be replaced.
+
+    Attributes:
+        metadata: the metadata of the file.
+        threads: see the argument.
+        batch_size: number of sentences for which a call of `translate_batch` is fastest; 1 if the
+            file can only translate one at a time.
+        vocabulary: the SentencePiece models of the file.
+
+    Raises:
+        InputError: if the file is damaged or was not written by bin/export.py, or if this runtime
+            cannot run it.
+
+    Example:
+    >>> model = LiteRTModel("build/litert/1/model.tflite")
+    >>> [translation] = model.translate("a dog")
+    >>> translation.score < 0
+    True
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        threads: int = 2,
+        *,
+        low_memory: bool = False,
+        verify: bool = True,
+    ):
+        if type(threads) is not int or not 1 <= threads <= MAX_THREADS:  # True is not a number
+            raise InputError(f"threads is {threads!r}, but must be from 1 to {MAX_THREADS:,}.")
+        self.path, self.threads = Path(path), threads
+        if self.path.is_dir():
+            raise InputError(f"{path} is a directory. Use the file model.tflite in it.")
+        self._max_runtimes = 1 if low_memory else threads
+        try:
+            self._content = None if low_memory else self.path.read_bytes()
+            file = self.path.open("rb") if self._content is None else io.BytesIO(self._content)
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+        with file:
+            self.metadata, self.vocabulary = read_archive(self.path, file, verify)
+        self._free = threading.Semaphore(self._max_runtimes)
+        self._idle = [self._new_runtime()]  # the last one was used last; its memory is warm
+        self.batch_size = self.metadata.batch_size
+        if self._idle[0].takes_batches:
+            keep_freed_memory()
+
+    def _new_runtime(self) -> _Interpreted | _Compiled:
+        """Returns a new runtime with one thread, which one thread at a time may use."""
+        try:
+            if self._content is None:
+                return _Compiled(self.path)
+            return _Interpreted(self._content)
+        except InputError:
+            raise
+        except (RuntimeError, TypeError, ValueError) as error:  # TypeError: an invalid path
+            raise _runtime_error(self.path, error) from error
+
+    @contextlib.contextmanager
+    def _idle_runtime(self) -> Iterator[_Interpreted | _Compiled]:
+        """Yields a runtime that no other thread uses."""
+        with self._free:
+            try:
+                runtime = self._idle.pop()
+            except IndexError:  # all are in use, but more are allowed
+                runtime = self._new_runtime()
+            try:
+                yield runtime
+            finally:
+                self._idle.append(runtime)
+
+    def warm_up(self) -> None:
+        """Makes all interpreters, and translates with each of them, which copies the weights.
+
+        Otherwise the first call of each is slow.
+        """
+        inputs = self._inputs([[]])
+        with contextlib.ExitStack() as stack:
+            runtimes = [
+                stack.enter_context(self._idle_runtime()) for _ in range(self._max_runtimes)
+            ]
+            with concurrent.futures.ThreadPoolExecutor(self._max_runtimes) as pool:
+                for _ in pool.map(lambda runtime: runtime.run(inputs), runtimes):
+                    pass
+
+    def translate(
+        self, text: str, max_length: int = 0, length_penalty: float = math.nan
+    ) -> list[Translation]:
+        """Translates one sentence.
+
+        Args:
+            text: the sentence, truncated if it is longer than the model accepts.
+            max_length: the longest translation, including the end token. 0 means the limit of the
+                export. It cannot exceed the limit for the length of the sentence.
+            length_penalty: α, clamped to the range from 0 to 10. NaN means the α of the export.
+
+        Returns:
+            The translations, best first; empty if there are none.
+
+        Raises:
+            InputError: if an argument has the wrong type.
+        """
+        result = self.translate_ids(self.source_ids(text), max_length, length_penalty)
+        return translations_of(self.texts(result), result.scores)
+
+    def translate_ids(
+        self, ids: Sequence[int], max_length: int = 0, length_penalty: float = math.nan
+    ) -> LiteRTResult:
+        """Translates the ids of one sentence.
+
+        Args:
+            ids: ids from `source_ids`. An end token is added if it is missing.
+            max_length: see `translate`.
+            length_penalty: see `translate`.
+        """
+        [result] = self.translate_batch([ids], [max_length], [length_penalty])
+        return result
+
+    def translate_batch(
+        self,
+        sources: Sequence[Sequence[int]],
+        max_lengths: Sequence[int] | None = None,
+        length_penalties: Sequence[float] | None = None,
+    ) -> list[LiteRTResult]:
+        """Translates the ids of several sentences on one core.
+
+        A file of `bin/export.py --format=cpu` reads its weights once for all of them. Sentences of
+        similar lengths, `batch_size` in a call, are fastest.
+
+        Args:
+            sources: for each sentence the ids from `source_ids`.
+            max_lengths: for each sentence, as in `translate`; by default as exported.
+            length_penalties: for each sentence, as in `translate`; by default as exported.
+
+        Raises:
+            InputError: if an argument has the wrong type, or the lists have different lengths.
+        """
+        inputs = self._inputs(sources, max_lengths, length_penalties)
+        count = len(sources)
+        rows = 1 if self.batch_size == 1 else max(1, count)
+        results = []
+        with self._idle_runtime() as runtime:  # it releases Python's lock while it runs
+            for i in range(0, count, rows):
+                call = {name: array[i : i + rows] for name, array in inputs.items()}
+                try:
+                    outputs = runtime.run(call)
+                except (RuntimeError, ValueError) as error:
+                    raise _runtime_error(self.path, error) from error
+                results += [_result(outputs, row) for row in range(rows)]
+        return results
+
+    def _inputs(
+        self,
+        sources: Sequence[Sequence[int]],
+        max_lengths: Sequence[int] | None = None,
+        length_penalties: Sequence[float] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Checks the arguments of `translate_batch`, and returns the inputs of the signature."""
+        rows = [_array("ids", [ids], np.int32) for ids in sources]
+        for row, ids in zip(rows, sources, strict=True):
+            if row.ndim != 2:
+                raise InputError(f"ids is {ids!r}, but must be a list of numbers.")
+        limits = [0] * len(rows) if max_lengths is None else max_lengths
+        alphas = [math.nan] * len(rows) if length_penalties is None else length_penalties
+        arguments = {
+            "max_length": _array("max_length", limits, np.int32),
+            "length_penalty": _array("length_penalty", alphas, np.float32),
+        }
+        for name, array in arguments.items():
+            if array.shape != (len(rows),):
+                raise InputError(
+                    f"{name} has the shape {list(array.shape)} for {len(rows)} sentences. Give a "
+                    "list with one number for each sentence."
+                )
+        width = self.metadata.max_source_tokens
+        lengths = [min(row.shape[1], width) for row in rows]
+        if self.batch_size > 1:
+            width = max([1, *lengths])
+        padded = np.zeros((len(rows), width), np.int32)
+        for place, row, length in zip(padded, rows, lengths, strict=True):
+            place[:length] = row[0, :length]
+        return {"ids": padded, "lengths": np.array(lengths, np.int32), **arguments}
+
+    def source_ids(self, text: str) -> list[int]:
+        """Returns the ids of a sentence, with the end token, for `translate_ids`."""
+        return self.vocabulary.encode_source([self.truncate(text)], threads=1)[0]
+
+    def texts(self, result: LiteRTResult) -> list[str]:
+        """Returns the text of each hypothesis."""
+        pairs = zip(result.ids, result.lengths, strict=True)
+        return [self.vocabulary.target_text(ids[:length].tolist()) for ids, length in pairs]
+
+    def lengths(self, text: str) -> tuple[int, int, int]:
+        """Counts the tokens of a sentence, with the end token.
+
+        Returns:
+            The numbers of all tokens, of used tokens (after truncation), and of unknown tokens.
+        """
+        data, kept = _bytes(text), self.truncate(text)
+        # Once, if nothing is truncated.
+        texts = [data] if kept == data else [data, kept]
+        rows = self.vocabulary.encode_source(texts, threads=1)
+        whole, used = rows[0], rows[-1]
+        unknown = list(whole).count(self.vocabulary.unknown_id)
+        return len(whole), min(len(used), self.metadata.max_source_tokens), unknown
+
+    def truncate(self, text: str) -> bytes:
+        """Returns a text as UTF-8, truncated between characters to `metadata.max_source_bytes`."""
+        data, limit = _bytes(text), self.metadata.max_source_bytes
+        if len(data) <= limit:
+            return data
+        # Cuts before the last byte that begins a character.
+        begins = (i for i in range(limit, max(limit - 4, -1), -1) if data[i] & 0xC0 != 0x80)
+        return data[: next(begins, limit)]
+
+
+def keep_freed_memory() -> None:
+    """Makes the C library keep freed memory for this process, instead of the kernel.
+
+    LiteRT frees the memory of decode steps after each loop, and allocates it again for the next.
+    Without pages that the kernel must clear again, an int8 search of `small` takes 13 % less time.
+
+    Example:
+    >>> keep_freed_memory()
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
+        for option, size in _MALLOC_OPTIONS:
+            ctypes.CDLL(None).mallopt(option, size)
+
+
+class _Interpreted:
+    """The signature `translate_batch` or `translate_ids` in LiteRT's `Interpreter`.
+
+    Args:
+        content: the file, which several interpreters can share.
+    """
+
+    def __init__(self, content: bytes):
+        self._content = content  # LiteRT keeps a pointer to it
+        self._interpreter = litert.Interpreter(model_content=content, num_threads=1)
+        self.takes_batches = _BATCH_SIGNATURE in self._interpreter.get_signature_list()
+        name = _BATCH_SIGNATURE if self.takes_batches else _SIGNATURE
+        self._runner = self._interpreter.get_signature_runner(name)
+
+    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs by name."""
+        outputs: dict[str, np.ndarray] = self._runner(**inputs)
+        return outputs
+
+
+class _Compiled:
+    """The signature `translate_ids` in LiteRT's `CompiledModel`, with constant buffers."""
+
+    takes_batches = False
+
+    def __init__(self, path: Path):
+        from ai_edge_litert import compiled_model  # late: it takes as long as loading a model
+
+        cpu = compiled_model.CpuOptions(num_threads=1, xnnpack_weight_cache_path=_WEIGHTS_IN_MEMORY)
+        with _without_log():
+            if _BATCH_SIGNATURE in litert.Interpreter(str(path)).get_signature_list():
+                raise InputError(
+                    f"{path} is for servers (--format=cpu), and CompiledModel cannot run it. Leave "
+                    "low_memory out, or export with --format=litert."
+                )
+            self._model = model = compiled_model.CompiledModel.from_file(
+                str(path), options=compiled_model.Options(cpu_options=cpu)
+            )
+            buffers: list[compiled_model.TensorBuffer] = []
+            weakref.finalize(self, _close, model, buffers)
+            inputs = model.get_input_tensor_details(_SIGNATURE)
+            self._outputs = model.get_output_tensor_details(_SIGNATURE)
+            self._input_buffers = {
+                name: model.create_input_buffer_by_name(_SIGNATURE, name) for name in inputs
+            }
+            self._output_buffers = {
+                name: model.create_output_buffer_by_name(_SIGNATURE, name) for name in self._outputs
+            }
+            buffers += [*self._input_buffers.values(), *self._output_buffers.values()]
+            for name, each in inputs.items():  # the first write also logs
+                self._input_buffers[name].write(np.zeros(each["shape"], each["dtype"]))
+
+    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs by name."""
+        for name, array in inputs.items():
+            self._input_buffers[name].write(array)
+        self._model.run_by_name(_SIGNATURE, self._input_buffers, self._output_buffers)
+        return {
+            name: self._output_buffers[name]
+            .read(math.prod(each["shape"]), np.dtype(each["dtype"]))
+            .reshape(each["shape"])
+            for name, each in self._outputs.items()
+        }
+
+
+def _close(
+    model: compiled_model.CompiledModel, buffers: Sequence[compiled_model.TensorBuffer]
+) -> None:
+    """Closes a model, which writes to its log, when it is no longer used or the process ends."""
+    with _without_log():
+        for buffer in buffers:
+            buffer.destroy()
+        model.close()
+        model.environment.close()
+
+
+@contextlib.contextmanager
+def _without_log() -> Iterator[None]:
+    """Discards the log of `CompiledModel`. It has about 20 lines, and no setting to disable it.
+
+    Two lines remain when the process ends: reading and writing a buffer makes an environment that
+    only LiteRT can close. The commands discard these lines.
+    """
+    with _STDERR_LOCK:  # two threads would restore each other's streams
+        stderr = os.dup(2)
+        with open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+def _result(outputs: dict[str, np.ndarray], row: int) -> LiteRTResult:
+    """Returns a row of the outputs of a signature."""
+    ids, lengths, scores = (outputs[name][row] for name in ("ids", "lengths", "scores"))
+    return LiteRTResult(ids, lengths, scores, int(outputs["status"][row]))
+
+
+def _array(name: str, values: Any, dtype: Any) -> np.ndarray:
+    """Converts numbers to an array of a dtype, and refuses numbers that the dtype changes."""
+    try:
+        with np.errstate(over="ignore"):  # too large floats become infinity, which is clamped
+            array = np.array(values, dtype)
+        is_same = array.dtype.kind != "i" or np.array_equal(array, np.array(values))
+    except (OverflowError, TypeError, ValueError):
+        is_same = False
+    if not is_same:
+        if isinstance(values, Sequence) and not isinstance(values, str):
+            for value in values:  # names the wrong one
+                _array(name, value, dtype)
+        raise InputError(f"{name} is {values!r}, which is not {np.dtype(dtype).name}.")
+    return array
+
+
+def _bytes(text: str) -> bytes:
+    if not isinstance(text, str):
+        raise InputError(f"The text is {text!r}, not a str.")
+    # Surrogates stand for invalid bytes, which become U+FFFD as in a SavedModel.
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def _runtime_error(path: Path, error: Exception) -> InputError:
+    reason = " ".join(str(error).split())[:300]
+    advice = "Use a file of bin/export.py --format=litert."
+    if "Didn't find op" in reason:
+        advice = "Install a newer ai-edge-litert."
+    version = ai_edge_litert.__version__
+    return InputError(f"ai-edge-litert {version} cannot run {path} ({reason}). {advice}")

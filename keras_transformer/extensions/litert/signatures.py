@@ -1,0 +1,208 @@
+"""The signatures of `model.tflite`, which translate one sentence at a time.
+
+No request fails: invalid values are clamped (see `request_params`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_text
+
+from keras_transformer.decoding import SearchInputs, SearchResult
+from keras_transformer.extensions.litert.fast_tokenizer import (fast_detokenizer_model, fast_model,)
+from keras_transformer.export.request_params import (
+    Status,
+    clean_request,
+    encode_status,
+    has_no_translation,
+)
+from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.layers.blocks import without_blocks
+from keras_transformer.models.encoder_decoder import Memory
+
+_MAX_LENGTH = tf.TensorSpec([1], tf.int32, name="max_length")
+_LENGTH_PENALTY = tf.TensorSpec([1], tf.float32, name="length_penalty")
+
+
+class LiteRTSignatures(tf.Module):
+    """The functions of a translator that become a LiteRT model.
+
+    K is the number of translations of a sentence (`n_best`).
+
+    Args:
+        translator: the translator.
+        with_text: also make `translate`. The vocabulary must have no `text_problem`, because
+            LiteRT's tokenizer segments others differently.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> signatures = LiteRTSignatures(load_translator("build/run"), with_text=True)
+    >>> sorted(signatures.by_name())
+    ['translate', 'translate_ids']
+    """
+
+    def __init__(self, translator: TranslationModule, with_text: bool):
+        super().__init__(name="litert_signatures")
+        self._translator = translator
+        self._with_text = with_text
+        vocabulary = translator.tokenizer.vocabulary
+        if with_text:
+            source_model = fast_model(vocabulary.source_model)
+            target_model = fast_detokenizer_model(vocabulary.target_model)
+            self._source = tensorflow_text.FastSentencepieceTokenizer(source_model)
+            self._target = self._source  # a joint model is stored once
+            if not vocabulary.joint or target_model != vocabulary.target_model:
+                self._target = tensorflow_text.FastSentencepieceTokenizer(target_model)
+
+    def by_name(self) -> dict[str, Any]:
+        """Returns the functions as `tf.saved_model.save` accepts them."""
+        ids = tf.TensorSpec([1, self._translator.max_source_tokens], tf.int32, name="ids")
+        lengths = tf.TensorSpec([1], tf.int32, name="lengths")
+        signature = [ids, lengths, _MAX_LENGTH, _LENGTH_PENALTY]
+        translate_ids = tf.function(self.translate_ids, signature, autograph=False)
+        functions = {"translate_ids": translate_ids}
+        return functions | ({"translate": self.translate} if self._with_text else {})
+
+    def translate_ids(
+        self, ids: tf.Tensor, lengths: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Translates the ids of one sentence.
+
+        All shapes are constant, because `CompiledModel` allocates the buffers of inputs and outputs
+        before it runs. Inside, only the used ids are encoded.
+
+        Args:
+            ids: int32 `[1, S]` from the source's SentencePiece model. S is `max_source_tokens`. An
+                end token is added if it is missing.
+            lengths: int32 `[1]`, the number of ids. The others are ignored.
+            max_length: int32 `[1]`, maximum length of the translation, including the end token. 0
+                means the limit of the export, which depends on the length of the sentence. Larger
+                values are lowered to this limit.
+            length_penalty: float32 `[1]`, α. NaN means the α of the export.
+
+        Returns:
+            - `ids` int32 `[1, K, L]`: padded; L is `max_output_tokens`
+            - `lengths` int32 `[1, K]`: including the end token
+            - `scores` float32 `[1, K]`: best first
+            - `status` int32 `[1]`: bits of `Status`
+        """
+        result, status = self._search(ids, lengths, max_length, length_penalty)
+        width = self._translator.max_output_tokens
+        shape = [1, self._translator.config.n_best, width]
+        padding = tf.fill(shape, self._translator.tokenizer.pad_id)
+        padded = tf.concat([result.ids, padding], axis=2)[:, :, :width]
+        return {
+            "ids": tf.reshape(padded, shape),
+            "lengths": result.lengths,
+            "scores": result.scores,
+            "status": status,
+        }
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([1], tf.string, name="text"), _MAX_LENGTH, _LENGTH_PENALTY],
+        autograph=False,
+    )
+    def translate(
+        self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Translates one UTF-8 sentence, string `[1]`. Truncates it if it has too many tokens.
+
+        LiteRT has no operation that truncates bytes, so the caller must limit the text size.
+
+        Returns:
+            `translations` string and `scores` float32 `[1, K]`, best first; `status` int32 `[1]`.
+        """
+        rows = self._source.tokenize(text)
+        # One length per text: several texts then fail instead of being joined to one.
+        lengths = tf.cast(rows.row_lengths(), tf.int32)
+        lengths = tf.minimum(lengths, self._translator.max_source_tokens)
+        ids = tf.expand_dims(rows.flat_values, 0)
+        result, status = self._search(ids, lengths, max_length, length_penalty)
+        return {"translations": self._texts(result), "scores": result.scores, "status": status}
+
+    def _search(
+        self,
+        ids: tf.Tensor,
+        lengths: tf.Tensor,
+        max_length: tf.Tensor,
+        length_penalty: tf.Tensor,
+    ) -> tuple[SearchResult, tf.Tensor]:
+        """Translates ids int32 `[1, S]` of the length `[1]`, and returns the status `[1]` too."""
+        translator = self._translator
+        request = clean_request(translator, ids, lengths, max_length, length_penalty)
+        source_ids, max_lengths = request.source_ids, request.max_lengths
+        # The size of the caches, which LiteRT copies at every step.
+        longest = tf.maximum(max_lengths[0], 1)
+        memories = encode_in_loop(translator, source_ids, max_lengths)
+        result = translator.search_ids(
+            source_ids,
+            SearchInputs(max_lengths, alpha=request.alpha, length_limit=longest),
+            memories=memories,
+        )
+        not_translated = encode_status({Status.NOT_TRANSLATED: has_no_translation(result)})
+        return result, request.status + not_translated
+
+    def _texts(self, result: SearchResult) -> tf.Tensor:
+        """Returns the texts of the hypotheses, string `[1, K]`; only pieces of text are used.
+
+        LiteRT's detokenizer drops one space of the first piece. SentencePiece drops all spaces
+        before the text, but not the space in the text of an unknown piece.
+        """
+        tokenizer = self._translator.tokenizer
+        ids = result.ids[0]  # --> [K, L]
+        is_text = tf.constant(tokenizer.vocabulary.target_text_pieces())  # --> [V]
+        is_space = tf.constant(tokenizer.vocabulary.target_spaces())  # --> [V]
+        kept = tf.sequence_mask(result.lengths[0], tf.shape(ids)[1]) & tf.gather(is_text, ids)
+        is_word = kept & ~tf.gather(is_space, ids)
+        words = tf.cumsum(tf.cast(is_word, tf.int32), axis=1)
+        kept &= words > 0
+        is_first_unknown = is_word & tf.equal(words, 1) & tf.equal(ids, tokenizer.unknown_id)
+        # A control piece has no text, but then the next piece keeps its space.
+        column = tf.fill([tf.shape(ids)[0], 1], tokenizer.start_id)
+        ids = tf.concat([column, ids], axis=1)
+        kept = tf.concat([tf.reduce_any(is_first_unknown, axis=1, keepdims=True), kept], axis=1)
+        counts = tf.reduce_sum(tf.cast(kept, tf.int32), axis=1)
+        splits = tf.concat([[0], tf.cumsum(counts)], axis=0)
+        pieces = tf.gather(tf.reshape(ids, [-1]), tf.where(tf.reshape(kept, [-1]))[:, 0])
+        texts = self._target.detokenize(
+            tf.RaggedTensor.from_row_splits(pieces, splits, validate=False)
+        )
+        return tf.reshape(texts, [1, -1])
+
+
+def encode_in_loop(
+    translator: TranslationModule, source_ids: tf.Tensor, max_lengths: tf.Tensor
+) -> list[Memory]:
+    """Encodes sentences for each model of a translator, in a loop of one step.
+
+    Several signatures can share the body of a loop, and `passes.prepare_loops_twice` needs one. If
+    no sentence has an output, the loop takes no step.
+
+    Args:
+        translator: the translator.
+        source_ids: int32 `[B, S]`.
+        max_lengths: int32 `[B]`, the longest outputs.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> translator = load_translator("build/run")
+    >>> [memory] = encode_in_loop(translator, tf.constant([[9, 3]]), tf.constant([20]))
+    >>> memory.mask.shape
+    TensorShape([1, 2])
+    """
+
+    def encoded(step: tf.Tensor, _: Any) -> tuple[tf.Tensor, list[Any]]:
+        # `step` is 0. Without it, the converter computes shapes of the ids before the loop, and
+        # then LiteRT does not know them while it prepares the body.
+        with without_blocks():  # TensorFlow traces `encode` again for the body of each loop
+            memories = translator.encode(source_ids + step)
+        return step + 1, [[each.mask, each.cache] for each in memories]
+
+    batch, size = tf.shape(source_ids)[0], tf.shape(source_ids)[1]
+    mask = tf.fill([batch, size], False)
+    empty = [[mask, each.init_cache(batch, size)] for each in translator.transformers]
+    steps = tf.cast(tf.reduce_any(max_lengths > 0), tf.int32)
+    _, memories = tf.while_loop(lambda step, _: step < steps, encoded, (tf.constant(0), empty))
+    return [Memory(None, mask, cache) for mask, cache in memories]

@@ -1,0 +1,70 @@
+r"""Opens a page to try models: translations, scores, alignment and attention.
+
+Examples:
+    bin/demo.py --model_dir=build/run
+    bin/demo.py --model_dir=build/run --model_dir=build/export   # compares two models
+    bin/demo.py --server=grpc://localhost:8500/export
+
+Two models, of --model_dir or --server, are compared. --source_tag is added to each text that has no
+tag.
+
+Needs the extra [demo]. The page loads nothing from other machines. It has neither users nor
+passwords: anyone who reaches the port may translate. Ctrl-C stops it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from absl import flags
+
+from keras_transformer.cli import app, config_flags
+from keras_transformer.errors import InputError, needs_extra
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines the flags of the command."""
+    flags.DEFINE_multi_string("model_dir", None, "a run, RUN@WEIGHTS, RUN,RUN, or a SavedModel")
+    config_flags.define_path_flags("server", repeatable=True)
+    flags.DEFINE_multi_string("example", [], "a sentence to choose on the page; repeatable")
+    config_flags.define_option_flags("host", "source_tag")
+    flags.DEFINE_integer(
+        "port", 7860, "port of the page; 0: the first free one from 7860 on", lower_bound=0,
+        upper_bound=65535,
+    )  # fmt: skip
+    flags.DEFINE_boolean(
+        "browser", None, "open the page in a browser; default: if there is a screen"
+    )
+    config_flags.define_config_flags("beam_size", "length_penalty", "n_best")
+
+
+def _has_screen() -> bool:
+    return sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+
+
+def main() -> None:
+    """Opens the models of the flags, and serves the page."""
+    places = [*(FLAGS.model_dir or ()), *(FLAGS.server or ())]
+    if len(places) not in (1, 2):
+        raise InputError(
+            f"--model_dir and --server name {len(places)} models. Give one, or two to compare."
+        )
+    app.load_tensorflow()
+    with needs_extra("demo", "the page"):
+        from keras_transformer.extensions.pages.playground import page  # late, so that --help is fast
+    from keras_transformer.extensions.pages.playground.models import (open_playground_model,)
+
+    settings = config_flags.config_settings()
+    models = []
+    for place in places:
+        print(f"opening {place}", flush=True)
+        models.append(open_playground_model(place, settings, FLAGS.source_tag))
+        models[-1].warm_up()
+    blocks = page.build_page(models, FLAGS.example)
+    open_browser = _has_screen() if FLAGS.browser is None else FLAGS.browser
+    address = page.serve(blocks, FLAGS.host, FLAGS.port, open_browser=open_browser)
+    print(f"The playground is at {address} (Ctrl-C stops it)", flush=True)
+    blocks.block_thread()

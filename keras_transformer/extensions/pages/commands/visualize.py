@@ -1,0 +1,68 @@
+r"""Draws a model: attention, statistics of its heads, positions, sentence embeddings.
+
+Examples:
+    bin/visualize.py --model_dir=build/run --sentence="A dog sleeps." --output_dir=build/pictures
+    bin/visualize.py --model_dir=build/export --source=test.en --target=test.de \
+        --output_dir=build/pictures
+
+index.html in the output directory shows all pictures. attention.html is interactive: choose
+a layer and a head, and point at a token. It shows the attention of --sentence and
+--translation, or of the first pair of the files. Without a translation, the model translates.
+Of an ensemble RUN,RUN the first model is drawn.
+heads.png and heads.tsv have statistics of every head, over all pairs of the files if there are
+any. embeddings.html shows the sentences of the files.
+
+At most 64 tokens of a sentence are used. Standard error reports truncated sentences and
+empty lines, and the exit code is then 3. The last line of standard output is a JSON object
+with the names of the files.
+"""
+
+from __future__ import annotations
+
+import json
+
+from absl import flags
+
+from keras_transformer import console
+from keras_transformer.cli import app, config_flags
+from keras_transformer.errors import needs_extra
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines the flags of the command."""
+    flags.DEFINE_string(
+        "model_dir", None, "a run, RUN@WEIGHTS, RUN,RUN, or a SavedModel", required=True
+    )
+    flags.DEFINE_string("sentence", None, "sentence to draw the attention of")
+    flags.DEFINE_string(
+        "translation", None, "translation of --sentence; default: the model's translation"
+    )
+    config_flags.define_path_flags("source", "target")
+    config_flags.define_path_flags("output_dir", required=True)
+    flags.DEFINE_integer("max_sentences", 1000, "use at most this many lines of the files")
+
+
+def main() -> int:
+    """Runs `visualize`. Returns 3 if it reports a problem with the sentences."""
+    app.load_tensorflow()
+    with needs_extra("plots", "drawing"):
+        from keras_transformer.extensions.pages.gallery import (VisualizationOptions, visualize,)
+
+    drawn = visualize(
+        FLAGS.model_dir,
+        FLAGS.output_dir,
+        VisualizationOptions(
+            FLAGS.sentence,
+            FLAGS.translation,
+            FLAGS.source,
+            FLAGS.target,
+            FLAGS.max_sentences,
+        ),
+    )
+    for remark in drawn.remarks:
+        console.warn(remark)
+    print(f"Wrote {drawn.path / 'index.html'}.")
+    print(json.dumps(drawn.fields()))
+    return 3 if drawn.remarks else 0

@@ -1,0 +1,344 @@
+"""Compares the Transformer with other architectures, as the paper's Table 2 does.
+
+The work directory of a comparison has
+
+experiment.json    the settings, the data and the test set of the comparison
+NAME/run/          the run of a model, with its report
+NAME/results.json  its cost, its validation metrics over training, and its scores
+baselines.json     the results of all models
+baselines.svg      a chart of them
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keras_transformer.console import warn
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import DivergedError, InputError
+from keras_transformer.evaluation import metrics
+from keras_transformer.evaluation.test_sets import EvaluationSet
+from keras_transformer.extensions.paper import experiment
+from keras_transformer.extensions.paper.experiment import (Deadline, Trial, open_experiment, results_of, run_trials,)
+from keras_transformer.runs.atomic import atomic_path
+from keras_transformer.extensions.paper.results import mixed_origins, write_results
+from keras_transformer.tf_import import load_tensorflow
+
+if TYPE_CHECKING:  # it loads TensorFlow
+    from keras_transformer.runs.run_directory import RunDirectory
+
+log = logging.getLogger(__name__)
+
+# BLEU from German to English of the notebooks of bentrevett/pytorch-seq2seq, with greedy search and
+# torchtext's BLEU. The models have 9, 37 and 20 million parameters.
+PUBLISHED_BLEU = {"transformer": 36.5, "convolutional": 34.1, "gru": 28.1}
+
+_VALIDATION_METRICS = ("val_loss", "val_perplexity", "val_bleu")
+
+# XLA takes longer to compile the batch shapes than these short runs gain by it.
+_SETTINGS: dict[str, Any] = {
+    "training.batch_tokens": 2048,
+    "training.schedule": "linear",
+    "training.learning_rate": 0.001,
+    "training.warmup_steps": 300,
+    "training.clip_norm": 1.0,
+    "training.mixed_precision": "float32",
+    "training.jit_compile": "false",
+    "training.keep_checkpoints": 1,
+    "training.keep_best": 1,
+    "training.max_steps": 3000,
+    "training.checkpoint_steps": 300,
+    "training.bleu_steps": 300,
+    "training.best_metric": "bleu",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparedModel:
+    """A model of the comparison.
+
+    Attributes:
+        name: name of its directory.
+        title: name in the chart.
+        architecture: name of the architecture in `config.json`.
+        settings: settings that differ from the defaults of the architecture.
+    """
+
+    name: str
+    title: str
+    architecture: str
+    settings: Mapping[str, Any]
+
+
+# About 9 million parameters each, with a vocabulary of 4,000.
+MODELS = (
+    ComparedModel(
+        "transformer",
+        "Transformer",
+        "transformer",
+        {
+            **_SETTINGS,
+            "model.num_encoder_layers": 4,
+            "model.num_decoder_layers": 4,
+            "model.d_model": 256,
+            "model.d_ff": 1152,
+            "model.num_heads": 4,
+            "model.embedding_dropout": 0.3,
+            "model.residual_dropout": 0.3,
+            "model.norm_position": "pre",
+        },
+    ),
+    ComparedModel("convolutional", "ConvS2S", "convolutional", _SETTINGS),
+    ComparedModel("gru", "GRU with attention", "gru", _SETTINGS),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparisonData:
+    """The data of a comparison.
+
+    Attributes:
+        data_dir: directory of prepared data.
+        test: sentences with one reference each.
+        tokenize: sacreBLEU's tokenizer; None for its default.
+    """
+
+    data_dir: Path
+    test: EvaluationSet
+    tokenize: str | None = None
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the data, the test set and the tokenizer."""
+        stores = [TokenStore(self.data_dir / part).fingerprint for part in ("train", "valid")]
+        test = [self.test.sources, self.test.references]
+        content = json.dumps([stores, test, self.tokenize], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+def run_comparison(
+    data: ComparisonData,
+    work_dir: Path,
+    *,
+    only: Sequence[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    max_minutes: float | None = None,
+) -> dict[str, Any]:
+    """Trains and scores the models one after the other, and draws their results.
+
+    Each model is trained in a separate process. The same call resumes after an interruption, and
+    skips finished models.
+
+    Args:
+        data: training data and test set.
+        work_dir: directory of the comparison.
+        only: names of the models to train in this call; None for all.
+        settings: settings of all models that differ from those in this module.
+        max_minutes: minutes after which this call stops training; None for no limit.
+
+    Returns:
+        The content of baselines.json: `trials` by name, and whether all are `finished`.
+
+    Raises:
+        InputError: for an unknown model, invalid settings or data, and a directory of another
+            experiment.
+        KeyboardInterrupt: if training was interrupted; a checkpoint is written.
+
+    Example:
+    >>> data = ComparisonData(Path("build/data"), test_set)  # doctest: +SKIP
+    >>> run_comparison(data, Path("build/baselines"))  # doctest: +SKIP
+    """
+    models = {
+        model.name: dataclasses.replace(model, settings={**model.settings, **(settings or {})})
+        for model in MODELS
+    }
+    if unknown := [name for name in only or () if name not in models]:
+        raise InputError(f"The model {unknown[0]!r} is unknown. Choose one of {', '.join(models)}.")
+    deadline = Deadline(max_minutes)
+    metrics.evaluate(["a"], ["a"], tokenize=data.tokenize)  # checks the tokenizer
+    descriptions = {
+        name: {"architecture": model.architecture, "settings": model.settings}
+        for name, model in models.items()
+    }
+    trials = {
+        name: Trial(
+            name,
+            _train_model,
+            (model, data),
+            model.title,
+            facts={"name": name, "title": model.title, **descriptions[name]},
+            in_child=True,
+        )
+        for name, model in models.items()
+    }
+    with open_experiment(work_dir, {"data and test": data.fingerprint, "models": descriptions}):
+        run_trials([trials[name] for name in only or trials], work_dir, deadline)
+        found = results_of(trials.values(), work_dir)
+        finished = len(found) == len(trials) and all(each["finished"] for each in found.values())
+        results = {"finished": finished, "trials": found}
+        write_results(work_dir / "baselines.json", results)
+        draw(results, work_dir / "baselines.svg")
+    return results
+
+
+def _train_model(
+    directory: Path, max_minutes: float | None, model: ComparedModel, data: ComparisonData
+) -> dict[str, Any]:
+    """Trains a model, and scores the weights with the best validation.
+
+    Args:
+        directory: directory of the trial.
+        max_minutes: minutes after which training stops, to be resumed; None for no limit.
+        model: the model.
+        data: training data and test set.
+
+    Returns:
+        Whether training is `finished`, its cost, the validation metrics over training (`curve`) and
+        the scores of the test set (`test`). A model that has diverged lacks scores, and has the
+        reason as `diverged`.
+
+    Raises:
+        InputError: for invalid settings or data.
+        KeyboardInterrupt: if training was interrupted; a checkpoint is written.
+    """
+    load_tensorflow()  # here, because the parent process must not hold the GPU
+    from keras_transformer.models.encoder_decoder import get_architecture
+    from keras_transformer.extensions.paper.baselines import architectures  # noqa: F401  registers them
+    from keras_transformer.runs.run_directory import RunDirectory
+
+    architecture = get_architecture(model.architecture)
+    try:
+        trained, run = experiment.train(
+            directory, max_minutes, data.data_dir, model.settings, architecture=architecture
+        )
+    except DivergedError as error:
+        warn(f"{model.name}: {error}")
+        run = RunDirectory(directory / "run", architecture.run_config)
+        return {
+            "finished": True,
+            "diverged": str(error),
+            "parameters": run.config.model.num_parameters(),
+            "steps": max((checkpoint.step for checkpoint in run.checkpoints()), default=0),
+            "curve": curve(run, data.data_dir),
+            "test": None,
+        }
+    run.select("best" if run.best_checkpoints() else "last")
+    return {
+        "finished": trained.finished,
+        "parameters": run.config.model.num_parameters(),
+        "steps": trained.step,
+        "tokens_per_second": round(trained.tokens_per_second),
+        "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
+        "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
+        "weights": run.selected,
+        "curve": curve(run, data.data_dir),
+        "test": _score(run, data),
+    }
+
+
+def curve(run: RunDirectory, data_dir: Path) -> list[dict[str, float]]:
+    """Returns the cost and the metrics of each validation of a run.
+
+    Args:
+        run: the run.
+        data_dir: directory of its training data.
+
+    Returns:
+        For each validation: `step`; `flop`, from the mean FLOP per token of the corpus;
+        `minutes` of the training steps; and the metrics.
+    """
+    from keras_transformer.extensions.paper.baselines.flop import training_flop
+    from keras_transformer.extensions.pages.report.history import read_history
+
+    store = TokenStore(data_dir / "train")
+    flop = training_flop(run.config.model, store.source_lengths, store.target_lengths)
+    flop_per_token = flop / int(store.target_lengths.sum())
+    series = {
+        name: dict(zip(values.steps.tolist(), values.values.tolist(), strict=True))
+        for name, values in read_history(run.path / "metrics.jsonl").series.items()
+    }
+    return [
+        {
+            "step": step,
+            "flop": series["tokens"][step] * flop_per_token,
+            "minutes": series["step_seconds"][step] / 60,
+            **{name: series[name][step] for name in _VALIDATION_METRICS if step in series[name]},
+        }
+        for step in series.get("val_loss", {})
+    ]
+
+
+def _score(run: RunDirectory, data: ComparisonData) -> dict[str, Any]:
+    """Returns the scores of the selected weights on the test set."""
+    from keras_transformer.inference import loading, scoring, translate
+
+    translator = loading.load_translator(run)
+    loaded = loading.LoadedModel.of(translator, str(run.path))
+    sources, references = data.test.sources or [], data.test.references[0]
+    log.info("Translating %d sentences.", len(references))
+    hypotheses = [best.text for best, *_ in translate.translate_lines(loaded, sources)]
+    scores = metrics.evaluate(hypotheses, data.test, tokenize=data.tokenize)
+    pairs = scoring.score_pairs(scoring.Scorer(translator), sources, references)
+    return {**dataclasses.asdict(scores), "perplexity": scoring.perplexity(pairs)}
+
+
+def summary(results: Mapping[str, Any]) -> str:
+    """Returns a table of the results of `run_comparison`."""
+    heads = ("parameters", "steps", "minutes", "training FLOP", "BLEU", "perplexity", "published")
+    lines = [f"{'':<15}" + "".join(f"{head:>14}" for head in heads)]
+    for name, each in results["trials"].items():
+        last, test = each["curve"][-1] if each["curve"] else {}, each["test"]
+        cells = [
+            f"{each['parameters']:,}",
+            f"{each['steps']:,}",
+            f"{last.get('minutes', 0.0):.1f}",
+            f"{last.get('flop', 0.0):.2e}",
+            f"{test['bleu']:.2f}" if test else "",
+            f"{test['perplexity']:.2f}" if test else "",
+            f"{PUBLISHED_BLEU[name]}",
+        ]
+        lines.append(f"{name:<15}" + "".join(f"{cell:>14}" for cell in cells))
+        if "diverged" in each:
+            lines.append(f"  diverged: {each['diverged']}")
+        elif not each["finished"]:
+            lines.append("  not finished")
+    signatures = {each["test"]["signature"] for each in results["trials"].values() if each["test"]}
+    return "\n".join(filter(None, [*lines, *signatures, mixed_origins(results["trials"])]))
+
+
+def draw(results: Mapping[str, Any], path: Path) -> None:
+    """Draws validation BLEU over training FLOP and over minutes, as an SVG file.
+
+    Args:
+        results: the results of `run_comparison`.
+        path: the file, which is replaced.
+    """
+    import matplotlib.style  # late, because it is an extra
+    from matplotlib.figure import Figure
+
+    style = {"svg.fonttype": "none", "svg.hashsalt": "baselines", "font.size": 9}
+    with matplotlib.style.context(["default", style]):
+        figure = Figure(figsize=(9, 4), layout="constrained")
+        panels = dict(zip(("flop", "minutes"), figure.subplots(1, 2, sharey=True), strict=True))
+        for each in results["trials"].values():
+            reached = f"BLEU {each['test']['bleu']:.1f}" if each["test"] else "diverged"
+            label = f"{each['title']}, {each['parameters'] / 1e6:.1f} M: {reached}"
+            points = [point for point in each["curve"] if "val_bleu" in point]
+            bleu = [point["val_bleu"] for point in points]
+            for quantity, axes in panels.items():
+                x = [point[quantity] for point in points]
+                axes.plot(x, bleu, "o-", label=label, markersize=3, linewidth=1.3)
+                axes.spines[["top", "right"]].set_visible(False)
+        panels["flop"].set(xscale="log", xlabel="training FLOP", ylabel="validation BLEU (13a)")
+        panels["minutes"].set(xlabel="minutes of training")
+        handles, labels = panels["flop"].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", frameon=False, fontsize=8)
+        with atomic_path(path) as partial:
+            figure.savefig(partial, format="svg", metadata={"Date": None})

@@ -1,0 +1,209 @@
+"""A recurrent encoder-decoder with additive attention (Bahdanau et al., 2015).
+
+The encoder is a bidirectional GRU. At each step, the decoder's state s attends to all encoder
+states h with score(s, h) = vᵀ tanh(W s + U h). The GRU reads the weighted mean and the previous
+token. Teacher-forced training has two loops over time, one for each side. Each step processes the
+whole batch. XLA compiles one program for each batch shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import keras
+from keras import ops
+
+from keras_transformer.config import PositiveInt, RunConfig
+from keras_transformer.layers.masks import padding_mask
+from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
+from keras_transformer.extensions.paper.baselines.baseline import (Baseline, BaselineConfig,)
+
+
+@dataclasses.dataclass(frozen=True)
+class GRUConfig(BaselineConfig):
+    """Sizes of the model; `units` is the width of the states in each direction."""
+
+    units: PositiveInt = 576
+
+    def num_parameters(self) -> int:
+        d, u = self.d_model, self.units
+
+        def gru(inputs: int) -> int:
+            return 3 * (inputs * u + u * u + 2 * u)  # two biases for each gate, as in cuDNN
+
+        attention = 2 * u * u + u * u + u
+        first_state = u * u + u
+        output = (d + 3 * u) * d + d
+        decoder = attention + first_state + gru(d + 2 * u) + output
+        return self._embedding_parameters() + 2 * gru(d) + decoder
+
+
+@dataclasses.dataclass(frozen=True)
+class GRURun(RunConfig):
+    """The three configurations of a GRU run."""
+
+    architecture: ClassVar[str] = "gru"
+
+    model: GRUConfig = dataclasses.field(default_factory=GRUConfig)
+
+
+class AttentionCell(keras.layers.Layer):
+    """Computes one step of the decoder: attention from the previous state, then a GRU.
+
+    As a cell of `keras.layers.RNN` it has the states of the GRU, and in addition the keys, values
+    and mask of the memory, which do not change.
+
+    Args:
+        units: width of the state.
+        value_dim: width of the values.
+
+    Call arguments:
+        inputs: `[B, d]`, the previous token.
+        states: the state `[B, units]`, keys `[B, S, units]`, values `[B, S, value_dim]`, and
+            the mask `[B, S]`, nonzero for real tokens.
+
+    Returns:
+        The new state concatenated with the context, `[B, units + value_dim]`, and the new states.
+    """
+
+    def __init__(self, units: int, value_dim: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.units = units
+        self.value_dim = value_dim
+        policy = self.dtype_policy
+        self.query = keras.layers.Dense(units, use_bias=False, name="query", dtype=policy)
+        self.attention = keras.layers.AdditiveAttention(name="attention", dtype=policy)
+        self.gru = keras.layers.GRUCell(units, name="gru", dtype=policy)
+        self.state_size = [units, units, value_dim, 1]
+        self.output_size = units + value_dim
+
+    def build(self, input_shape: Any) -> None:
+        self.query.build((None, None, self.units))
+        keys = (None, None, self.units)
+        self.attention.build([keys, (None, None, self.value_dim), keys])
+        self.gru.build((None, input_shape[-1] + self.value_dim))
+
+    def call(self, inputs: Any, states: Any) -> Any:
+        state, keys, values, mask = states
+        state, context, _ = self.step(
+            ops.expand_dims(inputs, 1), ops.expand_dims(state, 1), keys, values, mask
+        )
+        state, context = ops.squeeze(state, 1), ops.squeeze(context, 1)
+        return ops.concatenate([state, context], axis=-1), [state, keys, values, mask]
+
+    def step(
+        self, inputs: Any, state: Any, keys: Any, values: Any, mask: Any
+    ) -> tuple[Any, Any, Any]:
+        """Computes a step for N alternatives of each sentence.
+
+        Args:
+            inputs: `[B, N, d]`.
+            state: `[B, N, units]`.
+            keys, values, mask: of the memory, see the states of `call`.
+
+        Returns:
+            The new state `[B, N, units]`, the context `[B, N, value_dim]`, and the attention
+            weights `[B, N, S]`.
+        """
+        context, weights = self.attention(
+            [self.query(state), values, keys],
+            mask=[None, ops.cast(mask, "bool")],
+            return_attention_scores=True,
+        )
+        both = ops.concatenate([inputs, context], axis=-1)
+        rows, _ = self.gru(
+            ops.reshape(both, (-1, both.shape[-1])), [ops.reshape(state, (-1, self.units))]
+        )
+        return ops.reshape(rows, ops.shape(state)), context, weights
+
+
+@register_architecture
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class GRU(Baseline):
+    """A recurrent encoder-decoder with the sizes of a `GRUConfig`.
+
+    Args:
+        config: the sizes of the model, or a dict of them.
+
+    Call arguments: see `EncoderDecoder`.
+    """
+
+    run_config: ClassVar[type[RunConfig]] = GRURun
+    embedding_stddev: ClassVar[float] = 0.05
+    config: GRUConfig
+
+    def __init__(self, config: GRUConfig | dict[str, Any], **kwargs: Any):
+        super().__init__(config, **kwargs)
+        units, policy = self.config.units, self.dtype_policy
+        # XLA cannot compile cuDNN kernels.
+        one_way = keras.layers.GRU(
+            units, return_sequences=True, use_cudnn=False, name="gru", dtype=policy
+        )
+        self.encoder = keras.layers.Bidirectional(one_way, name="encoder", dtype=policy)
+        self.memory_dropout = self.make_dropout("memory_dropout")
+        self.keys = keras.layers.Dense(units, use_bias=False, name="keys", dtype=policy)
+        self.first_state = keras.layers.Dense(
+            units, activation="tanh", name="first_state", dtype=policy
+        )
+        self.cell = AttentionCell(units, 2 * units, name="cell", dtype=policy)
+        self.decoder = keras.layers.RNN(
+            self.cell, return_sequences=True, name="decoder", dtype=policy
+        )
+        self.output_map = keras.layers.Dense(self.config.d_model, name="output_map", dtype=policy)
+
+    def build_layers(self) -> None:
+        d, units = self.config.d_model, self.config.units
+        embedded, memory = (None, None, d), (None, None, 2 * units)
+        self.encoder.build(embedded)
+        self.memory_dropout.build(memory)
+        self.keys.build(memory)
+        self.first_state.build((None, units))
+        self.decoder.build(embedded)
+        self.output_map.build((None, None, d + 3 * units))
+
+    def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
+        mask = padding_mask(source_ids, self.config.pad_id)
+        embedded = self.source_dropout(self.source_embedding(source_ids), training=training)
+        states = self.encoder(embedded, mask=mask, training=training)
+        states = states * ops.cast(ops.expand_dims(mask, -1), states.dtype)
+        return Memory(self.memory_dropout(states, training=training), mask)
+
+    def project_memory(self, memory: Memory) -> Memory:
+        # The backward direction ends at the first token.
+        last = memory.states[:, 0, self.config.units :]
+        cache = {
+            "state": self.first_state(last),
+            "keys": self.keys(memory.states),
+            "values": memory.states,
+        }
+        return memory._replace(cache=cache)
+
+    def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> Any:
+        return ops.zeros((batch_size, beams, self.config.units), self.compute_dtype)
+
+    def decode(
+        self,
+        target_ids: Any,
+        memory: Memory,
+        cache: Any = None,
+        position: Any = 0,
+        attention_mask: Any = None,
+        grow: bool = False,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Decoded:
+        source = self.project_memory(memory).cache if memory.cache is None else memory.cache
+        attended = source["keys"], source["values"], memory.mask
+        embedded = self.target_dropout(self.target_embedding(target_ids), training=training)
+        attention = None
+        if cache is None:
+            outputs = self.decoder(embedded, initial_state=[source["state"], *attended])
+        else:
+            first_state = ops.expand_dims(source["state"], 1)
+            state = ops.where(ops.equal(position, 0), first_state, cache)
+            cache, context, weights = self.cell.step(embedded, state, *attended)
+            outputs = ops.concatenate([cache, context], axis=-1)
+            attention = [{"cross": ops.expand_dims(weights, 1)}]
+        features = self.output_map(ops.concatenate([embedded, outputs], axis=-1))
+        return Decoded(self.output_dropout(features, training=training), cache, attention)

@@ -1,0 +1,76 @@
+r"""Prepares a treebank for training a parser from words to symbols of trees.
+
+Example:
+    bin/prepare_trees.py --trees='penn/*.tree' --ids=train.txt --valid_trees='penn/*.tree' \
+        --valid_ids=valid.txt --output_dir=build/data
+    bin/train.py --data_dir=build/data --run_dir=build/run --preset=parser_tiny
+
+Files contain trees in brackets, as in the Penn Treebank, with any line breaks. --trees takes files,
+or quoted patterns. Give several by repeating the flag or with commas. --ids is a file with one name
+per line, which selects files. Traces, function tags and indices are removed. Without --valid_trees,
+some sentences are held out. The vocabulary options apply to the words. --max_tokens also limits the
+symbols of a tree.
+
+OUTPUT_DIR is prepared data, as from bin/prepare.py, with report.html.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from keras_transformer.cli import app, config_flags
+from keras_transformer.data import prepare
+from keras_transformer.extensions.paper.parsing import treebank
+from keras_transformer.runs.machine import available_cores
+from keras_transformer.extensions.pages.report.data_page import write_data_page
+
+FLAGS = flags.FLAGS
+DEFAULTS = treebank.DEFAULTS
+
+
+def define_flags() -> None:
+    """Defines the flags of the command."""
+    flags.DEFINE_multi_string(
+        "trees", None, "files to train on, or patterns of them", required=True
+    )
+    config_flags.define_path_flags("ids")
+    flags.DEFINE_multi_string("valid_trees", [], "files to validate on, or patterns of them")
+    flags.DEFINE_string(
+        "valid_ids", None, "file with the names of the --valid_trees to use, one per line"
+    )
+    flags.DEFINE_boolean("tags", True, "learn parts of speech, too; with --notags all words are XX")
+    config_flags.define_path_flags("output_dir", required=True)
+    config_flags.define_option_flags(
+        "valid_pairs", vocab_size=DEFAULTS.vocab_size, max_tokens=DEFAULTS.max_tokens
+    )
+    config_flags.define_seed_flag(DEFAULTS.seed)
+
+
+def _files(trees: str, ids: str) -> list[Path]:
+    patterns = [path for value in FLAGS[trees].value or [] for path in value.split(",")]
+    return treebank.find_files(patterns, FLAGS[ids].value) if patterns else []
+
+
+def main() -> None:
+    """Runs `treebank.prepare_trees` with the flags."""
+    if FLAGS.valid_trees:
+        app.refuse(["valid_pairs"], "together with --valid_trees. Remove one of them.")
+    else:
+        app.refuse(["valid_ids"], "without --valid_trees. Give both, or neither.")
+    names = ("vocab_size", "max_tokens", "valid_pairs", "seed")
+    chosen: dict[str, Any] = {name: FLAGS[name].value for name in names}
+    prepared = treebank.prepare_trees(
+        _files("trees", "ids"),
+        FLAGS.output_dir,
+        dataclasses.replace(DEFAULTS, **chosen),
+        valid_files=_files("valid_trees", "valid_ids"),
+        tags=FLAGS.tags,
+        num_workers=available_cores(),
+    )
+    print(prepared.summary())
+    if not (prepared.reused and (prepared.directory / "report.html").exists()):
+        write_data_page(prepared.directory, dataclasses.asdict(prepare.PrepareOptions()))

@@ -1,0 +1,94 @@
+r"""Runs a recipe: prepares a corpus, trains, selects on validation, exports and tests.
+
+Examples:
+    bin/recipe.py --recipe=multi30k_en_de --corpus_dir=multi30k/tok --work_dir=build/multi30k
+    bin/recipe.py --recipe=wmt14_en_de_base --variant=rehearsal --corpus_dir=corpora \
+        --work_dir=build/rehearsal
+    bin/recipe.py --recipe=multi30k_en_de --variant=diversified \
+        --corpus_dir=multi30k/tok --work_dir=build/diversified --seeds=1,2
+    bin/recipe.py --recipe=multi30k_en_de --variant=back_translation --corpus_dir=multi30k/tok \
+        --work_dir=build/bt --synthetic_from=back_translation=build/multi30k_de_en/seed-1/export/1
+    bin/recipe.py --recipe=finetune_opus_mt --init_from=build/en-de --corpus_dir=my_pairs \
+        --work_dir=build/tuned
+    bin/recipe.py --recipe=student --teacher=build/en-de --corpus_dir=my_text \
+        --work_dir=build/student
+
+Writes the data, a folder for each seed (run, export/1 and results.json), and the results of all
+seeds to the work directory. Recipes with synthetic pairs also write these (synthetic/KIND) and the
+models that generate them (generators/KIND). --synthetic_from uses other models. Recipes that
+fine-tune a model need its run (--init_from) and also score it. Recipes with a teacher need its run
+(--teacher), and compare it with the student in quality and in speed. The same command resumes after
+an interruption. The last line of standard output is results.json.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from absl import flags
+
+from keras_transformer.cli import app, config_flags
+from keras_transformer.errors import InputError, needs_extra
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines the flags of the command."""
+    flags.DEFINE_string(
+        "recipe", None, "name of a recipe, or a folder with recipe.json", required=True
+    )
+    flags.DEFINE_string("corpus_dir", None, "directory of the corpus files", required=True)
+    config_flags.define_path_flags("work_dir", required=True)
+    flags.DEFINE_list(
+        "seeds", ["1"], "seed of each run, as in 1,2,3; several also form an ensemble"
+    )
+    flags.DEFINE_string(
+        "variant",
+        None,
+        "a variant, or several, such as short+wide; rehearsal: a small run of everything",
+    )
+    flags.DEFINE_multi_string(
+        "synthetic_from",
+        [],
+        "KIND=EXPORT: writes synthetic pairs of a kind, not the recipe's generator",
+    )
+    flags.DEFINE_string("teacher", None, "the run that teaches the model, or RUN@WEIGHTS")
+    flags.DEFINE_integer(
+        "num_microbatches", None, config_flags.FIELDS["num_microbatches"][1], lower_bound=1
+    )
+    config_flags.define_option_flags("init_from", "symbols", "max_minutes")
+
+
+def main() -> None:
+    """Runs `run_recipe` with the flags."""
+    app.load_tensorflow()
+    from keras_transformer.extensions.paper.recipes import recipe, run, texts
+
+    # A path names the recipe of a user. The models that it needs are next to it.
+    path = Path(FLAGS.recipe)
+    recipes_dir = path.parent if (path / "recipe.json").is_file() else app.data_folder("recipes")
+    loaded = recipe.Recipe.load(recipes_dir, path.name)
+    if not all(seed.isdecimal() for seed in FLAGS.seeds):
+        raise InputError(f"--seeds is {','.join(FLAGS.seeds)!r}. Give numbers, as in 1,2,3.")
+    if FLAGS.variant is not None:
+        loaded = loaded.with_variant(FLAGS.variant)
+    if FLAGS.symbols:
+        loaded = loaded.with_symbols(config_flags.parse_symbols(FLAGS.symbols))
+    if loaded.teacher:
+        with needs_extra("plots", "the chart of the comparison"):
+            import matplotlib  # noqa: F401
+    results = run.run_recipe(
+        loaded,
+        FLAGS.corpus_dir,
+        FLAGS.work_dir,
+        seeds=[int(seed) for seed in FLAGS.seeds],
+        given=run.GivenModels(
+            texts.parse_generators(FLAGS.synthetic_from), FLAGS.init_from, FLAGS.teacher
+        ),
+        num_microbatches=FLAGS.num_microbatches,
+        max_minutes=FLAGS.max_minutes,
+    )
+    print(run.summary(results))
+    print(json.dumps(results))

@@ -1,0 +1,249 @@
+"""A model that parses: text or words in, trees in brackets out, in one graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
+from keras_transformer.errors import InputError
+from keras_transformer.export import ExtraSignatures
+from keras_transformer.export.model_card import TaskCard
+from keras_transformer.inference import batching, loading
+from keras_transformer.inference.translation_module import TranslationModule, sample_offsets
+from keras_transformer.extensions.paper.parsing.constraint import TreeConstraint
+from keras_transformer.extensions.paper.parsing.symbols import (is_parser, require_parser, word_boundaries,)
+from keras_transformer.extensions.paper.parsing.text_ops import (restored, tokenize, words_of,)
+from keras_transformer.extensions.paper.parsing.trees import Does
+
+
+class Parser(tf.Module):
+    """Translates sentences to bracket symbols and converts the symbols to trees.
+
+    The search only finds trees with as many leaves as the text has words. If a model lost count,
+    all following brackets would be in the wrong place.
+
+    No text and no output of the model fails. The leaves of every tree are exactly the words of the
+    text, in their order, including words that were truncated.
+
+    Args:
+        translator: translator of a model that was trained on trees.
+        place: path of the model, for messages.
+
+    Raises:
+        InputError: if the target vocabulary is not from a treebank.
+    """
+
+    def __init__(self, translator: TranslationModule, place: str = "the model"):
+        super().__init__(name="parser")
+        self.translator = translator
+        tokenizer = translator.tokenizer
+        vocabulary = tokenizer.vocabulary
+        self._symbols = require_parser(vocabulary, place)
+        does = [Does.of(symbol) for symbol in self._symbols]
+        ids = {kind: [i for i, each in enumerate(does) if each is kind] for kind in Does}
+        self._constraint = TreeConstraint(
+            ids[Does.OPEN], ids[Does.CLOSE], ids[Does.STAND], tokenizer.end_id,
+            tokenizer.target_vocab_size,
+        )  # fmt: skip
+        self._begins, _ = word_boundaries(vocabulary) or ([], [])
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.string, name="text")],
+        autograph=False, jit_compile=False,
+    )  # fmt: skip
+    def parse(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Parses `text`, UTF-8 strings `[B]`, one sentence each, by the words of `tokenize`.
+
+        Returns:
+            As `parse_tokens`.
+        """
+        return self._parsed(words_of(tokenize(text)))
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.string, name="tokens")],
+        autograph=False, jit_compile=False,
+    )  # fmt: skip
+    def parse_tokens(self, tokens: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Parses sentences whose words are separated by spaces, UTF-8 strings `[B]`.
+
+        Returns:
+            `trees`, string `[B, K]`, best first, and `scores`, float32 `[B, K]`, where K is
+            `decoding.n_best`. Missing results are empty texts with the score -1e9. The first result
+            always is a tree, flat if necessary, unless the text has no words. `truncated`, bool
+            `[B]`, is true if the text was too long.
+        """
+        return self._parsed(words_of(tokens))
+
+    def _parsed(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        text = tf.strings.reduce_join(words, axis=-1, separator=" ")
+        source_ids, lengths, is_cut = self.translator.cut_source_ids(text)
+        # The words of a truncated text are those that start with one of its tokens. The end counts
+        # as a word. The words of a complete text cannot be counted in this way, because
+        # SentencePiece drops some words completely.
+        seen = tf.reduce_sum(tf.gather(tf.cast(self._begins, tf.int32), source_ids), axis=1) - 1
+        count = tf.cast(words.row_lengths(), tf.int32)
+        leaves = tf.where(is_cut, tf.minimum(seen, count), count)
+        result = self.search_fn(
+            source_ids, self.translator.max_lengths(lengths), sample_offsets(text), leaves
+        )
+        batch, count, length = tf.unstack(tf.shape(result.ids))
+        # --> [batch * count, length]
+        trees = restored(
+            self._symbols,
+            tf.reshape(result.ids, [batch * count, length]),
+            tf.reshape(result.lengths, [batch * count]),
+            tf.gather(words, tf.range(batch * count) // count),
+            self.translator.max_output_tokens,
+        )
+        trees = tf.reshape(trees, [batch, self.translator.config.n_best])
+        is_valid = (result.scores > NEG_INF / 2) | (tf.range(count) == 0)
+        return {
+            "trees": tf.where(is_valid, trees, ""),
+            "scores": result.scores,
+            "truncated": is_cut,
+        }
+
+    @tf.function(autograph=False, jit_compile=False)
+    def search_fn(
+        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, leaves: tf.Tensor
+    ) -> SearchResult:
+        """Searches for trees, as one function that the signatures of an export share.
+
+        Args:
+            source_ids, max_lengths, offsets: the arguments of `TranslationModule.search_fn`.
+            leaves: int32 `[B]`, the number of leaves of each tree.
+        """
+        inputs = SearchInputs(max_lengths, sample_offsets=offsets, constraint_inputs=leaves)
+        return self.translator.search_ids(source_ids, inputs, constraint=self._constraint)
+
+
+class ParserModel(NamedTuple):
+    """A parser read from disk.
+
+    Attributes:
+        place: the path that it was read from.
+        parse: the signature of `Parser.parse`, from texts, string `[B]`.
+        parse_tokens: the signature of `Parser.parse_tokens`, from tokens, string `[B]`.
+        owner: the object that keeps the weights alive.
+    """
+
+    place: str
+    parse: Callable[..., dict[str, tf.Tensor]]
+    parse_tokens: Callable[..., dict[str, tf.Tensor]]
+    owner: Any
+
+
+def load_parser(
+    model_dir: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    precision: str = "float32",
+) -> ParserModel:
+    """Loads a run, an ensemble of runs, or a SavedModel, with the arguments of `load_model`.
+
+    Raises:
+        InputError: as in `loading.load_model`, or if the model is not a parser.
+    """
+    model = loading.load_model(model_dir, settings, precision=precision)
+    if isinstance(model.owner, TranslationModule):
+        parser = Parser(model.owner, model.place)
+        return ParserModel(model.place, parser.parse, parser.parse_tokens, parser)
+    signatures = getattr(model.owner, "signatures", {})
+    if "parse" not in signatures:
+        raise InputError(
+            f"{model.place} lacks the signature parse, so it is not a parser. Export "
+            "a run that was trained on data of bin/prepare_trees.py."
+        )
+    return ParserModel(model.place, signatures["parse"], signatures["parse_tokens"], model.owner)
+
+
+class Parsed(NamedTuple):
+    """The best tree of a line.
+
+    Attributes:
+        tree: in brackets; "" for a line without words.
+        score: log-probability with penalties; minus infinity if the model found nothing.
+        truncated: True if the line was too long for the model.
+    """
+
+    tree: str
+    score: float
+    truncated: bool
+
+
+def parse_lines(model: ParserModel, lines: Sequence[str], tokens: bool = False) -> list[Parsed]:
+    """Parses sentences. The results are in the same order.
+
+    Args:
+        model: the parser.
+        lines: one sentence each.
+        tokens: True if words are separated by spaces, and need not be split.
+    """
+
+    def trees(text: np.ndarray) -> dict[str, tf.Tensor]:
+        text = tf.constant(text)
+        return model.parse_tokens(tokens=text) if tokens else model.parse(text=text)
+
+    results: list[Parsed] = [Parsed("", -math.inf, False) for _ in lines]
+    for batch, outputs in batching.in_batches(trees, lines):
+        for row, index in enumerate(batch):
+            score = float(outputs["scores"][row, 0])
+            results[index] = Parsed(
+                outputs["trees"][row, 0].decode("utf-8", "replace"),
+                score if score > NEG_INF / 2 else -math.inf,
+                bool(outputs["truncated"][row]),
+            )
+    return results
+
+
+def remarks(results: Sequence[Parsed]) -> list[str]:
+    """Returns a warning for each line that is empty, was truncated, or was not parsed."""
+    sentences = []
+    for number, result in enumerate(results, start=1):
+        if not result.tree:
+            sentences.append(f"Line {number} is empty, and so is its tree.")
+        elif result.score == -math.inf:
+            sentences.append(
+                f"Line {number} has a flat tree: the logits are not finite, or banned tokens leave "
+                "no tree."
+            )
+        elif result.truncated:
+            sentences.append(
+                f"Line {number} is truncated (decoding.max_source_tokens). The other words have "
+                "no constituents."
+            )
+    return sentences
+
+
+_CARD = TaskCard(
+    name="constituency-parsing",
+    pipeline_tag=None,
+    description="parses sentences into constituents and returns trees in brackets",
+    limit="Every tree contains all words of the sentence, but the tree can still be wrong.",
+    request={"signature_name": "parse", "inputs": {"text": ["A sentence to parse."]}},
+    usage="`parse` splits text into words as newer treebanks do, `parse_tokens` at spaces; "
+    "the leaves of `trees` are these words, with -LRB- and -RRB- for brackets. What the "
+    "other signatures call a translation are the symbols of a tree.",
+)
+
+
+def parser_signatures(translator: TranslationModule) -> ExtraSignatures | None:
+    """Returns the signatures `parse` and `parse_tokens`, or None if the model is not a parser.
+
+    The vocabulary of the model decides. The export compares `parse_tokens` with the run.
+    """
+    if not is_parser(translator.tokenizer.vocabulary):
+        return None
+    parser = Parser(translator)
+    return ExtraSignatures(
+        functions={"parse": parser.parse, "parse_tokens": parser.parse_tokens},
+        compared={"parse_tokens": "tokens"},
+        card=_CARD,
+        owner=parser,
+    )

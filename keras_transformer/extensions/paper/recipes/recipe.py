@@ -1,0 +1,404 @@
+"""Recipes: folders of data that describe how to reproduce a result.
+
+A recipe is `recipes/NAME/recipe.json`. It has the texts for training, validation and tests, the
+options of the preparation, a preset and settings, the candidates that validation selects from, the
+scoring of test translations, and published results. `run.py` runs it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict, get_type_hints
+
+from keras_transformer.config import Config
+from keras_transformer.extensions.paper.splitting import TRAIN
+from keras_transformer.data.prepare import PrepareOptions
+from keras_transformer.errors import InputError
+from keras_transformer.evaluation import metrics
+from keras_transformer.presets import preset
+from keras_transformer.schema import check_json, read_json
+
+Synthetic = Literal["back_translation", "distillation"]
+MoreFormat = Literal["litert", "ctranslate2"]
+Text = Mapping[str, str]
+
+# The forms of a text, by their fields.
+_TEXT_FORMS = (
+    {"source", "target"},  # files of the corpus directory
+    {"source"},  # the same without targets, which a teacher generates
+    {"tsv"},  # a file of the corpus directory with both
+    {"tfds", "split", "source_language"},  # a TFDS data set in the corpus directory
+    {"held_out"},  # a part of the training text
+    {"sacrebleu", "language_pair"},  # a test set of sacreBLEU
+)
+
+# Fields that recipe.json does not have.
+_NOT_IN_FILE = ("name", "variant", "recipes_dir")
+
+_MAX_NAME = 100  # characters of a file name
+
+
+class Scoring(TypedDict, total=False):
+    """How translations are scored: arguments of `evaluation.assess`."""
+
+    tokenize: str | None
+    lowercase: bool
+    as_in_paper: bool
+
+
+class _Figure(TypedDict):
+    bleu: float
+    source: str
+
+
+class PublishedBleu(_Figure, total=False):
+    """A published result and its source.
+
+    Its measure is `bleu` (the default of the recipe) or `paper_bleu`. Other measures are not
+    compared.
+    """
+
+    measure: str
+
+
+class _GeneratorName(TypedDict):
+    recipe: str
+
+
+class GeneratorFields(_GeneratorName, total=False):
+    """The models that generate pairs: a recipe, its variant, and seeds. Several seeds are an
+    ensemble.
+    """
+
+    variant: str
+    seeds: Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """The content of recipe.json.
+
+    A text is `{"source": FILE, "target": FILE}`, `{"tsv": FILE}`, `{"tfds": NAME, "split": SPLIT,
+    "source_language": CODE}`, `{"held_out": PART}`, or, for tests, `{"sacrebleu": NAME,
+    "language_pair": PAIR}`. The training text of a student may also be
+    `{"source": FILE}`.
+
+    Attributes:
+        name: name of the folder.
+        description: one sentence.
+        train: training text.
+        valid: validation text.
+        tests: test texts by name.
+        prepare: fields of `PrepareOptions`.
+        preset: name of the initial configuration.
+        settings: changes to the configuration.
+        evaluate: options of the scores.
+        held_out: number of sentences of parts that are taken out of `train`.
+        synthetic: generated pairs that are added to `train`, by kind, with the model that generates
+            them. "back_translation" generates sources, and "distillation" targets. Both together
+            are data diversification (Nguyen et al., 2020).
+        fine_tune: True if training starts from a run that the user gives. The vocabulary, the model
+            and the search are those of the run, and `preset` gives only the training.
+        teacher: True if a run that the user gives teaches the model (sequence-level distillation;
+            Kim and Rush, 2016). It translates the training sources, and the model gets its
+            vocabulary. Both are exported for CPUs and compared, in quality and in speed.
+        average_last: numbers of last checkpoints whose averages are candidates.
+        length_penalties: candidates for `decoding.length_penalty`.
+        more_formats: formats of further exports. Tests are scored by the SavedModel.
+        published: published results by test.
+        variants: changed fields of each variant by name; of `prepare`, `settings` and `synthetic`
+            only the changed entries. The variant `rehearsal` is a small run of everything.
+        variant: name of the current variant, or empty. Several are joined with +.
+        recipes_dir: directory of this recipe and of those that it uses.
+    """
+
+    name: str
+    description: str
+    train: Text
+    valid: Text
+    tests: Mapping[str, Text]
+    prepare: Mapping[str, Any]
+    preset: str
+    settings: Mapping[str, Any]
+    evaluate: Scoring
+    held_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    synthetic: Mapping[Synthetic, GeneratorFields] = dataclasses.field(default_factory=dict)
+    fine_tune: bool = False
+    teacher: bool = False
+    average_last: Sequence[int] = dataclasses.field(default_factory=list)
+    length_penalties: Sequence[float] = dataclasses.field(default_factory=list)
+    more_formats: Sequence[MoreFormat] = dataclasses.field(default_factory=list)
+    published: Mapping[str, PublishedBleu] = dataclasses.field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    variant: str = ""
+    recipes_dir: Path = Path()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All fields that results depend on, including the fields of the generators.
+
+        Fields with their default value are left out, so that a new field of recipes does not
+        change the identity of existing recipes.
+
+        Raises:
+            InputError: for a generator that `generator` refuses.
+        """
+        aside = ("description", "published", "variants", "recipes_dir")
+        fields = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in aside and getattr(self, field.name) != _default(field)
+        }
+        if self.synthetic:
+            generators = {kind: self.generator(kind) for kind in self.synthetic}
+            fields["synthetic"] = {
+                kind: {"recipe": generator.recipe.identity, "seeds": generator.seeds}
+                for kind, generator in generators.items()
+            }
+        return fields
+
+    @property
+    def has_targets(self) -> bool:
+        """False if a teacher generates all targets of the training text."""
+        return self.train.keys() != {"source"}
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of `identity`."""
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
+
+    @classmethod
+    def load(cls, recipes_dir: str | Path, name: str) -> Recipe:
+        """Reads `recipes_dir/name/recipe.json`.
+
+        Raises:
+            InputError: if the recipe is unknown or invalid.
+        """
+        name = name.rstrip("/")  # a shell adds it when it completes the name
+        paths = Path(recipes_dir).glob("*/recipe.json")
+        known = sorted(path.parent.name for path in paths if path.is_file())
+        if name not in known:
+            raise InputError(f"The recipe {name!r} is unknown. Choose one of {', '.join(known)}.")
+        path = Path(recipes_dir) / name / "recipe.json"
+        try:
+            recipe = cls._of(name, read_json(path), Path(recipes_dir))
+            for variant in recipe.variants:
+                recipe.with_variant(variant)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        except RecursionError:
+            raise InputError(f"{path} is nested too deep for a recipe.") from None
+        return recipe
+
+    @classmethod
+    def _of(cls, name: str, fields: Any, recipes_dir: Path) -> Recipe:
+        """Checks fields that would otherwise fail only in preparation, training or scoring."""
+        own = cls._in_file()
+        needed = {
+            field.name
+            for field in dataclasses.fields(cls)
+            if field.name in own and _default(field) is dataclasses.MISSING
+        }
+        if not isinstance(fields, dict) or not needed <= fields.keys() <= own.keys():
+            raise InputError(
+                f"A recipe needs the fields {', '.join(sorted(needed))}, and may have "
+                f"{', '.join(sorted(own.keys() - needed))}, but no others."
+            )
+        for key, value in fields.items():
+            check_json(key, own[key], value)
+        recipe = cls(name=name, recipes_dir=recipes_dir, **fields)
+        recipe._check_texts()
+        recipe._check_models()
+        recipe._check_variants()
+        return recipe
+
+    @classmethod
+    def _in_file(cls) -> dict[str, Any]:
+        """The types of the fields that recipe.json has."""
+        hints = get_type_hints(cls)
+        return {key: hint for key, hint in hints.items() if key not in _NOT_IN_FILE}
+
+    def _check_texts(self) -> None:
+        for part, count in self.held_out.items():
+            if count < 1:
+                raise InputError(f"held_out has {count!r} of {part}, but it must be at least 1.")
+            if part == TRAIN or not part.isidentifier() or len(part) > _MAX_NAME:
+                raise InputError(f"held_out has a part {part!r}. Use a name such as valid or test.")
+        for name in self.tests:  # the name becomes a part of file names
+            if name in ("train", "valid") or not name.isidentifier() or len(name) > _MAX_NAME:
+                raise InputError(f"A test is called {name!r}. Use a name such as test_2016.")
+        for what, text in {"train": self.train, "valid": self.valid, **self.tests}.items():
+            if text.keys() not in _TEXT_FORMS:
+                forms = " or ".join(", ".join(sorted(form)) for form in _TEXT_FORMS)
+                raise InputError(f"{what} is {dict(text)!r}. It must be a text with {forms}.")
+            if "held_out" in text and text["held_out"] not in self.held_out:
+                raise InputError(
+                    f"{what} is {text['held_out']!r} of held_out, which has "
+                    f"{', '.join(self.held_out) or 'nothing'}. Name a part that exists."
+                )
+            if "sacrebleu" in text and what not in self.tests:
+                raise InputError(f"{what} is a test set of sacreBLEU. Use another text.")
+            if text.keys() == {"source"} and not (what == "train" and self.teacher):
+                raise InputError(
+                    f"{what} is {dict(text)!r}, without targets. Only the training text of a "
+                    "recipe with a teacher may lack them."
+                )
+        if "held_out" in self.train:
+            raise InputError("train names a part that is held out of itself. Use another text.")
+        for test in self.published:
+            if test not in self.tests:
+                raise InputError(f"published names {test!r}. Name one of {', '.join(self.tests)}.")
+
+    def _check_models(self) -> None:
+        hints = get_type_hints(PrepareOptions)
+        for name, value in self.prepare.items():
+            if name not in hints:
+                raise InputError(f"prepare has the field {name!r}. It may have {', '.join(hints)}.")
+            check_json(f"prepare.{name}", hints[name], value)
+        PrepareOptions(**self.prepare)
+        self.config()
+        scoring: Scoring = {**self.evaluate, "as_in_paper": False}
+        metrics.assess(["a"], ["a"], **scoring)
+        if self.teacher and (self.fine_tune or self.synthetic):
+            raise InputError(
+                "A recipe with a teacher trains from random weights, on pairs of the teacher. "
+                "Leave fine_tune and synthetic out."
+            )
+        for kind, generator in self.synthetic.items():
+            seeds = generator.get("seeds", [1])
+            if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+                raise InputError(
+                    f"synthetic has the seeds {seeds} for the model of {kind}. They must be "
+                    "different numbers, as in [1, 2]."
+                )
+        for count in self.average_last:
+            if count < 2:
+                raise InputError(f"average_last is {count!r}, but it must be at least 2.")
+        for penalty in self.length_penalties:
+            self.config().updated({"decoding.length_penalty": penalty})
+
+    def _check_variants(self) -> None:
+        hints = self._in_file()
+        for name, changes in self.variants.items():
+            if not re.fullmatch(r"\w[\w.-]*", name) or len(name) > _MAX_NAME:
+                raise InputError(f"A variant is called {name!r}. Use a name such as dropout_0.3.")
+            if "variants" in changes:
+                raise InputError(f"The variant {name} contains variants, which is not allowed.")
+            for key in changes.keys() & hints.keys():
+                check_json(f"variants.{name}.{key}", hints[key], changes[key])
+
+    def config(self) -> Config:
+        """Returns the configuration, without the vocabulary sizes and the seed."""
+        return preset(self.preset).updated(self.settings)
+
+    def with_variant(self, names: str) -> Recipe:
+        """Returns a variant of the recipe, or several together, as in `short+wide`.
+
+        Raises:
+            InputError: for an unknown variant, and for one that is named twice.
+        """
+        recipe = self
+        for name in (parts := names.split("+")):
+            if parts.count(name) > 1:
+                raise InputError(f"The variant {names!r} contains {name} twice.")
+            if name not in self.variants:
+                raise InputError(
+                    f"The recipe {self.name} lacks the variant {name!r}. Its variants are: "
+                    f"{', '.join(self.variants) or 'none'}."
+                )
+            changes = self.variants[name]
+            fields = {key: getattr(recipe, key) for key in self._in_file() if key != "variants"}
+            merged = {
+                key: {**fields[key], **changes.get(key, {})}
+                for key in ("prepare", "settings", "synthetic")
+            }
+            if "tests" in changes:
+                fields["published"] = {}  # the published figures belong to other tests
+            try:
+                recipe = Recipe._of(self.name, {**fields, **changes, **merged}, self.recipes_dir)
+            except InputError as error:
+                raise InputError(f"the variant {name}: {error}") from None
+        return dataclasses.replace(recipe, variant=names)
+
+    def with_symbols(self, symbols: Sequence[str]) -> Recipe:
+        """Returns the recipe with more symbols in its vocabulary, such as new language tokens.
+
+        Args:
+            symbols: texts that become one token, such as "▁>>nds<<".
+
+        Raises:
+            InputError: for symbols that cannot become tokens.
+        """
+        known = self.prepare.get("symbols") or ()
+        prepare = {**self.prepare, "symbols": list(dict.fromkeys([*known, *symbols]))}
+        PrepareOptions(**prepare)
+        return dataclasses.replace(self, prepare=prepare)
+
+    def generator(self, kind: Synthetic) -> Generator:
+        """Returns the recipe of the model that generates pairs of a kind.
+
+        Raises:
+            InputError: if the recipe is missing, has synthetic pairs, fine-tunes, translates in
+                the wrong direction (by its files), or may train on held-out sentences.
+        """
+        fields = self.synthetic[kind]
+        try:
+            recipe = Recipe.load(self.recipes_dir, fields["recipe"])
+            if fields.get("variant"):
+                recipe = recipe.with_variant(fields["variant"])
+        except InputError as error:
+            raise InputError(
+                f"the generator of {kind} of the recipe {self.name}: {error}"
+            ) from None
+        if recipe.synthetic:
+            raise InputError(
+                f"The model that generates {kind} in the recipe {self.name} learns from generated "
+                "text. It must learn only from real text."
+            )
+        if recipe.fine_tune or recipe.teacher:
+            does = "fine-tunes a model" if recipe.fine_tune else "needs a teacher"
+            raise InputError(
+                f"The recipe {recipe.name} {does}, so it cannot train the one that "
+                f"generates {kind}. Run it first, and give its export as --synthetic_from."
+            )
+        same = self.train
+        if "source" in same and kind == "distillation":
+            same = {"source": same["target"], "target": same["source"]}
+        if recipe.train == same and (kind == "back_translation" or "source" in same):
+            raise InputError(
+                f"The model that generates {kind} in the recipe {self.name} translates "
+                f"{recipe.train}. It must translate in the other direction."
+            )
+        held_out = (self.held_out, recipe.held_out)
+        if any(held_out) and (kind == "back_translation" or held_out[0] != held_out[1]):
+            raise InputError(  # parts depend on the source, so they differ between directions
+                f"The model that generates {kind} in the recipe {self.name} may learn from "
+                "held-out pairs. Hold out parts from separate files or, for distillation, the "
+                "same ones."
+            )
+        return Generator(recipe, tuple(fields.get("seeds", [1])))
+
+
+@dataclasses.dataclass(frozen=True)
+class Generator:
+    """The models that generate one side of synthetic pairs.
+
+    Attributes:
+        recipe: the recipe that trains them.
+        seeds: the seed of each model. Several models generate as an ensemble.
+    """
+
+    recipe: Recipe
+    seeds: tuple[int, ...]
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Returns the default of a field of a recipe, or MISSING if the field is required."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default

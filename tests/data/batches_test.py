@@ -1,0 +1,370 @@
+"""Batches: each pair once per epoch, direct access to any step, few shapes, little padding."""
+
+import tracemalloc
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.data import token_store
+from keras_transformer.data.batches import CorpusBatches
+from keras_transformer.errors import InputError
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from tests.data.pairs_in_memory import PAD, START, encoded, like_text, of_lengths
+from tests.messages import mentions
+
+
+def batches(store, batch_tokens=512, seed=1):
+    return CorpusBatches(store, batch_tokens, seed, PAD, START)
+
+
+class OnlyLengths:
+    """Pairs that have lengths but no ids, which is enough for planning."""
+
+    def __init__(self, lengths):
+        self.source_lengths = self.target_lengths = lengths
+
+    def __len__(self):
+        return len(self.source_lengths)
+
+
+def epoch_indices(made, epoch=0):
+    first = epoch * made.steps_per_epoch
+    return [made.indices(step) for step in range(first, first + made.steps_per_epoch)]
+
+
+def assert_each_pair_once(made, store, epoch):
+    every = np.concatenate(epoch_indices(made, epoch))
+    np.testing.assert_array_equal(np.sort(every[every >= 0]), np.arange(len(store)))
+
+
+@pytest.mark.parametrize("seed", [1, None])
+def test_each_epoch_contains_every_pair_once(seed):
+    store = like_text(1500)
+    made = batches(store, seed=seed)
+    for epoch in (0, 1, 7):
+        assert_each_pair_once(made, store, epoch)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(
+    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=80),
+    st.integers(40, 400),
+)
+def test_any_lengths_make_complete_epochs(lengths, batch_tokens):
+    store = of_lengths(*np.array(lengths).T)
+    made = batches(store, batch_tokens)
+    assert_each_pair_once(made, store, epoch=0)
+    assert_each_pair_once(made, store, epoch=1)
+    positions = 0
+    for step in range(made.steps_per_epoch):
+        inputs, _ = made.batch(step)
+        positions += inputs["source_ids"].size + inputs["target_ids"].size
+    real = np.sum(lengths)
+    assert made.padding_share == pytest.approx(1 - real / positions)
+
+
+def test_rows_have_source_shifted_target_and_labels():
+    store = like_text(300)
+    made = batches(store)
+    for step in range(made.steps_per_epoch):
+        inputs, labels = made.batch(step)
+        source, target = inputs["source_ids"], inputs["target_ids"]
+        assert source.dtype == target.dtype == labels.dtype == np.int32
+        for row, pair in enumerate(made.indices(step)):
+            expected_source, expected_labels = [], []
+            if pair >= 0:
+                expected_source = store.source[pair]
+                expected_labels = store.target[pair]
+            expected_target = ([START] + expected_labels)[: len(expected_labels)]
+            for got, expected in (
+                (source, expected_source),
+                (target, expected_target),
+                (labels, expected_labels),
+            ):
+                padding = [PAD] * (got.shape[1] - len(expected))
+                assert got[row].tolist() == expected + padding
+
+
+def test_a_token_store_on_disk_has_the_same_batches(tmp_path):
+    in_memory = like_text(50)
+    shards = []
+    for name, pairs in (("0", range(30)), ("1", range(30, 50))):
+        sides = (
+            token_store.encoded([b""] * len(pairs), [side[pair] for pair in pairs], 30_000)
+            for side in (in_memory.source, in_memory.target)
+        )
+        shards.append((name, len(pairs), token_store.write_shard(tmp_path / name, *sides)))
+    token_store.write_index(tmp_path, shards)
+    found, expected = batches(token_store.TokenStore(tmp_path)), batches(in_memory)
+    assert found.shapes == expected.shapes
+    for step in range(expected.steps_per_epoch):
+        assert_same_batch(found.batch(step), expected.batch(step))
+
+
+def test_filler_rows_are_all_padding():
+    store = of_lengths([5, 6, 7], [6, 5, 7])  # 3 pairs cannot fill 8 rows
+    made = batches(store)
+    inputs, labels = made.batch(0)
+    filler = made.indices(0) == -1
+    assert made.steps_per_epoch == 1 and filler.sum() == 5
+    for part in (inputs["source_ids"], inputs["target_ids"], labels):
+        assert (part[filler] == PAD).all() and (part[~filler, 0] != PAD).all()
+
+
+@pytest.mark.parametrize("batch_tokens", [100, 512, 4096])
+def test_shapes_are_few_and_have_about_batch_tokens(batch_tokens):
+    store = like_text(3000)
+    made = batches(store, batch_tokens)
+    assert len(made.shapes) <= 16
+    seen = set()
+    for step in range(made.steps_per_epoch):
+        inputs, labels = made.batch(step)
+        assert labels.shape == inputs["target_ids"].shape
+        rows, source_length = inputs["source_ids"].shape
+        assert made.shape(step) == (rows, source_length, labels.shape[1])
+        seen.add(made.shape(step))
+    assert seen == set(made.shapes)
+    for rows, _, target_length in made.shapes:
+        assert rows % 8 == 0 and rows > 0
+        assert rows == 8 or rows * target_length <= batch_tokens
+    positions = np.mean([made.batch(s)[1].size for s in range(made.steps_per_epoch)])
+    # If a corpus has few batches, they are smaller instead of full of padding.
+    assert positions > (0.8 if batch_tokens < 4096 else 0.7) * batch_tokens
+
+
+def test_a_batch_depends_only_on_corpus_seed_and_step():
+    store = like_text(1000)
+    walked = batches(store, seed=5)
+    for step in range(2 * walked.steps_per_epoch):
+        walked.batch(step)
+    for step in (0, 3, walked.steps_per_epoch + 2, 1_000_003):
+        fresh_inputs, fresh_labels = batches(store, seed=5).batch(step)
+        inputs, labels = walked.batch(step)
+        np.testing.assert_array_equal(inputs["source_ids"], fresh_inputs["source_ids"])
+        np.testing.assert_array_equal(inputs["target_ids"], fresh_inputs["target_ids"])
+        np.testing.assert_array_equal(labels, fresh_labels)
+
+
+def test_seeds_and_epochs_differ_in_company_and_order():
+    store = like_text(1000)
+    made = batches(store, seed=1)
+    first = epoch_indices(made, 0)
+    for other in (epoch_indices(made, 1), epoch_indices(batches(store, seed=2), 0)):
+        assert {frozenset(b.tolist()) for b in first} != {frozenset(b.tolist()) for b in other}
+        shapes_in_order = [len(b) for b in first], [len(b) for b in other]
+        assert shapes_in_order[0] != shapes_in_order[1]
+        assert sorted(shapes_in_order[0]) == sorted(shapes_in_order[1])
+
+
+def test_without_a_seed_all_epochs_are_the_same():
+    store = like_text(400)
+    made = batches(store, seed=None)
+    other = batches(store, seed=None)
+    for step in range(made.steps_per_epoch):
+        expected = made.indices(step)
+        np.testing.assert_array_equal(made.indices(step + 3 * made.steps_per_epoch), expected)
+        np.testing.assert_array_equal(other.indices(step), expected)
+
+
+def test_a_dataset_starts_at_any_step():
+    store = like_text(300)
+    made = batches(store)
+    dataset = made.dataset(first_step=4, num_steps=3)
+    inputs_spec, labels_spec = dataset.element_spec
+    for spec in (*inputs_spec.values(), labels_spec):
+        assert spec.dtype == "int32" and spec.shape.as_list() == [None, None]
+    elements = list(dataset.as_numpy_iterator())
+    assert len(elements) == 3
+    for step, (inputs, labels) in enumerate(elements, start=4):
+        expected_inputs, expected_labels = made.batch(step)
+        assert inputs.keys() == expected_inputs.keys()
+        np.testing.assert_array_equal(inputs["source_ids"], expected_inputs["source_ids"])
+        np.testing.assert_array_equal(inputs["target_ids"], expected_inputs["target_ids"])
+        np.testing.assert_array_equal(labels, expected_labels)
+
+
+def assert_same_batch(actual, expected):
+    (inputs, labels), (expected_inputs, expected_labels) = actual, expected
+    assert inputs.keys() == expected_inputs.keys()
+    for name, ids in expected_inputs.items():
+        assert inputs[name].dtype == np.int32
+        np.testing.assert_array_equal(inputs[name], ids)
+    np.testing.assert_array_equal(labels, expected_labels)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5, 8, 16])
+def test_parts_are_the_rows_of_the_batch_in_order(parts):
+    made = batches(like_text(300))
+    for step in range(3):
+        inputs, labels = made.batch(step)
+        rows = -(-len(labels) // parts)
+        filler = ((0, rows * parts - len(labels)), (0, 0))
+        found = [made.batch(step, part, parts) for part in range(parts)]
+        assert {len(part_labels) for _, part_labels in found} == {rows}
+        for name, ids in inputs.items():
+            together = np.concatenate([part_inputs[name] for part_inputs, _ in found])
+            np.testing.assert_array_equal(together, np.pad(ids, filler, constant_values=PAD))
+        together = np.concatenate([part_labels for _, part_labels in found])
+        np.testing.assert_array_equal(together, np.pad(labels, filler, constant_values=PAD))
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_of_all_steps_contain_no_pair_twice(parts):
+    """Returns the batches of several workers in an epoch, identified by their ids."""
+    store = like_text(700)
+    made = batches(store)
+    seen = [
+        labels[:, 0]
+        for step in range(made.steps_per_epoch, 2 * made.steps_per_epoch)
+        for part in range(parts)
+        for _, labels in [made.batch(step, part, parts)]
+    ]
+    seen = np.concatenate(seen)
+    expected = [ids[0] for ids in store.target]
+    np.testing.assert_array_equal(np.sort(seen[seen != PAD]), np.sort(expected))
+
+
+def test_a_dataset_of_some_parts_has_only_these_parts_of_each_step():
+    made = batches(like_text(300))
+    dataset = made.dataset(first_step=5, num_steps=3, parts=4, own=(1, 2))
+    elements = list(dataset.as_numpy_iterator())
+    expected = [(step, part) for step in (5, 6, 7) for part in (1, 2)]
+    assert dataset.cardinality() == len(elements) == len(expected)
+    for element, (step, part) in zip(elements, expected, strict=True):
+        assert_same_batch(element, made.batch(step, part, parts=4))
+    endless = made.dataset(first_step=5, parts=4, own=(1, 2)).take(4).as_numpy_iterator()
+    for element, (step, part) in zip(endless, expected, strict=False):
+        assert_same_batch(element, made.batch(step, part, parts=4))
+
+
+def test_replicas_get_their_rows_of_each_step(two_cpus):
+    made = batches(like_text(300))
+    strategy = tf.distribute.MirroredStrategy(two_cpus)
+    steps = 0
+    for step, element in enumerate(made.distributed(strategy, first_step=2, num_steps=3), start=2):
+        steps += 1
+        inputs, labels = tf.nest.map_structure(strategy.experimental_local_results, element)
+        for part in range(2):
+            found = {name: ids[part] for name, ids in inputs.items()}, labels[part]
+            assert_same_batch(
+                tf.nest.map_structure(lambda ids: ids.numpy(), found), made.batch(step, part, 2)
+            )
+    assert steps == 3
+
+
+@pytest.mark.parametrize("workers, replicas", [(1, 4), (2, 4), (4, 4), (2, 6)])
+def test_workers_share_the_rows_of_each_step(workers, replicas):
+    """Each replica of each worker gets different rows, and a worker computes only its own rows."""
+    made = batches(like_text(300))
+
+    class Worker:
+        def __init__(self, number):
+            self.context = tf.distribute.InputContext(workers, number, replicas)
+
+        def distribute_datasets_from_function(self, own_rows, options):
+            assert options is None  # only for replicas on CPUs
+            return list(own_rows(self.context).as_numpy_iterator())
+
+    each = replicas // workers
+    for number in range(workers):
+        elements = made.distributed(Worker(number), first_step=1, num_steps=2)
+        assert len(elements) == 2 * each
+        for i, element in enumerate(elements):
+            step, place = divmod(i, each)
+            assert_same_batch(element, made.batch(1 + step, number * each + place, replicas))
+
+
+def test_dataset_without_end_passes_the_epoch():
+    made = batches(like_text(60))
+    steps = made.steps_per_epoch + 2
+    taken = list(made.dataset().take(steps).as_numpy_iterator())
+    np.testing.assert_array_equal(taken[-1][1], made.batch(steps - 1)[1])
+
+
+def test_padding_of_lengths_that_vary_as_in_text():
+    assert batches(like_text(20_000), 4096).padding_share < 0.12
+
+
+def test_any_step_is_entered_by_one_permutation_of_an_epoch():
+    random = np.random.default_rng(0)
+    made = batches(OnlyLengths(random.integers(3, 40, 1_000_000)), batch_tokens=4096)
+    tracemalloc.start()
+    pairs = made.indices(987_654_321)
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (pairs >= 0).all()
+    assert kept < 4.2e6 and peak < 8.4e6, "4 bytes per pair, and 4 more during construction"
+
+
+def test_pairs_of_equal_lengths_are_shuffled_over_batches():
+    made = batches(of_lengths([5] * 64, [5] * 64), batch_tokens=80)  # 4 batches of 16 rows
+    together = np.zeros((64, 64))
+    places = np.zeros((64, 64))
+    for epoch in range(400):
+        steps = epoch_indices(made, epoch)
+        for pairs in steps:
+            together[np.ix_(pairs, pairs)] += 1
+        places[np.arange(64), np.concatenate(steps)] += 1
+    assert is_plausible(together[~np.eye(64, dtype=bool)], 400 * 15 / 63)
+    assert is_plausible(places, 400 / 64)
+
+
+def is_plausible(counts, expected):
+    """True if the counts fit events of equal probability."""
+    deviations = (counts - expected) / np.sqrt(expected)
+    return abs(deviations.mean()) < 0.1 and deviations.std() < 1.1 and np.abs(deviations).max() < 6
+
+
+def test_errors_name_the_invalid_argument():
+    store = of_lengths([3, 9], [4, 30])
+    with pytest.raises(InputError, match=mentions("batch_tokens", "29", "30")):
+        batches(store, batch_tokens=29)
+    assert batches(store, batch_tokens=30).shapes[0][0] == 8
+    with pytest.raises(InputError, match=mentions("0", "sentence", "pairs")):
+        batches(of_lengths([], []))
+    with pytest.raises(InputError, match=mentions("seed", "-1")):
+        batches(store, seed=-1)
+    for method in (batches(store).batch, batches(store).shape):
+        with pytest.raises(InputError, match=mentions("step", "-1")):
+            method(-1)
+
+
+def assert_filler_rows_are_counted(made, store):
+    rows = sum(len(indices) for indices in epoch_indices(made))
+    assert made.filler_rows == rows - len(store)
+    positions = [made.batch(step)[0] for step in range(made.steps_per_epoch)]
+    positions = sum(ids.size for inputs in positions for ids in inputs.values())
+    tokens = store.source_lengths.sum() + store.target_lengths.sum()
+    assert made.padding_share == pytest.approx(1 - tokens / positions)
+
+
+@pytest.mark.parametrize(
+    "files, most, sizes",
+    [
+        (("multi30k/train.en", "multi30k/train.de"), 0.12, (1024, 2048, 4096, 8192, 25_000)),
+        (
+            ("multi30k/tok/train.lc.norm.tok.en", "multi30k/tok/train.lc.norm.tok.de"),
+            0.12,
+            (2048, 25_000),
+        ),
+        (("newstest/newstest2013.en", "newstest/newstest2013.de"), 0.15, (1024, 2048, 4096, 8192)),
+    ],
+)
+def test_padding_and_shapes_on_real_corpora(test_data, files, most, sizes):
+    paths = [test_data / name for name in files]
+    if not all(path.exists() for path in paths):
+        pytest.skip(f"no {' and '.join(files)} in {test_data}")
+    lines = [path.read_bytes().removesuffix(b"\n").split(b"\n") for path in paths]
+    vocabulary = Vocabulary(
+        learn_vocabulary((line for side in lines for line in side[:9000]), 4000)
+    )
+    store = encoded(vocabulary, *lines)
+    for batch_tokens in sizes:
+        made = batches(store, batch_tokens)
+        assert made.padding_share <= most, batch_tokens
+        assert len(made.shapes) <= 16, batch_tokens
+        assert_each_pair_once(made, store, epoch=0)
+    assert_filler_rows_are_counted(made, store)

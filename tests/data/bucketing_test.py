@@ -1,0 +1,121 @@
+"""The plan of an epoch: every pair fits into its batch, with little padding, for any lengths."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+
+from keras_transformer.data.bucketing import Histogram, choose_shapes, place_pairs
+
+
+def plan_batches(source, target, batch_tokens):
+    """Returns the plan of a corpus with its best shapes, and its histogram."""
+    histogram, _ = Histogram.of(np.asarray(source), np.asarray(target))
+    return place_pairs(choose_shapes(histogram, batch_tokens), histogram), histogram
+
+
+def assert_every_pair_has_one_place_that_fits(plan, histogram):
+    np.testing.assert_array_equal(plan.places.sum(axis=0), histogram.count)
+    assert plan.places.min() >= 0
+    rows = 0
+    for (size, source, target), batches, places in zip(
+        plan.shapes, plan.num_batches, plan.places, strict=True
+    ):
+        inside = places > 0
+        assert (histogram.source[inside] <= source).all()
+        assert (histogram.target[inside] <= target).all()
+        assert size % 8 == 0 and size * (batches - 1) < places.sum() <= size * batches
+        rows += size * batches
+    assert plan.filler_rows == rows - histogram.count.sum()
+
+
+@hypothesis.given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60)
+)
+def test_a_histogram_counts_the_pairs_of_each_bucket(lengths):
+    source, target = np.array(lengths, np.uint32).T
+    histogram, bucket = Histogram.of(source, target)
+    np.testing.assert_array_equal(histogram.source[bucket], source)
+    np.testing.assert_array_equal(histogram.target[bucket], target)
+    np.testing.assert_array_equal(histogram.count, np.bincount(bucket))
+    found = list(zip(histogram.source.tolist(), histogram.target.tolist(), strict=True))
+    assert found == sorted(set(lengths), key=lambda pair: (-sum(pair), -pair[0]))
+    twice = Histogram.union([histogram, histogram])
+    np.testing.assert_array_equal(twice.source, histogram.source)
+    np.testing.assert_array_equal(twice.count, 2 * histogram.count)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=120),
+    st.integers(30, 600),
+)
+def test_every_pair_has_one_place_that_fits(lengths, batch_tokens):
+    source, target = np.array(lengths, np.int64).T
+    plan, histogram = plan_batches(source, target, batch_tokens)
+    assert_every_pair_has_one_place_that_fits(plan, histogram)
+    rows, _, longest_target = plan.shapes.T
+    assert ((rows * longest_target <= batch_tokens) | (rows == 8)).all()
+
+
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=60),
+        min_size=1,
+        max_size=3,
+    ),
+    st.integers(30, 600),
+)
+def test_corpora_share_shapes(corpora, batch_tokens):
+    histograms = [Histogram.of(*np.array(lengths, np.int64).T)[0] for lengths in corpora]
+    shapes = choose_shapes(Histogram.union(histograms), batch_tokens)
+    assert len(shapes) <= 16
+    for histogram in histograms:
+        plan = place_pairs(shapes, histogram)
+        assert_every_pair_has_one_place_that_fits(plan, histogram)
+        assert set(map(tuple, plan.shapes.tolist())) <= set(map(tuple, shapes.tolist()))
+
+
+def test_fewer_shapes_need_more_padding():
+    lengths = np.repeat(np.arange(1, 41), 100)
+    histogram, _ = Histogram.of(lengths, lengths)
+    positions = []
+    for most in (16, 8, 3, 1):
+        shapes = choose_shapes(histogram, 800, most)
+        assert 1 <= len(shapes) <= most
+        positions.append(place_pairs(shapes, histogram).positions)
+    assert positions == sorted(set(positions))
+
+
+def test_equal_lengths_need_one_shape_without_padding():
+    plan, _ = plan_batches(np.full(64, 5), np.full(64, 10), 160)
+    assert plan.shapes.tolist() == [[16, 5, 10]] and plan.num_batches.tolist() == [4]
+    assert plan.positions == 64 * 15
+
+
+def test_rows_left_over_are_filled_with_shorter_pairs():
+    # 26 long pairs leave 6 of 32 rows free: short pairs take them, and no row is filler.
+    lengths = np.repeat([20, 5], [26, 134])
+    plan, _ = plan_batches(lengths, lengths, 640)
+    assert plan.shapes.tolist() == [[32, 20, 20], [128, 5, 5]]
+    assert plan.num_batches.tolist() == [1, 1]
+    assert plan.places.tolist() == [[26, 6], [0, 128]]
+
+
+def test_a_shape_with_few_pairs_has_fewer_rows_and_no_shorter_pairs():
+    # 80 rows of length 40 would be 20 pairs and 60 shorter pairs from other shapes. A batch may
+    # have at least half of the rows.
+    lengths = np.repeat([40, 10], [20, 1000])
+    plan, _ = plan_batches(lengths, lengths, 3200)
+    assert plan.shapes.tolist() == [[40, 40, 40], [248, 10, 10]]
+    assert plan.num_batches.tolist() == [1, 4]
+    assert plan.filler_rows == 12
+
+
+def test_the_search_beats_one_shape_for_all_by_far():
+    random = np.random.default_rng(0)
+    source = 3 + random.gamma(8.0, 1.8, 5000).astype(np.int64)
+    target = np.maximum(2, source + random.integers(-4, 5, 5000))
+    plan, _ = plan_batches(source, target, 2048)
+    assert plan.positions < 1.12 * (source + target).sum()
+    assert plan.positions < 0.6 * 5000 * (source.max() + target.max())

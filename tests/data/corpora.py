@@ -1,0 +1,45 @@
+"""Small corpora, and the texts of prepared data."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from keras_transformer.data.prepare import PrepareOptions
+from keras_transformer.data.token_store import TokenStore
+
+ROOT = Path(__file__).resolve().parents[3]
+SMALL = PrepareOptions(vocab_size=80)
+
+
+@dataclasses.dataclass
+class Pairs:
+    """A corpus without a file."""
+
+    content: list
+    name: str = "pairs"
+
+    def pairs(self):
+        return iter([(source.encode(), target.encode()) for source, target in self.content])
+
+
+def numbered(count, start=0):
+    """Pairs with a different text each."""
+    return [(f"the {i} dogs", f"die {i} Hunde") for i in range(start, start + count)]
+
+
+def texts(directory, split):
+    store = TokenStore(directory / split)
+    return list(zip(store.source_text(), store.target_text(), strict=True))
+
+
+def run_binary(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, ROOT / "bin" / "prepare.py", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -1,0 +1,181 @@
+"""Corpora: blocks and pairs are aligned by their line feeds, or raise an error."""
+
+import contextlib
+import gzip
+import hashlib
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from keras_transformer.data import corpus as corpus_module
+from keras_transformer.data.corpus import (BlockReader, ParallelFiles, TsvColumns, TsvFile, parallel_files,)
+from keras_transformer.errors import InputError
+from tests.messages import mentions
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Writes a source and a target file and returns their corpus."""
+
+    def write(source, target):
+        (tmp_path / "s").write_bytes(source)
+        (tmp_path / "t").write_bytes(target)
+        return ParallelFiles(tmp_path / "s", tmp_path / "t")
+
+    return write
+
+
+def test_packed_and_plain_files_pair_in_order(tmp_path):
+    (tmp_path / "1.en.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
+    (tmp_path / "1.de").write_bytes(b"eins\nzwei\n")
+    (tmp_path / "2.en").write_bytes(b"three\n")
+    (tmp_path / "2.de").write_bytes(b"drei")
+    corpora = parallel_files(
+        [tmp_path / "1.en.gz", tmp_path / "2.en"], [tmp_path / "1.de", tmp_path / "2.de"]
+    )
+    pairs = [pair for corpus in corpora for pair in corpus.pairs()]
+    assert pairs == [(b"one", b"eins"), (b"two", b"zwei"), (b"three", b"drei")]
+    assert list(corpora[0].pairs()) == pairs[:2], "a corpus can be read again"
+    blocks = [block for corpus in corpora for block in BlockReader(corpus)]
+    assert [block.texts for block in blocks] == [
+        (b"one\ntwo\n", b"eins\nzwei\n"),
+        (b"three\n", b"drei\n"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "counts"),
+    [
+        (b"a\nb\nc\n", b"1\n", "s has 3 lines, but {}/t has 1"),
+        (b"a\n", b"1\n2\n3\n4", "s has 1 lines, but {}/t has 4"),
+        (b"a\nb\n", b"", "t is empty"),
+        (b"", b"a\n", "s is empty"),
+    ],
+)
+def test_different_numbers_of_lines_are_reported(files, tmp_path, source, target, counts):
+    corpus = files(source, target)
+    for read in (corpus.pairs, lambda: BlockReader(corpus)):
+        with pytest.raises(InputError, match=counts.format(tmp_path)):
+            list(read())
+
+
+def test_errors_name_files_that_cannot_be_read(tmp_path):
+    good = tmp_path / "good.en"
+    good.write_bytes(b"a\n")
+    with pytest.raises(InputError, match=mentions("absent.de", "missing")):
+        parallel_files([good], [tmp_path / "absent.de"])
+    with pytest.raises(InputError, match=mentions("regular file")):
+        parallel_files([good], [tmp_path])
+    with pytest.raises(InputError, match=mentions("2", "source files", "1", "target files")):
+        parallel_files([good, good], [good])
+
+
+def test_two_columns_of_a_file(tmp_path):
+    path = tmp_path / "c.tsv"
+    path.write_bytes(b"one\teins\ntwo\tzwei\r\n")
+    assert list(TsvFile(path).pairs()) == [(b"one", b"eins"), (b"two", b"zwei")]
+    (block,) = BlockReader(TsvFile(path))
+    assert block == ((str(path),), 1, (0,), (b"one\teins\ntwo\tzwei\r\n",))
+    for line, columns in ((b"one", 1), (b"one\teins\tuno", 3)):
+        path.write_bytes(b"a\tb\n" + line)
+        with pytest.raises(InputError, match=mentions("c.tsv", "line 2", columns, "columns")):
+            list(TsvFile(path).pairs())
+
+
+# Files of ManyThings (Anki), whose third column is the license, and of joeynmt.
+ANKI = "It is late.\tEs ist spät.\tCC-BY 2.0\nHello!\tHallo!\tCC-BY 2.0\n"
+JOEY = "src\tsrc_prompt\ttrg\ttrg_prompt\nEs ist spät .\t<de>\tIt is late .\t<en>\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "pairs"),
+    [
+        (ANKI, ("1", "2"), [("It is late.", "Es ist spät."), ("Hello!", "Hallo!")]),
+        (ANKI, ("2", "1"), [("Es ist spät.", "It is late."), ("Hallo!", "Hello!")]),
+        (JOEY, ("src", "trg"), [("Es ist spät .", "It is late .")]),
+        ("\ufeffen\tde\r\na\tb\r\n", ("de", "en"), [("b", "a")]),
+        ("1\t2\n", ("1", "2"), [("1", "2")]),
+    ],
+)
+def test_columns_by_number_or_name(tmp_path, text, columns, pairs):
+    path = tmp_path / "c.tsv"
+    path.write_text(text)
+    corpus = TsvColumns(path, columns)
+    assert [tuple(map(bytes.decode, pair)) for pair in corpus.pairs()] == pairs
+    assert list(BlockReader(corpus))[0].texts[0].count(b"\n") == len(pairs)
+
+
+def test_errors_name_missing_columns(tmp_path):
+    path = tmp_path / "c.tsv"
+    path.write_text(JOEY + "zwei\tSpalten\n")
+    with pytest.raises(InputError, match=mentions("c.tsv", "line 1", 4, "--tsv_columns")):
+        list(TsvFile(path).pairs())
+    with pytest.raises(InputError, match=mentions("c.tsv", "'en'", "src", "trg_prompt")):
+        list(TsvColumns(path, ("en", "trg")).pairs())
+    with pytest.raises(InputError, match=mentions("c.tsv", "line 3", 2, "column 3")):
+        list(TsvColumns(path, ("src", "trg")).pairs())
+
+
+@hypothesis.given(
+    st.binary(max_size=40), st.tuples(*[st.sampled_from(["1", "2", "3", "a", ""])] * 2)
+)
+def test_any_bytes_in_columns_are_pairs_or_an_error(tmp_path_factory, content, columns):
+    path = tmp_path_factory.mktemp("columns") / "c.tsv"
+    path.write_bytes(content)
+    with contextlib.suppress(InputError):
+        for pair in TsvColumns(path, columns).pairs():
+            assert not any(b"\t" in side or b"\n" in side for side in pair)
+
+
+def test_pairs_without_a_file_become_blocks(monkeypatch):
+    class Pairs:
+        name = "pairs"
+
+        def pairs(self):
+            return iter([(b"a\nb", b"1"), (b"c", b"2"), (b"d", b"3" * 90), (b"e", b"4")])
+
+    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 2)
+    monkeypatch.setattr(corpus_module, "BLOCK_BYTES", 80)
+    reader = BlockReader(Pairs())
+    blocks = list(reader)
+    assert [(block.line, *block.texts) for block in blocks] == [
+        (1, b"a b\nc\n", b"1\n2\n"),
+        (3, b"d\n", b"3" * 90 + b"\n"),
+        (4, b"e\n", b"4\n"),
+    ]
+    everything = b"".join(text for block in blocks for text in block.texts)
+    assert reader.read == (4, {"pairs": hashlib.sha256(everything).hexdigest()})
+
+
+LINES = st.lists(st.binary(max_size=6).map(lambda b: b.replace(b"\n", b" ")), max_size=9)
+
+
+@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.given(source=LINES, target=LINES, same=st.booleans(), size=st.integers(1, 4))
+def test_blocks_are_the_files_or_an_error(tmp_path_factory, source, target, same, size):
+    if same:
+        target = (target * (len(source) + 1))[: len(source)] or [b"x"] * len(source)
+    directory = tmp_path_factory.mktemp("fuzz")
+    for name, lines in (("s", source), ("t", target)):
+        (directory / name).write_bytes(b"".join(line + b"\n" for line in lines))
+    reader = BlockReader(ParallelFiles(directory / "s", directory / "t"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus_module, "BLOCK_LINES", size)
+        patch.setattr(corpus_module, "BLOCK_BYTES", 5)
+        try:
+            blocks = list(reader)
+        except InputError:
+            assert len(source) != len(target) or not source
+            return
+    assert len(source) == len(target) == reader.read.pairs
+    found = [
+        (block.line + i, *pair)
+        for block in blocks
+        for i, pair in enumerate(zip(*(t.split(b"\n")[:-1] for t in block.texts), strict=True))
+    ]
+    assert found == [(i + 1, *pair) for i, pair in enumerate(zip(source, target, strict=True))]
+    for block in blocks:
+        for side, (text, offset) in enumerate(zip(block.texts, block.offsets, strict=True)):
+            whole = (directory / "st"[side]).read_bytes()
+            assert whole[offset : offset + len(text)] == text

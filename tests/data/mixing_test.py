@@ -1,0 +1,218 @@
+"""Mixed corpora: their shares of the steps, the epochs of each corpus, and the batch shapes."""
+
+import re
+from fractions import Fraction
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from keras_transformer.data.mixing import MixedBatches, parse_mix, place_of_step
+from keras_transformer.errors import InputError
+from tests.data.pairs_in_memory import PAD, START, like_text, of_lengths
+from tests.messages import mentions
+
+
+def mixed(stores, batch_tokens=256, seed=1, **options):
+    return MixedBatches(stores, batch_tokens, seed, PAD, START, **options)
+
+
+def turns(weights, first, last):
+    return [place_of_step(step, weights) for step in range(first, last)]
+
+
+@hypothesis.settings(deadline=None)
+@hypothesis.given(
+    st.lists(st.integers(1, 3000), min_size=1, max_size=6),
+    st.integers(0, 10**9),
+)
+def test_shares_are_kept_over_any_number_of_steps(weights, first):
+    found = [corpus for corpus, _ in turns(weights, first, first + 60)]
+    total = sum(weights)
+    for corpus, weight in enumerate(weights):
+        seen = np.cumsum([turn == corpus for turn in found])
+        share = weight / total
+        expected = share * np.arange(1, len(seen) + 1)
+        # With two corpora, the shares of consecutive steps are off by at most one step.
+        most = 1.0 if len(weights) <= 2 else 1.0 + share * len(weights)
+        assert np.abs(seen - expected).max() <= most + 1e-9
+
+
+@hypothesis.settings(deadline=None)
+@hypothesis.given(
+    st.lists(st.integers(1, 3000), min_size=1, max_size=5),
+    st.integers(0, 10**9),
+)
+def test_corpora_take_turns(weights, first):
+    next_steps = {}
+    for corpus, own in turns(weights, first, first + 40):
+        assert own == next_steps.get(corpus, own)
+        next_steps[corpus] = own + 1
+    for corpus, own in turns(weights, 0, len(weights)):
+        assert own >= 0 and (corpus, own) not in turns(weights, len(weights), 60)
+
+
+def test_turns_are_spread_evenly():
+    assert [c for c, _ in turns([2, 1], 0, 6)] == [0, 1, 0, 0, 1, 0]
+    assert [c for c, _ in turns([1, 1, 1], 3, 9)] == [0, 1, 2, 0, 1, 2]
+
+
+def own_indices(made, corpus, own_epoch):
+    part = made.corpora[corpus]
+    steps = range(own_epoch * part.steps_per_epoch, (own_epoch + 1) * part.steps_per_epoch)
+    return np.concatenate([part.indices(step) for step in steps])
+
+
+@pytest.mark.parametrize("weights", [None, [Fraction(1), Fraction(3)]])
+def test_each_pass_over_a_corpus_has_every_pair_once(weights):
+    stores = [like_text(700), like_text(150, seed=1)]
+    made = mixed(stores, shares=weights)
+    for corpus, store in enumerate(stores):
+        for own_epoch in (0, 3):
+            found = own_indices(made, corpus, own_epoch)
+            np.testing.assert_array_equal(np.sort(found[found >= 0]), np.arange(len(store)))
+
+
+def rows_of(made, steps):
+    """Returns the label rows of the steps as sorted texts, without padding and filler rows."""
+    labels = [made.batch(step)[1] for step in steps]
+    rows = [row for batch in labels for row in batch.tolist() if row[0] != PAD]
+    return sorted(str([i for i in row if i != PAD]) for row in rows)
+
+
+@pytest.mark.parametrize("seed", [1, None])
+def test_without_weights_an_epoch_is_one_pass_over_each_corpus(seed):
+    stores = [like_text(400), like_text(90, seed=1), like_text(30, seed=2)]
+    made = mixed(stores, seed=seed)
+    expected = sorted(str(ids) for store in stores for ids in store.target)
+    for epoch in (0, 2):
+        first = epoch * made.steps_per_epoch
+        assert rows_of(made, range(first, first + made.steps_per_epoch)) == expected
+
+
+def test_shares_of_steps_follow_weights_or_temperature():
+    stores = [like_text(900), like_text(60, seed=1)]
+
+    def share(**options):
+        made = mixed(stores, **options)
+        steps = 600
+        asked = []
+        made.corpora[1].batch = lambda own_step, *_: asked.append(own_step)
+        for step in range(steps):
+            made.batch(step)
+        assert asked == list(range(len(asked)))
+        return len(asked) / steps
+
+    sizes = [corpus.steps_per_epoch for corpus in mixed(stores).corpora]
+    assert share() == pytest.approx(sizes[1] / sum(sizes), abs=0.01)
+    assert share(shares=[Fraction(1), Fraction(2)]) == pytest.approx(2 / 3, abs=0.01)
+    fifth = [size ** (1 / 5) for size in sizes]
+    assert share(shares=5) == pytest.approx(fifth[1] / sum(fifth), abs=0.01)
+
+
+def test_all_corpora_together_have_few_shapes():
+    long = np.random.default_rng(0).integers(20, 90, (2, 500))
+    stores = [like_text(1500), of_lengths(*long), like_text(40, seed=3)]
+    made = mixed(stores, 1024)
+    assert len(made.shapes) <= 16
+    seen = set()
+    rows = positions = tokens = 0
+    for step in range(made.steps_per_epoch):
+        inputs, labels = made.batch(step)
+        seen.add((*inputs["source_ids"].shape, labels.shape[1]))
+        rows += len(labels)
+        positions += inputs["source_ids"].size + labels.size
+        tokens += sum(np.count_nonzero(ids != PAD) for ids in (inputs["source_ids"], labels))
+    assert seen == set(made.shapes)
+    assert made.filler_rows == rows - sum(map(len, stores))
+    assert made.padding_share == pytest.approx(1 - tokens / positions)
+
+
+def test_shapes_suit_the_most_frequent_corpus():
+    random = np.random.default_rng(0)
+    stores = [of_lengths(*random.integers(30, 90, (2, 400))), like_text(3000)]
+    shares = []
+    for weights in (None, [Fraction(9), Fraction(1)]):
+        made = mixed(stores, 1024, shares=weights)
+        shares.append([corpus.padding_share for corpus in made.corpora])
+        assert len(made.shapes) <= 16
+    assert shares[1][0] < shares[0][0] - 0.02
+
+
+def test_equal_corpora_have_different_orders():
+    made = mixed([like_text(300), like_text(300)])
+    first, second = (own_indices(made, corpus, 0) for corpus in (0, 1))
+    assert not np.array_equal(first, second)
+
+
+def test_a_batch_depends_only_on_corpora_weights_seed_and_step():
+    stores = [like_text(300), like_text(80, seed=1)]
+    weights = [Fraction(1, 3), Fraction(2, 3)]
+    walked = mixed(stores, shares=weights)
+    for step in range(20):
+        walked.batch(step)
+    for step in (0, 11, 1_000_003):
+        inputs, labels = walked.batch(step)
+        np.testing.assert_array_equal(mixed(stores, shares=weights).batch(step)[1], labels)
+        assert walked.shape(step) == (*inputs["source_ids"].shape, labels.shape[1])
+    element = next(iter(walked.dataset(first_step=11).as_numpy_iterator()))
+    np.testing.assert_array_equal(element[1], walked.batch(11)[1])
+
+
+def test_a_mixture_of_one_corpus_has_its_batches():
+    made = mixed([like_text(300)])
+    for step in range(5):
+        np.testing.assert_array_equal(made.batch(step)[1], made.corpora[0].batch(step)[1])
+
+
+def test_weights_are_read_in_the_order_of_the_corpora():
+    assert parse_mix("b:1, a:2", ["a", "b"]) == [2, 1]
+    assert parse_mix("a:0.1,c:d:3", ["c:d", "a"]) == [3, Fraction(1, 10)]
+    assert parse_mix("a:1e3,b:1/3", ["a", "b"]) == [1000, Fraction(1, 3)]
+    for huge in ("1e3000000", "1E-400", "inf"):
+        with pytest.raises(InputError, match=mentions(f"a:{huge}", "weight")):
+            parse_mix(f"a:{huge},b:1", ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "mix, message",
+    [
+        ("a:2", mentions("--mix=a:2", "a", "b")),
+        ("a:2,b:1,c:1", mentions("a", "b", "c")),
+        ("a:2,a:1", mentions("a", "twice")),
+        ("a:2,b", mentions("b", "weight")),
+        ("a:2,b:x", mentions("b:x", "weight")),
+        ("a:2,b:1/0", mentions("b:1/0", "weight")),
+        ("a:2,b:nan", mentions("b:nan", "weight")),
+        ("a:2,b:0", mentions("weight", "b", "0")),
+        ("", mentions("''", "weight")),
+    ],
+)
+def test_errors_name_the_invalid_part_of_a_mix(mix, message):
+    with pytest.raises(InputError) as error:
+        parse_mix(mix, ["a", "b"])
+    assert re.search(message, str(error.value))
+
+
+@hypothesis.given(st.text(alphabet="ab:,.0123456789e-/ inf", max_size=20))
+def test_any_text_for_a_mix_is_parsed_or_reported_as_invalid(mix):
+    try:
+        weights = parse_mix(mix, ["a", "b"])
+    except InputError:
+        return
+    assert len(weights) == 2 and min(weights) > 0
+
+
+def test_errors_name_the_invalid_argument():
+    with pytest.raises(InputError, match=mentions("corpora", "data")):
+        parse_mix("data:1", ["data", "data"])
+    stores = [like_text(60)]
+    for temperature in (0.5, float("nan"), float("inf")):
+        with pytest.raises(InputError, match=mentions("temperature", "mixture")):
+            mixed(stores, shares=temperature)
+    for method in (mixed(stores).batch, mixed(stores).shape):
+        with pytest.raises(InputError, match=mentions("step", "-1")):
+            method(-1)
+    with pytest.raises(InputError, match=mentions("0", "sentence", "pairs")):
+        mixed([*stores, of_lengths([], [])])

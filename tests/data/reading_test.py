@@ -1,0 +1,157 @@
+"""Text files: lines end at line feeds in any compression, and errors name the line."""
+
+import bz2
+import contextlib
+import gzip
+import hashlib
+import lzma
+import sys
+from types import ModuleType
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+from backports import zstd
+
+from keras_transformer.data import reading
+from keras_transformer.data.reading import (LineReader, decode_lines, read_lines, read_text,)
+from keras_transformer.errors import InputError, MissingExtra
+from tests.messages import mentions
+
+PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd.compress}
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes a file and returns its path."""
+
+    def write(content, suffix=".en"):
+        path = tmp_path / f"s{suffix}"
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+def test_lines_end_only_at_lf(file):
+    path = file("a\rb\nc\x0bd\u2028e\x85f\u0085g\n\n h".encode())
+    assert list(read_lines(path)) == [b"a\rb", "c\x0bd\u2028e\x85f\u0085g".encode(), b"", b" h"]
+    assert read_text(path)[2:] == ["", " h"]
+
+
+def test_bom_and_cr_before_lf_are_not_text(file):
+    lines = read_lines(file(b"\xef\xbb\xbfa\r\nb\r\r\n\xef\xbb\xbfc\r\n"))
+    assert list(lines) == [b"a", b"b\r", b"\xef\xbb\xbfc"]
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_packed_files_give_their_lines_and_are_read_to_their_end(file, suffix):
+    pack = PACKED[suffix]
+    path = file(pack(b"one\n") + pack(b"two\nthree\n"), suffix)  # as `cat` joins two
+    assert list(read_lines(path)) == [b"one", b"two", b"three"]
+    reader = LineReader(path)
+    assert reader.ahead(9, 99) == 3 and reader.take(3) == b"one\ntwo\nthree\n"
+    assert reader.sha256 == hashlib.sha256(b"one\ntwo\nthree\n").hexdigest()
+    for content in (pack(b"line\n" * 1000)[:-4], b"nothing packed"):
+        with pytest.raises(InputError, match=mentions(f"s{suffix}", "read")):
+            list(read_lines(file(content, suffix)))
+        with pytest.raises(InputError, match=mentions(f"s{suffix}", "read")):
+            LineReader(file(content, suffix)).ahead(5000, 10**6)
+
+
+def test_zstandard_is_an_extra(file, monkeypatch):
+    path = file(zstd.compress(b"one\n"), ".zst")
+    assert list(read_lines(path)) == [b"one"]
+    # Like a missing package, also if another package provides a part of `backports`.
+    monkeypatch.delitem(sys.modules, "backports.zstd")
+    of_another = ModuleType("backports")
+    of_another.__path__ = []
+    for namespace in (None, of_another):
+        monkeypatch.setitem(sys.modules, "backports", namespace)
+        with pytest.raises(MissingExtra, match=r"s.zst.* needs the extra zstd .*\[zstd\]"):
+            list(read_lines(path))
+    assert list(read_lines(file(b"two\n"))) == [b"two"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", mentions("s.en", "empty")),
+        (b"ab\nc\xffd\n", mentions("s.en", "line 2", "0xff", "4", "UTF-8")),
+        (b"\xef\xbb\xbfab\xc3", mentions("s.en", "line 1", "0xc3", "5", "UTF-8")),
+        ("é\nab\0\n".encode(), mentions("s.en", "line 2", "NUL", "5")),
+        ("ab\n".encode("utf-16"), mentions("s.en", "line 1", "NUL", "3")),
+    ],
+)
+def test_bad_bytes_name_line_and_offset(file, content, message):
+    with pytest.raises(InputError, match=message):
+        list(read_lines(file(content)))
+
+
+def test_errors_name_missing_files(tmp_path):
+    for read in (lambda path: list(read_lines(path)), LineReader):
+        with pytest.raises(InputError, match=mentions("absent.de", "missing")):
+            read(tmp_path / "absent.de")
+
+
+def test_an_endless_line_is_rejected_before_memory_is_full(file, monkeypatch):
+    monkeypatch.setattr(reading, "_MAX_LINE", 2**21)
+    with pytest.raises(InputError, match=mentions("s.en", "line 2", "2,097,152", "bytes")):
+        reader = LineReader(file(b"one\n" + b"x" * 2**23))
+        reader.take(reader.ahead(1, 9))
+        reader.ahead(1, 9)
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(
+    content=st.binary(max_size=60) | st.text(max_size=20).map(str.encode),
+    chunk=st.integers(1, 9),
+    lines=st.integers(1, 4),
+    most=st.integers(1, 12),
+)
+def test_pieces_of_lines_make_the_file(tmp_path_factory, content, chunk, lines, most):
+    path = tmp_path_factory.mktemp("fuzz") / "s"
+    path.write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_CHUNK", chunk)
+        reader, pieces = LineReader(path), []
+        while count := reader.ahead(lines, most):
+            offset = reader.offset
+            pieces.append(reader.take(count))
+            assert pieces[-1].count(b"\n") == count <= lines and pieces[-1].endswith(b"\n")
+            assert reader.offset == offset + len(pieces[-1])
+            assert count == 1 or len(pieces[-1]) <= most
+    ended = content + (b"" if content.endswith(b"\n") or not content else b"\n")
+    assert b"".join(pieces) == ended and reader.lines == ended.count(b"\n")
+    assert reader.sha256 == hashlib.sha256(content).hexdigest()
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(content=st.binary(max_size=40) | st.text(max_size=20).map(str.encode))
+def test_any_file_is_refused_or_read_completely(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("fuzz") / "s"
+    path.write_bytes(content)
+    try:
+        lines = list(read_lines(path))
+    except InputError:
+        with contextlib.suppress(UnicodeDecodeError):
+            assert not content or "\0" in content.decode()
+        return
+    ended = content if content.endswith(b"\n") else content + b"\n"
+    expected = ended.decode().removeprefix("\ufeff").split("\n")[:-1]
+    assert [line.decode() for line in lines] == [line.removesuffix("\r") for line in expected]
+
+
+def test_text_in_memory_ends_its_lines_only_at_line_feeds() -> None:
+    data = "\ufeffone\r\ntwo\rhalf\n\u2028\n\nlast".encode()
+    assert decode_lines(data, "x") == ["one", "two\rhalf", "\u2028", "", "last"]
+    assert (decode_lines(b"", "x"), decode_lines(b"\n", "x")) == ([], [""])
+    with pytest.raises(InputError, match=mentions("x", "line 8", "13", "0xff")):
+        decode_lines(b"a\nb\xff\n", "x", first_line=7, offset=10)
+
+
+@pytest.mark.parametrize("module", [gzip, bz2, lzma, zstd])
+def test_compressed_text_is_recognized_by_its_first_bytes(tmp_path, module):
+    path = tmp_path / "text.en"
+    path.write_bytes(module.compress(b"one\ntwo\n"))
+    assert read_text(path) == ["one", "two"]

@@ -1,0 +1,177 @@
+"""Workers: results in the order of tasks, a few tasks ahead, unchanged errors, no process left."""
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from keras_transformer.data.workers import run_tasks
+from keras_transformer.errors import InputError, StoppedError
+from tests.messages import mentions
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def slow_first(task):
+    if task == 0:
+        time.sleep(0.5)
+    return {"task": task, "process": os.getpid()}
+
+
+def picky(task):
+    if task == 3:
+        raise InputError(f"task {task} is odd")
+    return {"task": task}
+
+
+def begin_and_wait(task):
+    (Path(os.environ["WORKERS"]) / f"{os.getpid()}.pid").touch()
+    time.sleep(600)
+    return {}
+
+
+def wait_unless_first(task):
+    return {} if task == 0 else begin_and_wait(task)
+
+
+# The state before our code ran in the process.
+IGNORED = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def interrupted(task):
+    os.kill(os.getpid(), signal.SIGINT)
+    return {"ignored": IGNORED}
+
+
+def killed(task):
+    number, _ = task
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_results_come_in_the_order_of_the_tasks(count):
+    results = list(run_tasks(slow_first, [0, 1, 0, 1, 2], count))
+    assert [result["task"] for result in results] == [0, 1, 0, 1, 2]
+    processes = {result["process"] for result in results}
+    assert (os.getpid() in processes) == (count == 1) and len(processes) == count
+
+
+def test_tasks_are_made_as_they_are_needed():
+    made = []
+
+    def tasks():
+        for number in itertools.count(1):
+            made.append(number)
+            yield number
+
+    results = run_tasks(slow_first, tasks(), 2)
+    assert next(results)["task"] == 1 and len(made) < 8
+    results.close()
+
+
+def test_a_single_task_needs_no_process():
+    assert list(run_tasks(slow_first, [1], 2))[0]["process"] == os.getpid()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_errors_pass_through_unchanged(count):
+    results = run_tasks(picky, range(9), count)
+    assert [next(results)["task"] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(InputError, match="task 3 is odd"):
+        next(results)
+
+
+@pytest.mark.parametrize("size", [0, 2**20])  # more than a pipe holds, so others wait to be written
+def test_a_killed_process_is_an_error(size):
+    tasks = [(number, bytes(size)) for number in range(6)]
+    with pytest.raises(StoppedError, match=mentions("worker", "process", "killed")):
+        list(run_tasks(killed, tasks, 2))
+
+
+def test_workers_end_with_the_process_that_began_them(tmp_path):
+    program = """
+import os, signal
+from keras_transformer.data.workers import run_tasks
+from tests.data.workers_test import begin_and_wait
+if __name__ == "__main__":
+    for result in run_tasks(begin_and_wait, range(4), 2):
+        pass
+"""
+    (tmp_path / "main.py").write_text(program)
+    parent = subprocess.Popen(
+        [sys.executable, tmp_path / "main.py", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "WORKERS": str(tmp_path)},
+    )
+    while len(started := list(tmp_path.glob("*.pid"))) < 2:
+        assert parent.poll() is None
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    for path in started:
+        while Path(f"/proc/{path.stem}").exists():  # a hang is a failure
+            time.sleep(0.02)
+
+
+def test_workers_leave_interrupts_to_the_process_that_began_them():
+    results = run_tasks(interrupted, range(3), 2)
+    assert [result["ignored"] for result in results] == [True] * 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("moment", ["working", "starting"])
+def test_ctrl_c_stops_all_processes_immediately_without_output(tmp_path, moment):
+    """A terminal interrupts all processes. Those that wait for a block would wait for a minute."""
+    program = """
+import os, pathlib, sys, time
+from keras_transformer.data.workers import run_tasks
+from tests.data.workers_test import begin_and_wait
+if __name__ == "__mp_main__" and sys.argv[1] == "starting":
+    begin_and_wait(None)
+if __name__ == "__main__":
+    try:
+        # More than a pipe holds, as blocks are.
+        for result in run_tasks(begin_and_wait, [bytes(2**20)] * 6, 2):
+            pass
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+    (tmp_path / "main.py").write_text(program)
+    parent = subprocess.Popen(
+        [sys.executable, tmp_path / "main.py", moment], start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "WORKERS": str(tmp_path)},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while len(started := list(tmp_path.glob("*.pid"))) < 2:
+        assert parent.poll() is None
+        time.sleep(0.02)
+    os.killpg(parent.pid, signal.SIGINT)
+    try:
+        _, errors = parent.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+    assert (parent.returncode, errors) == (130, "")
+    assert not [path for path in started if Path(f"/proc/{path.stem}").exists()]
+
+
+def test_closing_the_results_stops_the_workers(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKERS", str(tmp_path))
+    results = run_tasks(wait_unless_first, range(9), 2)
+    assert next(results) == {}
+    start = time.monotonic()
+    results.close()
+    assert time.monotonic() - start < 60 and not multiprocessing.active_children()
+
+
+def test_none_are_too_few():
+    with pytest.raises(InputError, match=mentions("0", "workers", "1")):
+        list(run_tasks(len, [], 0))

@@ -1,0 +1,348 @@
+"""MarianMT models give the results of transformers, which `make_marian_mt.py` recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.extensions.converters import ConvertOptions, read_model
+from keras_transformer.extensions.converters.converted import ConvertedModel
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.huggingface.directory import write_directory
+from keras_transformer.inference.scoring import Scorer, score_ids
+from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import ROOT
+from tests.damage import at_random
+from tests.messages import mentions
+
+pytest.importorskip("safetensors")
+import safetensors.numpy
+
+FIXTURE = ROOT / "tests" / "fixtures" / "marian_mt"
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, np.ndarray]:
+    return dict(np.load(FIXTURE / "results.npz"))
+
+
+@pytest.fixture(scope="module")
+def translator() -> kt.Translator:
+    return kt.convert(FIXTURE, source_format="huggingface", positions="huggingface")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the model that a test may change."""
+    return Path(shutil.copytree(FIXTURE, tmp_path / "model"))
+
+
+def source_ids(translator: kt.Translator, results: dict[str, np.ndarray]) -> np.ndarray:
+    ids = translator.tokenizer.tokenize_source(tf.constant(results["texts"].tolist()))
+    return ids.to_tensor(translator.tokenizer.pad_id).numpy()
+
+
+def test_ids_are_those_of_the_tokenizer(
+    translator: kt.Translator, results: dict[str, np.ndarray]
+) -> None:
+    ids = source_ids(translator, results)
+    size = len(json.loads((FIXTURE / "vocab.json").read_text("utf-8")))
+    # Pieces that the vocabulary lacks are unknown to transformers.
+    ids = np.where(ids < size, ids, translator.tokenizer.unknown_id)
+    np.testing.assert_array_equal(ids, results["source_ids"])
+
+
+def test_logits_are_those_of_transformers(
+    translator: kt.Translator, results: dict[str, np.ndarray]
+) -> None:
+    read = results["target_ids"].copy()
+    is_pad = read == translator.tokenizer.pad_id
+    is_pad[:, 0] = False
+    read[:, 0] = translator.tokenizer.start_id  # transformers starts with the pad token
+    logits = translator.transformer(
+        {"source_ids": source_ids(translator, results), "target_ids": read}
+    )
+    size = results["logits"].shape[-1]
+    np.testing.assert_allclose(
+        logits.numpy()[~is_pad][:, :size], results["logits"][~is_pad], rtol=0, atol=1e-5
+    )
+    assert (logits.numpy()[..., size:] < -900).all()  # tokens that only this package has
+
+
+def test_beams_are_those_of_transformers(
+    translator: kt.Translator, results: dict[str, np.ndarray]
+) -> None:
+    found = translator.translate(results["texts"].tolist(), n_best=3)
+    texts = [[each.text for each in line] for line in found]
+    assert texts == results["translations"].reshape(-1, 3).tolist()
+    scores = [[each.score for each in line] for line in found]
+    np.testing.assert_allclose(scores, results["scores"].reshape(-1, 3), rtol=0, atol=1e-5)
+
+
+def test_the_search_is_that_of_the_model() -> None:
+    decoding = read_model(FIXTURE, "huggingface").config.decoding
+    assert (decoding.beam_size, decoding.length_penalty) == (3, 0.8)
+    assert decoding.length_penalty_formula == "power"
+    assert decoding.max_length == 59  # without the start token
+
+
+def test_positions_are_an_option() -> None:
+    by_default = read_model(FIXTURE, "huggingface").config.model
+    assert by_default.sinusoid_frequencies == "tensor2tensor"  # of Marian
+    options: dict[str, Any] = {"source_format": "huggingface", "positions": "paper"}
+    with pytest.raises(InputError, match=mentions("positions", "paper", "huggingface")):
+        kt.convert(FIXTURE, **options)
+    with pytest.raises(InputError, match=mentions("position", "positions")):
+        kt.convert(FIXTURE, source_format="huggingface", position="marian")
+
+
+def test_convert_writes_a_run(translator: kt.Translator, tmp_path: Path) -> None:
+    kt.convert(FIXTURE, tmp_path / "run", source_format="huggingface", positions="huggingface")
+    run = RunDirectory(tmp_path / "run")
+    assert run.config.model == translator.transformer.config
+    assert run.tokenizer().fingerprint == translator.tokenizer.fingerprint
+    weights, expected = run.selected_weights(), translator.transformer.weights_by_path()
+    assert all((weights[path] == expected[path].numpy()).all() for path in weights)
+
+
+def test_both_forms_of_a_model_have_the_same_weights() -> None:
+    from_marian = read_model(FIXTURE.with_name("marian") / "post_norm.npz", "marian")
+    from_hub = read_model(FIXTURE, "huggingface")
+    assert from_hub.vocabulary.fingerprint == from_marian.vocabulary.fingerprint
+    for path, array in from_marian.weights.items():
+        np.testing.assert_array_equal(from_hub.weights[path], array)
+    assert from_hub.config.model == from_marian.config.model
+
+
+def test_positions_of_marian_give_the_scores_of_marian() -> None:
+    recorded = json.loads((FIXTURE.with_name("marian") / "results.json").read_text("utf-8"))
+    model = read_model(FIXTURE, "huggingface", ConvertOptions(positions="marian"))
+    module = TranslationModule([model.transformer()], model.tokenizer(), model.config.decoding)
+    targets = model.vocabulary.encode_target([text.encode() for text in recorded["target"]])
+    scores = score_ids(Scorer(module), recorded["source"], targets)
+    np.testing.assert_allclose(
+        [each.log_prob for each in scores],
+        recorded["models"]["post_norm"]["scores"],
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+def test_options_of_the_search_are_those_of_the_model(folder: Path) -> None:
+    change_config(
+        folder, "generation_config.json", max_new_tokens=20, min_new_tokens=2, num_beams=None,
+        no_repeat_ngram_size=3, repetition_penalty=1.2, suppress_tokens=[46],
+        do_sample=True, temperature=0.5, num_return_sequences=2, early_stopping=True,
+    )  # fmt: skip
+    found = read_model(folder, "huggingface").config.decoding
+    assert (found.max_length, found.min_length) == (20, 3)
+    assert (found.beam_size, found.n_best, found.no_repeat_ngram) == (1, 2, 3)
+    assert (found.repetition_penalty, found.allow_unknown) == (1.2, True)
+    assert (found.sample, found.temperature, found.top_k, found.top_p) == (True, 0.5, 50, 1.0)
+    assert not found.early_stopping  # transformers does not read it when it samples
+
+    # An old model has the options in config.json.
+    (folder / "generation_config.json").unlink()
+    options = {"num_beams": 6, "bad_words_ids": [[46]], "min_length": 4, "max_length": 30}
+    for value in ("never", False, True):
+        change_config(folder, early_stopping=value, **options)
+        found = read_model(folder, "huggingface").config.decoding
+        assert found.early_stopping == (value is True)
+    assert (found.beam_size, found.min_length, found.max_length) == (6, 4, 29)
+    assert not found.sample and not found.allow_unknown
+
+
+@pytest.mark.parametrize(
+    ("changes", "fact"),
+    [
+        ({"forced_bos_token_id": 7}, "forced_bos_token_id"),
+        ({"suppress_tokens": [9]}, "suppress_tokens"),
+        ({"bad_words_ids": [[46], [12, 13]]}, "bad_words_ids"),
+        ({"diversity_penalty": 1.0}, "diversity_penalty"),
+        ({"num_beam_groups": 3}, "num_beam_groups"),
+        ({"forced_eos_token_id": 3}, "forced_eos_token_id"),
+        ({"num_beams": 3, "do_sample": True}, "num_beams"),
+        ({"num_beams": 1, "do_sample": True, "typical_p": 0.9}, "typical_p"),
+        ({"max_length": "long"}, "generation_config.json"),
+        ({"bad_words_ids": 5}, "generation_config.json"),
+        ({"length_penalty": "long"}, "decoding.length_penalty"),
+    ],
+)
+def test_other_options_of_the_search_are_refused(
+    folder: Path, changes: dict[str, Any], fact: str
+) -> None:
+    change_config(folder, "generation_config.json", **changes)
+    with pytest.raises(InputError, match=mentions(fact)):
+        read_model(folder, "huggingface")
+
+
+def test_a_model_in_several_files(folder: Path) -> None:
+    expected = read_model(FIXTURE, "huggingface").weights
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    files = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(arrays)}
+    for file in set(files.values()):
+        part = {name: array for name, array in arrays.items() if files[name] == file}
+        safetensors.numpy.save_file(part, folder / file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": files}), "utf-8")
+    found = read_model(folder, "huggingface").weights
+    assert found.keys() == expected.keys()
+    assert all((found[path] == expected[path]).all() for path in found)
+    (folder / "model-1.safetensors").unlink()
+    with pytest.raises(InputError, match=mentions("model-1.safetensors", "not exist")):
+        read_model(folder, "huggingface")
+    index.write_text(json.dumps({"weight_map": {"a": "../model.safetensors"}}), "utf-8")
+    with pytest.raises(InputError, match=mentions("index.json", "../model.safetensors")):
+        read_model(folder, "huggingface")
+
+
+def test_stored_positions_are_those_of_marian_or_transformers(folder: Path) -> None:
+    name = "model.encoder.embed_positions.weight"
+    angles = np.arange(64)[:, None] * 10_000.0 ** (-np.arange(0, 16, 2) / 16)
+    table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+    change_weights(folder, **{name: table})
+    read_model(folder, "huggingface")
+    for other in (table[:, ::-1].copy(), table[1:], table[:, :8], table + 0.1):
+        change_weights(folder, **{name: other})
+        with pytest.raises(InputError, match=mentions(name, "learned positions")):
+            read_model(folder, "huggingface")
+
+
+def test_an_export_of_a_converted_model_comes_back(tmp_path: Path) -> None:
+    model = read_model(FIXTURE.with_name("marian") / "post_norm.npz", "marian")
+    search = dataclasses.replace(
+        model.config.decoding,
+        min_length=2,
+        max_length=30,
+        no_repeat_ngram=3,
+        repetition_penalty=1.2,
+        allow_unknown=True,
+        early_stopping=True,
+    )
+    module = TranslationModule([model.transformer()], model.tokenizer(), search)
+    write_directory(tmp_path / "model", module, module.transformers[0], None, 1.0)
+    ids = json.loads((tmp_path / "model" / "vocab.json").read_text("utf-8"))
+    [text_ids] = model.vocabulary.encode_source([b">>deu<< the"])
+    # MarianTokenizer removes the token from the text and looks it up without the space.
+    assert ids[">>deu<<"] == text_ids[0]
+    again = read_model(tmp_path / "model", "huggingface")
+    assert again.vocabulary.fingerprint == model.vocabulary.fingerprint
+    assert again.config.decoding == dataclasses.replace(search, length_penalty=1.0)
+    for path, array in model.weights.items():
+        np.testing.assert_array_equal(again.weights[path], array)
+
+
+def change_config(folder: Path, file: str = "config.json", **changes: Any) -> None:
+    config = json.loads((folder / file).read_text("utf-8"))
+    (folder / file).write_text(json.dumps({**config, **changes}), "utf-8")
+
+
+def change_weights(folder: Path, **changes: np.ndarray | None) -> None:
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    arrays = {k: v for k, v in {**arrays, **changes}.items() if v is not None}
+    safetensors.numpy.save_file(arrays, folder / "model.safetensors")
+
+
+def test_untied_models(folder: Path, results: dict[str, np.ndarray]) -> None:
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    matrix = arrays["model.shared.weight"]
+    names = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+    change_weights(folder, **{"model.shared.weight": None, **dict.fromkeys(names, matrix)})
+    change_config(folder, share_encoder_decoder_embeddings=False)
+    tied = read_model(FIXTURE, "huggingface")
+    separate = read_model(folder, "huggingface")
+    assert separate.config.model.tie_embeddings == "target"
+    change_weights(folder, **{"lm_head.weight": 2 * matrix})
+    change_config(folder, tie_word_embeddings=False)
+    untied = read_model(folder, "huggingface")
+    assert untied.config.model.tie_embeddings == "none"
+
+    ids = {"source_ids": results["source_ids"][:, :3], "target_ids": results["target_ids"][:, 1:3]}
+
+    def logits(model: ConvertedModel) -> np.ndarray:
+        array: np.ndarray = model.transformer()(ids).numpy()
+        return array - model.weights["output_projection/bias"]
+
+    np.testing.assert_allclose(logits(separate), logits(tied), atol=1e-6)
+    size = len(matrix)
+    np.testing.assert_allclose(
+        logits(untied)[..., :size], 2 * logits(tied)[..., :size], rtol=1e-5, atol=1e-5
+    )
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("changes", "facts"),
+        [
+            ({"model_type": "bart"}, ("bart", "marian")),
+            ({"activation_function": "tanh"}, ("tanh", "relu")),
+            ({"normalize_before": True}, ("normalize_before",)),
+            ({"encoder_layers": 2}, ("model.encoder.layers.1.self_attn.q_proj.weight",)),
+            ({"encoder_layers": "many"}, ("config.json", "many")),
+            ({"d_model": 20}, ("weights", "values")),
+            ({"pad_token_id": 3}, ("<pad>", 46, 3)),
+            ({"decoder_start_token_id": 99}, ("decoder_start_token_id", 99)),
+            ({"decoder_start_token_id": None}, ("decoder_start_token_id",)),
+            ({"decoder_start_token_id": True}, ("decoder_start_token_id", "True")),
+            ({"activation_function": ["relu"]}, ("activation_function", "relu")),
+            ({"quantization_config": {"bits": 8}}, ("quantization_config",)),
+            ({"vocab_size": 10}, ("vocab_size", 10, 46)),
+            ({"decoder_vocab_size": 50}, ("decoder_vocab_size", 50, 46)),
+            ({"positions": "learned"}, ("positions", "learned")),
+        ],
+    )
+    def test_another_configuration(
+        self, folder: Path, changes: dict[str, Any], facts: tuple[Any, ...]
+    ) -> None:
+        change_config(folder, **changes)
+        with pytest.raises(InputError, match=mentions(*facts)):
+            read_model(folder, "huggingface").transformer()
+
+    @pytest.mark.parametrize(
+        "name", ["config.json", "model.safetensors", "vocab.json", "source.spm", "target.spm"]
+    )
+    def test_a_missing_or_truncated_file_is_named(self, folder: Path, name: str) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+        with pytest.raises(InputError, match=mentions(name)):
+            read_model(folder, "huggingface")
+        (folder / name).unlink()
+        with pytest.raises(InputError, match=mentions(name, "not exist")):
+            read_model(folder, "huggingface")
+
+    def test_weights_of_another_model(self, folder: Path) -> None:
+        change_weights(folder, extra=np.ones(2, np.float32))
+        with pytest.raises(InputError, match=mentions("extra")):
+            read_model(folder, "huggingface")
+        change_weights(folder, extra=None, final_logits_bias=np.full((1, 47), np.nan, np.float32))
+        with pytest.raises(InputError, match=mentions("final_logits_bias", "NaN")):
+            read_model(folder, "huggingface")
+        change_weights(folder, final_logits_bias=np.zeros((1, 50), np.float32))
+        with pytest.raises(InputError, match=mentions("47", "50", "vocabulary")):
+            read_model(folder, "huggingface")
+
+    @pytest.mark.parametrize("content", [{"</s>": "x"}, {"</s>": None}, {"</s>": -1}, ["</s>"], {}])
+    def test_a_wrong_vocabulary(self, folder: Path, content: Any) -> None:
+        (folder / "vocab.json").write_text(json.dumps(content), "utf-8")
+        with pytest.raises(InputError, match=mentions("vocab.json")):
+            read_model(folder, "huggingface")
+
+    @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.json"])
+    def test_random_damage_raises_only_input_errors(self, folder: Path, name: str) -> None:
+        errors = 0
+        for _ in at_random(folder / name, 4000):
+            try:
+                read_model(folder, "huggingface")
+            except InputError:
+                errors += 1
+        assert errors >= 10

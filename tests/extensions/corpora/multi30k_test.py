@@ -1,0 +1,121 @@
+"""The TFDS builder of Multi30k, on local files instead of the downloads."""
+
+import gzip
+import tempfile
+from pathlib import Path
+
+import pytest
+import tensorflow_datasets as tfds
+
+from keras_transformer.extensions.corpora import multi30k
+from keras_transformer.extensions.corpora.tfds_corpus import TfdsCorpus
+
+# Sentences per file. All numbers differ, so that a test notices swapped splits.
+LENGTHS = {
+    "train": 7,
+    "val": 3,
+    "test_2016_flickr": 4,
+    "test_2017_flickr": 5,
+    "test_2017_mscoco": 2,
+    "test_2018_flickr": 6,
+}
+
+
+def sentence(part, language, i):
+    return f"{part} {i} in {language}: eine Möwe\u2028am Meer ."
+
+
+class _OfTfds(tfds.testing.DatasetBuilderTestCase):
+    """The tests of TFDS for a builder, on files that are already downloaded."""
+
+    DATASET_CLASS = multi30k.Multi30k
+    SPLITS = {split: LENGTHS[part] for split, part in multi30k._SPLITS.items()}
+
+    @classmethod
+    def setUpClass(cls):
+        directory = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        (config,) = cls.BUILDER_CONFIG_NAMES_TO_TEST
+        cls.EXAMPLE_DIR = str(directory)
+        cls.DL_DOWNLOAD_RESULT = {
+            split: {language: f"{part}.{language}.gz" for language in config.split("-")}
+            for split, part in multi30k._SPLITS.items()
+        }
+        for part, length in LENGTHS.items():
+            for language in config.split("-"):
+                text = "".join(sentence(part, language, i) + "\n" for i in range(length))
+                (directory / f"{part}.{language}.gz").write_bytes(gzip.compress(text.encode()))
+        super().setUpClass()
+
+
+class Multi30kDeEnTest(_OfTfds):
+    BUILDER_CONFIG_NAMES_TO_TEST = ["de-en"]
+
+
+class Multi30kFrEnTest(_OfTfds):
+    BUILDER_CONFIG_NAMES_TO_TEST = ["fr-en"]
+
+
+class Multi30kDeFrTest(_OfTfds):
+    BUILDER_CONFIG_NAMES_TO_TEST = ["de-fr"]
+
+
+del _OfTfds  # not a test class
+
+
+@pytest.fixture
+def downloads(tmp_path, monkeypatch):
+    """Serves local files by local URLs, with their checksums, which TFDS checks."""
+    root = f"{tmp_path}/served/"
+    (tmp_path / "served").mkdir()
+    infos = {}
+    for published in multi30k.Multi30k.url_infos:
+        url = root + published.rsplit("/", 1)[1]
+        part, language, _ = published.rsplit("/", 1)[1].split(".")
+        text = "".join(sentence(part, language, i) + "\n" for i in range(LENGTHS[part]))
+        with open(url, "wb") as file:
+            file.write(gzip.compress(text.encode()))
+        infos[url] = tfds.download.checksums.compute_url_info(url)
+    monkeypatch.setattr(multi30k, "_RAW", root)
+    monkeypatch.setattr(multi30k.Multi30k, "url_infos", infos)
+    return infos
+
+
+@pytest.mark.parametrize("config", ["de-en", "fr-en", "de-fr"])
+def test_every_split_of_a_pair_of_languages(downloads, tmp_path, config):
+    builder = tfds.builder(f"multi30k/{config}", data_dir=str(tmp_path / "data"))
+    builder.download_and_prepare(file_format="tfrecord")
+    languages = config.split("-")
+    for split, part in multi30k._SPLITS.items():
+        assert builder.info.splits[split].num_examples == LENGTHS[part]
+        got = list(builder.as_dataset(split=split).as_numpy_iterator())
+        expected = [{x: sentence(part, x, i).encode() for x in languages} for i in range(len(got))]
+        assert len(got) == LENGTHS[part]
+        assert got == expected  # in the order of the files
+
+
+def test_a_file_that_differs_from_its_checksum_is_refused(downloads, tmp_path):
+    url = next(url for url in downloads if url.endswith("val.en.gz"))
+    with open(url, "ab") as file:
+        file.write(gzip.compress(b"one more\n"))
+    builder = tfds.builder("multi30k/de-en", data_dir=str(tmp_path / "data"))
+    with pytest.raises(Exception, match="val.en.gz"):
+        builder.download_and_prepare()
+    assert not builder.is_prepared()
+
+
+def test_published_files_are_public_and_all_have_checksums():
+    infos = multi30k.Multi30k.url_infos
+    assert len({info.checksum for info in infos.values()}) == len(infos) == 18
+    for url, info in infos.items():
+        assert url.startswith("https://raw.githubusercontent.com/multi30k/dataset/")
+        assert len(bytes.fromhex(info.checksum)) == 32 and info.size > 8000
+
+
+def test_the_corpus_is_downloaded_only_on_request(downloads, tmp_path):
+    data_dir = str(tmp_path / "data")
+    corpus = TfdsCorpus("multi30k/de-en", "validation", "en", data_dir, download=True)
+    assert list(corpus.pairs()) == [
+        (sentence("val", "en", i).encode(), sentence("val", "de", i).encode()) for i in range(3)
+    ]
+    again = TfdsCorpus("multi30k/de-en", "train[:3]", "de", data_dir)
+    assert len(list(again.pairs())) == 3

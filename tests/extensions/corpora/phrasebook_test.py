@@ -1,0 +1,163 @@
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from keras_transformer.extensions.corpora import phrasebook
+from keras_transformer.extensions.corpora.phrasebook import Phrase
+from keras_transformer.extensions.corpora.phrasebook.slots import slots
+from keras_transformer.errors import InputError
+from tests.messages import mentions
+
+
+@pytest.fixture(scope="module")
+def corpus() -> list[Phrase]:
+    return phrasebook.phrases(seed=1)
+
+
+@pytest.fixture(scope="module")
+def parts(corpus: list[Phrase]) -> phrasebook.Split:
+    return phrasebook.split(corpus, seed=1)
+
+
+def test_templates_are_many_different_and_agree_on_their_slots() -> None:
+    templates = phrasebook.TEMPLATES
+    assert len(templates) >= 300
+    assert len({template.english for template in templates}) == len(templates)
+    assert len({template.german for template in templates}) == len(templates)
+    for template in templates:
+        english, german = (sorted(re.findall(r"{(\w+)}", side)) for side in template)
+        assert english == german != [], template
+        ends = {re.sub(r"[^.?!]", "", side[-1]) for side in template}
+        assert len(ends) == 1, template
+
+
+def test_every_slot_kind_is_used_and_has_different_values() -> None:
+    used = {
+        name.rstrip("0123456789")
+        for template in phrasebook.TEMPLATES
+        for name in re.findall(r"{(\w+)}", template.english)
+    }
+    assert used == set(slots())
+    for kind, values in slots().items():
+        assert len({english for english, _ in values}) == len(values), kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "english", "german"),
+    [
+        ("date", "March 5", "5. März"),
+        ("full_date", "January 12, 1982", "12. Januar 1982"),
+        ("time", "5:30 PM", "17:30"),
+        ("time", "12:10 PM", "12:10"),
+        ("hour", "9 AM", "9 Uhr"),
+        ("quarter", "3rd quarter", "3. Quartal"),
+        ("years", "3 days", "3 Tage"),
+        ("years_dative", "3 days", "3 Tagen"),
+        ("years_ago", "2 months ago", "vor 2 Monaten"),
+        ("in_years", "in 7 years", "in 7 Jahren"),
+        ("hours_and_minutes", "2 hours and 15 minutes", "2 Stunden und 15 Minuten"),
+        ("country", "South Korea", "Südkorea"),
+        ("city", "Hong Kong", "Hongkong"),
+        ("percent", "2.5%", "2,5 %"),
+        ("amount", "$2,500", "2.500 $"),
+        ("price", "€12.50", "12,50 €"),
+        ("money", "20 Swiss francs", "20 Schweizer Franken"),
+        ("degrees", "20°C", "20 °C"),
+        ("mass", "2.5 kilograms", "2,5 Kilogramm"),
+    ],
+)
+def test_slots_have_the_values_of_the_cldr(kind: str, english: str, german: str) -> None:
+    assert dict(slots()[kind])[english] == german
+
+
+def test_lists_lose_the_serial_comma() -> None:
+    triples = [pair for pair in slots()["countries"] if ", and " in pair[0]]
+    pairs = [pair for pair in slots()["countries"] if "," not in pair[0]]
+    assert len(triples) > 1000 and len(pairs) > 1000
+    assert all(german.count(",") == 1 and " und " in german for _, german in triples)
+
+
+def test_countries_with_an_article_in_german_are_left_out() -> None:
+    names = {german for _, german in slots()["country"]}
+    assert not names & {
+        "Irak", "Iran", "Jemen", "Libanon", "Malta", "Mongolei", "Niederlande", "Schweiz",
+        "Slowakei", "Sudan", "Tschad", "Türkei", "Ukraine", "Vereinigte Staaten",
+    }  # fmt: skip
+
+
+def test_phrases_are_different_plain_and_repeatable(corpus: list[Phrase]) -> None:
+    assert 30_000 <= len(corpus) <= 40_000
+    assert len({phrase.english for phrase in corpus}) == len(corpus)
+    for phrase in corpus:
+        for text in phrase[:2]:
+            assert not re.search("[\u00a0\u202f\u2009\u00ad{}]|  ", text), text
+            assert text == text.strip() and not text[0].islower(), text
+    assert phrasebook.phrases(seed=1, per_template=3) == phrasebook.phrases(seed=1, per_template=3)
+    assert phrasebook.phrases(seed=1, per_template=3) != phrasebook.phrases(seed=2, per_template=3)
+
+
+def test_two_values_of_a_kind_differ_and_keep_their_order(corpus: list[Phrase]) -> None:
+    found = 0
+    for phrase in corpus:
+        if phrase.template.english == "{number} of {number2} answers were correct.":
+            first, second = re.findall(r"\d+", phrase.german)
+            assert int(first) < int(second)
+            found += 1
+        if phrase.template.english == "We drove from {city} to {city2}.":
+            matched = re.fullmatch(r"We drove from (.*) to (.*)\.", phrase.english)
+            assert matched and matched[1] != matched[2]
+            found += 1
+    assert found > 150
+
+
+def test_held_out_phrases_never_occur_in_training(parts: phrasebook.Split) -> None:
+    train, valid, test = ({phrase.english for phrase in part} for part in parts)
+    assert (len(valid), len(test)) == (500, 1000)
+    assert not train & valid and not train & test and not valid & test
+
+
+def test_training_covers_every_template_and_name(parts: phrasebook.Split) -> None:
+    times = Counter(phrase.template for phrase in parts.train)
+    assert min(times[template] for template in phrasebook.TEMPLATES) >= 80
+    english = "\n".join(phrase.english for phrase in parts.train)
+    for kind in ("country", "city", "language", "currency", "script", "date", "time"):
+        for name, _ in slots()[kind]:
+            assert name in english, name
+
+
+def test_split_needs_something_to_learn_from(corpus: list[Phrase]) -> None:
+    with pytest.raises(InputError, match=mentions("30", "phrases", "held out")):
+        phrasebook.split(corpus[:30], valid_size=10, test_size=20)
+
+
+def test_writes_aligned_files_once(tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "phrases"
+    parts = phrasebook.write_corpus(directory)
+    names = {f"{part}.{language}" for part in parts._fields for language in ("en", "de")}
+    assert {path.name for path in directory.iterdir()} == names
+    assert {path.name for path in directory.parent.iterdir()} == {"phrases"}
+    english = (directory / "test.en").read_bytes().decode().split("\n")
+    german = (directory / "test.de").read_bytes().decode().split("\n")
+    assert english.pop() == german.pop() == ""
+    assert list(zip(english, german, strict=True)) == [phrase[:2] for phrase in parts.test]
+
+    before = {path.name: path.stat().st_mtime_ns for path in directory.iterdir()}
+    phrasebook.write_corpus(directory)
+    assert {path.name: path.stat().st_mtime_ns for path in directory.iterdir()} == before
+
+    (directory / "test.de").write_text("changed\n")
+    with pytest.raises(InputError, match=mentions("phrases", "other files")):
+        phrasebook.write_corpus(directory)
+    assert (directory / "test.de").read_text() == "changed\n"
+
+
+def test_a_path_that_is_not_a_directory_is_an_input_error(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(InputError, match=mentions("file", "other files")):
+        phrasebook.write_corpus(file)
+    with pytest.raises(InputError, match=mentions("written", "Not a directory")):
+        phrasebook.write_corpus(file / "below")
+    assert file.read_text() == "mine"

@@ -1,0 +1,287 @@
+"""CTranslate2 exports have the log-probabilities of the run, or are refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+
+from keras_transformer.errors import InputError
+from keras_transformer.export import ExportOptions, ExportResult, export
+from keras_transformer.extensions.ctranslate2 import exporter
+from keras_transformer.inference import loading
+from keras_transformer.inference.scoring import Scorer
+from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from tests.conftest import PHRASES
+from tests.export.model_variants import MODELS, make_run
+from tests.messages import mentions
+
+SENTENCES = [*PHRASES, "", "ball " * 30, "☃ 雪"]
+PAIRS = [("a small dog", "ein kleiner Hund"), ("", "das Haus am Fluss"), ("☃ ball", "")]
+
+LOADER = """
+import sys
+import ctranslate2, sentencepiece
+
+model, *lines = sys.argv[1:]
+tokenizer = sentencepiece.SentencePieceProcessor(model_file=f"{model}/joint.model")
+translator = ctranslate2.Translator(model)
+sources = [tokenizer.id_to_piece(tokenizer.encode(line)) for line in lines]
+for result in translator.translate_batch(sources, beam_size=4, max_decoding_length=20):
+    print(tokenizer.decode(result.hypotheses[0]))
+assert not [name for name in sys.modules if name.startswith(("keras", "tensorflow"))]
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunDirectory]:
+    made = {}
+
+    def get(name: str) -> RunDirectory:
+        if name not in made:
+            made[name] = make_run(tmp_path_factory.mktemp("runs") / name, name)
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def exported(
+    runs: Callable[[str], RunDirectory], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], ExportResult]:
+    made = {}
+
+    def get(name: str) -> ExportResult:
+        if name not in made:
+            path = tmp_path_factory.mktemp("exports")
+            made[name] = export(runs(name), path, SENTENCES, format="ctranslate2")
+        return made[name]
+
+    return get
+
+
+def processors(path: Path) -> list[sentencepiece.SentencePieceProcessor]:
+    names = ["joint", "joint"] if (path / "joint.model").exists() else ["source", "target"]
+    return [
+        sentencepiece.SentencePieceProcessor(model_file=str(path / f"{name}.model"))
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_log_probabilities_equal_those_of_the_run(
+    runs: Callable[[str], RunDirectory], exported: Callable[[str], ExportResult], name: str
+) -> None:
+    result = exported(name)
+    assert result.sentences == len(SENTENCES)
+    assert result.largest_difference is not None
+    assert result.largest_difference < 1e-4
+    source, target = processors(result.path)
+    transformer = loading.load_translator(runs(name)).transformer
+    translator = ctranslate2.Translator(str(result.path))
+    for source_text, target_text in PAIRS:
+        source_ids, target_ids = source.encode(source_text), target.encode(target_text)
+        logits = transformer(
+            {
+                "source_ids": tf.constant([[*source_ids, source.eos_id()]]),
+                "target_ids": tf.constant([[target.bos_id(), *target_ids]]),
+            }
+        )
+        expected = tf.nn.log_softmax(logits)[0].numpy()
+        (scores,) = translator.score_batch(
+            [source.id_to_piece(source_ids)], [target.id_to_piece(target_ids)]
+        )
+        assert scores.tokens == target.id_to_piece([*target_ids, target.eos_id()])
+        labels = [*target_ids, target.eos_id()]
+        if not source_ids and transformer.config.mask_source_end:
+            assert not any(scores.log_probs)  # the engine does not score without a source
+            continue
+        np.testing.assert_allclose(
+            scores.log_probs, expected[range(len(labels)), labels], atol=1e-4
+        )
+
+
+def test_greedy_search_finds_the_tokens_of_the_run(
+    runs: Callable[[str], RunDirectory], exported: Callable[[str], ExportResult]
+) -> None:
+    ours = loading.load_translator(runs("paper"), {"decoding.beam_size": 1})
+    path = exported("paper").path
+    source, target = processors(path)
+    translator = ctranslate2.Translator(str(path))
+    for sentence in PHRASES:
+        result = ours.search(tf.constant([sentence]))
+        ids = source.encode(sentence)
+        (theirs,) = translator.translate_batch(
+            [source.id_to_piece(ids)],
+            beam_size=1, min_decoding_length=0, max_decoding_length=len(ids) + 6,
+            suppress_sequences=[["<pad>"], ["<s>"]], return_end_token=True,
+        )  # fmt: skip
+        expected = result.ids[0, 0, : result.lengths[0, 0]].numpy().tolist()
+        tokens = target.piece_to_id(theirs.hypotheses[0])
+        assert tokens == [i for i in expected if i != target.eos_id()]
+
+
+def test_needs_only_ctranslate2_and_sentencepiece(
+    exported: Callable[[str], ExportResult], tmp_path: Path
+) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    process = subprocess.run(
+        [sys.executable, "-c", LOADER, str(exported("paper").path), *SENTENCES],
+        capture_output=True, text=True, cwd=tmp_path, env=environment, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert len(process.stdout.splitlines()) == len(SENTENCES)
+
+
+def test_the_engine_truncates_long_sentences(exported: Callable[[str], ExportResult]) -> None:
+    path = exported("paper").path
+    (source, _), translator = processors(path), ctranslate2.Translator(str(path))
+    pieces = source.id_to_piece(source.encode("ball " * 2000))
+    assert len(pieces) > 2048
+    (result,) = translator.translate_batch([pieces])
+    assert result.hypotheses
+
+
+@pytest.fixture(scope="module")
+def traced(runs: Callable[[str], RunDirectory]) -> tuple[TranslationModule, Scorer]:
+    translator = loading.load_translator(runs("paper"))
+    return translator, Scorer(translator)
+
+
+@pytest.fixture
+def paper_once(traced: tuple[TranslationModule, Scorer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads and traces the run "paper" only once for several exports."""
+    translator, scorer = traced
+    monkeypatch.setattr(exporter, "load_translator", lambda _: translator)
+    monkeypatch.setattr(exporter, "Scorer", lambda _: scorer)
+
+
+@pytest.mark.usefixtures("paper_once")
+@pytest.mark.parametrize("quantization", [*exporter.QUANTIZATIONS[1:], "none"])
+def test_quantized(
+    runs: Callable[[str], RunDirectory],
+    exported: Callable[[str], ExportResult],
+    tmp_path: Path,
+    quantization: str,
+) -> None:
+    options = ExportOptions(quantization=quantization)
+    result = export(runs("paper"), tmp_path, PHRASES, options, format="ctranslate2")
+    assert result.largest_difference is not None
+    if quantization == "none":  # the exports before it have not changed the weights of the run
+        assert result.largest_difference < 1e-4
+        return
+    sizes = [(each.path / "model.bin").stat().st_size for each in (result, exported("paper"))]
+    assert sizes[0] < sizes[1]
+    assert 0 < result.largest_difference < 5
+    (source, _), translator = (
+        processors(result.path),
+        ctranslate2.Translator(str(result.path)),
+    )
+    (translated,) = translator.translate_batch([source.id_to_piece(source.encode(PHRASES[0]))])
+    assert translated.hypotheses
+
+
+def test_special_pieces_with_other_names(tmp_path: Path) -> None:
+    models = []
+    for language, name in ((PHRASES[:3], "<unk>"), (PHRASES[3:], "[UNK]")):
+        lines = tmp_path / "lines"
+        lines.write_text("\n".join(language))
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(lines), model_prefix=str(tmp_path / "model"), vocab_size=40,
+            hard_vocab_limit=False, pad_id=0, unk_id=1, bos_id=2, eos_id=3, unk_piece=name,
+            minloglevel=2,
+        )  # fmt: skip
+        models.append((tmp_path / "model.model").read_bytes())
+    source, target = Vocabulary(*models).pieces()
+    assert source[:4] == target[:4] == ["<pad>", "[UNK]", "<s>", "</s>"]
+    assert source[4:] != target[4:]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model__attention_window": 3}, mentions("model.attention_window", "3", "none")),
+        ({"model__value_dim": 4}, mentions("model.value_dim", "4", "model.key_dim", "8")),
+    ],
+)
+def test_unsupported_models_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    run = make_run(tmp_path / "run", **changes)
+    with pytest.raises(InputError, match=message):
+        export(run, tmp_path / "export", SENTENCES, format="ctranslate2")
+    assert not (tmp_path / "export").exists()
+
+
+@pytest.mark.usefixtures("paper_once")
+def test_an_export_with_other_weights_is_not_published(
+    runs: Callable[[str], RunDirectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_norm = exporter._fill_norm
+
+    def tampered(spec: Any, weights: Any, place: str) -> None:
+        fill_norm(spec, weights, place)
+        spec.gamma = spec.gamma * factor
+
+    monkeypatch.setattr(exporter, "_fill_norm", tampered)
+    factor = 1.01
+    with pytest.raises(InputError, match=r"sentence \d\b.*Nothing was exported"):
+        export(runs("paper"), tmp_path, SENTENCES, format="ctranslate2")
+    factor = float("nan")
+    with pytest.raises(InputError, match=mentions("log-probability", "nan")):
+        options = ExportOptions(quantization="int8")
+        export(runs("paper"), tmp_path, SENTENCES, options, format="ctranslate2")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"options": ExportOptions(quantization="int4")},
+            mentions("quantization", "int4", "none", "int8"),
+        ),
+        (
+            {"options": ExportOptions(quantization="int8"), "format": "saved_model"},
+            mentions("quantization", "int8", "format", "saved_model"),
+        ),
+        ({"settings": {"decoding.beam_size": "2"}}, mentions("decoding.beam_size", "CTranslate2")),
+    ],
+)
+def test_invalid_options_are_refused(
+    runs: Callable[[str], RunDirectory], tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        export(runs("paper"), tmp_path, SENTENCES, **{"format": "ctranslate2", **arguments})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("paper_once")
+def test_an_export_with_another_vocabulary_is_not_published(
+    runs: Callable[[str], RunDirectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phrases = [phrase.encode() for phrase in PHRASES]
+    other = learn_vocabulary(phrases, 60, normalization="nfkc")
+    save = Vocabulary.save
+
+    def changed(self: Vocabulary, directory: Path) -> None:
+        save(self, directory)
+        (directory / "joint.model").write_bytes(other)
+
+    monkeypatch.setattr(Vocabulary, "save", changed)
+    with pytest.raises(
+        InputError, match=mentions("for the text", "tokens", "Nothing was exported")
+    ):
+        export(runs("paper"), tmp_path, PHRASES, format="ctranslate2")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,304 @@
+"""MarianMT directories compute in `transformers` what the run computes, or are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.config import ModelConfig
+from keras_transformer.extensions.converters import read_model
+from keras_transformer.errors import InputError
+from keras_transformer.export import ExportOptions, ExportResult, export
+from keras_transformer.extensions.huggingface import directory, tensors
+from keras_transformer.export.model_card import ModelCardData
+from keras_transformer.inference import loading
+from keras_transformer.inference.manifest import check_manifest
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import PHRASES
+from tests.export.model_variants import make_run
+from tests.messages import mentions
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "exported_marian_mt.json"
+MARIAN_MT = FIXTURE.parent / "marian_mt"
+# Files that determine what transformers computes. Those of SentencePiece also have fields that
+# change nothing; the ids of texts are compared instead.
+WEIGHTS = ("model.safetensors", "vocab.json")
+EPSILON = {"model__layer_norm_epsilon": 1e-5}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "paper": EPSILON,
+    "untied": {
+        **EPSILON,
+        "model__tie_embeddings": "none",
+        "model__scale_embeddings": False,
+        "model__sinusoid_layout": "halves",
+        "model__activation": "gelu",
+        "model__attention_bias": True,
+        "model__output_bias": True,
+        "model__num_encoder_layers": 2,
+    },
+    "separate": {
+        **EPSILON,
+        "model__sinusoid_frequencies": "tensor2tensor",
+        "model__final_norm": None,
+        "model__decoder_d_ff": 24,
+        "model__decoder_num_heads": 1,
+        "model__positions": "sinusoidal",
+        "model__key_dim": 8,
+        "model__value_dim": 8,
+    },
+}
+# Unknown characters, names of special tokens, spaces and an empty text.
+TEXTS = [*PHRASES, "a small ☃ 雪 ball", "a  \tdog", "the a</s>b <pad>", "ball " * 6, ""]
+PAIRS = [("a small dog", "ein kleiner Hund"), ("☃ ball", "das Haus am Fluss"), ("the dog", "")]
+
+
+def make_marian_run(path: Path, name: str, **changes: Any) -> RunDirectory:
+    """A run of a tiny model with random weights that MarianMT can express."""
+    kind = "separate" if name == "separate" else "paper"
+    # The length limit of `generate` does not depend on the source.
+    search = {
+        "decoding__max_length": 12,
+        "decoding__max_extra_tokens": 50,
+        "decoding__max_source_tokens": 50,
+        "decoding__length_penalty": 1.0,
+        "decoding__length_penalty_formula": "power",
+    }
+    return make_run(path, kind, **{**search, **VARIANTS[name], **changes})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunDirectory]:
+    made = {}
+
+    def get(name: str) -> RunDirectory:
+        if name not in made:
+            made[name] = make_marian_run(tmp_path_factory.mktemp("runs") / name, name)
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def exported(
+    runs: Callable[[str], RunDirectory], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], ExportResult]:
+    made = {}
+
+    def get(name: str) -> ExportResult:
+        if name not in made:
+            path = tmp_path_factory.mktemp("exports")
+            card = ModelCardData(("en", "de"), "cc-by-4.0", "PHRASES")
+            options = ExportOptions(references=TEXTS, card=card)
+            made[name] = export(runs(name), path, TEXTS, options, format="huggingface")
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def fixture() -> Any:
+    """The results of transformers (tests/fixtures/make_exported_marian_mt.py)."""
+    return json.loads(FIXTURE.read_bytes())
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_transformers_computed_the_logits_and_translations_of_the_run(
+    runs: Callable[[str], RunDirectory],
+    exported: Callable[[str], ExportResult],
+    fixture: Any,
+    name: str,
+) -> None:
+    result, theirs = exported(name), fixture[name]
+    assert result.largest_difference is not None and result.largest_difference < 1e-4
+    # The files are those that transformers was given, byte for byte.
+    for file, digest in theirs["sha256"].items():
+        assert hashlib.sha256((result.path / file).read_bytes()).hexdigest() == digest, file
+    translator = loading.load_translator(runs(name))
+    vocabulary = translator.tokenizer.vocabulary
+    assert vocabulary.encode_source([text.encode() for text in TEXTS]) == theirs["ids"]
+    for (source, target), logits in zip(PAIRS, theirs["logits"], strict=True):
+        [source_ids] = vocabulary.encode_source([source.encode()])
+        [target_ids] = vocabulary.encode_target([target.encode()])
+        own = translator.transformer(
+            {
+                "source_ids": tf.constant([source_ids]),
+                "target_ids": tf.constant([[vocabulary.start_id, *target_ids[:-1]]]),
+            }
+        )
+        np.testing.assert_allclose(own[0], logits, rtol=0, atol=1e-5)
+    found = translator.translate(tf.constant(TEXTS))["translations"].numpy()
+    texts = [row[0].decode() for row in found]
+    # An empty text has an empty translation here.
+    assert texts == [*theirs["translations"][:-1], ""]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_weights_and_vocabularies_come_back_with_the_same_bits(
+    runs: Callable[[str], RunDirectory], exported: Callable[[str], ExportResult], name: str
+) -> None:
+    run = runs(name)
+    config, weights = tensors.to_marian(run.config.model, run.read_weights(run.checkpoints()[-1]))
+    converted = read_model(exported(name).path, "huggingface")
+    assert converted.weights.keys() == weights.keys()
+    for path, each in weights.items():
+        assert each.tobytes() == converted.weights[path].tobytes(), path
+    assert converted.vocabulary.models() == run.tokenizer().vocabulary.models()
+    ours, theirs = (dataclasses.asdict(each) for each in (config, converted.config.model))
+    unknown = {name for name in ours if name.endswith("_dropout")} | {"max_positions", "final_norm"}
+    assert {name for name in ours if ours[name] != theirs[name]} <= unknown
+    assert converted.config.model.has_final_norm == config.has_final_norm
+
+
+def test_language_tokens_keep_the_names_of_marian(tmp_path: Path) -> None:
+    translator = kt.convert(MARIAN_MT, source_format="huggingface", positions="huggingface")
+    sentences = [">>deu<< a small dog"]
+    path = translator.export(tmp_path / "export", "huggingface", sentences=sentences).path
+    assert ">>deu<<" in json.loads((path / "vocab.json").read_bytes())
+    converted = read_model(path, "huggingface")
+    assert converted.vocabulary.models() == translator.tokenizer.vocabulary.models()
+
+
+def test_a_damaged_version_is_not_loaded(
+    exported: Callable[[str], ExportResult], tmp_path: Path
+) -> None:
+    version = Path(shutil.copytree(exported("paper").path, tmp_path / "1"))
+    weights = version / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(InputError, match=mentions("model.safetensors", "was changed")):
+        kt.load(tmp_path)
+
+
+def test_a_wrong_tensor_is_noticed(
+    runs: Callable[[str], RunDirectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swapped = {**tensors._LINEAR}
+    queries, keys, values = swapped["self_attention/qkv"]
+    swapped["self_attention/qkv"] = (keys, queries, values)
+    monkeypatch.setattr(tensors, "_LINEAR", swapped)
+    with pytest.raises(InputError, match=mentions("sentence 1", "log-probability")):
+        export(runs("paper"), tmp_path / "export", PHRASES[:1], format="huggingface")
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+def test_a_version_has_a_model_card_and_the_search(exported: Callable[[str], ExportResult]) -> None:
+    path = exported("paper").path
+    check_manifest(path)
+    card = (path / "README.md").read_text()
+    for known in (
+        'library_name: "transformers"', 'language: ["en", "de"]', 'license: "cc-by-4.0"',
+        "MarianMTModel.from_pretrained", "On PHRASES:",
+    ):  # fmt: skip
+        assert known in card, known
+    search = json.loads((path / "generation_config.json").read_text())
+    assert (search["num_beams"], search["length_penalty"], search["max_length"]) == (4, 1.0, 13)
+    assert search["suppress_tokens"] == [0, 1, 2]
+    assert (path / "model.safetensors").stat().st_mode & 0o444 == 0o444
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model__norm_position": "pre"}, mentions("model.norm_position", "pre", "post")),
+        ({"model__positions": "learned"}, mentions("model.positions", "learned", "sinusoidal")),
+        ({"model__embedding_norm": True}, mentions("model.embedding_norm", "true", "false")),
+        ({"model__final_norm": True}, mentions("model.final_norm", "true", "false")),
+        ({"model__first_position": 2}, mentions("model.first_position", "2", "0")),
+        ({"model__attention_window": 3}, mentions("model.attention_window", "3", "none")),
+        ({"model__key_dim": 5}, mentions("model.key_dim", "5", "8")),
+        ({"model__value_dim": 4}, mentions("model.value_dim", "4", "8")),
+    ],
+)
+def test_unsupported_models_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    run = make_run(tmp_path / "run", **changes)
+    with pytest.raises(InputError, match=message):
+        export(run, tmp_path / "export", TEXTS, format="huggingface")
+    assert not (tmp_path / "export").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"decoding.coverage_penalty": 0.1}, "decoding.coverage_penalty"),
+        ({"decoding.diversity_penalty": 0.1}, "decoding.diversity_penalty"),
+        ({"decoding.banned": "dog"}, "decoding.banned"),
+        ({"decoding.replace_unknown": True}, "decoding.replace_unknown"),
+        ({"decoding.sample": True}, "decoding.sample"),
+    ],
+)
+def test_unsupported_searches_are_refused(
+    runs: Callable[[str], RunDirectory], tmp_path: Path, settings: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(InputError, match=mentions(name, "generation configuration")):
+        export(runs("paper"), tmp_path / "export", TEXTS, format="huggingface", settings=settings)
+    assert not (tmp_path / "export").exists()
+
+
+def test_an_ensemble_is_refused(runs: Callable[[str], RunDirectory], tmp_path: Path) -> None:
+    two = f"{runs('paper').path},{runs('paper').path}"
+    with pytest.raises(InputError, match=mentions("ensemble", "single")):
+        export(two, tmp_path / "export", TEXTS, format="huggingface")
+
+
+def test_another_epsilon_that_changes_translations_is_refused(tmp_path: Path) -> None:
+    run = make_marian_run(tmp_path / "run", "paper", model__layer_norm_epsilon=0.1)
+    with pytest.raises(InputError, match=mentions("sentence 1", "layer_norm_epsilon=1e-05")):
+        export(run, tmp_path / "export", PHRASES, format="huggingface")
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+def test_an_export_with_another_tokenizer_is_not_published(
+    runs: Callable[[str], RunDirectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = directory._write_vocabulary
+
+    def swapped(path: Path, vocabulary: Any) -> None:
+        write(path, vocabulary)
+        ids = json.loads((path / "vocab.json").read_bytes())
+        ids["▁d"], ids["s"] = ids["s"], ids["▁d"]
+        (path / "vocab.json").write_text(json.dumps(ids))
+
+    monkeypatch.setattr(directory, "_write_vocabulary", swapped)
+    with pytest.raises(InputError, match=mentions("tokenizes differently")):
+        export(runs("paper"), tmp_path / "export", PHRASES, format="huggingface")
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+def test_pieces_that_occur_twice_are_refused(tmp_path: Path) -> None:
+    vocabulary = loading.load_translator(make_marian_run(tmp_path / "run", "paper")).tokenizer
+    pieces = ["<pad>", "<unk>", "<s>", "</s>", "a", "b", "a"]
+    twice = dataclasses.make_dataclass("Twice", ["joint", "source_model", "target_model"])
+    twice.pieces = lambda _: (pieces, pieces)  # type: ignore[attr-defined]
+    model = vocabulary.vocabulary.source_model
+    with pytest.raises(InputError, match=mentions("'a'", "two tokens")):
+        directory._write_vocabulary(tmp_path, twice(True, model, model))
+
+
+def test_reordered_features_compute_the_same() -> None:
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
+    config = ModelConfig(20, 20, layer_norm_epsilon=1e-5, d_ff=8, **sizes)
+    keras.utils.set_random_seed(0)  # some weights amplify the rounding of layer normalization
+    model = Transformer(config, dtype="float64")
+    weights = {path: each.numpy() for path, each in model.weights_by_path().items()}
+    changed_config, changed = tensors.to_marian(config, weights)
+    assert changed_config.sinusoid_layout == "halves"
+    other = Transformer(changed_config, dtype="float64")
+    other.assign_weights(changed)
+    ids = tf.constant([[5, 6, 7, 3]])
+    inputs = {"source_ids": ids, "target_ids": ids}
+    np.testing.assert_allclose(model(inputs), other(inputs), atol=1e-6)

@@ -1,0 +1,136 @@
+"""The format cpu: several sentences in a call, which give the tokens of the run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.errors import InputError
+from keras_transformer.export import ExportOptions, export
+from keras_transformer.extensions.litert import flatbuffer
+from keras_transformer.export.request_params import Status
+from keras_transformer.inference import loading
+from keras_transformer.extensions.litert.engine import LiteRTModel
+from keras_transformer.inference.manifest import check_manifest
+from keras_transformer.inference.translate import translate_lines
+from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import PHRASES, random_shortlist
+from tests.messages import mentions
+
+# Outputs of several blocks of the cache, an empty one, and sources of very different lengths.
+TEXTS = [*PHRASES, "", "ball " * 60, "a", "dog " * 9]
+SETTINGS = {"decoding.n_best": 2, "decoding.max_extra_tokens": 40}
+
+
+@pytest.fixture(scope="module")
+def version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    options = ExportOptions(quantization="none")
+    folder = tmp_path_factory.mktemp("cpu")
+    return export(run_directory, folder, PHRASES, options, format="cpu", settings=SETTINGS).path
+
+
+@pytest.fixture(scope="module")
+def model(version: Path) -> LiteRTModel:
+    return LiteRTModel(version / "model.tflite", 2)
+
+
+@pytest.fixture(scope="module")
+def translator(run_directory: RunDirectory) -> TranslationModule:
+    return loading.load_translator(run_directory, SETTINGS)
+
+
+def test_compiled_model_is_refused(version: Path) -> None:
+    with pytest.raises(InputError, match=mentions("format=cpu", "low_memory")):
+        LiteRTModel(version / "model.tflite", low_memory=True)
+
+
+def test_a_batch_gives_each_sentence_the_tokens_of_the_run(
+    model: LiteRTModel, translator: TranslationModule
+) -> None:
+    assert model.batch_size > 1
+    expected = translator.search(tf.constant(TEXTS))
+    found = model.translate_batch([model.source_ids(text) for text in TEXTS])
+    assert len(found) == len(TEXTS)
+    lengths = expected.lengths.numpy()
+    assert lengths.max() > 32  # several blocks
+    for row, result in enumerate(found):
+        np.testing.assert_allclose(result.scores, expected.scores[row], atol=1e-4)
+        np.testing.assert_array_equal(result.lengths, lengths[row])
+        for ours, theirs, length in zip(result.ids, expected.ids[row], lengths[row], strict=True):
+            np.testing.assert_array_equal(ours[:length], theirs[:length])
+
+
+def test_options_and_status_are_per_sentence(model: LiteRTModel) -> None:
+    ids = model.source_ids(PHRASES[0])
+    alone = [
+        model.translate_ids(*arguments)
+        for arguments in ((ids, 0, math.nan), (ids, 2, 0.0), (ids, -1, 99.0), ([], 0, math.nan))
+    ]
+    sources, limits = [ids, ids, ids, []], [0, 2, -1, 0]
+    together = model.translate_batch(sources, limits, [math.nan, 0.0, 99.0, math.nan])
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one.lengths, other.lengths)
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-4)
+        assert one.status == other.status
+    changed = Status.MAX_LENGTH_CHANGED | Status.LENGTH_PENALTY_CHANGED
+    assert [each.status for each in together] == [0, 0, changed, 0]
+    assert model.translate_ids(ids[:-1] * 40).status == Status.SOURCE_CUT
+    assert model.translate_batch([]) == []
+
+
+def test_no_reshape_keeps_the_shape(version: Path) -> None:
+    model = flatbuffer.read((version / "model.tflite").read_bytes())
+    for graph in model.subgraphs:
+        for operator in graph.operators:
+            if flatbuffer.op_name(model, operator) == "RESHAPE":
+                source, target = (
+                    flatbuffer.shape_of(graph.tensors[index])
+                    for index in (operator.inputs[0], operator.outputs[0])
+                )
+                assert source != target or source.count(-1) > 1
+
+
+def test_the_version(version: Path, translator: TranslationModule) -> None:
+    manifest = check_manifest(version)
+    assert [*manifest["signatures"]] == ["translate_batch"]
+    assert set(manifest["files"]) == {"model.tflite", "joint.model", "README.md"}
+    loaded = loading.load_model(version.parent)
+    assert loaded.max_batch_lines is not None and loaded.max_batch_lines > 1
+    own = loading.LoadedModel.of(translator, "the run")
+    for found, expected in zip(
+        translate_lines(loaded, TEXTS), translate_lines(own, TEXTS), strict=True
+    ):
+        assert [each.text for each in found] == [each.text for each in expected]
+
+
+@pytest.mark.parametrize(("format", "quantization"), [("cpu", None), ("litert", "none")])
+def test_a_shortlist_and_int8_by_default(
+    run_directory: RunDirectory, tmp_path: Path, format: str, quantization: str | None
+) -> None:
+    shortlist = random_shortlist(run_directory, 2)
+    options = ExportOptions(PHRASES, quantization, max_bleu_loss=100.0, shortlist=shortlist)
+    # In float32, the export compares its tokens with the tokens of the run.
+    path = export(run_directory, tmp_path, PHRASES, options, format=format).path
+    manifest = check_manifest(path)
+    assert manifest["precision"] == ("int8" if quantization is None else "float32")
+    assert manifest["shortlist"] == {"frequent": 12, "translations": 2}
+    model = LiteRTModel(path / "model.tflite", 1)
+    found = model.translate_batch([model.source_ids(text) for text in TEXTS])
+    for text, result in zip(TEXTS, found, strict=True):
+        candidates = shortlist.candidates(tf.constant([model.source_ids(text)]), 2**20)
+        allowed = {0, *candidates.ids.numpy().tolist()}
+        assert set(result.ids.ravel().tolist()) <= allowed
+
+
+def test_a_shortlist_is_judged_by_bleu(run_directory: RunDirectory, tmp_path: Path) -> None:
+    options = ExportOptions(shortlist=random_shortlist(run_directory, 2))
+    with pytest.raises(InputError, match=mentions("shortlist", 2, "references")):
+        export(run_directory, tmp_path, PHRASES, options, format="cpu")
+    with pytest.raises(InputError, match=mentions("huggingface", "shortlist", "saved_model")):
+        export(run_directory, tmp_path, PHRASES, options, format="huggingface")
+    assert not [*tmp_path.iterdir()]

@@ -1,0 +1,355 @@
+"""The examples in deploy/phone translate like `LiteRTModel`, where their tools are installed.
+
+The weekly job of .github/workflows/test.yml installs them:
+
+- C++: g++, SentencePiece's library, and $KERAS_TRANSFORMER_TEST_LITERT, a checkout of LiteRT with
+  litert/build_common/build_config.h.
+- Kotlin: a JDK, the same checkout, and $KERAS_TRANSFORMER_TEST_NODE_MODULES with kotlin-compiler.
+  The example is only compiled, because LiteRT's library for Kotlin runs on Android. The tokenizer
+  is also run.
+- Browser: Chromium, and $KERAS_TRANSFORMER_TEST_NODE_MODULES, a folder with @litertjs/core and
+  @sctg/sentencepiece-js.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import ai_edge_litert
+import pytest
+
+from keras_transformer.export import ExportOptions, export
+from keras_transformer.extensions.litert.engine import LiteRTModel
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from tests.browser import find_browser, launched_browser
+from tests.conftest import PHRASES, ROOT
+
+EXAMPLES = ROOT / "deploy" / "phone"
+
+
+def folder_of(variable: str, needed: str) -> Path:
+    """Returns the folder that an environment variable names, or skips the test."""
+    folder = Path(os.environ.get(variable, "none"))
+    if not (folder / needed).exists():
+        pytest.skip(f"{variable} names no folder with {needed}")
+    return folder.resolve()
+
+
+@pytest.fixture(scope="module")
+def version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("phone")
+    options = ExportOptions(
+        text_signature=False, quantization="int8", references=PHRASES, max_bleu_loss=100.0
+    )
+    return export(run_directory, folder, PHRASES, options, format="litert").path
+
+
+def expected(version: Path) -> list[str]:
+    model = LiteRTModel(version / "model.tflite")
+    return [model.translate(phrase)[0].text for phrase in PHRASES]
+
+
+def compile_cpp(*arguments: str | Path) -> None:
+    """Runs g++, or skips the test."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not on the PATH")
+    compiled = subprocess.run(
+        ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", *arguments, "-lsentencepiece"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if "sentencepiece_processor.h: No such file" in compiled.stderr:
+        pytest.skip("SentencePiece's C++ library is not installed")
+    assert compiled.returncode == 0, compiled.stderr
+
+
+def test_cpp_example(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    headers = folder_of("KERAS_TRANSFORMER_TEST_LITERT", "litert/build_common/build_config.h")
+    runtime, program = ai_edge_litert.__path__[0], tmp_path / "translate"
+    compile_cpp(
+        *(f"-I{headers}", EXAMPLES / "translate.cc", "-o", program),
+        *(f"-L{runtime}", "-lLiteRt", f"-Wl,-rpath,{runtime}"),
+    )
+    version: Path = request.getfixturevalue("version")
+    model, vocabulary = version / "model.tflite", version / "joint.model"
+    result = subprocess.run(
+        [program, model, vocabulary, vocabulary],
+        input="\n".join([*PHRASES, "ball " * 2000]), capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.stdout.splitlines()[:-1] == expected(version), result.stderr
+    assert result.stderr.count("A line is too long") == 1
+    content = model.read_bytes()
+    (tmp_path / "cut.tflite").write_bytes(content[:-100])
+    changed = bytearray(content)
+    changed[len(content) // 3] ^= 1
+    (tmp_path / "changed.tflite").write_bytes(changed)
+    (tmp_path / "short.tflite").write_bytes(b"short")
+    (tmp_path / "cut.model").write_bytes(vocabulary.read_bytes()[:-100])
+    lines = [phrase.encode() for phrase in PHRASES]
+    (tmp_path / "other.model").write_bytes(learn_vocabulary(lines, vocab_size=100))
+    for files, message in (
+        (("none.tflite", vocabulary), "none.tflite cannot be read"),
+        (("short.tflite", vocabulary), "short.tflite is cut off or damaged"),
+        (("cut.tflite", vocabulary), "cut.tflite is cut off or damaged"),
+        (("changed.tflite", vocabulary), "changed.tflite is cut off or damaged"),
+        ((model, "none.model"), "none.model cannot be read"),
+        ((model, "cut.model"), "cut.model is damaged, or is not the one of"),
+        ((model, "other.model"), "other.model is damaged, or is not the one of"),
+    ):
+        result = subprocess.run(
+            [program, *files, vocabulary], cwd=tmp_path, input="", capture_output=True, text=True
+        )
+        assert result.returncode == 1
+        assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_tokenizer_in_c(tmp_path: Path) -> None:
+    """Its functions have the types of C, so ctypes can call them."""
+    library = tmp_path / "libtokenizer.so"
+    compile_cpp("-shared", "-fPIC", EXAMPLES / "tokenizer.cc", "-o", library)
+    phrases = [*PHRASES, "\U0001f600 日本", "", "ball " * 100]
+    lines = [phrase.encode() for phrase in PHRASES]
+    model = learn_vocabulary(lines, vocab_size=400, byte_fallback=True)
+    (tmp_path / "joint.model").write_bytes(model)
+    # A separate process: Python's package has another version of the same library.
+    result = subprocess.run(
+        [sys.executable, "-c", CALLS, library, tmp_path / "joint.model", json.dumps(phrases)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    vocabulary = Vocabulary(model)
+    ids = vocabulary.encode_source([phrase.encode() for phrase in phrases])
+    texts = [vocabulary.target_text(each) for each in ids]
+    assert json.loads(result.stdout) == [ids, texts, "a  b"]
+
+
+CALLS = """
+import ctypes, json, sys
+
+library = ctypes.CDLL(sys.argv[1])
+library.TokenizerLoad.restype = ctypes.c_void_p
+assert library.TokenizerLoad(b"none.model") is None
+tokenizer = ctypes.c_void_p(library.TokenizerLoad(sys.argv[2].encode()))
+
+def encode(text):
+    count = library.TokenizerEncode(tokenizer, text.encode(), None, 0)
+    ids = (ctypes.c_int32 * count)()
+    assert library.TokenizerEncode(tokenizer, text.encode(), ids, count) == count
+    first = (ctypes.c_int32 * 2)(-1, -1)
+    assert library.TokenizerEncode(tokenizer, text.encode(), first, 1) == count
+    assert list(first) == [ids[0], -1]
+    return list(ids)
+
+def decode(ids):
+    ids = (ctypes.c_int32 * len(ids))(*ids)
+    size = library.TokenizerDecode(tokenizer, ids, len(ids), None, 0)
+    text = ctypes.create_string_buffer(size + 1)
+    assert library.TokenizerDecode(tokenizer, ids, len(ids), text, size + 1) == size
+    return text.value.decode()
+
+ids = [encode(text) for text in json.loads(sys.argv[3])]
+line_break = encode("\U0001f600")[1] - 0xF0 + 0x0A  # the token of the byte of a line break
+broken = decode([*encode("a")[:-1], line_break, *encode("b")])
+print(json.dumps([ids, [decode(each) for each in ids], broken]))
+library.TokenizerFree(tokenizer)
+"""
+
+
+# What LiteRT's Kotlin sources use of Android.
+ANDROID = {
+    "content": """
+        class ApplicationInfo { @JvmField val nativeLibraryDir: String = "" }
+        open class Context {
+            val applicationInfo: ApplicationInfo get() = TODO()
+            val cacheDir: java.io.File? get() = TODO()
+            val assets: android.content.res.AssetManager get() = TODO()
+        }
+    """,
+    "content.res": "open class AssetManager",
+    "os": """
+        object Build {
+            object VERSION { const val SDK_INT = 1; const val CODENAME = "" }
+            object VERSION_CODES { const val S = 31 }
+            const val ID = ""
+            const val HARDWARE = ""
+            const val MANUFACTURER = ""
+            const val SOC_MODEL = ""
+            const val SOC_MANUFACTURER = ""
+        }
+    """,
+    "util": """
+        object Log {
+            fun d(tag: String, message: String): Int = 0
+            fun i(tag: String, message: String): Int = 0
+            fun w(tag: String, message: String): Int = 0
+            fun e(tag: String, message: String): Int = 0
+            fun e(tag: String, message: String, error: Throwable): Int = 0
+        }
+    """,
+}
+
+
+def compile_kotlin(modules: Path, jar: Path, *sources: Path) -> None:
+    """Runs the compiler, or skips the test."""
+    if shutil.which("java") is None:
+        pytest.skip("Java is not on the PATH")
+    compiler = modules / "kotlin-compiler" / "lib" / "kotlin-compiler.jar"
+    result = subprocess.run(
+        [
+            *("java", "-cp", compiler, "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler"),
+            *("-no-reflect", "-kotlin-home", compiler.parents[1], "-d", jar, *sources),
+        ],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+
+
+MAIN = """
+fun main(arguments: Array<String>) {
+    sentencepiece.Tokenizer(arguments[0]).use { tokenizer ->
+        val ids = arguments.drop(1).map { tokenizer.encode(it) }
+        println(ids.map { it.toList() })
+        println(ids.map { tokenizer.decode(it) })
+    }
+    try {
+        sentencepiece.Tokenizer("none.model")
+    } catch (error: IllegalArgumentException) {
+        println(error.message)
+    }
+}
+"""
+
+
+def test_tokenizer_in_kotlin(tmp_path: Path) -> None:
+    modules = folder_of("KERAS_TRANSFORMER_TEST_NODE_MODULES", "kotlin-compiler")
+    (tmp_path / "Main.kt").write_text(MAIN, "utf-8")
+    jar = tmp_path / "main.jar"
+    compile_kotlin(modules, jar, EXAMPLES / "Tokenizer.kt", tmp_path / "Main.kt")
+    headers = Path(str(shutil.which("java"))).resolve().parents[1] / "include"
+    if not (headers / "jni.h").exists():
+        pytest.skip("Java has no jni.h (Debian: apt-get install default-jdk-headless)")
+    compile_cpp(
+        *("-shared", "-fPIC", f"-I{headers}", f"-I{headers / 'linux'}"),
+        *(EXAMPLES / "tokenizer.cc", EXAMPLES / "tokenizer_jni.cc"),
+        *("-o", tmp_path / "libtokenizer.so"),
+    )
+    phrases = [*PHRASES, "\U0001f600 é"]
+    model = learn_vocabulary([phrase.encode() for phrase in phrases], vocab_size=100)
+    (tmp_path / "joint.model").write_bytes(model)
+    library = modules / "kotlin-compiler" / "lib" / "kotlin-stdlib.jar"
+    result = subprocess.run(
+        [
+            *("java", "-cp", f"{jar}:{library}", f"-Djava.library.path={tmp_path}"),
+            *("-Dfile.encoding=UTF-8", "MainKt", tmp_path / "joint.model", *phrases),
+        ],
+        capture_output=True, text=True, env={**os.environ, "LC_ALL": "C.UTF-8"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    vocabulary = Vocabulary(model)
+    ids = vocabulary.encode_source([phrase.encode() for phrase in phrases])
+    texts = ", ".join(vocabulary.target_text(each) for each in ids)
+    message = "none.model is not a SentencePiece model. Copy it again from the export."
+    assert result.stdout.splitlines() == [str(ids), f"[{texts}]", message]
+
+
+def test_kotlin_example_is_compiled(tmp_path: Path) -> None:
+    litert = folder_of("KERAS_TRANSFORMER_TEST_LITERT", "litert/kotlin")
+    modules = folder_of("KERAS_TRANSFORMER_TEST_NODE_MODULES", "kotlin-compiler")
+    page = (ROOT / "docs" / "phone.md").read_text("utf-8")
+    example = page.partition("```kotlin\n")[2].partition("```")[0]
+    (tmp_path / "Translator.kt").write_text(example, "utf-8")
+    for name, code in ANDROID.items():
+        (tmp_path / f"{name}.kt").write_text(f"package android.{name}\n{code}", "utf-8")
+
+    sources = sorted(litert.glob("litert/kotlin/src/main/**/litert/*.kt"))
+    compile_kotlin(
+        modules,
+        tmp_path / "out.jar",
+        *[each for each in sources if each.name != "ModelProvider.kt"],  # needs androidx
+        tmp_path,
+    )
+    with zipfile.ZipFile(tmp_path / "out.jar") as compiled:
+        assert "Translator.class" in compiled.namelist()
+
+
+@pytest.fixture
+def site(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Returns a folder with the page and an export, as docs/phone.md says."""
+    find_browser()
+    modules = folder_of("KERAS_TRANSFORMER_TEST_NODE_MODULES", "@litertjs/core")
+    (tmp_path / "node_modules").symlink_to(modules)
+    for file in (EXAMPLES / "index.html", *request.getfixturevalue("version").iterdir()):
+        shutil.copy(file, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    """Serves the page."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+
+
+def test_page_translates_in_the_browser(address: str, request: pytest.FixtureRequest) -> None:
+    version: Path = request.getfixturevalue("version")
+    with launched_browser() as browser:
+        page = browser.new_page()
+        page.goto(address)
+        page.wait_for_selector("button:enabled")
+        assert page.text_content("#status") == "Ready."
+        found = []
+        for phrase in (*PHRASES, "ball " * 2000):
+            page.fill("#text", phrase)
+            page.click("button")
+            page.wait_for_function("!document.querySelector('button').disabled")
+            found.append(page.text_content("#translation"))
+        assert "too long" in page.text_content("#status")
+    assert found[:-1] == expected(version)
+
+
+NO_HASHES = "Object.defineProperty(Crypto.prototype, 'subtle', { value: undefined })"
+
+
+def test_page_refuses_damaged_files(address: str, site: Path) -> None:
+    def status_of_page(script: str = "") -> str:
+        page = browser.new_page()
+        page.add_init_script(script)
+        page.goto(address)
+        page.wait_for_function("!document.querySelector('#status').textContent.includes('Loading')")
+        is_enabled = page.is_enabled("button")
+        text = page.text_content("#status")
+        page.close()
+        assert is_enabled == (text == "Ready.")
+        return str(text)
+
+    with launched_browser() as browser:
+        for name in ("joint.model", "model.tflite", "manifest.json"):
+            path = site / name
+            content = path.read_bytes()
+            changed = bytearray(content)
+            changed[len(content) // 2] ^= 1
+            if name != "manifest.json":
+                path.write_bytes(changed)
+                assert status_of_page().startswith(f"Error: {name} is damaged, or from another")
+            path.write_bytes(content[: len(content) // 2])
+            assert status_of_page().startswith(f"Error: {name} is damaged")
+            assert status_of_page(NO_HASHES).startswith(f"Error: {name} is damaged")
+            path.unlink()
+            assert status_of_page() == f"Error: {name} is not in the folder of this page."
+            path.write_bytes(content)
+        # A file of another export, which the manifest does not list, is not used.
+        (site / "source.model").write_bytes(b"another vocabulary")
+        assert status_of_page() == status_of_page(NO_HASHES) == "Ready."

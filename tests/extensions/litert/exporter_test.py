@@ -1,0 +1,564 @@
+"""LiteRT exports give the tokens of the run, even with quantized weights, or raise an error."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter, InterpreterWithCustomOps
+from hypothesis import strategies as st
+from tensorflow_text.core.pybinds import tflite_registrar
+
+from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
+from keras_transformer.errors import InputError
+from keras_transformer.export import ExportOptions, export
+from keras_transformer.extensions.litert import exporter
+from keras_transformer.extensions.litert import flatbuffer
+from keras_transformer.extensions.litert.signatures import LiteRTSignatures
+from keras_transformer.export.request_params import Status
+from keras_transformer.extensions.litert import engine as litert
+from keras_transformer.inference import loading, translate
+from keras_transformer.extensions.litert.engine import LiteRTModel
+from keras_transformer.inference.manifest import check_manifest
+from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.layers import blocks
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import learn_vocabulary
+from tests.conftest import PHRASES
+from tests.export.model_variants import SEARCH_OPTIONS, make_run
+from tests.messages import mentions, tells
+
+SENTENCES = [*PHRASES, "", " ", "ball " * 30, "☃ 雪", "</s> <pad> <unk>"]
+SETTINGS = {"decoding.beam_size": 3, "decoding.n_best": 2}
+NAN = math.nan
+
+# Built-in operations that a search needs. Some runtimes may lack any other operation.
+OPS = set(
+    "ADD ADD_N BATCH_MATMUL CAST CONCATENATION COS DIV DYNAMIC_UPDATE_SLICE EMBEDDING_LOOKUP EQUAL "
+    "EXP EXPAND_DIMS FILL FLOOR_DIV FLOOR_MOD FULLY_CONNECTED GATHER GREATER GREATER_EQUAL LESS "
+    "LESS_EQUAL LOG LOGICAL_AND LOGICAL_NOT LOGICAL_OR MAXIMUM MEAN MINIMUM MUL NEG NOT_EQUAL PACK "
+    "PAD POW RANGE REDUCE_ANY REDUCE_MAX RELU RESHAPE RSQRT SELECT SELECT_V2 SHAPE SIN SOFTMAX "
+    "SPLIT SQUARED_DIFFERENCE STRIDED_SLICE SUB SUM TOPK_V2 TRANSPOSE WHILE".split()
+)
+TEXT_OPS = {"CUMSUM", "WHERE"}  # for text inputs and outputs
+
+
+class LiteRTExport:
+    """A run, its translator and its LiteRT model."""
+
+    def __init__(self, run: RunDirectory, folder: Path, settings: Any = SETTINGS, **options: Any):
+        self.run = run
+        self.exported = export(
+            run, folder, SENTENCES, ExportOptions(**options), format="litert", settings=settings
+        )
+        self.path = self.exported.path / "model.tflite"
+        self.model = LiteRTModel(self.path)
+        self.translator = loading.load_translator(run, settings)
+
+    @property
+    def content(self) -> Any:
+        return flatbuffer.read(self.path.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> LiteRTExport:
+    folder = tmp_path_factory.mktemp("paper")
+    return LiteRTExport(make_run(folder / "run"), folder / "export")
+
+
+@pytest.fixture(scope="module")
+def quantized(
+    paper: LiteRTExport, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], LiteRTExport]:
+    """Returns the same run with quantized weights."""
+    made = {"none": paper}
+
+    def get(name: str) -> LiteRTExport:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            made[name] = LiteRTExport(
+                paper.run, folder, quantization=name, references=SENTENCES, max_bleu_loss=100.0
+            )
+        return made[name]
+
+    return get
+
+
+def found_by(translator: TranslationModule, text: str, **inputs: Any) -> tuple[Any, Any, Any]:
+    if inputs:
+        source_ids, lengths = translator.source_ids(tf.constant([text]))
+        max_lengths = translator.max_lengths(lengths)
+        result = translator.search_ids(source_ids, SearchInputs(max_lengths, **inputs))
+    else:
+        result = translator.search(tf.constant([text]))
+    return tuple(field[0].numpy() for field in (result.ids, result.lengths, result.scores))
+
+
+def assert_same_tokens(model: LiteRTModel, translator: TranslationModule, text: str) -> None:
+    ids, lengths, scores = found_by(translator, text)
+    found = model.translate_ids(model.source_ids(text))
+    np.testing.assert_allclose(found.scores, scores, atol=1e-4)
+    assert found.lengths.tolist() == lengths.tolist()
+    for ours, theirs, length in zip(found.ids, ids, lengths, strict=True):
+        assert ours[:length].tolist() == theirs[:length].tolist()
+
+
+def test_every_signature_translates_as_the_run(paper: LiteRTExport) -> None:
+    assert paper.exported.sentences == len(SENTENCES)
+    assert paper.exported.warning is None
+    in_graph = exporter.load_text_signature(paper.path)
+    for sentence in SENTENCES:
+        assert_same_tokens(paper.model, paper.translator, sentence)
+        outputs = paper.translator.translate(tf.constant([sentence]))
+        texts = [text.decode() for text in outputs["translations"][0].numpy()]
+        translations = paper.model.translate(sentence)
+        assert [each.text for each in translations] == texts[: len(translations)]
+        for found, scores in (
+            (texts, [each.score for each in translations]),
+            in_graph(paper.model.truncate(sentence)),
+        ):
+            assert found == texts
+            expected = outputs["scores"][0].numpy()[: len(scores)]
+            np.testing.assert_allclose(scores, expected, atol=1e-4)
+
+
+def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
+    """A kernel that keeps sizes of smaller inputs would read uninitialized memory."""
+    sentences = sorted(PHRASES, key=lambda phrase: len(paper.model.source_ids(phrase)))
+    expected = [found_by(paper.translator, sentence)[2] for sentence in sentences]
+    for _ in range(30):
+        model = LiteRTModel(paper.path)
+        for sentence, scores in zip(sentences, expected, strict=True):
+            found = model.translate_ids(model.source_ids(sentence))
+            np.testing.assert_allclose(found.scores, scores, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("converted", {}), ("separate", {"model__attention_window": 5})]
+)
+def test_other_architectures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, changes: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(blocks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window
+    run = make_run(tmp_path / "run", name, **changes)
+    # The export compares all sentences.
+    result = export(run, tmp_path / "export", SENTENCES, format="litert", settings=SETTINGS)
+    assert result.sentences == len(SENTENCES)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"decoding.beam_size": 1},
+        {"decoding.beam_size": 4, **SEARCH_OPTIONS},
+    ],
+    ids=["greedy", "all options"],
+)
+def test_search_options(tmp_path: Path, settings: dict[str, Any]) -> None:
+    run = make_run(tmp_path / "run")
+    result = export(run, tmp_path / "export", SENTENCES, format="litert", settings=settings)
+    assert result.sentences == len(SENTENCES)
+
+
+def test_ensembles_without_the_text_signature(paper: LiteRTExport, tmp_path: Path) -> None:
+    run = f"{paper.run.path},{paper.run.path}"
+    made = LiteRTExport(run, tmp_path / "export", text_signature=False)  # type: ignore[arg-type]
+    assert set(flatbuffer.ops_by_signature(made.content)) == {"translate_ids"}
+    assert made.exported.warning is None
+    assert "`joint.model`" in (made.exported.path / "README.md").read_text("utf-8")
+    model = made.model
+    for sentence in PHRASES:
+        one, two = model.translate(sentence), paper.model.translate(sentence)
+        assert [each.text for each in one] == [each.text for each in two]
+
+
+def test_only_operations_of_every_runtime_are_used(paper: LiteRTExport) -> None:
+    ops = flatbuffer.ops_by_signature(paper.content)
+    assert set(ops) == {"translate_ids", "translate"}
+    assert ops["translate_ids"] <= OPS
+    assert exporter.TEXT_OPS <= ops["translate"] <= OPS | TEXT_OPS | exporter.TEXT_OPS
+
+
+def test_other_operations_are_refused(paper: LiteRTExport) -> None:
+    model = paper.content
+    code = next(code for code in model.operatorCodes if code.customCode)
+    code.customCode = b"FlexSinh"
+    with pytest.raises(InputError, match=mentions("translate", "FlexSinh")):
+        exporter.check_ops(model)
+
+
+def test_the_first_signature_needs_no_operations_of_tensorflow_text(paper: LiteRTExport) -> None:
+    """`CompiledModel` runs it by default, and the Java runtime prepares its graph at the start."""
+    assert paper.content.signatureDefs[0].signatureKey == b"translate_ids"
+    interpreter = Interpreter(str(paper.path))
+    interpreter.allocate_tensors()
+    assert np.int32 in {each["dtype"] for each in interpreter.get_input_details()}
+    assert np.bytes_ not in {each["dtype"] for each in interpreter.get_input_details()}
+
+
+def test_several_texts_at_once_fail(paper: LiteRTExport) -> None:
+    """Two texts must not be joined."""
+    interpreter = InterpreterWithCustomOps(
+        model_path=str(paper.path), custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS
+    )
+    runner = interpreter.get_signature_runner("translate")
+    options = {"max_length": np.array([0], np.int32), "length_penalty": np.array([NAN], np.float32)}
+    assert runner(text=np.array([PHRASES[0].encode()], object), **options)["scores"].shape == (1, 2)
+    for texts in ([], [PHRASES[0].encode()] * 2):
+        with pytest.raises((RuntimeError, ValueError)):
+            runner(text=np.array(texts, object), **options)
+
+
+@pytest.mark.parametrize("quantization", ["none", "float16", "int8", "int4"])
+def test_every_weight_is_stored_once(
+    quantized: Callable[[str], LiteRTExport], quantization: str
+) -> None:
+    made = quantized(quantization)
+    model = made.content
+    count = sum(int(np.prod(each.shape)) for each in made.translator.transformer.weights)
+    size = {"none": 4, "float16": 2, "int8": 1, "int4": 0.5}[quantization]
+    weights = {  # matrices, including embeddings
+        tensor.buffer
+        for graph in model.subgraphs
+        for tensor in graph.tensors
+        if tensor.shape is not None and len(tensor.shape) == 2
+        and model.buffers[tensor.buffer].data is not None
+        and int(np.prod(tensor.shape)) in
+        {int(np.prod(each.shape)) for each in made.translator.transformer.weights}
+    }  # fmt: skip
+    held = sum(len(model.buffers[number].data) for number in weights)
+    assert 0.9 * size * count < held < 1.1 * size * count
+    contents = [bytes(each.data) for each in model.buffers if each.data is not None]
+    assert len(contents) == len(set(contents))
+    # Two signatures, and for each loop (the encoder and the search) a condition, a body, and a
+    # condition that is never true.
+    assert len(model.subgraphs) == 8
+
+
+@pytest.mark.parametrize(
+    ("quantization", "tolerance"), [("float16", 0.01), ("int8", 0.2), ("int4", 0.4)]
+)
+def test_quantization_changes_scores_slightly(
+    quantized: Callable[[str], LiteRTExport],
+    paper: LiteRTExport,
+    quantization: str,
+    tolerance: float,
+) -> None:
+    made = quantized(quantization)
+    assert made.exported.scores is not None
+    assert check_manifest(made.exported.path)["precision"] == quantization
+    for sentence in PHRASES:
+        exact, rounded = paper.model.translate(sentence)[0], made.model.translate(sentence)[0]
+        assert rounded.score != exact.score
+        assert rounded.score == pytest.approx(exact.score, abs=tolerance * abs(exact.score))
+
+
+def test_both_runtimes_translate_alike_in_int4(quantized: Callable[[str], LiteRTExport]) -> None:
+    made = quantized("int4")
+    compiled = LiteRTModel(made.path, low_memory=True)
+    assert [compiled.translate(each) for each in PHRASES] == [
+        made.model.translate(each) for each in PHRASES
+    ]
+
+
+def test_options_are_clamped_and_status_reports_it(paper: LiteRTExport) -> None:
+    text = PHRASES[0]
+    ids = paper.model.source_ids(text)
+    for alpha in (0.0, 2.0):
+        scores = found_by(paper.translator, text, alpha=tf.constant([alpha]))[2]
+        found = paper.model.translate_ids(ids, length_penalty=alpha)
+        np.testing.assert_allclose(found.scores, scores, atol=1e-4)
+        assert found.status == 0
+    short = paper.model.translate_ids(ids, max_length=4)
+    assert short.lengths.max() <= 4
+    assert short.status == 0
+    own = paper.model.translate_ids(ids)
+    for arguments, status in [
+        ({"max_length": -1}, Status.MAX_LENGTH_CHANGED),
+        ({"max_length": 10**6}, Status.MAX_LENGTH_CHANGED),
+    ]:
+        found = paper.model.translate_ids(ids, **arguments)
+        assert found.status == status
+        np.testing.assert_array_equal(found.scores, own.scores)
+    assert paper.model.translate_ids(ids, length_penalty=-1.0).status == (
+        Status.LENGTH_PENALTY_CHANGED
+    )
+    np.testing.assert_array_equal(paper.model.translate_ids(ids[:-1]).scores, own.scores)
+    strange = paper.model.translate_ids([*ids[:-1], 10**6, -5])
+    assert strange.status == Status.IDS_REPLACED
+    unknown = paper.model.vocabulary._source.unk_id()
+    np.testing.assert_array_equal(
+        strange.scores, paper.model.translate_ids([*ids[:-1], unknown, unknown]).scores
+    )
+    cut = paper.model.translate_ids(ids[:3] * 40)
+    assert cut.status == Status.SOURCE_CUT
+
+
+def test_ids_after_the_length_are_ignored(paper: LiteRTExport) -> None:
+    ids = paper.model.source_ids(PHRASES[0])
+    own = paper.model.translate_ids(ids)
+    run = Interpreter(str(paper.path)).get_signature_runner("translate_ids")
+    padded = np.full([1, 40], 10**6, np.int32)
+    padded[0, : len(ids)] = ids
+    for length, status in ((len(ids), 0), (-1, Status.LENGTHS_CHANGED)):
+        outputs = run(
+            ids=padded,
+            lengths=np.array([length], np.int32),
+            max_length=np.array([0], np.int32),
+            length_penalty=np.array([NAN], np.float32),
+        )
+        assert outputs["status"] == status
+        assert np.array_equal(outputs["scores"][0], own.scores) == (length > 0)
+
+
+@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.given(text=st.text(max_size=60))
+@hypothesis.example("\0")
+@hypothesis.example("a" * 5000)
+@hypothesis.example("e" + "\u0301" * 300)
+@hypothesis.example("\u202eabc \U0001f468\u200d\U0001f469\u200d\U0001f467")
+def test_any_text_is_translated_as_by_the_run(paper: LiteRTExport, text: str) -> None:
+    outputs = paper.translator.translate(tf.constant([text.encode()]))
+    translations = paper.model.translate(text)
+    scores = outputs["scores"][0].numpy()
+    found = scores[scores > NEG_INF / 2]
+    np.testing.assert_allclose([each.score for each in translations], found, atol=1e-4)
+    counts = paper.translator.lengths(tf.constant([text.encode()]))
+    names = ("tokens", "used", "unknown")
+    assert paper.model.lengths(text) == tuple(counts[name].numpy()[0] for name in names)
+
+
+@pytest.fixture(scope="module")
+def in_graph(paper: LiteRTExport) -> Callable[[bytes], tuple[list[str], np.ndarray]]:
+    return exporter.load_text_signature(paper.path)
+
+
+@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_the_tokenizer_in_the_graph_equals_the_one_outside(
+    paper: LiteRTExport, in_graph: Callable[[bytes], tuple[list[str], np.ndarray]], text: str
+) -> None:
+    texts, scores = in_graph(paper.model.truncate(text))
+    result = paper.model.translate_ids(paper.model.source_ids(text))
+    assert (texts, scores.tolist()) == (paper.model.texts(result), result.scores.tolist())
+
+
+def test_manifest(paper: LiteRTExport) -> None:
+    manifest = check_manifest(paper.exported.path)
+    assert set(manifest["files"]) == {"model.tflite", "joint.model", "example.py", "README.md"}
+    assert manifest["signatures"]["translate"]["outputs"]["translations"] == {
+        "dtype": "string", "shape": [1, 2],
+    }  # fmt: skip
+    assert manifest["signatures"]["translate_ids"]["inputs"] == {
+        "ids": {"dtype": "int32", "shape": [1, 40]},
+        "lengths": {"dtype": "int32", "shape": [1]},
+        "max_length": {"dtype": "int32", "shape": [1]},
+        "length_penalty": {"dtype": "float32", "shape": [1]},
+    }
+    assert manifest["signatures"]["translate_ids"]["outputs"] == {
+        "ids": {"dtype": "int32", "shape": [1, 2, paper.translator.max_output_tokens]},
+        "lengths": {"dtype": "int32", "shape": [1, 2]},
+        "scores": {"dtype": "float32", "shape": [1, 2]},
+        "status": {"dtype": "int32", "shape": [1]},
+    }
+
+
+def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -> None:
+    for place in (paper.path, paper.exported.path, paper.exported.path.parent):
+        model = loading.load_model(place)
+        results = translate.translate_lines(model, [*PHRASES, ""])
+        assert [len(each) for each in results] == [2] * len(PHRASES) + [1]
+        assert results[0][0].text == paper.model.translate(PHRASES[0])[0].text
+    renamed = Path(shutil.copy(paper.path, tmp_path / "renamed.bin"))
+    assert loading.load_model(renamed).n_best == 2
+    with pytest.raises(InputError, match=mentions("threads", "2", "LiteRT")):
+        loading.load_model(paper.run.path, threads=2)
+    with pytest.raises(InputError, match=mentions("none.tflite", "No such file")):
+        loading.load_model(tmp_path / "none.tflite")
+    empty, cut = translate.translation_warnings(model, ["", "ball " * 100])
+    assert tells(empty, "line 1", "empty") and tells(cut, "line 2", "201 tokens", 40)
+    short = loading.load_model(paper.path, {"decoding.max_length": 2, "decoding.length_penalty": 0})
+    score = translate.translate_lines(short, PHRASES[:1])[0][0].score
+    expected = paper.model.translate(PHRASES[0], max_length=2, length_penalty=0.0)[0].score
+    assert score == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            {"settings": {"decoding.beam_size": 2}},
+            mentions("LiteRT", "decoding.beam_size"),
+        ),
+        (
+            {"settings": {"decoding.max_length": 10**4}},
+            mentions("decoding.max_length", "10000"),
+        ),
+        ({"precision": "bfloat16"}, mentions("LiteRT", "precision")),
+        ({"jit_compile": True}, mentions("LiteRT", "XLA")),
+    ],
+)
+def test_settings_that_were_fixed_at_export(
+    paper: LiteRTExport, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        loading.load_model(paper.path, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"quantization": "int2"}, mentions("quantization", "int2", "float16", "int8", "int4")),
+        ({"quantization": "int8"}, mentions("quantization", "int8", "references")),
+        ({"references": ["a"]}, mentions("11", "sentences", "1", "references")),
+        ({"max_bleu_loss": 0.1}, mentions("quantization", "none", "bound")),
+        ({"settings": {"decoding.sample": True}}, mentions("decoding.sample", "outputs")),
+        ({"precision": "bfloat16"}, mentions("precision", "bfloat16", "format")),
+        (
+            {"quantization": "int8", "references": SENTENCES, "max_bleu_loss": -1.0},
+            mentions("int8", "BLEU", "-1", "nothing was exported"),
+        ),
+    ],
+)
+def test_invalid_options_are_refused(
+    tmp_path: Path, paper: LiteRTExport, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        LiteRTExport(paper.run, tmp_path / "export", **{"settings": None, **arguments})
+    assert not [*tmp_path.glob("export/*")]
+
+
+def test_an_export_with_different_translations_is_an_error(
+    tmp_path: Path, paper: LiteRTExport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter, "load_translator", lambda run, settings: translator)
+    translator = loading.load_translator(paper.run, SETTINGS)
+    converted = exporter.convert
+
+    def other(*arguments: Any, **options: Any) -> Any:
+        model = converted(*arguments, **options)
+        variable = translator.transformer.target_embedding.embeddings
+        variable.assign(variable * 1.01)
+        return model
+
+    monkeypatch.setattr(exporter, "convert", other)
+    with pytest.raises(InputError, match=mentions("sentence 1")):
+        export(paper.run, tmp_path / "export", SENTENCES, format="litert", settings=SETTINGS)
+    assert not [*tmp_path.glob("export/*")]
+
+
+LINES = [phrase.encode() for phrase in PHRASES]
+# Vocabularies for which the graph has no tokenizer, with a word of the reason.
+IDS_ONLY: dict[str, Callable[[], bytes]] = {
+    "bpe": lambda: learn_vocabulary(LINES, 60, model_type="bpe"),
+    "byte fallback": lambda: learn_vocabulary(LINES, 320, byte_fallback=True),
+    "tabs": lambda: learn_vocabulary(LINES, 60, normalization="nfkc"),
+}
+
+
+@pytest.fixture(scope="module", params=IDS_ONLY)
+def without_text(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, LiteRTExport]:
+    folder = tmp_path_factory.mktemp("ids")
+    run = make_run(folder / "run", tokenizer=Tokenizer(IDS_ONLY[request.param]()))
+    return request.param, LiteRTExport(run, folder / "export")
+
+
+def test_unsupported_vocabularies_have_only_translate_ids(
+    without_text: tuple[str, LiteRTExport],
+) -> None:
+    reason, made = without_text
+    assert set(flatbuffer.ops_by_signature(made.content)) == {"translate_ids"}
+    assert (made.exported.path / "joint.model").is_file()
+    warning = str(made.exported.warning)
+    assert tells(warning, "only", "translate_ids", reason)
+    assert check_manifest(made.exported.path)["warning"] == warning
+    assert warning in (made.exported.path / "README.md").read_text("utf-8")
+    for sentence in SENTENCES:
+        outputs = made.translator.translate(tf.constant([sentence]))
+        texts = [text.decode() for text in outputs["translations"][0].numpy()]
+        found = [each.text for each in made.model.translate(sentence)]
+        assert found == texts[: len(found)]
+
+
+def test_symbols_that_normalization_would_change(tmp_path: Path) -> None:
+    """FastSentencepiece normalizes before it finds symbols, unless rules keep them."""
+    symbols = ["<2DE>", "e", "\uff1cx\uff1e"]
+    model = learn_vocabulary(LINES, 80, normalization="nmt_nfkc_cf", symbols=symbols)
+    made = LiteRTExport(make_run(tmp_path / "run", tokenizer=Tokenizer(model)), tmp_path / "export")
+    assert made.exported.warning is None
+    assert check_manifest(made.exported.path)["warning"] is None
+    in_graph = exporter.load_text_signature(made.path)
+    for text in (
+        "<2DE> a Dog",
+        "<2de> a Dog",
+        "<2DE>\u0338",
+        "e\u0301",
+        "\uff1cx\uff1e",
+        "a<2DE>b",
+    ):
+        result = made.model.translate_ids(made.model.source_ids(text))
+        texts, scores = in_graph(made.model.truncate(text))
+        assert (texts, scores.tolist()) == (made.model.texts(result), result.scores.tolist())
+
+
+def test_runtimes_that_differ_are_not_published(
+    paper: LiteRTExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = litert._Compiled.run
+
+    def other(self: Any, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return run(self, {**inputs, "max_length": np.array([2], np.int32)})
+
+    monkeypatch.setattr(litert._Compiled, "run", other)
+    with pytest.raises(InputError, match=mentions("sentence 1", "CompiledModel", "Interpreter")):
+        export(paper.run, tmp_path / "export", PHRASES, format="litert", settings=SETTINGS)
+    assert not [*tmp_path.glob("export/*")]
+
+
+def test_a_tokenizer_that_differs_is_not_published(
+    paper: LiteRTExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source_ids = LiteRTModel.source_ids
+
+    def other(self: LiteRTModel, text: str) -> list[int]:
+        return source_ids(self, text.replace("\u3000", ""))
+
+    monkeypatch.setattr(LiteRTModel, "source_ids", other)
+    with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens", "Nothing was exported")):
+        export(paper.run, tmp_path / "export", PHRASES, format="litert", settings=SETTINGS)
+    assert not [*tmp_path.glob("export/*")]
+
+
+@pytest.mark.parametrize("first", ["unknown", "space", "spaces and unknown"])
+def test_texts_that_begin_with_special_pieces(paper: LiteRTExport, first: str) -> None:
+    """The graph's detokenizer drops other spaces at the beginning than SentencePiece."""
+    vocabulary = paper.translator.tokenizer.vocabulary
+    space = vocabulary.target_spaces().index(True)
+    words = vocabulary.encode_target([b"das Haus"])[0]
+    begin = {
+        "unknown": [vocabulary.unknown_id],
+        "space": [space],
+        "spaces and unknown": [space, space, vocabulary.unknown_id, vocabulary.unknown_id],
+    }[first]
+    ids = [*begin, *words]
+    signatures = LiteRTSignatures(paper.translator, with_text=True)
+    scores = tf.constant([[-1.0, -2.0]])
+    result = SearchResult(
+        ids=tf.constant([[[*ids, 0], [*words, *[0] * (len(ids) + 1 - len(words))]]]),
+        scores=scores,
+        lengths=tf.constant([[len(ids), len(words)]]),
+        finished=tf.fill([1, 2], True),
+        log_probs=scores,
+    )
+    texts = [text.decode() for text in signatures._texts(result)[0].numpy()]
+    assert texts == [vocabulary.target_text(ids), "das Haus"]

@@ -1,0 +1,102 @@
+"""Weights in float16, int8 and int4 give nearly the same results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from ai_edge_litert import schema_py_generated as schema
+
+from keras_transformer.extensions.litert import flatbuffer
+from keras_transformer.extensions.litert.quantization import (_packed, _rounded, quantize,)
+from tests.extensions.litert.tied_model import TABLE, convert, expected, prepared, run
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return convert(tmp_path_factory.mktemp("tied"))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "tolerance"), [("float16", 2e-2), ("int8", 1.0), ("int4", 12.0)]
+)
+def test_quantized_weights(
+    content: bytes, tmp_path: Path, quantization: str, tolerance: float
+) -> None:
+    model = prepared(content)
+    quantize(model, quantization)
+    result = run(model, tmp_path)
+    assert not np.array_equal(result, expected())
+    np.testing.assert_allclose(result, expected(), atol=tolerance)
+    # Older runtimes must refuse the model, because they would compute wrong results.
+    versions = {
+        max(code.builtinCode, code.deprecatedBuiltinCode): code.version
+        for code in flatbuffer.read(flatbuffer.write(model)).operatorCodes
+    }
+    needed = {
+        "float16": {schema.BuiltinOperator.DEQUANTIZE: 3},
+        "int8": {
+            schema.BuiltinOperator.FULLY_CONNECTED: 12,
+            schema.BuiltinOperator.EMBEDDING_LOOKUP: 3,
+        },
+        "int4": {
+            schema.BuiltinOperator.FULLY_CONNECTED: 12,
+            schema.BuiltinOperator.EMBEDDING_LOOKUP: 4,
+        },
+    }
+    assert versions.items() >= needed[quantization].items()
+    bits = {"float16": 16, "int8": 8, "int4": 4}[quantization]
+    largest = max(len(each.data) for each in model.buffers if each.data is not None)
+    assert largest == TABLE.size * bits // 8
+    # The other signature uses the same weights.
+    np.testing.assert_allclose(run(model, tmp_path, "two"), np.abs(result), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("limit", "first"), [(127, [70, -127, 32]), (7, [4, -7, 2])])
+def test_rounding_to_integers(limit: int, first: list[int]) -> None:
+    weights = np.float32([[1.1, -2.0, 0.5], [0, 0, 0], [1e-30, 0, -1e-30]])
+    scales, rounded = _rounded(weights, limit)
+    assert rounded.tolist() == [first, [0, 0, 0], [limit, 0, -limit]]
+    error = np.abs(rounded * scales[:, None] - weights)
+    assert np.all(error <= scales[:, None] / 2 * 1.001)
+
+
+def test_few_steps_are_not_wasted_on_the_largest_weights() -> None:
+    weights = np.random.default_rng(3).normal(size=(20, 512)).astype(np.float32)
+    for limit, bound in ((127, 0.008), (7, 0.12)):  # 0.135 if the largest weight becomes 7
+        scales, rounded = _rounded(weights, limit)
+        assert np.abs(rounded).max() == limit
+        error = rounded * scales[:, None] - weights
+        assert np.sqrt(np.mean(error**2)) < bound
+
+
+def test_two_int4_weights_are_in_a_byte() -> None:
+    assert _packed(np.int8([[1, -1, 7], [-7, 0, 2], [3, 0, -2]])).tolist() == [
+        0xF1, 0x97, 0x20, 0x03, 0x0E,
+    ]  # fmt: skip
+
+
+def test_weights_with_other_uses_are_not_quantized(tmp_path: Path) -> None:
+    def both(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        table = tf.constant(TABLE[:32])
+        return {"y": tf.matmul(x, table, transpose_b=True) + tf.nn.softmax(table)[:3]}
+
+    specification = tf.TensorSpec([3, 32], tf.float32, name="x")
+    function: Callable[..., Any] = tf.function(both, input_signature=[specification])
+    module = tf.Module()
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures={"one": function})
+    model = flatbuffer.read(tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "m")).convert())
+    before = [None if each.data is None else bytes(each.data) for each in model.buffers]
+    shared = {
+        graph.tensors[index].buffer
+        for graph in model.subgraphs for operator in graph.operators
+        if flatbuffer.op_name(model, operator) == "SOFTMAX" for index in operator.inputs
+    }  # fmt: skip
+    quantize(model, "int8")
+    for number in shared:
+        data = model.buffers[number].data
+        assert (None if data is None else bytes(data)) == before[number]

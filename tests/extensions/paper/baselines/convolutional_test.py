@@ -1,0 +1,78 @@
+"""The convolutional model against a float64 reading of Gehring et al. (2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from tests.layers.layer_check import to_numpy
+from tests.extensions.paper.baselines.tiny import Array, make, source_ids, target_ids
+from tests.reference import softmax
+
+HALF = np.sqrt(0.5)
+
+
+def linear(x: Array, weights: Mapping[str, Array], name: str) -> Array:
+    return x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
+
+
+def gated(windows: Array, weights: Mapping[str, Array], path: str) -> Array:
+    """A ⊗ σ(B) of windows [T, k, h], with W [k, h, 2h]."""
+    both = np.einsum("tkh,kho->to", windows, weights[f"{path}/convolution/kernel"])
+    a, b = np.split(both + weights[f"{path}/convolution/bias"], 2, axis=-1)
+    return a / (1.0 + np.exp(-b))
+
+
+def windows_of(x: Array, before: int, after: int) -> Array:
+    """[T, before + 1 + after, h]: each position with its neighbours, and zeros beyond the ends."""
+    padded = np.pad(x, ((before, after), (0, 0)))
+    return np.array([padded[i : i + before + 1 + after] for i in range(len(x))])
+
+
+def logits_of(source: Array, target: Array, weights: Mapping[str, Array]) -> Array:
+    """Logits [T, V] of one sentence without padding: source [S], target [T]."""
+    table = weights["embedding/embeddings"]
+    of_source = table[source] + weights["source_positions/embeddings"][: len(source)]
+    of_target = table[target] + weights["target_positions/embeddings"][: len(target)]
+    x = linear(of_source, weights, "encoder_input")
+    for i in range(2):
+        x = (gated(windows_of(x, 1, 1), weights, f"encoder_layer_{i}") + x) * HALF
+    keys = linear(x, weights, "encoder_output")
+    values = (keys + of_source) * HALF
+    h = linear(of_target, weights, "decoder_input")
+    for i in range(2):
+        layer = f"decoder_layer_{i}"
+        y = gated(windows_of(h, 2, 0), weights, f"{layer}/convolution")
+        query = (linear(y, weights, f"{layer}/query") + of_target) * HALF
+        context = softmax(query @ keys.T) @ values * np.sqrt(len(source))
+        y = (y + linear(context, weights, f"{layer}/context")) * HALF
+        h = (y + h) * HALF
+    return linear(h, weights, "decoder_output") @ table.T
+
+
+def test_logits_are_those_of_the_equations() -> None:
+    model, weights = make("convolutional")
+    sources, targets = [4, 1, 6], [5, 3, 2]
+    source, target = source_ids(sources), target_ids(targets)
+    logits = to_numpy(model({"source_ids": source, "target_ids": target}))
+    for i, (s, t) in enumerate(zip(sources, targets, strict=True)):
+        expected = logits_of(source[i, :s], target[i, :t], weights)
+        np.testing.assert_allclose(logits[i, :t], expected, atol=2e-5)
+
+
+def test_the_encoder_gets_its_share_of_the_decoders_gradients() -> None:
+    model, _ = make("convolutional")
+    source = source_ids([4])
+
+    def gradient() -> Array:
+        with tf.GradientTape() as tape:
+            keys = model.encode(source).states[:, :, 0]
+            loss = tf.reduce_sum(keys)
+        weight = model.weights_by_path()["encoder_output/bias"]
+        return to_numpy(tape.gradient(loss, weight.value))
+
+    np.testing.assert_allclose(gradient(), len(source[0]) / 2, rtol=1e-5)  # of two attentions
+    model.decoder_layers.append(model.decoder_layers[0])
+    np.testing.assert_allclose(gradient(), len(source[0]) / 3, rtol=1e-5)

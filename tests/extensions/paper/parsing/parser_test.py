@@ -1,0 +1,178 @@
+"""The trees of a parser have exactly the words, for any model. Integration tests use exports."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.decoding import SearchInputs
+from keras_transformer.errors import InputError
+from keras_transformer.export import comparison
+from keras_transformer.inference import loading
+from keras_transformer.extensions.paper.parsing.constraint import TreeConstraint
+from keras_transformer.extensions.paper.parsing.parser import (ParserModel, load_parser, parse_lines, parser_signatures, remarks,)
+from keras_transformer.extensions.paper.parsing.symbols import (require_parser, symbol_model, word_boundaries,)
+from keras_transformer.extensions.paper.parsing.trees import (Does, parse_trees, restore, symbols_of,)
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import learn_vocabulary
+from tests.export.model_variants import make_run
+from tests.messages import mentions, tells
+from tests.extensions.paper.parsing.sentences import TREEBANK
+
+TREES = list(parse_trees(TREEBANK, "text"))
+SENTENCES = [
+    *(" ".join(tree.words) for tree in TREES),
+    "mice",  # one word
+    "a ( b ) c",
+    "mice " * 60,  # more than the limit of the model
+    "the \u200alab",
+    "\u200b",  # empty after the normalization of SentencePiece
+]
+
+
+def leaves(sentence: str) -> list[str]:
+    return [
+        word.replace("(", "-LRB-").replace(")", "-RRB-") for word in sentence.split(" ") if word
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    words = [" ".join(tree.words).encode() for tree in TREES]
+    tokenizer = Tokenizer(learn_vocabulary(words, 60), symbol_model(symbols_of(TREES)))
+    path = tmp_path_factory.mktemp("parser") / "run"
+    # Random weights, so that outputs differ from all treebanks.
+    return make_run(
+        path, tokenizer=tokenizer, model__tie_embeddings="target", decoding__beam_size=3,
+        decoding__max_extra_tokens=20,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(run: RunDirectory) -> ParserModel:
+    return load_parser(run.path, {"decoding.n_best": 2})
+
+
+def test_leaves_are_the_words(model: ParserModel) -> None:
+    results = parse_lines(model, [*SENTENCES, "", " "], tokens=True)
+    for sentence, result in zip(SENTENCES, results, strict=False):
+        (tree,) = parse_trees([result.tree], "tree")
+        assert list(tree.words) == leaves(sentence)
+    assert any(")))" in result.tree for result in results)  # not all are flat
+    assert [result.tree for result in results[-2:]] == ["", ""]
+    long = SENTENCES.index("mice " * 60)
+    assert [i for i, result in enumerate(results) if result.truncated] == [long]
+    told = remarks(results)
+    assert tells(told[0], f"line {long + 1}", "truncated")
+    empty = len(SENTENCES) + 1
+    assert tells(told[-1], f"line {empty + 1}", "empty")
+
+
+def test_trees_equal_the_results_of_the_search(model: ParserModel) -> None:
+    sentences = [" ".join(tree.words) for tree in TREES]
+    parsed = model.parse_tokens(tf.constant(sentences))
+    translator = model.owner.translator
+    source_ids, lengths = translator.source_ids(tf.constant(sentences))
+    max_lengths = translator.max_lengths(lengths)
+    kinds = (Does.OPEN, Does.CLOSE, Does.STAND)
+    tokenizer = translator.tokenizer
+    symbols = require_parser(tokenizer.vocabulary, "the model")
+    ids = ([i for i, symbol in enumerate(symbols) if Does.of(symbol) is kind] for kind in kinds)
+    found = translator.search_ids(
+        source_ids,
+        SearchInputs(max_lengths, constraint_inputs=tf.constant([len(t.words) for t in TREES])),
+        constraint=TreeConstraint(*ids, tokenizer.end_id, tokenizer.target_vocab_size),
+    )
+    np.testing.assert_allclose(parsed["scores"], found.scores, rtol=1e-6)
+    texts = translator.texts(found, tf.constant(sentences)).numpy()
+    for row, tree in enumerate(TREES):
+        for place in range(2):
+            written = texts[row, place].decode().split(" ")
+            assert [Does.of(symbol) for symbol in written].count(Does.STAND) == len(tree.words)
+            expected = str(restore(tree.words, written))
+            assert parsed["trees"][row, place].numpy().decode() == expected
+    assert found.finished.numpy().all()
+
+
+def test_as_many_words_have_tags_as_the_model_sees(model: ParserModel) -> None:
+    sentences = [*SENTENCES, "the\u00a0lab mice", "mice \u200b eat"]
+    vocabulary = model.owner.translator.tokenizer.vocabulary
+    begins, _ = word_boundaries(vocabulary) or ([], [])
+    limit = model.owner.translator.max_source_tokens
+    for sentence, result in zip(sentences, parse_lines(model, sentences, tokens=True), strict=True):
+        words = [word for word in sentence.split(" ") if word]
+        (ids,) = vocabulary.encode_source([sentence.encode()])
+        seen = len(words) if len(ids) > 1 else 0  # a zero-width space leaves nothing
+        if result.truncated:
+            seen = sum(begins[i] for i in ids[: limit - 1])
+        assert result.tree.count("(XX ") == len(words) - seen, sentence
+
+
+def test_text_is_split_into_words(model: ParserModel) -> None:
+    text, tokens = "The mice weren't fed.", "The mice were n't fed ."
+    assert parse_lines(model, [text]) == parse_lines(model, [tokens], tokens=True)
+
+
+def test_a_model_without_a_sensible_output_has_flat_trees(model: ParserModel) -> None:
+    transformer = model.owner.translator.transformer
+    known = [weight.numpy() for weight in transformer.weights]
+    try:
+        for weight in transformer.weights:
+            weight.assign(tf.fill(weight.shape, np.nan))
+        outputs = model.parse_tokens(tf.constant(["the mice", "mice", ""]))
+        (result,) = parse_lines(model, ["the mice"], tokens=True)
+    finally:
+        for weight, value in zip(transformer.weights, known, strict=True):
+            weight.assign(value)
+    assert outputs["trees"].numpy().tolist() == [
+        [b"(TOP (XX the) (XX mice))", b""], [b"(TOP (XX mice))", b""], [b"", b""]
+    ]  # fmt: skip
+    assert np.all(outputs["scores"].numpy()[:2] == -1e9)
+    assert tells(remarks([result])[0], "line 1", "flat tree", "logits")
+
+
+def test_ordinary_translators_are_refused_as_parsers(
+    run_directory: RunDirectory, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
+        load_parser(run_directory.path)
+    translator = loading.load_translator(run_directory)
+    assert parser_signatures(translator) is None
+    text = [tf.TensorSpec([None], tf.string, name="text")]
+    module = tf.Module()
+    other = {
+        "serving_default": tf.function(
+            lambda text: {"translations": tf.reshape(text, [-1, 1])}, text
+        ),
+        "lengths": tf.function(lambda text: {"used": tf.strings.length(text)}, text),
+    }
+    tf.saved_model.save(module, str(tmp_path / "1"), signatures=other)
+    with pytest.raises(InputError, match=mentions("/1", "parser", "signature")):
+        load_parser(tmp_path)
+
+
+def test_an_export_with_different_trees_is_an_error(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator, path = loading.load_translator(run), tmp_path / ".exporting"
+    path.mkdir()
+    found = translator.search(tf.constant(SENTENCES[:1]))
+    extra = parser_signatures(translator)
+    assert extra is not None and list(extra.functions) == ["parse", "parse_tokens"]
+    scores = extra.functions["parse_tokens"](tf.constant(SENTENCES[:1]))["scores"].numpy()
+
+    arrays = {f"{name}_0": getattr(found, name).numpy() for name in ("ids", "lengths", "scores")}
+    arrays |= {"tokens": np.zeros(0, np.int32), "token_counts": np.zeros(0, np.int64)}
+    names = ("serving_default", "translate", "translate_ids")
+    arrays |= {**dict.fromkeys(names, arrays["scores_0"]), "parse_tokens": scores}
+    process = contextlib.nullcontext(lambda: arrays)
+    monkeypatch.setattr(comparison, "_fresh_process", lambda *_: process)
+    comparison.compare(translator, path, SENTENCES[:1], extra)
+    arrays["parse_tokens"] = scores + 0.01
+    with pytest.raises(InputError, match=mentions("parse_tokens", "scores")):
+        comparison.compare(translator, path, SENTENCES[:1], extra)

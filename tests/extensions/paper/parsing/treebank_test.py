@@ -1,0 +1,147 @@
+"""Prepares treebanks: words and symbols become pairs, and files are selected by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_transformer.data.prepare import PreparedData, PrepareOptions
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.paper.parsing.symbols import symbols_by_id
+from keras_transformer.extensions.paper.parsing.treebank import (DEFAULTS, Treebank, find_files, prepare_trees,)
+from keras_transformer.extensions.paper.parsing.trees import linearize, restore
+from keras_transformer.text.vocabulary import Vocabulary
+from tests.messages import mentions
+from tests.extensions.paper.parsing.sentences import TREEBANK
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    folder = tmp_path / "penn"
+    folder.mkdir()
+    paths = [folder / f"{number}.tree" for number in (12, 3, 7)]
+    for number, path in enumerate(paths):
+        path.write_text("".join(f"{tree}\n" for tree in TREEBANK[number::3]), encoding="utf-8")
+    return paths
+
+
+def small(**changes: Any) -> PrepareOptions:
+    return dataclasses.replace(DEFAULTS, **{"vocab_size": 60, **changes})
+
+
+def test_files_follow_patterns_and_names(tmp_path: Path, files: list[Path]) -> None:
+    one, three, seven = files
+    pattern = str(tmp_path / "penn" / "*.tree")
+    assert find_files([pattern]) == [one, three, seven]  # sorted as text
+    assert find_files([str(three), pattern]) == [three, one, seven]
+    ids = tmp_path / "ids.txt"
+    ids.write_text("7\n12.tree\n\n")
+    assert find_files([pattern], ids) == [seven, one]
+
+
+def test_a_file_that_is_given_twice_is_read_once(
+    tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, three, seven = files
+    monkeypatch.chdir(tmp_path)
+    link = tmp_path / "link.tree"
+    link.symlink_to(three)
+    (tmp_path / "folder").symlink_to("penn")
+    for again in ("penn/3.tree", "penn/../penn/3.tree", "folder/*", "penn/*", str(link)):
+        found = find_files([str(three), again])
+        assert found[0] == three and len({path.resolve() for path in found}) == len(found)
+    ids = tmp_path / "ids.txt"
+    ids.write_text("link\n7\n3\n7.tree\n")
+    assert find_files(["link.tree", str(one.with_name("*")), "folder/*"], ids) == [
+        Path("link.tree"), seven
+    ]  # fmt: skip
+    report = prepare_trees([*files, link, one], tmp_path / "data", small(valid_pairs=2)).report
+    assert report["cleaning"]["train"]["read"] == len(TREEBANK)
+
+
+def test_ambiguous_and_missing_names_are_errors(tmp_path: Path, files: list[Path]) -> None:
+    pattern, ids = str(tmp_path / "penn" / "*.tree"), tmp_path / "ids.txt"
+    with pytest.raises(InputError, match=mentions("file", "none*")):
+        find_files([str(tmp_path / "none*")])
+    ids.write_text("12\n4\n")
+    with pytest.raises(InputError, match=mentions("ids.txt", "line 2", "0", "3", "4")):
+        find_files([pattern], ids)
+    files[0].with_name("12.mrg").write_text("(NN a)\n")
+    ids.write_text("12\n")
+    with pytest.raises(InputError, match=mentions("line 1", "2 of 4")):
+        find_files([str(tmp_path / "penn" / "*")], ids)
+    ids.write_text("\n")
+    with pytest.raises(InputError, match=mentions(ids, "files")):
+        find_files([pattern], ids)
+
+
+def test_pairs_are_words_and_symbols(files: list[Path]) -> None:
+    pairs = list(Treebank((files[0],)).pairs())
+    assert pairs[0] == (
+        b"The mice were n't fed .",
+        b"(S (NP DT NNS )NP (VP VBD RB (VP VBN )VP )VP . )S",
+    )
+    assert pairs[1][0] == b"Old mice -LRB- OM -RRB- eat slowly ."
+    (untagged, *_) = Treebank((files[0],), tags=False).pairs()
+    assert untagged[1] == b"(S (NP XX XX )NP (VP XX XX (VP XX )VP )VP XX )S"
+
+
+@pytest.mark.parametrize("tags", [False, True])
+def test_prepared_data_contains_the_trees(tmp_path: Path, files: list[Path], tags: bool) -> None:
+    def prepare() -> PreparedData:
+        return prepare_trees(
+            files[:2], tmp_path / "data", small(), valid_files=files[2:], tags=tags
+        )
+
+    prepared = prepare()
+    assert not prepared.reused
+    vocabulary = Vocabulary.load(tmp_path / "data")
+    symbols = symbols_by_id(vocabulary)
+    assert symbols is not None and not vocabulary.joint
+    for split, part in (("train", files[:2]), ("valid", files[2:])):
+        store = TokenStore(tmp_path / "data" / split)
+        known = list(Treebank(tuple(part)).trees())
+        assert len(store) == len(known) == prepared.report[split]["pairs"]
+        for pair, tree in enumerate(known):
+            ids = store.target_ids(np.array([pair]))
+            found = restore(tree.words, [symbols[i] for i in ids])
+            if split == "train":  # validation has symbols that training lacks
+                assert found.constituents == tree.constituents
+                assert found.tags == (tree.tags if tags else ("XX",) * len(tree.words))
+            assert store.source_text()[pair] == " ".join(tree.words)
+    assert prepare().reused
+
+
+def test_sentences_are_held_out(tmp_path: Path, files: list[Path]) -> None:
+    report = prepare_trees(files, tmp_path / "data", small(valid_pairs=2)).report
+    assert (report["held_out"], report["train"]["pairs"], report["valid"]["pairs"]) == (2, 4, 2)
+
+
+def test_sentences_that_are_too_long_are_counted(tmp_path: Path, files: list[Path]) -> None:
+    trees = [tree for path in files for tree in Treebank((path,)).trees()]
+    most = sorted(len(linearize(tree)) for tree in trees)[-1]  # the end token does not fit
+    files[0].with_name("more.tree").write_text("(S (NN a))\n")
+    more = [*files, files[0].with_name("more.tree")]
+    options = small(vocab_size=200, max_tokens=most)
+    report = prepare_trees(more[:3], tmp_path / "data", options, valid_files=more[3:]).report
+    dropped = report["cleaning"]["train"]["dropped"]
+    assert dropped == {"too_many_tokens": 6 - report["train"]["pairs"]}
+    assert report["cleaning"]["train"]["examples"]["too_many_tokens"]
+
+
+def test_validation_files_must_not_be_training_files(tmp_path: Path, files: list[Path]) -> None:
+    with pytest.raises(InputError, match=mentions("3.tree", "training", "validation")):
+        prepare_trees(files, tmp_path / "data", small(), valid_files=files[1:2])
+    assert not (tmp_path / "data").exists()
+
+
+def test_invalid_trees_are_reported_and_leave_nothing(tmp_path: Path, files: list[Path]) -> None:
+    files[1].write_text("(S (NN a))\n(S (NN b)\n")
+    with pytest.raises(InputError, match=mentions("3.tree", "line 2", "column 1", "tree")):
+        prepare_trees(files, tmp_path / "data", small())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["penn"]

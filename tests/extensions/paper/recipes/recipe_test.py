@@ -1,0 +1,273 @@
+"""recipe.json: its fields, its variants, and error messages."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any, get_args
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from keras_transformer.data.prepare import PrepareOptions
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.paper.recipes.recipe import Recipe, Synthetic
+from tests.messages import mentions
+from tests.extensions.paper.recipes.recipes import FIELDS, write_recipe
+
+ROOT = Path(__file__).resolve().parents[3]
+KINDS = get_args(Synthetic)
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    return Recipe.load(write_recipe(tmp_path_factory.mktemp("recipes")), "animals")
+
+
+def test_the_fingerprint_covers_the_fields_that_results_depend_on(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    def of(**changes: Any) -> str:
+        return Recipe.load(write_recipe(tmp_path, **changes), "animals").fingerprint
+
+    same = recipe.fingerprint
+    assert same == of(description="other words", published={}, variants={})
+    # A field with its default value equals a missing field, so that recipes can get new fields.
+    assert same == of(synthetic={}, held_out={})
+    assert len({same, of(average_last=[]), of(prepare={}), of(preset="small")}) == 4
+
+
+def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
+    smooth = recipe.with_variant("smooth")
+    assert smooth.config().training.label_smoothing == 0.3
+    assert smooth.prepare == {"vocab_size": 40, "max_bytes": 99}
+    assert smooth.config().training.max_steps == recipe.config().training.max_steps
+    assert (smooth.tests, smooth.published) == (recipe.tests, recipe.published)
+    assert (smooth.name, smooth.variant) == ("animals", "smooth")
+    assert smooth.fingerprint != recipe.fingerprint
+    variants = {kind: {"synthetic": {kind: {"recipe": "x"}}} for kind in KINDS}
+    both = dataclasses.replace(recipe, variants=variants).with_variant(
+        "back_translation+distillation"
+    )
+    assert both.synthetic == {kind: {"recipe": "x"} for kind in KINDS}
+    both = recipe.with_variant("rehearsal+smooth")
+    assert both.variant == "rehearsal+smooth"
+    assert both.config().training.label_smoothing == 0.3
+    assert both.train == recipe.with_variant("rehearsal").train
+    with pytest.raises(InputError, match=mentions("variant", "rough", "rehearsal", "smooth")):
+        recipe.with_variant("rough")
+    with pytest.raises(InputError, match=mentions("smooth+smooth", "smooth", "twice")):
+        recipe.with_variant("smooth+smooth")
+    with pytest.raises(InputError, match=mentions("variant", "smooth")):
+        smooth.with_variant("smooth")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 3}, mentions("fields", "description", "evaluate", "prepare", "preset")),
+        ({"train": ["a", "b"]}, mentions("train", "['a', 'b']")),
+        ({"valid": {"source": "a"}}, mentions("valid", "{'source': 'a'}")),
+        ({"valid": {"held_out": "v"}}, mentions("valid", "v", "held_out")),
+        (
+            {"valid": {"sacrebleu": "wmt13", "language_pair": "en-de"}},
+            mentions("valid", "sacreBLEU"),
+        ),
+        ({"held_out": {"t": 2}, "train": {"held_out": "t"}}, mentions("train", "held out")),
+        ({"held_out": {"t": 0}}, mentions("held_out", "0", "t", "1")),
+        ({"tests": {"x": {}}}, mentions("x", "{}")),
+        ({"prepare": {"vocab": 40}}, mentions("prepare", "vocab", "vocab_size")),
+        ({"prepare": {"vocab_size": "40"}}, mentions("prepare.vocab_size", "40")),
+        (
+            {"prepare": {"drop_identical": "no"}},
+            mentions("prepare.drop_identical", "no", "true", "false"),
+        ),
+        ({"prepare": {"max_length_ratio": math.nan}}, mentions("max_length_ratio", "nan")),
+        ({"prepare": {"check_languages": "en"}}, mentions("check_languages", "en")),
+        ({"prepare": {"model_type": "word"}}, mentions("model_type", "word", "unigram", "bpe")),
+        ({"prepare": {"max_tokens": 1}}, mentions("max_tokens", "1")),
+        ({"preset": "huge"}, mentions("huge", "preset")),
+        ({"settings": {"training.steps": 3}}, mentions("training.steps", "setting")),
+        ({"settings": [1]}, mentions("settings", "[1]")),
+        ({"settings": {"training.learning_rate": True}}, mentions("learning_rate", "True")),
+        (
+            {"synthetic": {"translation": {"recipe": "a"}}},
+            mentions("synthetic", "translation"),
+        ),
+        (
+            {"synthetic": {"distillation": {}}},
+            mentions("{}", "recipe"),
+        ),
+        (
+            {"synthetic": {"distillation": {"recipe": "a", "seeds": [1, 1]}}},
+            mentions("synthetic", "seeds", "[1, 1]", "distillation"),
+        ),
+        ({"synthetic": {"distillation": {"recipe": "a", "seeds": []}}}, mentions("seeds", "[]")),
+        ({"average_last": [1]}, mentions("average_last", "1", "2")),
+        ({"average_last": ["5"]}, mentions("average_last[0]", "5")),
+        ({"length_penalties": [-1]}, mentions("length_penalty", "-1.0")),
+        ({"held_out": {"train": 2}}, mentions("held_out", "train")),
+        ({"held_out": {"../a": 2}}, mentions("held_out", "../a")),
+        ({"tests": {"valid": FIELDS["valid"]}}, mentions("test", "valid")),
+        (
+            {"published": {"animals": {"source": "x"}}},
+            mentions("bleu", "source"),
+        ),
+        (
+            {"published": {"test_2018": {"bleu": 1, "source": ""}}},
+            mentions("published", "test_2018", "animals"),
+        ),
+        ({"evaluate": {"tokenize": "14a"}}, mentions("14a", "tokenizer")),
+        ({"evaluate": {"case": "lc"}}, mentions("evaluate", "{'case': 'lc'}")),
+        ({"evaluate": {"lowercase": "false"}}, mentions("lowercase", "false", "true")),
+        ({"variants": {"x": {"preset": "huge"}}}, mentions("variant x", "huge", "preset")),
+        ({"variants": {"x": {"recipes_dir": "y"}}}, mentions("variant x", "recipe")),
+        (
+            {"variants": {"x": {"prepare": {"max_tokens": "9"}}}},
+            mentions("variant x", "prepare.max_tokens", "9"),
+        ),
+        ({"variants": {"x+y": {}}}, mentions("variant", "x+y")),
+        ({"tests": {"../x": FIELDS["valid"]}}, mentions("test", "../x")),
+        ({"tests": {"x" * 101: FIELDS["valid"]}}, mentions("test", "x" * 101)),
+        ({"variants": {"x": {"steps": 3}}}, mentions("fields", "recipe")),
+        (
+            {"variants": {"x": {"variants": {}}}},
+            mentions("variant x", "variants"),
+        ),
+        ({"variants": {"x": []}}, mentions("variants.x", "[]")),
+        ({"variants": {"x": {"settings": 3}}}, mentions("variants.x.settings", "3")),
+    ],
+)
+def test_a_wrong_recipe_names_its_file(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    write_recipe(tmp_path, **changes)
+    with pytest.raises(InputError, match=message) as error:
+        Recipe.load(tmp_path, "animals")
+    assert str(error.value).startswith(str(tmp_path / "animals" / "recipe.json"))
+    assert "\n" not in str(error.value)
+
+
+def places(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Yields the path of keys of each part of a JSON value."""
+    found = [before] if before else []
+    if isinstance(value, (dict, list)):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            found += places(each, (*before, key))
+    return found
+
+
+EVERYTHING: dict[str, Any] = {
+    **FIELDS,
+    "prepare": {"vocab_size": 40, "check_languages": ["en", "de"], "drop_identical": True},
+    "held_out": {"more": 3},
+    "synthetic": {"distillation": {"recipe": "plants", "variant": "x", "seeds": [1, 2]}},
+}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@hypothesis.given(place=st.sampled_from(places(EVERYTHING)), value=JSON)
+@hypothesis.example(place=("settings", "training.warmup_steps"), value=0)
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+def test_any_value_in_any_place_is_read_or_refused(
+    tmp_path: Path, place: tuple[Any, ...], value: Any
+) -> None:
+    fields = copy.deepcopy(EVERYTHING)
+    inner: Any = fields
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    write_recipe(tmp_path, **fields)
+    try:
+        loaded = Recipe.load(tmp_path, "animals")
+    except InputError as error:
+        assert str(error).startswith(str(tmp_path / "animals" / "recipe.json"))
+        assert len(str(error).removeprefix(str(tmp_path)).split()) > 3
+    else:
+        found: Any = getattr(loaded, place[0])
+        for key in place[1:]:
+            found = found[key]
+        assert found == value or math.isnan(value)
+
+
+def test_missing_and_unreadable_recipes(tmp_path: Path) -> None:
+    write_recipe(tmp_path, "plants")
+    write_recipe(tmp_path)
+    with pytest.raises(InputError, match=mentions("recipe", "stones", "animals", "plants")):
+        Recipe.load(tmp_path, "stones")
+    for name in ("./animals", "", "x" * 300):  # a single name is accepted, too
+        with pytest.raises(InputError, match=mentions("recipe", f"'{name}'", "animals")):
+            Recipe.load(tmp_path, name)
+    assert Recipe.load(tmp_path, "plants/").name == "plants"
+    for text in (b'{"description": ', b"\xff", b"[]", b"null"):
+        (tmp_path / "animals" / "recipe.json").write_bytes(text)
+        with pytest.raises(InputError, match=r"animals/recipe\.json.*(JSON|fields)"):
+            Recipe.load(tmp_path, "animals")
+    twice = '{"preset": "tiny", "preset": "big"}'
+    for text, message in (
+        (twice, mentions("preset", "twice")),
+        ('{"a": ' + "[" * 100_000, mentions("recipe.json", "nested", "deep")),
+        *(
+            (
+                json.dumps({**FIELDS, "settings": {"model.d_model": 0}}).replace(
+                    '"model.d_model": 0', '"model.d_model": ' + "[" * depth + "]" * depth
+                ),
+                r"recipe\.json.*(model\.d_model|nested)",
+            )
+            for depth in range(900, 1000)
+        ),
+    ):
+        (tmp_path / "animals" / "recipe.json").write_text(text)
+        with pytest.raises(InputError, match=message):
+            Recipe.load(tmp_path, "animals")
+    (tmp_path / "stones" / "recipe.json").mkdir(parents=True)
+    with pytest.raises(InputError, match=mentions("recipe", "stones", "animals", "plants")):
+        Recipe.load(tmp_path, "stones")
+    fields = {name: value for name, value in FIELDS.items() if name != "preset"}
+    (tmp_path / "animals" / "recipe.json").write_text(json.dumps(fields))
+    with pytest.raises(InputError, match=mentions("fields", "recipe")):
+        Recipe.load(tmp_path, "animals")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.parent.name for path in (ROOT / "recipes").glob("*/recipe.json"))
+)
+def test_recipes_of_the_project_fit_the_code(name: str) -> None:
+    recipe = Recipe.load(ROOT / "recipes", name)
+    config = recipe.config().training
+    assert config.max_steps >= max(recipe.average_last) * config.checkpoint_steps
+    for each in (recipe, *map(recipe.with_variant, recipe.variants)):
+        config = each.config().training
+        assert config.keep_checkpoints >= max(each.average_last)
+        # Otherwise the last two checkpoints of an average would be nearly equal.
+        last_interval = (config.max_steps - 1) % config.checkpoint_steps + 1
+        assert last_interval >= config.checkpoint_steps / 2, each.variant
+        options = PrepareOptions(**each.prepare)
+        assert options.vocab_size > 0
+        assert options.drop_repetitive or not each.synthetic, each.variant
+        for kind in each.synthetic:
+            train = each.generator(kind).recipe.train
+            if kind == "back_translation":
+                train = {"source": train["target"], "target": train["source"]}
+            assert train == each.train, each.variant
+    readme = (ROOT / "recipes" / name / "README.md").read_text()
+    assert f"--recipe={name}" in readme
+
+
+def test_the_multi30k_recipes_share_model_and_training() -> None:
+    """The pages state that models and training equal multi30k_en_de."""
+    own = {"training.max_steps", "training.bleu_steps"}
+    names = [path.name for path in (ROOT / "recipes").glob("multi30k_*")]
+    assert len(names) == 6
+    recipes = [Recipe.load(ROOT / "recipes", name) for name in names]
+    common = [{k: v for k, v in each.settings.items() if k not in own} for each in recipes]
+    assert all(settings == common[0] for settings in common)
+    assert len({(each.preset, tuple(each.length_penalties)) for each in recipes}) == 1

@@ -1,0 +1,113 @@
+"""A model that reverses text, with the same kinds of signatures as an export.
+
+The tests of clients can also use TF Serving:
+
+    python -m tests.extensions.serving.reversing_model build/reversing
+    docker run -p 8500:8500 -p 8501:8501 -v $PWD/build/reversing:/models/reversing \
+        -e MODEL_NAME=reversing tensorflow/serving
+    KERAS_TRANSFORMER_TF_SERVING=localhost:8501,localhost:8500 bin/test tests/extensions/serving
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import tensorflow as tf
+from tensorflow_serving.apis import prediction_log_pb2
+
+NAME = "reversing"
+_TEXT = tf.TensorSpec([None], tf.string, "text")
+
+
+class Reversing(tf.Module):
+    """Signatures by the names of its methods."""
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def serving_default(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns two translations, but one for empty text."""
+        points = tf.strings.unicode_decode(text, "UTF-8")
+        reversed_text = tf.strings.unicode_encode(points[:, ::-1], "UTF-8")
+        second = tf.where(text == "", -1e9, -2.5)
+        scores = tf.stack([tf.fill(tf.shape(text), -0.1), second], axis=1)
+        return {"translations": tf.stack([reversed_text, text], axis=1), "scores": scores}
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def size(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """One output."""
+        return {"bytes": tf.strings.length(text)}
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 3], tf.float32, "values"),
+            tf.TensorSpec([None], tf.int64, "number"),
+            tf.TensorSpec([None], tf.bool, "flag"),
+            tf.TensorSpec([None], tf.string, "raw"),
+        ],
+        autograph=False,
+    )
+    def kinds(
+        self, values: tf.Tensor, number: tf.Tensor, flag: tf.Tensor, raw: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Inputs of other dtypes, and the same as outputs."""
+        return {
+            "values": tf.identity(values),
+            "number": tf.identity(number),
+            "flag": tf.identity(flag),
+            "raw_bytes": tf.identity(raw),
+        }
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, None], tf.int32, "ids"),
+            tf.TensorSpec([None], tf.int32, "lengths"),
+        ],
+        autograph=False,
+    )
+    def join(self, ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Rows of numbers, with padding."""
+        pieces = tf.where(tf.sequence_mask(lengths, tf.shape(ids)[1]), tf.as_string(ids), "")
+        return {"text": tf.strings.reduce_join(pieces, axis=1, separator=" "), "ids": ids + 0}
+
+    @tf.function(
+        input_signature=[
+            _TEXT,
+            tf.TensorSpec([None], tf.int32, "max_length"),
+            tf.TensorSpec([None], tf.float32, "length_penalty"),
+            tf.TensorSpec([None], tf.string, "prefix"),
+        ],
+        autograph=False,
+    )
+    def translate(
+        self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor, prefix: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Returns the inputs of each row, joined."""
+        options = [tf.as_string(max_length), tf.as_string(length_penalty), prefix]
+        return {"joined": tf.strings.join([text, *options], separator="|")}
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def no_poison(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """A single invalid row makes the whole batch fail."""
+        check = tf.debugging.Assert(tf.reduce_all(text != "poison"), ["there is poison"])
+        with tf.control_dependencies([check]):
+            return {"bytes": tf.strings.length(text)}
+
+
+def write_version(path: Path, warm_up: str = "warm") -> Path:
+    """Writes the model as a version; `warm_up` is the text of its warm-up request."""
+    model = Reversing()
+    names = ("serving_default", "size", "kinds", "join", "translate", "no_poison")
+    tf.saved_model.save(model, str(path), signatures={name: getattr(model, name) for name in names})
+    log = prediction_log_pb2.PredictionLog()
+    request = log.predict_log.request
+    request.model_spec.name, request.model_spec.signature_name = NAME, "no_poison"
+    request.inputs["text"].CopyFrom(tf.make_tensor_proto([warm_up]))
+    (path / "assets.extra").mkdir()
+    requests = path / "assets.extra" / "tf_serving_warmup_requests"
+    with tf.io.TFRecordWriter(str(requests)) as writer:
+        writer.write(log.SerializeToString())
+    return path
+
+
+if __name__ == "__main__":
+    write_version(Path(sys.argv[1]) / "1")

@@ -1,0 +1,99 @@
+"""A server that runs in a thread of the test's process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import httpx
+
+from keras_transformer.extensions.serving.server.models import Version
+from keras_transformer.extensions.serving.server.server import serve
+from keras_transformer.extensions.serving.server.state import Server, Settings
+
+SECONDS = 60.0  # after which a test stops waiting
+
+
+class Running:
+    """Where it listens."""
+
+    def __init__(self, server: Server, rest_port: int, grpc_port: int):
+        self.server = server
+        self.rest = f"127.0.0.1:{rest_port}"
+        self.grpc = f"127.0.0.1:{grpc_port}"
+        self.http = httpx.Client(base_url=f"http://{self.rest}", timeout=SECONDS)
+        self.model = f"/v1/models/{server.model.name}"
+
+    def predict(self, body: Any, version: str = "") -> httpx.Response:
+        """Posts JSON, or bytes as they are."""
+        how = {"content": body} if isinstance(body, bytes) else {"json": body}
+        return self.http.post(f"{self.model}{version}:predict", **how)
+
+    def metric(self, name: str) -> float:
+        """Returns the sum of the values of a metric."""
+        text = self.http.get("/monitoring/prometheus/metrics").text
+        return sum(float(each) for each in re.findall(rf"(?m)^{name}(?:{{.*}})? (\S+)$", text))
+
+
+@contextlib.contextmanager
+def running_server(model_dir: Path, **settings: Any) -> Iterator[Running]:
+    """Serves a directory at free ports. The settings are arguments of `Settings`."""
+    options = {"rest_port": 0, "grpc_port": 0, "poll_seconds": 0.02, **settings}
+    began: list[Running] = []
+    ready = threading.Event()
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+
+    def started(*where: Any) -> None:
+        began.append(Running(*where))
+        ready.set()
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(serve(Settings(model_dir, **options), stop, started))
+        finally:
+            ready.set()
+            loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    ready.wait(SECONDS)
+    try:
+        yield began[0]
+    finally:
+        if began:
+            began[0].http.close()
+            loop.call_soon_threadsafe(stop.set)
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def model_held() -> Iterator[None]:
+    """Lets batches start, but not finish before the block ends."""
+    gate = threading.Event()
+    run = Version.run
+
+    def held(*arguments: Any) -> Any:
+        gate.wait(SECONDS)
+        return run(*arguments)
+
+    with mock.patch.object(Version, "run", held):
+        try:
+            yield
+        finally:
+            gate.set()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Waits for another thread."""
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it has not come about"
+        time.sleep(0.005)

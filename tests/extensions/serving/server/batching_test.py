@@ -1,0 +1,210 @@
+"""Requests are merged, split, rejected and cancelled, without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import grpc
+import numpy as np
+import pytest
+
+from keras_transformer.extensions.serving.server.batching import (Arrays, Batcher, RequestError,)
+from tests.messages import mentions
+
+
+class Doubling:
+    """A call that waits for `gate`, doubles its inputs, and fails for -1."""
+
+    max_rows: int | None = None
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        assert self.gate.wait(60)
+        if -1 in inputs["x"]:
+            raise ValueError("-1 is not doubled")
+        return {name: array * 2 for name, array in inputs.items()}
+
+
+class Fixture:
+    """A batcher with one thread by default, and the rows of its batches so far."""
+
+    def __init__(self, **settings: float) -> None:
+        options = {"max_batch_size": 8, "batch_timeout": 0.0, "max_queue": 20, **settings}
+        options.setdefault("num_threads", 1)
+        self.rows: list[int] = []
+        self.batcher = Batcher(observe=self.rows.append, **options)  # type: ignore[arg-type]
+        self.call = Doubling()
+
+    def run(self, *values: float) -> asyncio.Task[Arrays]:
+        return asyncio.ensure_future(self.batcher.run(self.call, {"x": np.array(values)}))
+
+    async def held(self, *requests: asyncio.Task[Arrays]) -> None:
+        """Waits until requests stand in the queue."""
+        for _ in requests:
+            await asyncio.sleep(0)
+
+
+def in_loop(test: Callable[[Fixture], Awaitable[None]], **settings: float) -> Fixture:
+    async def main() -> Fixture:
+        fixture = Fixture(**settings)
+        await test(fixture)
+        assert fixture.batcher.waiting_rows == 0
+        fixture.batcher.close()
+        return fixture
+
+    return asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_requests_during_a_batch_form_the_next_batch() -> None:
+    async def test(f: Fixture) -> None:
+        f.call.gate.clear()
+        requests = [f.run(i, i + 0.5) for i in range(4)]
+        await f.held(*requests)
+        assert f.batcher.waiting_rows == 6
+        f.call.gate.set()
+        answers = await asyncio.gather(*requests)
+        assert [a["x"].tolist() for a in answers] == [[2 * i, 2 * i + 1] for i in range(4)]
+
+    assert in_loop(test).rows == [2, 6]
+
+
+def test_batches_are_full_before_their_time() -> None:
+    async def test(f: Fixture) -> None:
+        await asyncio.gather(*[f.run(i) for i in range(16)])
+
+    assert in_loop(test, batch_timeout=3600.0).rows == [8, 8]
+
+
+def test_idle_threads_share_waiting_requests() -> None:
+    async def test(f: Fixture) -> None:
+        await asyncio.gather(*[f.run(i) for i in range(6)])
+
+    assert in_loop(test, num_threads=2, batch_timeout=0.1).rows == [3, 3]
+
+
+def test_rows_of_similar_lengths_go_together() -> None:
+    async def test(f: Fixture) -> None:
+        f.call.gate.clear()
+        widths = [40, 900, 50, 800, 40, 30, 900, 1]
+        requests = [
+            asyncio.ensure_future(f.batcher.run(f.call, {"x": np.full((1, width), 7)}))
+            for width in [40, *widths]
+        ]
+        await f.held(*requests)
+        f.call.gate.set()
+        _, *answers = await asyncio.gather(*requests)
+        # The oldest is 40, then 900, then 1. The widest row sets the width of a batch. Rows of
+        # similar length go with the oldest, and much shorter rows wait.
+        assert [a["x"].shape[1] for a in answers] == [50, 900, 50, 900, 50, 50, 900, 1]
+
+    assert in_loop(test, max_batch_size=20).rows == [1, 4, 3, 1]
+
+
+def test_a_full_batch_does_not_wait_behind_another_call() -> None:
+    async def test(f: Fixture) -> None:
+        first = asyncio.ensure_future(f.run(1))
+        await asyncio.sleep(0)
+        rows = {"x": np.zeros((4, 1))}
+        await asyncio.wait_for(f.batcher.run(Doubling(), rows), 5)
+        assert f.rows == [4] and not first.done()
+        first.cancel()
+
+    in_loop(test, max_batch_size=4, batch_timeout=60)
+
+
+def test_a_large_request_is_split_and_joined() -> None:
+    async def test(f: Fixture) -> None:
+        answer = await f.run(*range(19))
+        assert answer["x"].tolist() == list(range(0, 38, 2))
+
+    assert in_loop(test).rows == [8, 8, 3]
+
+
+def test_inner_dimensions_are_padded() -> None:
+    async def test(f: Fixture) -> None:
+        f.call.gate.clear()
+        first = f.run(0)
+        wide, narrow = (
+            asyncio.ensure_future(f.batcher.run(f.call, {"x": np.full((1, size), 7)}))
+            for size in (3, 1)
+        )
+        await f.held(first, wide, narrow)
+        f.call.gate.set()
+        assert (await wide)["x"].tolist() == [[14, 14, 14]]
+        assert (await narrow)["x"].tolist() == [[14, 0, 0]]
+        await first
+
+    assert in_loop(test).rows == [1, 2]
+
+
+def test_different_calls_are_not_merged() -> None:
+    async def test(f: Fixture) -> None:
+        f.call.gate.clear()
+        other = Doubling()
+        requests = [f.run(1), f.run(2), f.run(3)]
+        requests.insert(2, asyncio.ensure_future(f.batcher.run(other, {"x": np.array([5])})))
+        await f.held(*requests)
+        f.call.gate.set()
+        answers = await asyncio.gather(*requests)
+        assert [a["x"].tolist() for a in answers] == [[2], [4], [10], [6]]
+
+    assert in_loop(test).rows == [1, 2, 1]
+
+
+def test_a_failing_request_does_not_affect_others() -> None:
+    async def test(f: Fixture) -> None:
+        f.call.gate.clear()
+        requests = [f.run(0), f.run(1), f.run(-1), f.run(2)]
+        await f.held(*requests)
+        f.call.gate.set()
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        texts = [str(a) if isinstance(a, ValueError) else a["x"].tolist() for a in answers]  # type: ignore[index]
+        assert texts == [[0], [2], "-1 is not doubled", [4]]
+
+    assert in_loop(test).rows == [1, 3, 1, 1, 1]
+
+
+def test_a_full_queue_refuses_at_once_and_recovers() -> None:
+    async def test(f: Fixture) -> None:
+        f.call.gate.clear()
+        requests = [f.run(0), f.run(*range(20))]
+        await f.held(*requests)
+        with pytest.raises(RequestError, match=mentions("20 of 20 rows", "1")) as no:
+            await f.run(1)
+        assert no.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        f.call.gate.set()
+        await asyncio.gather(*requests)
+        assert (await f.run(4))["x"].tolist() == [8]
+
+    assert in_loop(test).rows == [1, 8, 8, 4, 1]
+
+
+@pytest.mark.parametrize("rows", [0, 21])
+def test_requests_that_never_fit_are_invalid(rows: int) -> None:
+    async def test(f: Fixture) -> None:
+        with pytest.raises(RequestError, match=mentions(rows, "rows", "1", "20")) as no:
+            await f.run(*range(rows))
+        assert no.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+    assert in_loop(test).rows == []
+
+
+def test_cancelled_requests_are_not_run() -> None:
+    async def test(f: Fixture) -> None:
+        f.call.gate.clear()
+        running, cancelled, kept = f.run(0), f.run(*range(12)), f.run(3)
+        await f.held(running, cancelled, kept)
+        cancelled.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert f.batcher.waiting_rows == 1
+        f.call.gate.set()
+        assert (await kept)["x"].tolist() == [6]
+        await running
+
+    assert in_loop(test).rows == [1, 1]

@@ -1,0 +1,379 @@
+"""The REST API has the formats, status codes and messages of TF Serving."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import httpx
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.serving.server import models
+from keras_transformer.extensions.serving.server.models import Version
+from keras_transformer.extensions.serving.server.state import Settings
+from tests.messages import mentions, tells
+from tests.extensions.serving.running_server import Running, model_held, running_server, wait_until
+
+PREDICT = {"instances": ["abc"]}
+
+
+def told(answer: httpx.Response) -> str:
+    """Returns the error, which is the only field of the answer."""
+    (error,) = answer.json().values()
+    assert list(answer.json()) == ["error"]
+    return str(error)
+
+
+def test_row_and_column_format(running: Running) -> None:
+    answer = running.predict({"instances": [{"text": "abc"}, {"text": "für"}]})
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == {
+        "predictions": [
+            {"scores": [-0.1, -2.5], "translations": ["cba", "abc"]},
+            {"scores": [-0.1, -2.5], "translations": ["rüf", "für"]},
+        ]
+    }
+    assert running.predict({"inputs": ["abc"]}, "/versions/1").json() == {
+        "outputs": {"scores": [[-0.1, -2.5]], "translations": [["cba", "abc"]]}
+    }
+    one = {"signature_name": "size", "instances": [{"b64": "/w=="}, "für"]}
+    assert running.predict(one).json() == {"predictions": [1, 4]}
+    assert running.predict({"signature_name": "size", "inputs": {"text": ["a"]}}).json() == {
+        "outputs": [1]
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"instances": [{"text": "abc"}, {"text": "de", "max_length": 7, "prefix": "x"}]},
+        {
+            "instances": [
+                {"text": "abc", "beam_size": None, "max_length": None, "length_penalty": None},
+                {"text": "de", "max_length": 7, "prefix": "x", "beam_size": None},
+            ]
+        },
+        {"inputs": {"text": ["abc", "de"], "max_length": [None, 7], "prefix": ["", "x"]}},
+        {
+            "inputs": {
+                "text": ["abc", "de"],
+                "max_length": [0, 7],
+                "length_penalty": None,
+                "prefix": [None, "x"],
+                "beam_size": None,
+            }
+        },
+    ],
+)
+def test_null_and_omitted_options_of_translate_mean_as_exported(
+    running: Running, body: dict[str, Any]
+) -> None:
+    answer = running.predict({"signature_name": "translate", **body}).json()
+    (rows,) = answer.values()
+    assert rows == ["abc|0|nan|", "de|7|nan|x"]
+
+
+def test_plain_texts_are_translated_as_exported(running: Running) -> None:
+    for form in ("instances", "inputs"):
+        answer = running.predict({"signature_name": "translate", form: ["abc"]}).json()
+        assert list(answer.values()) == [["abc|0|nan|"]]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"max_length": [1]},
+        {"text": None},
+        {"text": ["a"], "beam_size": [4]},
+        {"text": ["a"], "x": 0},
+    ],
+)
+def test_null_neither_replaces_a_text_nor_hides_an_unknown_option(
+    running: Running, inputs: dict[str, Any]
+) -> None:
+    answer = running.predict({"signature_name": "translate", "inputs": inputs})
+    assert answer.status_code == 400 and "The inputs are" in told(answer)
+    for row in ({"text": None}, {"max_length": 1}, {"text": "a", "beam_size": 4}):
+        rows = {"signature_name": "translate", "instances": [row]}
+        assert running.predict(rows).status_code == 400
+
+
+def test_cors_is_off_by_default(running: Running) -> None:
+    answer = running.http.get("/healthz", headers={"Origin": "https://a.example"})
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+    preflight = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    assert not running.http.options(f"{running.model}:predict", headers=preflight).is_success
+
+
+def test_cors_allows_only_the_named_origins(reversing_version: Path) -> None:
+    origins = ("https://a.example", "http://localhost:3000")
+    with running_server(reversing_version.parent, cors_origins=origins) as server:
+        path = f"{server.model}:predict"
+        for origin, allowed in ((origins[1], True), ("https://b.example", False)):
+            headers = {"Origin": origin}
+            preflight = server.http.options(
+                path,
+                headers={
+                    **headers,
+                    "Access-Control-Request-Method": "POST",
+                    "Access-Control-Request-Headers": "content-type",
+                },
+            )
+            assert preflight.is_success == allowed
+            answers = [server.http.post(path, json=body, headers=headers) for body in (PREDICT, {})]
+            assert [answer.status_code for answer in answers] == [200, 400]
+            for answer in (preflight, *answers):
+                told_origin = answer.headers.get("access-control-allow-origin")
+                assert told_origin == (origin if allowed else None)
+
+
+@pytest.mark.parametrize("origin", ["a.example", "https://a.example/", "https://*.example", ""])
+def test_an_invalid_origin_is_refused(origin: str) -> None:
+    with pytest.raises(InputError, match="cors_origins"):
+        Settings(Path("export"), cors_origins=(origin,))
+
+
+def test_every_dtype_survives_a_round_trip(running: Running) -> None:
+    row = {"values": [0.1, 1e30, float("-inf")], "number": -(2**63), "flag": True, "raw": "ä"}
+    body = json.dumps({"signature_name": "kinds", "instances": [row]}).encode()
+    expected = {**row, "raw_bytes": {"b64": "w6Q="}}
+    del expected["raw"]
+    assert running.predict(body).json() == {"predictions": [expected]}
+
+
+def test_status_and_metadata(running: Running) -> None:
+    available = {"version": "1", "state": "AVAILABLE"}
+    status = {**available, "status": {"error_code": "OK", "error_message": ""}}
+    for path in (running.model, f"{running.model}/versions/1"):
+        assert running.http.get(path).json() == {"model_version_status": [status]}
+    metadata = running.http.get(f"{running.model}/metadata").json()
+    assert metadata["model_spec"] == {"name": "reversing", "signature_name": "", "version": "1"}
+    signature = metadata["metadata"]["signature_def"]["signature_def"]["join"]
+    assert signature["method_name"] == "tensorflow/serving/predict"
+    ids = signature["inputs"]["ids"]
+    sizes = [{"size": "-1", "name": ""}, {"size": "-1", "name": ""}]
+    assert ids["dtype"] == "DT_INT32"
+    assert ids["tensor_shape"] == {"dim": sizes, "unknown_rank": False}
+
+
+def test_an_answer_that_would_be_too_large_is_refused(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A row of serving_default has two texts, whose pointers count, and two float32.
+    monkeypatch.setattr(models, "_MAX_ANSWER_BYTES", 3 * (2 * 8 + 2 * 4) + 1)
+    assert running.predict({"instances": ["a"] * 3}).status_code == 200
+    answer = running.predict({"instances": ["a"] * 4})
+    assert answer.status_code == 400
+    assert tells(told(answer), "4 rows", "96 bytes", "3", "serving_default")
+    # A single row is always answered. Unknown sizes count as 1: `join` has 8 and 4 bytes.
+    monkeypatch.setattr(models, "_MAX_ANSWER_BYTES", 1)
+    assert running.predict({"instances": ["a"]}).status_code == 200
+    joined = {"signature_name": "join", "inputs": {"ids": [[1, 2]], "lengths": [2]}}
+    assert running.predict(joined).json() == {"outputs": {"text": ["1 2"], "ids": [[1, 2]]}}
+
+
+def test_health_and_metrics(running: Running) -> None:
+    assert running.http.get("/healthz").json() == {"status": "serving", "model": "reversing"}
+    before = running.metric("serving_requests_total"), running.metric("serving_batch_rows_sum")
+    running.predict({"instances": ["a", "b"]})
+    running.predict({"instances": []})
+    assert running.metric("serving_requests_total") == before[0] + 2
+    assert running.metric("serving_batch_rows_sum") == before[1] + 2
+    assert running.metric("serving_request_seconds_count") == before[0] + 2
+    assert running.metric("serving_waiting_rows") == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "sentence"),
+    [
+        (b'{"instances": ["a"', 400, "JSON Parse error: Expecting"),
+        (b"", 400, "JSON Parse error: Expecting value"),
+        ({"instances": [5]}, 400, mentions("text[0]", "5", "string")),
+        ({"instances": [["a"]]}, 400, mentions("text", "[1, 1]", "(None,)")),
+        ({"inputs": {}}, 400, mentions("inputs", "none", "text")),
+        ({"inputs": {"text": ["a"], "x": ["b"]}}, 400, mentions("inputs", "text, x", "text")),
+        ({"inputs": []}, 400, mentions("0 rows", "1", "100")),
+        ({"instances": ["a"] * 10_000}, 400, mentions("10,000 rows", "1", "100")),
+        ({"signature_name": "no", **PREDICT}, 400, 'Serving signature key "no" not found'),
+        ({"signature_name": "__saved_model_init_op", "inputs": {}}, 400, "Serving signature key"),
+        (
+            {"signature_name": "join", "inputs": {"ids": [[1], [2]], "lengths": [1]}},
+            400, mentions("2 of ids", "1 of lengths", "rows"),
+        ),
+        ({"signature_name": "no_poison", "instances": ["poison"]}, 400, r"assertion failed: \["),
+        (b'{"signature_name": "\\ud800", "inputs": []}', 400, mentions("signature", r'"\ud800"')),
+        (b'{"inputs": {"\\udc80": ["a"]}}', 400, mentions("inputs", r"\udc80", "text")),
+    ],
+)  # fmt: skip
+def test_invalid_input_gives_a_one_line_error(
+    running: Running, body: Any, status: int, sentence: str
+) -> None:
+    answer = running.predict(body)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+    assert re.search(sentence, answer.json()["error"])
+    assert running.predict(PREDICT).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "sentence"),
+    [
+        ("POST", "/v1/models/other:predict", 404, mentions("Servable not found", "Latest(other)")),
+        ("POST", "/v1/models/reversing/versions/7:predict", 404, "Servable not found for request"),
+        ("POST", f"/v1/models/reversing/versions/{2**64}:predict", 400, "/v1/models/reversing/v"),
+        ("POST", "/v1/models/reversing/labels/new:predict", 400, "Malformed request: POST /v1/mod"),
+        ("POST", "/v1/models/reversing:classify", 501, mentions(":classify")),
+        ("POST", "/v1/models/reversing", 400, "Malformed request: POST /v1/models/reversing"),
+        ("POST", "/v1/models:predict", 400, "Malformed request: POST /v1/models:predict"),
+        ("PUT", "/v1/models/reversing:predict", 400, "Malformed request: PUT /v1/models/reversing"),
+        ("GET", "/v1/models/reversing:predict", 400, "Malformed request: GET /v1/models/reversing"),
+        ("GET", "/v1/models/other", 404, "Could not find any versions of model other"),
+        ("GET", "/v1/models/reversing/versions/7", 404, "Could not find version 7 of model"),
+        ("GET", "/v1/models/other/metadata", 404, mentions("Servable not found", "Latest(other)")),
+        ("GET", "/v1/models", 400, mentions("/v1/models", "model", "version", "/v1/models/")),
+        ("GET", "/v2/health", 404, "Not Found: GET /v2/health"),
+    ],
+)  # fmt: skip
+def test_missing_paths(
+    running: Running, method: str, path: str, status: int, sentence: str
+) -> None:
+    answer = running.http.request(method, path, json=PREDICT if method == "POST" else None)
+    assert answer.status_code == status, answer.text
+    assert re.search(sentence, answer.json()["error"])
+
+
+def megabytes(count: int) -> Iterator[bytes]:
+    chunk = b" " * 2**20
+    for _ in range(count):
+        yield chunk
+
+
+def test_a_long_name_is_shortened_in_messages(running: Running) -> None:
+    answer = running.predict({"signature_name": "x" * 5_000_000, **PREDICT})
+    assert answer.status_code == 400
+    assert 1000 < len(answer.content) < 1100
+
+
+@pytest.mark.parametrize("length", [{}, {"Content-Length": str(100 * 2**20)}])
+def test_a_body_of_100_megabytes_is_refused(running: Running, length: dict[str, str]) -> None:
+    answer = running.http.post(f"{running.model}:predict", content=megabytes(100), headers=length)
+    assert answer.status_code == 413
+    assert tells(told(answer), "104,857,600", "16,777,216")
+    assert running.predict(PREDICT).status_code == 200
+
+
+def test_many_instances_are_split(running: Running) -> None:
+    batches = running.metric("serving_batch_rows_count")
+    texts = [f"text {number}" for number in range(100)]
+    answer = running.predict({"signature_name": "size", "instances": texts})
+    assert answer.json() == {"predictions": [len(text) for text in texts]}
+    assert running.metric("serving_batch_rows_count") == batches + 13
+
+
+def ask_at_once(
+    running: Running, bodies: list[Any], rows: int
+) -> list[concurrent.futures.Future[httpx.Response]]:
+    """Sends requests while the model is blocked. The first is being computed, the others wait."""
+    pool = concurrent.futures.ThreadPoolExecutor(len(bodies))
+    futures = []
+    with model_held():
+        batches = running.server.metrics.batch_rows
+        before = batches._sum.get()
+        futures.append(pool.submit(running.predict, bodies[0]))
+        wait_until(lambda: batches._sum.get() > before)
+        futures += [pool.submit(running.predict, body) for body in bodies[1:]]
+        wait_until(lambda: running.server.batcher.waiting_rows == rows)
+    pool.shutdown()
+    return futures
+
+
+def test_requests_at_the_same_time_are_one_batch(running: Running) -> None:
+    names = ("serving_batch_rows_count", "serving_batch_rows_sum")
+    before = [running.metric(name) for name in names]
+    bodies = [{"instances": [f"a{i}", f"b{i}"]} for i in range(4)]
+    bodies.append({"inputs": {"text": ["c"]}})
+    answers = [future.result().json() for future in ask_at_once(running, bodies, 7)]
+    for i, answer in enumerate(answers[:4]):
+        texts = [row["translations"][0] for row in answer["predictions"]]
+        assert texts == [f"{i}a", f"{i}b"]
+    assert answers[4]["outputs"]["translations"] == [["c", "c"]]
+    assert [running.metric(name) for name in names] == [before[0] + 2, before[1] + 9]
+
+
+def test_an_invalid_request_does_not_affect_others(running: Running) -> None:
+    def body(*texts: Any) -> dict[str, Any]:
+        return {"signature_name": "no_poison", "instances": list(texts)}
+
+    bodies = [body("first"), body("a"), body("poison"), body("bb", "c")]
+    poisoned = ask_at_once(running, bodies, 4)
+    assert [each.result().status_code for each in poisoned] == [200, 200, 400, 200]
+    assert [poisoned[i].result().json() for i in (1, 3)] == [
+        {"predictions": [1]}, {"predictions": [2, 1]},
+    ]  # fmt: skip
+    # Inputs that do not match the signature are refused before the queue.
+    malformed = ask_at_once(running, [body("first"), body("a"), body(["b"]), body("cc")], 2)
+    assert [each.result().status_code for each in malformed] == [200, 200, 400, 200]
+
+
+def test_ids_of_different_lengths_are_padded(running: Running) -> None:
+    def body(ids: list[int]) -> dict[str, Any]:
+        inputs = {"ids": [ids], "lengths": [len(ids)]}
+        return {"signature_name": "join", "inputs": inputs}
+
+    bodies = [body([9]), body([1, 2, 3]), body([4])]
+    answers = [future.result().json()["outputs"] for future in ask_at_once(running, bodies, 2)]
+    assert [answer["ids"] for answer in answers] == [[[9]], [[1, 2, 3]], [[4, 0, 0]]]
+    assert [answer["text"][0].strip() for answer in answers] == ["9", "1 2 3", "4"]
+
+
+def test_a_full_queue_answers_429_and_recovers(reversing_version: Path) -> None:
+    options = {"batches_at_once": 1, "max_queue": 2}
+    with running_server(reversing_version.parent, **options) as running:
+        first, *waiting = (
+            {"instances": ["computed"]}, {"instances": ["a"]}, {"instances": ["b"]}
+        )  # fmt: skip
+        with concurrent.futures.ThreadPoolExecutor(3) as pool, model_held():
+            futures = [pool.submit(running.predict, first)]
+            wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
+            futures += [pool.submit(running.predict, body) for body in waiting]
+            wait_until(lambda: running.metric("serving_waiting_rows") == 2)
+            refused = running.predict(
+                PREDICT
+            )  # while the model is blocked: the answer does not wait
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert tells(told(refused), "queue", "2 of 2 rows", "1")
+        assert [future.result().status_code for future in futures] == [200, 200, 200]
+        assert running.predict(PREDICT).status_code == 200
+
+
+def test_clients_get_no_stack_trace_of_a_defect(running: Running) -> None:
+    with mock.patch.object(Version, "run", side_effect=RuntimeError("a defect")):
+        answer = running.predict(PREDICT)
+    assert answer.status_code == 500 and tells(told(answer), "internal", "log")
+    assert running.predict(PREDICT).status_code == 200
+
+
+def test_a_request_whose_client_has_gone_is_not_run(running: Running) -> None:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, model_held():
+        rows = running.metric("serving_batch_rows_sum")
+        first = pool.submit(running.predict, PREDICT)
+        wait_until(lambda: running.metric("serving_batch_rows_sum") == rows + 1)
+        host, port = running.rest.split(":")
+        with socket.create_connection((host, int(port))) as client:
+            body = json.dumps({"instances": ["x"] * 5}).encode()
+            head = (
+                f"POST {running.model}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
+            )
+            client.sendall(head.encode() + b"\r\n\r\n" + body)
+            wait_until(lambda: running.metric("serving_waiting_rows") == 5)
+        wait_until(lambda: running.metric("serving_waiting_rows") == 0)
+    assert first.result().status_code == 200
+    assert running.predict(PREDICT).status_code == 200
+    assert running.metric("serving_batch_rows_sum") == rows + 2

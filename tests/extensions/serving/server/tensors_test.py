@@ -1,0 +1,276 @@
+"""JSON and protocol buffers to arrays, and arrays to JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import grpc
+import hypothesis
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+from tensorflow.core.framework import tensor_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from keras_transformer.extensions.serving.server import tensors
+from keras_transformer.extensions.serving.server.batching import RequestError
+from keras_transformer.extensions.serving.server.tensors import (read_document, read_inputs, read_tensors, write_outputs,)
+from tests.messages import mentions, tells
+
+
+def info(dtype: tf.DType, *shape: int | None) -> Any:
+    return meta_graph_pb2.TensorInfo(
+        dtype=dtype.as_datatype_enum, tensor_shape=tf.TensorShape([None, *shape]).as_proto()
+    )
+
+
+TEXT = {"text": info(tf.string)}
+TWO = {"text": info(tf.string), "ids": info(tf.int32, None)}
+KINDS = {
+    "f": info(tf.float32, 2),
+    "d": info(tf.float64),
+    "i": info(tf.int8),
+    "u": info(tf.uint64),
+    "b": info(tf.bool),
+}
+
+
+def read(body: str | bytes, expected: Any) -> dict[str, Any]:
+    data = body if isinstance(body, bytes) else body.encode()
+    arrays = read_inputs(read_document(data), expected)
+    return {name: (array.dtype, array.tolist()) for name, array in arrays.items()}
+
+
+def test_the_formats_of_requests() -> None:
+    alone = {"text": (np.dtype(object), [b"a", b"\xff", "ä".encode()])}
+    values = '["a", {"b64": "/w=="}, "ä"]'
+    for body in (
+        f'{{"instances": {values}}}',
+        f'{{"inputs": {values}}}',
+        f'{{"inputs": {{"text": {values}}}}}',
+        '{"instances": [{"text": "a"}, {"text": {"b64": "/w"}}, {"text": "\\u00e4"}]}',
+    ):
+        assert read(body, TEXT) == alone, body
+    both = {"text": (np.dtype(object), [b"a", b""]), "ids": (np.dtype(np.int32), [[1, 2], [3, 4]])}
+    rows = '[{"text": "a", "ids": [1, 2]}, {"ids": [3, 4], "text": ""}]'
+    assert read(f'\ufeff{{"signature_name": "x", "instances": {rows}}}', TWO) == both
+    assert read('{"inputs": {"text": ["a", ""], "ids": [[1, 2], [3, 4]]}}', TWO) == both
+
+
+def test_the_dtypes_of_requests() -> None:
+    row = {"f": [1, -2.5], "d": 1e300, "i": -128, "u": 2**64 - 1, "b": True}
+    found = read(json.dumps({"instances": [row]}), KINDS)
+    assert {name: values for name, (_, values) in found.items()} == {k: [v] for k, v in row.items()}
+    dtypes = [str(dtype) for dtype, _ in found.values()]
+    assert dtypes == ["float32", "float64", "int8", "uint64", "bool"]
+    special = read('{"inputs": [[NaN, -Infinity]]}', {"f": KINDS["f"]})["f"][1]
+    assert np.isnan(special[0][0]) and special[0][1] == -np.inf
+
+
+@pytest.mark.parametrize(
+    ("expected", "body", "sentence"),
+    [
+        (TEXT, "", "JSON Parse error: Expecting value"),
+        (TEXT, '{"instances": ["a"]', "JSON Parse error: Expecting"),
+        (TEXT, '{"instances": ["a"]} x', "JSON Parse error: Extra data"),
+        (
+            TEXT,
+            b'{"instances": ["\xff"]}',
+            "JSON Parse error: 'utf-8' codec can't decode byte 0xff",
+        ),
+        (TEXT, "[" * 100_000, mentions("body", "nested", "deep")),
+        (TEXT, '["a"]', mentions('JSON Value: ["a"] Is not object')),
+        (TEXT, '{"signature_name": 5, "inputs": []}', mentions("signature_name", "5", "string")),
+        (TEXT, "{}", mentions("inputs", "instances")),
+        (TEXT, '{"inputs": ["a"], "instances": ["a"]}', mentions("inputs", "instances")),
+        (TEXT, '{"instances": []}', mentions("instances", "[]", "list")),
+        (TEXT, '{"instances": "a"}', mentions("instances", '"a"', "list")),
+        (TEXT, '{"instances": [5]}', mentions("text[0]", "5", "string")),
+        (TEXT, '{"instances": [null]}', mentions("text[0]", "null", "string")),
+        (TEXT, '{"instances": ["a", ["b"]]}', mentions("text[1]", '["b"]', "string")),
+        (TEXT, '{"instances": [["a"]]}', mentions("text", "[1, 1]", "(None,)")),
+        (TEXT, '{"inputs": "a"}', mentions("text", "[]", "(None,)")),
+        (TEXT, '{"instances": [{"b64": "!"}]}', mentions("text[0]", '{"b64": "!"}', "string")),
+        (TEXT, '{"instances": ["\\ud800"]}', mentions("text[0]", r"\ud800", "string")),
+        (TEXT, '{"instances": [{"txt": "a"}]}', mentions("instances[0]", '{"txt": "a"}', "text")),
+        (TEXT, '{"inputs": {"text": ["a"], "x": [1]}}', mentions("inputs", "text, x", "text")),
+        (TWO, '{"inputs": {"text": ["a"]}}', mentions("inputs", "text", "ids")),
+        (TWO, '{"inputs": ["a"]}', mentions("inputs", '["a"]', "ids, text")),
+        (TWO, '{"instances": ["a"]}', mentions("instances", "list", "objects")),
+        (TWO, '{"instances": [{"text": "a", "ids": [1]}, "b"]}', mentions("instances[1]", '"b"')),
+        (
+            TWO,
+            '{"instances": [{"text": "a", "ids": [1]}, {"text": "b", "ids": [1, 2]}]}',
+            mentions("ids[1]", "[1, 2]", "1"),
+        ),
+        (
+            TWO,
+            '{"instances": [{"text": "a", "ids": [1.0]}]}',
+            mentions("ids[0][0]", "1.0", "int32"),
+        ),
+        (
+            TWO,
+            '{"instances": [{"text": "a", "ids": [true]}]}',
+            mentions("ids[0][0]", "true", "int32"),
+        ),
+        (
+            TWO,
+            '{"instances": [{"text": "a", "ids": [2147483648]}]}',
+            mentions("ids[0][0]", "2147483648"),
+        ),
+        ({"b": KINDS["b"]}, '{"instances": [1]}', mentions("b[0]", "1", "bool")),
+        ({"d": KINDS["d"]}, '{"instances": ["1"]}', mentions("d[0]", '"1"', "float64")),
+        ({"d": KINDS["d"]}, f'{{"instances": [1{"0" * 400}]}}', mentions("d[0]") + r"(?=.*\b1000)"),
+    ],
+)
+def test_refused_models(expected: Any, body: str | bytes, sentence: str) -> None:
+    with pytest.raises(RequestError) as error:
+        read(body, expected)
+    assert re.search(sentence, str(error.value))
+    assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+# Python limits the stack depth, so it may not be able to write JSON that it can read.
+@pytest.mark.parametrize("ends", [("[", "]"), ('{"x": ', "}")], ids=["lists", "objects"])
+@pytest.mark.parametrize(
+    "body", ["%s", '{"instances": %s}', '{"inputs": %s}', '{"signature_name": %s}']
+)
+def test_a_body_of_any_depth_is_refused(body: str, ends: tuple[str, str]) -> None:
+    for depth in (*range(700, 1100), 5_000, 20_000):
+        nested = ends[0] * depth + "1" + ends[1] * depth
+        with pytest.raises(RequestError) as error:
+            read(body % nested, TEXT)
+        assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_dtype_that_json_has_not_is_unimplemented() -> None:
+    with pytest.raises(RequestError, match=mentions("JSON", "complex64")) as error:
+        read('{"instances": [1]}', {"c": info(tf.complex64)})
+    assert error.value.code is grpc.StatusCode.UNIMPLEMENTED
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["text", "ids", "b64", "x"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+REQUESTS = st.dictionaries(st.sampled_from(["instances", "inputs", "signature_name"]), JSON)
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(
+    st.binary(max_size=30) | REQUESTS.map(lambda each: json.dumps(each).encode()),
+    st.sampled_from([TEXT, TWO, KINDS]),
+)
+def test_any_body_is_read_or_refused(body: bytes, expected: Any) -> None:
+    try:
+        arrays = read_inputs(read_document(body), expected)
+    except RequestError as error:
+        assert str(error)
+    else:
+        assert set(arrays) == set(expected)
+        for name, array in arrays.items():
+            assert array.dtype == tf.dtypes.as_dtype(expected[name].dtype).as_numpy_dtype
+            assert tf.TensorShape(expected[name].tensor_shape).is_compatible_with(array.shape)
+
+
+def test_answers() -> None:
+    texts = np.array([["ä".encode(), b"\xff"], [b"", b'"']], object)
+    scores = np.array([0.1, -np.inf], np.float32)
+    both = {"t": texts, "s": scores}
+    assert json.loads(write_outputs({"t": texts}, True)) == {"predictions": [["ä", "�"], ["", '"']]}
+    assert json.loads(write_outputs({"t": texts}, False)) == {"outputs": [["ä", "�"], ["", '"']]}
+    assert write_outputs(both, True).decode() == (
+        '{"predictions": [{"t": ["ä", "�"], "s": 0.1}, {"t": ["", "\\""], "s": -Infinity}]}'
+    )
+    assert write_outputs(both, False).decode() == (
+        '{"outputs": {"t": [["ä", "�"], ["", "\\""]], "s": [0.1, -Infinity]}}'
+    )
+    assert json.loads(write_outputs({"t_bytes": texts[:1]}, True)) == {
+        "predictions": [[{"b64": "w6Q="}, {"b64": "/w=="}]]
+    }
+    numbers = {"n": np.array([2**63 - 1]), "b": np.array([True]), "f": np.array([np.nan])}
+    assert write_outputs(numbers, False) == (
+        b'{"outputs": {"n": [9223372036854775807], "b": [true], "f": [NaN]}}'
+    )
+
+
+def test_many_numbers_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+    whole = write_outputs({"n": numbers}, False)
+    monkeypatch.setattr(tensors, "_MANY_DIGITS", 6)
+    assert write_outputs({"n": numbers}, False) == whole
+    np.testing.assert_array_equal(np.float32(json.loads(whole)["outputs"]), numbers)
+
+
+@pytest.mark.parametrize("other", [np.zeros(3), np.zeros(())])
+def test_outputs_with_different_numbers_of_rows_need_the_columnar_format(other: np.ndarray) -> None:
+    outputs = {"a": np.zeros(2), "b": other}
+    with pytest.raises(RequestError, match=mentions("rows")):
+        write_outputs(outputs, True)
+    assert json.loads(write_outputs(outputs, False))["outputs"]["b"] == other.tolist()
+
+
+def proto(dtype: tf.DType, sizes: list[int], **fields: Any) -> tensor_pb2.TensorProto:
+    dims = [{"size": size} for size in sizes]
+    return tensor_pb2.TensorProto(
+        dtype=dtype.as_datatype_enum, tensor_shape={"dim": dims}, **fields
+    )
+
+
+def test_tensors_of_protocol_buffers() -> None:
+    tensors = {
+        "text": tf.make_tensor_proto([b"\xff", b"a"]),
+        "ids": tf.make_tensor_proto([[1, 2]], tf.int32),
+        "same": proto(tf.float32, [3], float_val=[0.5]),  # the last value fills the rest
+    }
+    arrays = read_tensors(tensors, 100)
+    assert {name: array.tolist() for name, array in arrays.items()} == {
+        "text": [b"\xff", b"a"], "ids": [[1, 2]], "same": [0.5, 0.5, 0.5],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        proto(tf.float32, [2**40], float_val=[0.5]),  # would need 4 TiB
+        proto(tf.float32, [3], tensor_content=b"\0\0\0"),
+        proto(tf.string, [2], tensor_content=b"\0"),
+        proto(tf.string, [2**28], string_val=[b"a"]),  # would be repeated
+        proto(tf.int32, [-3], int_val=[1]),
+        proto(tf.int32, [-1], tensor_content=b"\0\0\0\0"),  # NumPy would find the size
+        proto(tf.uint8, [1], int_val=[-5]),
+        proto(tf.half, [1], half_val=[70_000]),
+        tensor_pb2.TensorProto(dtype=99),
+        tensor_pb2.TensorProto(),
+    ],
+)
+def test_damaged_tensors_are_refused(tensor: Any) -> None:
+    with pytest.raises(RequestError, match=mentions("input x")) as error:
+        read_tensors({"x": tensor}, 2**20)
+    assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_strings_and_their_pointers_count() -> None:
+    text = proto(tf.string, [2], string_val=[b"abc", b""])
+    assert len(read_tensors({"x": text}, 2 * 8 + 3)) == 1
+    with pytest.raises(RequestError, match=mentions("19 bytes", "18")):
+        read_tensors({"x": text}, 2 * 8 + 2)
+
+
+def test_the_tensors_of_a_request_are_bounded_together() -> None:
+    def request(count: int) -> dict[str, tensor_pb2.TensorProto]:
+        full = proto(tf.float32, [2**18], float_val=[0.5])  # 1 MiB of a message of some bytes
+        return {f"x{number}": full for number in range(count)}
+
+    assert len(read_tensors(request(4), 2**22)) == 4
+    with pytest.raises(RequestError) as error:
+        read_tensors(request(5), 2**22)
+    assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert tells(str(error.value), "x4", "[262144]", "5,242,880", "4,194,304")
