@@ -19,8 +19,8 @@ from typing import Any
 
 from command import say
 
-from keras_transformer.runs.machine import available_cores, cpu_name
 from keras_transformer.extensions.paper.results import code_commit
+from keras_transformer.runs.machine import available_cores, cpu_name
 
 Turn = dict[str, Any]
 Turns = dict[str, list[Turn]]  # by name, in the order of the rounds

@@ -214,7 +214,13 @@ def write_litert(
     """
     import keras  # late: TensorFlow takes seconds
 
-    from keras_transformer.extensions.litert import (exporter as export, fast_tokenizer, flatbuffer,)
+    from keras_transformer.extensions.litert import (
+        exporter as export,
+    )
+    from keras_transformer.extensions.litert import (
+        fast_tokenizer,
+        flatbuffer,
+    )
     from keras_transformer.extensions.litert.archive import append_archive
     from keras_transformer.inference.translation_module import TranslationModule
     from keras_transformer.models.transformer import Transformer

@@ -36,8 +36,8 @@ _MODULES = {
 # Names that are modules themselves, as in `keras_transformer.losses.LabelSmoothedCrossEntropy`.
 _NAMESPACES = ("layers", "losses", "metrics", "schedules")
 _SUBPACKAGES = (
-    *("api", "converters", "data", "decoding", "evaluation", "export", "inference", "models"),
-    *("paper", "runs", "serving", "text", "training", "visualization"),
+    *("api", "data", "decoding", "evaluation", "export", "extensions", "inference", "models"),
+    *("runs", "text", "training"),
 )
 
 _WITHOUT_KERAS = frozenset(

@@ -527,7 +527,7 @@ class RunConfig:
             raise InputError(
                 f"{place} has the architecture {architecture!r}, which is not registered. Import "
                 "the module that defines it, such as "
-                "keras_transformer.extensions.paper.baselines.architectures for the baselines of the paper."
+                "keras_transformer.extensions.paper.baselines.architectures."
             )
         settings = {_RENAMED_FIELDS.get(name, name): value for name, value in settings.items()}
         for name, neutral in _REMOVED_FIELDS.items():

@@ -97,11 +97,11 @@ def needs_extra(extra: str, feature: str) -> Iterator[None]:
 def install_command(extra: str | None = None) -> str:
     """Returns the command that installs this package, perhaps with an extra.
 
-    From a wheel, `install_command("zstd")` is "pip install 'keras_transformer[zstd]'". In a clone
-    it installs the clone.
+    From a wheel, `install_command("zstd")` is "pip install 'keras-transformer-mt[zstd]'". In a
+    clone it installs the clone.
     """
     in_clone = (Path(__file__).resolve().parents[1] / "setup.cfg").exists()
-    name = "." if in_clone else __package__
+    name = "." if in_clone else "keras-transformer-mt"
     if extra is not None:
         name = f"'{name}[{extra}]'"
     return f"pip install -e {name} -c constraints.txt" if in_clone else f"pip install {name}"

@@ -16,8 +16,8 @@ NAMES = {
     *("metrics", "prepare", "preset", "schedules", "train"),
 }
 SUBPACKAGES = {
-    *("api", "converters", "data", "decoding", "evaluation", "export", "inference", "models"),
-    *("paper", "runs", "serving", "text", "training", "visualization"),
+    *("api", "data", "decoding", "evaluation", "export", "extensions", "inference", "models"),
+    *("runs", "text", "training"),
 }
 NAMESPACES = {
     "layers": {

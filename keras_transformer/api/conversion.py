@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.extensions import converters
 from keras_transformer.api.translator import Translator
+from keras_transformer.extensions import converters
 from keras_transformer.extensions.huggingface import hub
 
 

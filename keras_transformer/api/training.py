@@ -13,16 +13,16 @@ import keras
 
 from keras_transformer.api.translator import Translator, is_text, load
 from keras_transformer.config import Config, RunConfig
-from keras_transformer.data.corpus import Corpus, parallel_files
 from keras_transformer.data import prepare as preparation
+from keras_transformer.data.corpus import Corpus, parallel_files
 from keras_transformer.data.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.export import ExportOptions, ExportResult, export
-from keras_transformer.inference.translate import Evaluation
-from keras_transformer.extensions.paper.parsing.alignment import auxiliary_loss
-from keras_transformer.runs.machine import available_cores
 from keras_transformer.extensions.pages.report.data_page import write_data_page
+from keras_transformer.extensions.paper.parsing.alignment import auxiliary_loss
+from keras_transformer.inference.translate import Evaluation
+from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
 from keras_transformer.training.training_run import TrainOptions

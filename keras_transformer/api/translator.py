@@ -16,6 +16,7 @@ from keras_transformer.config import DecodingConfig, RunConfig
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts
+from keras_transformer.extensions.serving.client import connect_model, is_address
 from keras_transformer.inference import Translation, loading, translate
 from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.loading import LoadedModel
@@ -24,7 +25,6 @@ from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.runs.new_run import write_run
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.extensions.serving.client import connect_model, is_address
 from keras_transformer.text.tokenizer import Tokenizer
 
 

@@ -22,12 +22,11 @@ from typing import Any
 from absl import flags
 
 from keras_transformer.cli import app, config_flags
-from keras_transformer.data import corpus
-from keras_transformer.data import prepare
+from keras_transformer.data import corpus, prepare
 from keras_transformer.data.pipeline import LEARNING_OPTIONS
 from keras_transformer.errors import InputError
-from keras_transformer.runs.machine import available_cores
 from keras_transformer.extensions.pages.report.data_page import write_data_page
+from keras_transformer.runs.machine import available_cores
 
 FLAGS = flags.FLAGS
 DEFAULTS = prepare.PrepareOptions()

@@ -68,7 +68,9 @@ def define_flags() -> None:
 def main() -> int:
     """Runs `training_run.train` with the flags."""
     app.load_tensorflow()
-    from keras_transformer.extensions.paper.parsing.alignment import auxiliary_loss  # late, so that --help is fast
+    from keras_transformer.extensions.paper.parsing.alignment import (
+        auxiliary_loss,  # late, so that --help is fast
+    )
     from keras_transformer.training import training_run
     from keras_transformer.training.multi_worker import Cluster, EvaluatorTask, WorkerLost
 

@@ -16,10 +16,25 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from keras_transformer.data.bucketing import (MAX_SHAPES, Histogram, choose_shapes, place_pairs,)
+from keras_transformer.data.bucketing import (
+    MAX_SHAPES,
+    Histogram,
+    choose_shapes,
+    place_pairs,
+)
 from keras_transformer.data.subword_batches import Sentences, draw
-from keras_transformer.data.subword_sampling import (PlannedLengths, SubwordSampler, hashed, key_of,)
-from keras_transformer.data.token_pairs import (IntArray, Lengths, TokenArray, TokenPairs,)
+from keras_transformer.data.subword_sampling import (
+    PlannedLengths,
+    SubwordSampler,
+    hashed,
+    key_of,
+)
+from keras_transformer.data.token_pairs import (
+    IntArray,
+    Lengths,
+    TokenArray,
+    TokenPairs,
+)
 from keras_transformer.errors import InputError
 
 Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]

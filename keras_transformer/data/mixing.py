@@ -11,7 +11,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from keras_transformer.data.batches import (Batch, Batches, CorpusBatches, Shape, common_shapes,)
+from keras_transformer.data.batches import (
+    Batch,
+    Batches,
+    CorpusBatches,
+    Shape,
+    common_shapes,
+)
 from keras_transformer.data.bucketing import MAX_SHAPES
 from keras_transformer.data.subword_sampling import SubwordSampler
 from keras_transformer.data.token_pairs import TokenPairs

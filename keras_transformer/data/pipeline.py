@@ -12,12 +12,23 @@ from typing import Any, TypeVar
 import numpy as np
 
 from keras_transformer.console import progress_bar
-from keras_transformer.data.cleaning import (EXAMPLES, CleaningOptions, CleaningReport,)
+from keras_transformer.data.cleaning import (
+    EXAMPLES,
+    CleaningOptions,
+    CleaningReport,
+)
 from keras_transformer.data.corpus import BlockReader, Corpus, located
 from keras_transformer.data.duplicates import count_known, find_duplicates
-from keras_transformer.data.stages import (BlockFiles, CleanedBlock, CleanTask, EncodeTask, clean_block, encode_block,)
-from keras_transformer.data.workers import run_tasks
+from keras_transformer.data.stages import (
+    BlockFiles,
+    CleanedBlock,
+    CleanTask,
+    EncodeTask,
+    clean_block,
+    encode_block,
+)
 from keras_transformer.data.token_store import TokenStore, write_index
+from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import atomic_path
 from keras_transformer.text.vocabulary import (

@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from keras_transformer.data.cleaning import (EXAMPLE_CHARACTERS, EXAMPLES, CleaningOptions, CleaningReport, CleanPairs, clean,)
+from keras_transformer.data.cleaning import (
+    EXAMPLE_CHARACTERS,
+    EXAMPLES,
+    CleaningOptions,
+    CleaningReport,
+    CleanPairs,
+    clean,
+)
 from keras_transformer.data.corpus import Block
 from keras_transformer.data.duplicates import HASH, SHORT_HASH, hash_pairs
 from keras_transformer.data.token_store import IntArray, encoded, write_lines, write_shard

@@ -14,7 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_transformer.data.subword_sampling import Keys, SubwordSampler
-from keras_transformer.data.token_pairs import (IntArray, Lengths, TokenArray, TokenPairs,)
+from keras_transformer.data.token_pairs import (
+    IntArray,
+    Lengths,
+    TokenArray,
+    TokenPairs,
+)
 
 
 class Sentences(NamedTuple):

@@ -22,7 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import sentencepiece
 
-from keras_transformer.data.token_pairs import (IntArray, Lengths, TokenArray, TokenPairs,)
+from keras_transformer.data.token_pairs import (
+    IntArray,
+    Lengths,
+    TokenArray,
+    TokenPairs,
+)
 from keras_transformer.errors import InputError
 from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keras_transformer.export.lexicon import learn_lexicon
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
+from keras_transformer.export.lexicon import learn_lexicon
 from keras_transformer.inference.loading import members
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary

@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_transformer.console import progress_bar
-from keras_transformer.data.corpus import (Block, BlockReader, TextFile, require_file,)
+from keras_transformer.data.corpus import (
+    Block,
+    BlockReader,
+    TextFile,
+    require_file,
+)
 from keras_transformer.data.reading import decode_lines
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError

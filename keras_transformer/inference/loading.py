@@ -168,7 +168,9 @@ def load_model(
             raise _fixed_at_export(path, "a LiteRT model", precision)
         if (path / "saved_model.pb").is_file():
             console.say(f"{path} has two models. Using model.tflite, the faster one on a CPU.")
-        from keras_transformer.extensions.litert.engine import LiteRTModel  # needs an optional package
+        from keras_transformer.extensions.litert.engine import (
+            LiteRTModel,
+        )  # needs an optional package
 
         if path.is_dir():  # a file is checked by the checksum inside it
             manifest.check_needed_files(path)

@@ -30,6 +30,7 @@ from typing import Any
 from keras_transformer.config import SCHEDULES_OVER_MAX_STEPS, RunConfig
 from keras_transformer.console import warn
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.paper.results import trim_json_lines
 from keras_transformer.runs.atomic import (
     is_leftover,
     remove,
@@ -50,7 +51,6 @@ from keras_transformer.runs.checkpoints import (
     write_checkpoint,
     writing,
 )
-from keras_transformer.extensions.paper.results import trim_json_lines
 from keras_transformer.text.tokenizer import Tokenizer
 
 # Settings that may change when a run resumes: limits and intervals, and how a step is computed.

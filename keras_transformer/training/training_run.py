@@ -24,13 +24,13 @@ from keras_transformer.data.mixing import MixedBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics as evaluation
+from keras_transformer.extensions.pages.report.page import write_report
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import resolve_config
 from keras_transformer.runs.atomic import exclusive_lock
-from keras_transformer.extensions.pages.report.page import write_report
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training import loop

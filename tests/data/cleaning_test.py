@@ -7,7 +7,13 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from keras_transformer.data.cleaning import (CleaningOptions, CleaningReport, clean, is_invisible, is_repetitive,)
+from keras_transformer.data.cleaning import (
+    CleaningOptions,
+    CleaningReport,
+    clean,
+    is_invisible,
+    is_repetitive,
+)
 from keras_transformer.data.corpus import Block
 from keras_transformer.errors import InputError
 from tests.messages import mentions

@@ -9,7 +9,13 @@ import hypothesis.strategies as st
 import pytest
 
 from keras_transformer.data import corpus as corpus_module
-from keras_transformer.data.corpus import (BlockReader, ParallelFiles, TsvColumns, TsvFile, parallel_files,)
+from keras_transformer.data.corpus import (
+    BlockReader,
+    ParallelFiles,
+    TsvColumns,
+    TsvFile,
+    parallel_files,
+)
 from keras_transformer.errors import InputError
 from tests.messages import mentions
 

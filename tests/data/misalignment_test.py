@@ -5,7 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from keras_transformer.data.misalignment import (describe_misalignment, find_misalignment,)
+from keras_transformer.data.misalignment import (
+    describe_misalignment,
+    find_misalignment,
+)
 from tests.messages import tells
 
 

@@ -14,7 +14,12 @@ import pytest
 from backports import zstd
 
 from keras_transformer.data import reading
-from keras_transformer.data.reading import (LineReader, decode_lines, read_lines, read_text,)
+from keras_transformer.data.reading import (
+    LineReader,
+    decode_lines,
+    read_lines,
+    read_text,
+)
 from keras_transformer.errors import InputError, MissingExtra
 from tests.messages import mentions
 

@@ -4,9 +4,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from keras_transformer.errors import InputError
 from keras_transformer.extensions.corpora import tfds_sets
 from keras_transformer.extensions.corpora.tfds_corpus import TfdsCorpus
-from keras_transformer.errors import InputError
 from tests.data.prepared_sets import write_set
 from tests.messages import mentions
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from keras_transformer.export import lexicon
-from keras_transformer.export.lexicon import learn_lexicon
 from keras_transformer.data.token_store import TokenStore, encoded, write_index, write_shard
 from keras_transformer.errors import InputError
+from keras_transformer.export import lexicon
+from keras_transformer.export.lexicon import learn_lexicon
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.messages import mentions
 

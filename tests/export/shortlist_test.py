@@ -8,8 +8,12 @@ import sentencepiece
 
 from keras_transformer.data.token_store import encoded, write_index, write_shard
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.ctranslate2.exporter import (load_supported, save_model, save_shortlist,)
 from keras_transformer.export.shortlist import learn_shortlist
+from keras_transformer.extensions.ctranslate2.exporter import (
+    load_supported,
+    save_model,
+    save_shortlist,
+)
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.conftest import PHRASES, random_shortlist

@@ -17,11 +17,11 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.config import ModelConfig
-from keras_transformer.extensions.converters import read_model
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, ExportResult, export
-from keras_transformer.extensions.huggingface import directory, tensors
 from keras_transformer.export.model_card import ModelCardData
+from keras_transformer.extensions.converters import read_model
+from keras_transformer.extensions.huggingface import directory, tensors
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.models.transformer import Transformer

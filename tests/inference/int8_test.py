@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference import int8, loading
-from keras_transformer.models.transformer import Transformer
 from keras_transformer.extensions.paper.baselines.gru import GRU, GRUConfig
 from keras_transformer.extensions.serving.server.models import Version
+from keras_transformer.inference import int8, loading
+from keras_transformer.models.transformer import Transformer
 from tests.messages import mentions
 
 RNG = np.random.default_rng(5)

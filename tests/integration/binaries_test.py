@@ -15,8 +15,8 @@ from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.driver import Driver
-from tests.messages import tells
 from tests.extensions.paper.recipes.recipes import write_corpus, write_recipe
+from tests.messages import tells
 
 ENSEMBLE = "run@step-00000100,run@step-00000300"
 AVERAGE = "average-last-3-step-300"

@@ -12,11 +12,14 @@ import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  the export needs its ops
 
-from keras_transformer.extensions.paper.parsing.trees import (parse_trees, read_trees,)
+from keras_transformer.extensions.paper.parsing.trees import (
+    parse_trees,
+    read_trees,
+)
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.driver import Driver, Ended
-from tests.messages import mentions, tells
 from tests.extensions.paper.parsing.sentences import TREEBANK
+from tests.messages import mentions, tells
 
 TEXT = "The mice weren't fed (again).\nResults\n\nThey eat seeds.\n"
 LEAVES = [

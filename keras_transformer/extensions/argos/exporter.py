@@ -22,13 +22,13 @@ from typing import Any
 
 import sentencepiece
 
-from keras_transformer.extensions.converters.pieces import SPACE
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export import ExportOptions, ExportResult
 from keras_transformer.export.comparison import check_tokens, ids_by_pieces, plain_texts
 from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.export.model_card import FormatCard, model_card
 from keras_transformer.export.probes import probe_texts
+from keras_transformer.extensions.converters.pieces import SPACE
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory

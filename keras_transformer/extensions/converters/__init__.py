@@ -145,7 +145,9 @@ def read_model(
     module = importlib.import_module(f"{__name__}.{FORMATS[source_format]}")
     model: ConvertedModel = module.read(Path(path), options)
     if options.normalize_punctuation is not None:
-        from keras_transformer.extensions.converters.punctuation import (normalize_punctuation,)
+        from keras_transformer.extensions.converters.punctuation import (
+            normalize_punctuation,
+        )
 
         vocabulary = normalize_punctuation(model.vocabulary, options.normalize_punctuation)
         model = dataclasses.replace(model, vocabulary=vocabulary)

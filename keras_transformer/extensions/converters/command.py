@@ -18,7 +18,13 @@ import dataclasses
 from absl import flags
 
 from keras_transformer.cli import app, config_flags
-from keras_transformer.extensions.converters import (FORMATS, ConvertOptions, make_options, read_model, write_run,)
+from keras_transformer.extensions.converters import (
+    FORMATS,
+    ConvertOptions,
+    make_options,
+    read_model,
+    write_run,
+)
 from keras_transformer.extensions.huggingface import hub
 
 FLAGS = flags.FLAGS

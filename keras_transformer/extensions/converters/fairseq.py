@@ -19,12 +19,24 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.config import Config
-from keras_transformer.extensions.converters import ConvertOptions
-from keras_transformer.extensions.converters.converted import (ConvertedModel, SourceWeights, WeightTable, make_model,)
-from keras_transformer.extensions.converters.files import (find_vocabularies, order_tokens, read_tokens,)
-from keras_transformer.extensions.converters.pieces import PieceOrder
-from keras_transformer.extensions.converters.torch_files import (Inert, read_torch_file,)
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.converters import ConvertOptions
+from keras_transformer.extensions.converters.converted import (
+    ConvertedModel,
+    SourceWeights,
+    WeightTable,
+    make_model,
+)
+from keras_transformer.extensions.converters.files import (
+    find_vocabularies,
+    order_tokens,
+    read_tokens,
+)
+from keras_transformer.extensions.converters.pieces import PieceOrder
+from keras_transformer.extensions.converters.torch_files import (
+    Inert,
+    read_torch_file,
+)
 from keras_transformer.runs.checkpoints import Arrays, reading
 
 _SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]  # they are not in the files

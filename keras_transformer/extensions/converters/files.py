@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.extensions.converters import ConvertOptions
-from keras_transformer.extensions.converters.pieces import (PieceOrder, order_pieces, read_sentencepiece, word_model,)
 from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.extensions.converters import ConvertOptions
+from keras_transformer.extensions.converters.pieces import (
+    PieceOrder,
+    order_pieces,
+    read_sentencepiece,
+    word_model,
+)
 from keras_transformer.runs.checkpoints import reading
 
 

@@ -19,13 +19,17 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.config import Config
+from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.extensions.converters import ConvertOptions
-from keras_transformer.extensions.converters.converted import (ConvertedModel, SourceWeights, make_model,)
+from keras_transformer.extensions.converters.converted import (
+    ConvertedModel,
+    SourceWeights,
+    make_model,
+)
 from keras_transformer.extensions.converters.fairseq import embeddings, stack_table
 from keras_transformer.extensions.converters.files import order_tokens, read_json
 from keras_transformer.extensions.converters.generation import read_search
 from keras_transformer.extensions.converters.torch_files import read_torch_file
-from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.runs.checkpoints import reading
 
 _OUTPUT, _TARGET = "decoder.output_projection.weight", "decoder.embed_tokens.weight"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.extensions.converters.files import read_json
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.converters.files import read_json
 from keras_transformer.runs.checkpoints import reading
 
 # Our options of the search → the name and the default of transformers.

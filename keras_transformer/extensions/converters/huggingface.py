@@ -20,12 +20,22 @@ import keras
 import numpy as np
 
 from keras_transformer.config import Config, ModelConfig
+from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.extensions.converters import ConvertOptions
-from keras_transformer.extensions.converters.converted import (ConvertedModel, SourceWeights, WeightTable, make_model,)
+from keras_transformer.extensions.converters.converted import (
+    ConvertedModel,
+    SourceWeights,
+    WeightTable,
+    make_model,
+)
 from keras_transformer.extensions.converters.files import read_json
 from keras_transformer.extensions.converters.generation import read_search
-from keras_transformer.extensions.converters.pieces import (PieceOrder, order_pieces, read_sentencepiece, same_pieces,)
-from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.extensions.converters.pieces import (
+    PieceOrder,
+    order_pieces,
+    read_sentencepiece,
+    same_pieces,
+)
 from keras_transformer.layers.positions import SinusoidalPositions
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.checkpoints import Arrays, reading

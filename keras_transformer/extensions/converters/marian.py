@@ -15,10 +15,19 @@ import numpy as np
 
 from keras_transformer.config import Config, ModelConfig
 from keras_transformer.console import warn
-from keras_transformer.extensions.converters import ConvertOptions
-from keras_transformer.extensions.converters.converted import (ConvertedModel, SourceWeights, WeightTable, make_model,)
-from keras_transformer.extensions.converters.pieces import (PieceOrder, order_pieces, read_sentencepiece,)
 from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.extensions.converters import ConvertOptions
+from keras_transformer.extensions.converters.converted import (
+    ConvertedModel,
+    SourceWeights,
+    WeightTable,
+    make_model,
+)
+from keras_transformer.extensions.converters.pieces import (
+    PieceOrder,
+    order_pieces,
+    read_sentencepiece,
+)
 from keras_transformer.runs.checkpoints import Arrays, reading
 from keras_transformer.text.model_proto import ModelProto
 

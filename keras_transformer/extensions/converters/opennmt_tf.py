@@ -21,12 +21,21 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.config import Config, Tying
+from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import ConvertOptions
-from keras_transformer.extensions.converters.converted import (ConvertedModel, SourceWeights, WeightTable, make_model,)
-from keras_transformer.extensions.converters.files import (order_tokens, read_tokens, read_yaml,)
+from keras_transformer.extensions.converters.converted import (
+    ConvertedModel,
+    SourceWeights,
+    WeightTable,
+    make_model,
+)
+from keras_transformer.extensions.converters.files import (
+    order_tokens,
+    read_tokens,
+    read_yaml,
+)
 from keras_transformer.extensions.converters.pieces import PieceOrder
 from keras_transformer.extensions.converters.tf_checkpoints import TFCheckpoint
-from keras_transformer.errors import InputError
 from keras_transformer.runs.checkpoints import Arrays
 
 # The models of OpenNMT-tf's catalog, with their numbers of heads.

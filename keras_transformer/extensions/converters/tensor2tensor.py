@@ -20,15 +20,23 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.config import Config
-from keras_transformer.extensions.converters import ConvertOptions
-from keras_transformer.extensions.converters.converted import (ConvertedModel, SourceWeights, WeightTable, make_model,)
-from keras_transformer.extensions.converters.files import (find_vocabularies, order_tokens,)
-from keras_transformer.extensions.converters.pieces import PieceOrder
-from keras_transformer.extensions.converters.tf_checkpoints import TFCheckpoint
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.converters import ConvertOptions
+from keras_transformer.extensions.converters.converted import (
+    ConvertedModel,
+    SourceWeights,
+    WeightTable,
+    make_model,
+)
+from keras_transformer.extensions.converters.files import (
+    find_vocabularies,
+    order_tokens,
+)
+from keras_transformer.extensions.converters.pieces import PieceOrder
+from keras_transformer.extensions.converters.subword_text import SubwordText
+from keras_transformer.extensions.converters.tf_checkpoints import TFCheckpoint
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.checkpoints import Arrays, reading
-from keras_transformer.extensions.converters.subword_text import SubwordText
 
 _SCOPE = "transformer/"
 _TARGET_SPACE = "body/target_space_embedding/kernel"

@@ -15,8 +15,8 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from array_record.python import array_record_module
 
-from keras_transformer.extensions.corpora import multi30k  # noqa: F401  (to import it is to register it)
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.corpora import multi30k  # noqa: F401  (to import it is to register it)
 
 _EXAMPLE = "Use a name such as wmt14_translate/de-en"
 # A name such as "huggingface:opus_books". Even looking it up would use the network.

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import DecodingConfig
+from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.extensions.converters.huggingface import POSITIONS_FIELD
 from keras_transformer.extensions.converters.pieces import table_pieces
-from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.extensions.huggingface.tensors import (ACTIVATIONS, has_usual_positions, to_tensors,)
+from keras_transformer.extensions.huggingface.tensors import (
+    ACTIVATIONS,
+    has_usual_positions,
+    to_tensors,
+)
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.vocabulary import Vocabulary

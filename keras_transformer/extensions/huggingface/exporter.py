@@ -28,9 +28,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.extensions.converters import ConvertOptions
-from keras_transformer.extensions.converters.huggingface import (read as read_marian_mt,)
-from keras_transformer.extensions.converters.pieces import table_pieces
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.export import ExportOptions, ExportResult
@@ -41,9 +38,6 @@ from keras_transformer.export.comparison import (
     plain_texts,
     text_name,
 )
-from keras_transformer.extensions.huggingface import transformers_process
-from keras_transformer.extensions.huggingface.directory import (CARD_ABOUT, CARD_USE, WEIGHTS, check_search, hf_length_penalty, write_directory,)
-from keras_transformer.extensions.huggingface.tensors import (EPSILON, check_expressible, has_usual_positions, to_marian,)
 from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.export.model_card import (
     FormatCard,
@@ -52,6 +46,26 @@ from keras_transformer.export.model_card import (
     model_name,
 )
 from keras_transformer.export.probes import probe_texts
+from keras_transformer.extensions.converters import ConvertOptions
+from keras_transformer.extensions.converters.huggingface import (
+    read as read_marian_mt,
+)
+from keras_transformer.extensions.converters.pieces import table_pieces
+from keras_transformer.extensions.huggingface import transformers_process
+from keras_transformer.extensions.huggingface.directory import (
+    CARD_ABOUT,
+    CARD_USE,
+    WEIGHTS,
+    check_search,
+    hf_length_penalty,
+    write_directory,
+)
+from keras_transformer.extensions.huggingface.tensors import (
+    EPSILON,
+    check_expressible,
+    has_usual_positions,
+    to_marian,
+)
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.scoring import Scorer, score_ids

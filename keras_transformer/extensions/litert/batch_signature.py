@@ -13,13 +13,13 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.decoding import SearchInputs
-from keras_transformer.extensions.litert.signatures import encode_in_loop
 from keras_transformer.export.request_params import (
     Status,
     clean_request,
     encode_status,
     has_no_translation,
 )
+from keras_transformer.extensions.litert.signatures import encode_in_loop
 from keras_transformer.inference.translation_module import TranslationModule
 
 # Longer blocks copy more, and shorter ones change shapes more often. An int8 search takes 2 % more

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.inference import Translation, translations_of
 from keras_transformer.extensions.litert.archive import read_archive
+from keras_transformer.inference import Translation, translations_of
 
 with needs_extra("litert", "translating with a LiteRT model"):
     import ai_edge_litert

@@ -37,16 +37,26 @@ from keras_transformer.export.comparison import (
     compare_sentence,
     text_name,
 )
-from keras_transformer.extensions.litert import flatbuffer, passes
-from keras_transformer.extensions.litert.batch_signature import (BatchSignature, best_batch_size,)
-from keras_transformer.extensions.litert.fast_tokenizer import text_problem
-from keras_transformer.extensions.litert.quantization import (QUANTIZATIONS, multiply_int8_rows, quantize,)
-from keras_transformer.extensions.litert.signatures import LiteRTSignatures
 from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.export.probes import escaped, probe_texts
-from keras_transformer.inference.batching import batches
+from keras_transformer.extensions.litert import flatbuffer, passes
+from keras_transformer.extensions.litert.archive import (
+    LiteRTMetadata,
+    append_archive,
+)
+from keras_transformer.extensions.litert.batch_signature import (
+    BatchSignature,
+    best_batch_size,
+)
 from keras_transformer.extensions.litert.engine import LiteRTModel, LiteRTResult
-from keras_transformer.extensions.litert.archive import (LiteRTMetadata, append_archive,)
+from keras_transformer.extensions.litert.fast_tokenizer import text_problem
+from keras_transformer.extensions.litert.quantization import (
+    QUANTIZATIONS,
+    multiply_int8_rows,
+    quantize,
+)
+from keras_transformer.extensions.litert.signatures import LiteRTSignatures
+from keras_transformer.inference.batching import batches
 from keras_transformer.inference.loading import load_translator, max_train_source_length
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.atomic import write_version

@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from keras_transformer.extensions.litert.flatbuffer import (code_of, op_name, shape_of, subgraph_options,)
+from keras_transformer.extensions.litert.flatbuffer import (
+    code_of,
+    op_name,
+    shape_of,
+    subgraph_options,
+)
 
 
 def look_up_embeddings(model: Any) -> None:

@@ -11,12 +11,15 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.decoding import SearchInputs, SearchResult
-from keras_transformer.extensions.litert.fast_tokenizer import (fast_detokenizer_model, fast_model,)
 from keras_transformer.export.request_params import (
     Status,
     clean_request,
     encode_status,
     has_no_translation,
+)
+from keras_transformer.extensions.litert.fast_tokenizer import (
+    fast_detokenizer_model,
+    fast_model,
 )
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers.blocks import without_blocks

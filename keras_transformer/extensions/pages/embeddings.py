@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference.batching import map_batches
 from keras_transformer.extensions.pages.attention import Ask
+from keras_transformer.inference.batching import map_batches
 
 
 class Projection(NamedTuple):

@@ -12,14 +12,38 @@ from matplotlib.figure import Figure
 
 from keras_transformer.data.reading import read_text
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.pages.attention import (
+    TITLES,
+    Attention,
+    HeadSummary,
+    attention,
+    format_tsv,
+    read_attention,
+    summarize_heads,
+)
+from keras_transformer.extensions.pages.embeddings import embed, project
+from keras_transformer.extensions.pages.pages import (
+    attention_page,
+    embeddings_page,
+    index_page,
+    notices,
+    pair_header,
+)
+from keras_transformer.extensions.pages.pictures import (
+    draw_heads,
+    draw_layers,
+    draw_positions,
+    draw_summary,
+    write_png,
+)
+from keras_transformer.extensions.pages.report.elements import write_page
+from keras_transformer.extensions.pages.visible_model import (
+    VisibleModel,
+    model_name,
+    open_visible_model,
+)
 from keras_transformer.inference.batching import map_batches
 from keras_transformer.runs.atomic import atomic_path
-from keras_transformer.extensions.pages.report.elements import write_page
-from keras_transformer.extensions.pages.attention import (TITLES, Attention, HeadSummary, attention, format_tsv, read_attention, summarize_heads,)
-from keras_transformer.extensions.pages.embeddings import embed, project
-from keras_transformer.extensions.pages.pages import (attention_page, embeddings_page, index_page, notices, pair_header,)
-from keras_transformer.extensions.pages.pictures import (draw_heads, draw_layers, draw_positions, draw_summary, write_png,)
-from keras_transformer.extensions.pages.visible_model import (VisibleModel, model_name, open_visible_model,)
 
 _BATCH_SIZE = 16  # pairs: the attention of 64 tokens in 48 heads has 2.4 MB
 _POSITIONS = 128  # positional encodings in the picture

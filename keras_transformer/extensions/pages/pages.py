@@ -13,9 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.extensions.pages.report.elements import (document, facts, section, text,)
-from keras_transformer.extensions.pages.attention import (MEASURES, TITLES, Attention,)
+from keras_transformer.extensions.pages.attention import (
+    MEASURES,
+    TITLES,
+    Attention,
+)
 from keras_transformer.extensions.pages.embeddings import Projection
+from keras_transformer.extensions.pages.report.elements import (
+    document,
+    facts,
+    section,
+    text,
+)
 
 # The pages load nothing. This policy also protects them from text that looks like markup.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"

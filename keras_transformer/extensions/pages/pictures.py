@@ -16,7 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.pages.attention import (TITLES, Attention, HeadSummary,)
+from keras_transformer.extensions.pages.attention import (
+    TITLES,
+    Attention,
+    HeadSummary,
+)
 
 _INK, _MUTED, _LINE = "#1d2126", "#6a727c", "#2f6db0"  # the colours of the pages
 

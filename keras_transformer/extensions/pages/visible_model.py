@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.saved_model.signatures import Signatures
+from keras_transformer.extensions.pages.attention import Ask, Inputs
 from keras_transformer.inference.loading import load_model
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.extensions.pages.attention import Ask, Inputs
 
 
 class VisibleModel:

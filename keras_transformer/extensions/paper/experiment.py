@@ -23,8 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.extensions.paper import child_process
+from keras_transformer.extensions.paper.results import (
+    read_results,
+    run_metadata,
+    write_results,
+)
 from keras_transformer.runs.atomic import exclusive_lock
-from keras_transformer.extensions.paper.results import (read_results, run_metadata, write_results,)
 from keras_transformer.tf_import import load_tensorflow
 
 if TYPE_CHECKING:  # they load TensorFlow, which a process that only starts others does not need

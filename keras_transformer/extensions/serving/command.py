@@ -69,7 +69,10 @@ def main() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     app.load_engine(FLAGS.model_dir)
     with needs_extra("serving", "serving"):
-        from keras_transformer.extensions.serving.server import server, state  # late, so that --help is fast
+        from keras_transformer.extensions.serving.server import (
+            server,
+            state,
+        )  # late, so that --help is fast
 
     server.run(
         state.Settings(

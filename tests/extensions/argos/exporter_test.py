@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
-from keras_transformer.extensions.argos import exporter as argos
 from keras_transformer.export.model_card import ModelCardData
+from keras_transformer.extensions.argos import exporter as argos
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.runs.run_directory import RunDirectory

@@ -18,10 +18,14 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config import Config
-from keras_transformer.extensions.converters import write_run
-from keras_transformer.extensions.converters.converted import (ConvertedModel, SourceWeights, make_model,)
-from keras_transformer.extensions.converters.torch_files import read_torch_file
 from keras_transformer.export import ExportOptions, export
+from keras_transformer.extensions.converters import write_run
+from keras_transformer.extensions.converters.converted import (
+    ConvertedModel,
+    SourceWeights,
+    make_model,
+)
+from keras_transformer.extensions.converters.torch_files import read_torch_file
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.text.model_proto import CONTROL, NORMAL, UNKNOWN, ModelProto

@@ -12,11 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import make_options, read_model
 from keras_transformer.extensions.converters.converted import ConvertedModel
-from keras_transformer.extensions.converters.torch_files import (Inert, read_torch_file,)
-from keras_transformer.errors import InputError
-from tests.extensions.converters.engine_outputs import FIXTURES, check_probabilities, check_translations
+from keras_transformer.extensions.converters.torch_files import (
+    Inert,
+    read_torch_file,
+)
+from tests.extensions.converters.engine_outputs import (
+    FIXTURES,
+    check_probabilities,
+    check_translations,
+)
 from tests.messages import mentions
 
 MODELS = FIXTURES / "fairseq"

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from keras_transformer.extensions.converters import read_model
 from keras_transformer.errors import InputError
-from tests.extensions.converters.engine_outputs import FIXTURES, check_probabilities, check_translations
+from keras_transformer.extensions.converters import read_model
 from tests.damage import replace
+from tests.extensions.converters.engine_outputs import (
+    FIXTURES,
+    check_probabilities,
+    check_translations,
+)
 from tests.messages import mentions
 
 MODEL = FIXTURES / "fsmt"

@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import ConvertOptions, read_model
 from keras_transformer.extensions.converters.converted import ConvertedModel
-from keras_transformer.errors import InputError
 from keras_transformer.extensions.huggingface.directory import write_directory
 from keras_transformer.inference.scoring import Scorer, score_ids
 from keras_transformer.inference.translation_module import TranslationModule

@@ -15,10 +15,14 @@ import sentencepiece
 import tensorflow as tf
 import yaml
 
-from keras_transformer.extensions.converters import (make_options, read_model, write_run,)
-from keras_transformer.extensions.converters.converted import ConvertedModel
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
+from keras_transformer.extensions.converters import (
+    make_options,
+    read_model,
+    write_run,
+)
+from keras_transformer.extensions.converters.converted import ConvertedModel
 from keras_transformer.inference.loading import load_model
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translate import translate_lines

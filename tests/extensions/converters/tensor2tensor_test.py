@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import make_options, read_model
 from keras_transformer.extensions.converters.converted import ConvertedModel
-from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters.subword_text import SubwordText
+from tests.damage import replace
 from tests.extensions.converters.engine_outputs import (
     FIXTURES,
     check_probabilities,
     check_translations,
     read_expected,
 )
-from tests.damage import replace
 from tests.messages import mentions
 
 MODELS = FIXTURES / "tensor2tensor"

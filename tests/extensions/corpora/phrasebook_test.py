@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from keras_transformer.errors import InputError
 from keras_transformer.extensions.corpora import phrasebook
 from keras_transformer.extensions.corpora.phrasebook import Phrase
 from keras_transformer.extensions.corpora.phrasebook.slots import slots
-from keras_transformer.errors import InputError
 from tests.messages import mentions
 
 

@@ -11,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.data.corpus import ParallelFiles
-from keras_transformer.extensions.corpora.tfds_corpus import (TfdsCorpus, _one_line_each, tfds_corpus,)
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.corpora.tfds_corpus import (
+    TfdsCorpus,
+    _one_line_each,
+    tfds_corpus,
+)
 from tests.data.prepared_sets import write_set
 from tests.messages import mentions
 

@@ -5,9 +5,9 @@ import tensorflow_datasets as tfds
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from keras_transformer.errors import InputError
 from keras_transformer.extensions.corpora import tfds_sets
 from keras_transformer.extensions.corpora.tfds_corpus import TfdsCorpus
-from keras_transformer.errors import InputError
 from tests.data.prepared_sets import write_set
 from tests.messages import mentions
 

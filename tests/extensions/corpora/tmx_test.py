@@ -8,9 +8,9 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from keras_transformer.extensions.corpora.tmx import TmxFile, tmx_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.corpora.tmx import TmxFile, tmx_files
 from tests.messages import mentions, tells
 
 TMX = """<?xml version="1.0" encoding="UTF-8"?>

@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.documents import sentences as documents
-from keras_transformer.extensions.documents.sentences import (join_translations, segment,)
+from keras_transformer.extensions.documents.sentences import (
+    join_translations,
+    segment,
+)
 from keras_transformer.inference.loading import LoadedModel
 from tests.messages import mentions, tells
 

@@ -11,9 +11,9 @@ import pytest
 from huggingface_hub import constants, file_download
 
 import keras_transformer as kt
-from keras_transformer.extensions.converters import read_model
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
+from keras_transformer.extensions.converters import read_model
 from keras_transformer.extensions.huggingface import hub
 from keras_transformer.inference.manifest import file_hashes
 from keras_transformer.runs.run_directory import RunDirectory

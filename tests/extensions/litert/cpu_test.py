@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
-from keras_transformer.extensions.litert import flatbuffer
 from keras_transformer.export.request_params import Status
-from keras_transformer.inference import loading
+from keras_transformer.extensions.litert import flatbuffer
 from keras_transformer.extensions.litert.engine import LiteRTModel
+from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translation_module import TranslationModule

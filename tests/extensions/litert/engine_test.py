@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
-from keras_transformer.extensions.litert import flatbuffer
 from keras_transformer.extensions.litert import archive as litert_archive
-from keras_transformer.inference import loading
+from keras_transformer.extensions.litert import flatbuffer
 from keras_transformer.extensions.litert.engine import LiteRTModel
+from keras_transformer.inference import loading
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import learn_vocabulary

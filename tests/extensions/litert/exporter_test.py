@@ -19,13 +19,12 @@ from tensorflow_text.core.pybinds import tflite_registrar
 from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
-from keras_transformer.extensions.litert import exporter
-from keras_transformer.extensions.litert import flatbuffer
-from keras_transformer.extensions.litert.signatures import LiteRTSignatures
 from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.litert import engine as litert
-from keras_transformer.inference import loading, translate
+from keras_transformer.extensions.litert import exporter, flatbuffer
 from keras_transformer.extensions.litert.engine import LiteRTModel
+from keras_transformer.extensions.litert.signatures import LiteRTSignatures
+from keras_transformer.inference import loading, translate
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers import blocks

@@ -13,8 +13,12 @@ import tensorflow as tf
 import tensorflow_text
 from hypothesis import strategies as st
 
-from keras_transformer.extensions.litert.fast_tokenizer import (fast_detokenizer_model, fast_model, text_problem,)
 from keras_transformer.export.probes import probe_texts
+from keras_transformer.extensions.litert.fast_tokenizer import (
+    fast_detokenizer_model,
+    fast_model,
+    text_problem,
+)
 from keras_transformer.text.model_proto import UNUSED, USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.conftest import PHRASES

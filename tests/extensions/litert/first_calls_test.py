@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from keras_transformer.extensions.litert import exporter as export, flatbuffer
+from keras_transformer.extensions.litert import exporter as export
+from keras_transformer.extensions.litert import flatbuffer
 from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import ROOT, random_shortlist
-from tests.extensions.litert.tied_model import loop_bodies
 from tests.export.model_variants import SEARCH_OPTIONS, make_run
+from tests.extensions.litert.tied_model import loop_bodies
 
 # Runs in a new process, in which TensorFlow has not left free memory of all sizes. Prints how many
 # calls differ from those of LiteRT's own kernels.

@@ -12,7 +12,11 @@ import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
 
 from keras_transformer.extensions.litert import flatbuffer
-from keras_transformer.extensions.litert.quantization import (_packed, _rounded, quantize,)
+from keras_transformer.extensions.litert.quantization import (
+    _packed,
+    _rounded,
+    quantize,
+)
 from tests.extensions.litert.tied_model import TABLE, convert, expected, prepared, run
 
 

@@ -15,17 +15,30 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
 from keras_transformer.export.saved_model import export as saved_model
 from keras_transformer.export.saved_model.signatures import MAX_ATTENTION_TOKENS, Signatures
+from keras_transformer.extensions.pages.attention import (
+    MEASURES,
+    TITLES,
+    Ask,
+    Attention,
+    attention,
+    format_tsv,
+    measure_heads,
+    read_attention,
+    summarize_heads,
+)
+from keras_transformer.extensions.pages.embeddings import embed
+from keras_transformer.extensions.pages.visible_model import (
+    VisibleModel,
+    open_visible_model,
+)
+from keras_transformer.extensions.serving.client import connect
 from keras_transformer.inference import loading
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.extensions.serving.client import connect
-from keras_transformer.extensions.pages.attention import (MEASURES, TITLES, Ask, Attention, attention, format_tsv, measure_heads, read_attention, summarize_heads,)
-from keras_transformer.extensions.pages.embeddings import embed
-from keras_transformer.extensions.pages.visible_model import (VisibleModel, open_visible_model,)
 from tests.conftest import PHRASES
-from tests.messages import mentions
-from tests.extensions.serving.running_server import running_server
 from tests.extensions.pages.pairs import random_attention
+from tests.extensions.serving.running_server import running_server
+from tests.messages import mentions
 
 LONG = "ball " * 400
 SOURCES = [PHRASES[0], PHRASES[2], "", LONG, "a", "\0 \ufffd", "a"]

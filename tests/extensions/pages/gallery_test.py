@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keras_transformer.extensions.pages.gallery import (
+    VisualizationOptions,
+    read_sentences,
+)
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.extensions.pages.gallery import (VisualizationOptions, read_sentences,)
 from tests import reference
 from tests.conftest import PHRASES
 from tests.driver import Driver, Ended

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from keras_transformer.extensions.pages.attention import TITLES, Attention
 from keras_transformer.extensions.pages.embeddings import project
-from keras_transformer.extensions.pages.pages import (attention_page, embeddings_page,)
+from keras_transformer.extensions.pages.pages import (
+    attention_page,
+    embeddings_page,
+)
 from tests.browser import Visit
-from tests.html_page import Page
 from tests.extensions.pages.pairs import SOURCE, random_attention
+from tests.html_page import Page
 
 ODD = ["▁</script>", "<b>", "&amp;", "\"'", "▁ü\u2028猫", "</s>"]
 

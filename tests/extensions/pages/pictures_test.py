@@ -10,7 +10,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from keras_transformer.extensions.pages.attention import summarize_heads
-from keras_transformer.extensions.pages.pictures import (draw_heads, draw_layers, draw_positions, draw_summary, write_png,)
+from keras_transformer.extensions.pages.pictures import (
+    draw_heads,
+    draw_layers,
+    draw_positions,
+    draw_summary,
+    write_png,
+)
 from tests.extensions.pages.pairs import SOURCE, random_attention
 
 # Arithmetic errors, and pictures that Matplotlib could not draw as requested.

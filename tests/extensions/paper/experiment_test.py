@@ -12,7 +12,15 @@ import pytest
 
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.extensions.paper import experiment
-from keras_transformer.extensions.paper.experiment import (Deadline, Trial, check_identity, mean_and_std, open_experiment, results_of, run_trials,)
+from keras_transformer.extensions.paper.experiment import (
+    Deadline,
+    Trial,
+    check_identity,
+    mean_and_std,
+    open_experiment,
+    results_of,
+    run_trials,
+)
 from keras_transformer.runs.atomic import exclusive_lock
 from tests.messages import mentions
 

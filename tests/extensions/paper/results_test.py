@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper import results
-from keras_transformer.extensions.paper.results import (read_results, run_metadata, write_lines, write_results,)
+from keras_transformer.extensions.paper.results import (
+    read_results,
+    run_metadata,
+    write_lines,
+    write_results,
+)
 from tests.messages import tells
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.extensions.paper.splitting import split_by_source
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.paper.splitting import split_by_source
 from tests.messages import mentions
 
 Pair = tuple[bytes, bytes]

@@ -4,7 +4,15 @@ Dates, times, amounts, units and names come from the Unicode CLDR through `babel
 hand-written templates put them into sentences.
 """
 
-from keras_transformer.extensions.corpora.phrasebook.corpus import (TEMPLATES, Phrase, Split, Template, phrases, split, write_corpus,)
+from keras_transformer.extensions.corpora.phrasebook.corpus import (
+    TEMPLATES,
+    Phrase,
+    Split,
+    Template,
+    phrases,
+    split,
+    write_corpus,
+)
 
 __all__ = [
     "TEMPLATES",

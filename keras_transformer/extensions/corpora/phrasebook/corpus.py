@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from keras_transformer.extensions.corpora.phrasebook.slots import ORDERED, slots
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.corpora.phrasebook.slots import ORDERED, slots
 from keras_transformer.runs.atomic import atomic_path
 
 

@@ -12,7 +12,11 @@ from typing import Any, ClassVar
 import tensorflow_datasets as tfds
 from babel.core import get_cldr_version
 
-from keras_transformer.extensions.corpora.phrasebook.corpus import (Phrase, phrases, split,)
+from keras_transformer.extensions.corpora.phrasebook.corpus import (
+    Phrase,
+    phrases,
+    split,
+)
 
 
 class Phrasebook(tfds.core.GeneratorBasedBuilder):

@@ -54,8 +54,12 @@ def main() -> None:
         )
     app.load_tensorflow()
     with needs_extra("demo", "the page"):
-        from keras_transformer.extensions.pages.playground import page  # late, so that --help is fast
-    from keras_transformer.extensions.pages.playground.models import (open_playground_model,)
+        from keras_transformer.extensions.pages.playground import (
+            page,
+        )  # late, so that --help is fast
+    from keras_transformer.extensions.pages.playground.models import (
+        open_playground_model,
+    )
 
     settings = config_flags.config_settings()
     models = []

@@ -48,7 +48,10 @@ def main() -> int:
     """Runs `visualize`. Returns 3 if it reports a problem with the sentences."""
     app.load_tensorflow()
     with needs_extra("plots", "drawing"):
-        from keras_transformer.extensions.pages.gallery import (VisualizationOptions, visualize,)
+        from keras_transformer.extensions.pages.gallery import (
+            VisualizationOptions,
+            visualize,
+        )
 
     drawn = visualize(
         FLAGS.model_dir,

@@ -14,6 +14,15 @@ import numpy as np
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
+from keras_transformer.extensions.pages import visible_model
+from keras_transformer.extensions.pages.attention import (
+    Ask,
+    Attention,
+    Inputs,
+    attention,
+    decode_texts,
+)
+from keras_transformer.extensions.serving.client import connect, is_address
 from keras_transformer.inference import translations_of
 from keras_transformer.inference.loading import members
 from keras_transformer.inference.tags import (
@@ -24,9 +33,6 @@ from keras_transformer.inference.tags import (
 )
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.schema import nested
-from keras_transformer.extensions.serving.client import connect, is_address
-from keras_transformer.extensions.pages import visible_model
-from keras_transformer.extensions.pages.attention import (Ask, Attention, Inputs, attention, decode_texts,)
 
 _NEEDED = ("translate", "attention")
 _READY_SECONDS, _ANSWER_SECONDS = 5.0, 15.0

@@ -18,9 +18,13 @@ import gradio as gr
 
 from keras_transformer.config import MAX_LENGTH_PENALTY
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.pages.report.elements import text
 from keras_transformer.extensions.pages.pages import attention_page
-from keras_transformer.extensions.pages.playground.models import (Hypothesis, PlaygroundModel, Translated,)
+from keras_transformer.extensions.pages.playground.models import (
+    Hypothesis,
+    PlaygroundModel,
+    Translated,
+)
+from keras_transformer.extensions.pages.report.elements import text
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_transformer.extensions.pages.report.elements import number, text
-from keras_transformer.extensions.pages.report.history import (SCORES, History, Point, Series,)
+from keras_transformer.extensions.pages.report.history import (
+    SCORES,
+    History,
+    Point,
+    Series,
+)
 
 _MAX_POINTS = 300  # per curve, because a chart is about 360 pixels wide
 _MAX_DOTS = 60  # curves with more points are drawn without dots

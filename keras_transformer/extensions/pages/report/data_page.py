@@ -9,7 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.pages.report.elements import (Cell, Markup, bar, document, facts, number, percent, section, setting, settings, table, text, write_page,)
+from keras_transformer.extensions.pages.report.elements import (
+    Cell,
+    Markup,
+    bar,
+    document,
+    facts,
+    number,
+    percent,
+    section,
+    setting,
+    settings,
+    table,
+    text,
+    write_page,
+)
 from keras_transformer.schema import nested
 
 _SPLITS = {"train": "training", "valid": "validation"}

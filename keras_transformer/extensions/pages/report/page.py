@@ -14,9 +14,28 @@ from keras_transformer.config import RunConfig
 from keras_transformer.console import duration
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.pages.report.curves import curves_section
-from keras_transformer.extensions.pages.report.data_page import (data_headline, data_parts, read_data_report,)
-from keras_transformer.extensions.pages.report.elements import (Cell, details, document, facts, number, section, settings, table, text, write_page,)
-from keras_transformer.extensions.pages.report.history import (SCORES, History, read_history,)
+from keras_transformer.extensions.pages.report.data_page import (
+    data_headline,
+    data_parts,
+    read_data_report,
+)
+from keras_transformer.extensions.pages.report.elements import (
+    Cell,
+    details,
+    document,
+    facts,
+    number,
+    section,
+    settings,
+    table,
+    text,
+    write_page,
+)
+from keras_transformer.extensions.pages.report.history import (
+    SCORES,
+    History,
+    read_history,
+)
 from keras_transformer.runs.run_directory import RunDirectory
 
 

@@ -26,9 +26,15 @@ from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.extensions.paper import experiment
-from keras_transformer.extensions.paper.experiment import (Deadline, Trial, open_experiment, results_of, run_trials,)
-from keras_transformer.runs.atomic import atomic_path
+from keras_transformer.extensions.paper.experiment import (
+    Deadline,
+    Trial,
+    open_experiment,
+    results_of,
+    run_trials,
+)
 from keras_transformer.extensions.paper.results import mixed_origins, write_results
+from keras_transformer.runs.atomic import atomic_path
 from keras_transformer.tf_import import load_tensorflow
 
 if TYPE_CHECKING:  # it loads TensorFlow
@@ -209,8 +215,8 @@ def _train_model(
         KeyboardInterrupt: if training was interrupted; a checkpoint is written.
     """
     load_tensorflow()  # here, because the parent process must not hold the GPU
-    from keras_transformer.models.encoder_decoder import get_architecture
     from keras_transformer.extensions.paper.baselines import architectures  # noqa: F401  registers them
+    from keras_transformer.models.encoder_decoder import get_architecture
     from keras_transformer.runs.run_directory import RunDirectory
 
     architecture = get_architecture(model.architecture)
@@ -254,8 +260,8 @@ def curve(run: RunDirectory, data_dir: Path) -> list[dict[str, float]]:
         For each validation: `step`; `flop`, from the mean FLOP per token of the corpus;
         `minutes` of the training steps; and the metrics.
     """
-    from keras_transformer.extensions.paper.baselines.flop import training_flop
     from keras_transformer.extensions.pages.report.history import read_history
+    from keras_transformer.extensions.paper.baselines.flop import training_flop
 
     store = TokenStore(data_dir / "train")
     flop = training_flop(run.config.model, store.source_lengths, store.target_lengths)

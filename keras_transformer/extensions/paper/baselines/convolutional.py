@@ -16,10 +16,13 @@ import keras
 from keras import ops
 
 from keras_transformer.config import PositiveInt, RunConfig, require
+from keras_transformer.extensions.paper.baselines.baseline import (
+    Baseline,
+    BaselineConfig,
+)
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
-from keras_transformer.extensions.paper.baselines.baseline import (Baseline, BaselineConfig,)
 
 HALF = 0.5**0.5  # keeps the variance of a sum of two
 

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_transformer.config import ModelConfig
-from keras_transformer.extensions.paper.baselines.convolutional import (ConvolutionalConfig,)
+from keras_transformer.extensions.paper.baselines.convolutional import (
+    ConvolutionalConfig,
+)
 from keras_transformer.extensions.paper.baselines.gru import GRUConfig
 
 Lengths = npt.NDArray[np.integer]

@@ -40,8 +40,8 @@ def main() -> int:
     """Parses the input of the flags. Returns 3 if it reports a problem with a line."""
     app.load_tensorflow()
     from keras_transformer.data.reading import decode_lines
-    from keras_transformer.inference import batching  # late, so that --help is fast
     from keras_transformer.extensions.paper.parsing import parser
+    from keras_transformer.inference import batching  # late, so that --help is fast
     from keras_transformer.runs import atomic
 
     lines = decode_lines(app.read_input(FLAGS.input), FLAGS.input or "standard input")

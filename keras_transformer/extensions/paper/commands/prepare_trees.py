@@ -24,9 +24,9 @@ from absl import flags
 
 from keras_transformer.cli import app, config_flags
 from keras_transformer.data import prepare
+from keras_transformer.extensions.pages.report.data_page import write_data_page
 from keras_transformer.extensions.paper.parsing import treebank
 from keras_transformer.runs.machine import available_cores
-from keras_transformer.extensions.pages.report.data_page import write_data_page
 
 FLAGS = flags.FLAGS
 DEFAULTS = treebank.DEFAULTS

@@ -45,8 +45,8 @@ def define_flags() -> None:
 
 def _parse(sentences: list[str]) -> tuple[float, list[Tree]]:
     """Returns the seconds that the model took, and its trees."""
-    from keras_transformer.inference import batching
     from keras_transformer.extensions.paper.parsing import parser, trees
+    from keras_transformer.inference import batching
     from keras_transformer.runs import atomic
 
     batching.use_cores_for_batches(len(sentences))
@@ -64,7 +64,11 @@ def _parse(sentences: list[str]) -> tuple[float, list[Tree]]:
 def main() -> int:
     """Runs `bracket_scoring.score_trees` with the flags. Returns 3 if words differ."""
     app.load_tensorflow()
-    from keras_transformer.extensions.paper.parsing import (bracket_scoring, treebank, trees,)
+    from keras_transformer.extensions.paper.parsing import (
+        bracket_scoring,
+        treebank,
+        trees,
+    )
 
     if (FLAGS.model_dir is None) == (FLAGS.hypothesis is None):
         found = "neither" if FLAGS.model_dir is None else "both"

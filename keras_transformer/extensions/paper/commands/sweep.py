@@ -54,7 +54,10 @@ def main() -> None:
     """Runs `run_table3` with the flags."""
     with needs_extra("plots", "the chart of the results"):
         import matplotlib  # noqa: F401  found missing now, not after training
-    from keras_transformer.extensions.paper.table3 import printed, running  # late, so that --help is fast
+    from keras_transformer.extensions.paper.table3 import (
+        printed,
+        running,
+    )  # late, so that --help is fast
 
     if not FLAGS.table3:
         raise InputError("Name a table: --table3.")

@@ -14,12 +14,20 @@ from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExtraSignatures
 from keras_transformer.export.model_card import TaskCard
+from keras_transformer.extensions.paper.parsing.constraint import TreeConstraint
+from keras_transformer.extensions.paper.parsing.symbols import (
+    is_parser,
+    require_parser,
+    word_boundaries,
+)
+from keras_transformer.extensions.paper.parsing.text_ops import (
+    restored,
+    tokenize,
+    words_of,
+)
+from keras_transformer.extensions.paper.parsing.trees import Does
 from keras_transformer.inference import batching, loading
 from keras_transformer.inference.translation_module import TranslationModule, sample_offsets
-from keras_transformer.extensions.paper.parsing.constraint import TreeConstraint
-from keras_transformer.extensions.paper.parsing.symbols import (is_parser, require_parser, word_boundaries,)
-from keras_transformer.extensions.paper.parsing.text_ops import (restored, tokenize, words_of,)
-from keras_transformer.extensions.paper.parsing.trees import Does
 
 
 class Parser(tf.Module):

@@ -18,12 +18,12 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import export
-from keras_transformer.inference import loading, translate
 from keras_transformer.extensions.paper.recipes.recipe import Recipe, Scoring
 from keras_transformer.extensions.paper.recipes.texts import keep_text
+from keras_transformer.extensions.paper.results import write_lines
+from keras_transformer.inference import loading, translate
 from keras_transformer.presets import preset
 from keras_transformer.runs import averaging
-from keras_transformer.extensions.paper.results import write_lines
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, get_type_hints
 
 from keras_transformer.config import Config
-from keras_transformer.extensions.paper.splitting import TRAIN
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
+from keras_transformer.extensions.paper.splitting import TRAIN
 from keras_transformer.presets import preset
 from keras_transformer.schema import check_json, read_json
 

@@ -27,13 +27,38 @@ from keras_transformer.data.pipeline import PrepareOptions
 from keras_transformer.data.prepare import prepare
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation.test_sets import EvaluationSet
-from keras_transformer.extensions.paper.experiment import (RESULTS, Deadline, Trial, check_identity, mean_and_std, open_experiment, run_trial, run_trials,)
-from keras_transformer.extensions.paper.recipes.models import (RecipeModels, initial_config, run_identity,)
+from keras_transformer.extensions.pages.report.data_page import write_data_page
+from keras_transformer.extensions.paper.experiment import (
+    RESULTS,
+    Deadline,
+    Trial,
+    check_identity,
+    mean_and_std,
+    open_experiment,
+    run_trial,
+    run_trials,
+)
+from keras_transformer.extensions.paper.recipes.models import (
+    RecipeModels,
+    initial_config,
+    run_identity,
+)
 from keras_transformer.extensions.paper.recipes.recipe import Recipe, Synthetic
 from keras_transformer.extensions.paper.recipes.student import Distillation, table
-from keras_transformer.extensions.paper.recipes.texts import (Texts, check_generator, generator_fingerprint, has_written, open_texts, synthetic_pairs,)
-from keras_transformer.extensions.pages.report.data_page import write_data_page
-from keras_transformer.extensions.paper.results import (mixed_origins, read_results, run_metadata, write_results,)
+from keras_transformer.extensions.paper.recipes.texts import (
+    Texts,
+    check_generator,
+    generator_fingerprint,
+    has_written,
+    open_texts,
+    synthetic_pairs,
+)
+from keras_transformer.extensions.paper.results import (
+    mixed_origins,
+    read_results,
+    run_metadata,
+    write_results,
+)
 from keras_transformer.runs.run_directory import RunDirectory
 
 log = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import ExportOptions, export
-from keras_transformer.inference import loading, translate
 from keras_transformer.extensions.paper.experiment import Trial
 from keras_transformer.extensions.paper.recipes.recipe import Scoring
+from keras_transformer.inference import loading, translate
 from keras_transformer.runs.atomic import write_text
 from keras_transformer.runs.run_directory import RunDirectory
 

@@ -16,18 +16,22 @@ from pathlib import Path
 from typing import get_args
 
 from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
-from keras_transformer.extensions.paper.splitting import TRAIN, split_by_source
-from keras_transformer.extensions.corpora.tfds_corpus import tfds_corpus
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics, test_sets
 from keras_transformer.evaluation.test_sets import EvaluationSet
+from keras_transformer.extensions.corpora.tfds_corpus import tfds_corpus
+from keras_transformer.extensions.paper.recipes.recipe import (
+    Recipe,
+    Synthetic,
+    Text,
+)
+from keras_transformer.extensions.paper.splitting import TRAIN, split_by_source
 from keras_transformer.inference.corpus_translation import (
     check_export,
     model_fingerprint,
     translate_corpus,
 )
 from keras_transformer.inference.loading import load_model
-from keras_transformer.extensions.paper.recipes.recipe import (Recipe, Synthetic, Text,)
 from keras_transformer.runs.atomic import atomic_path
 
 log = logging.getLogger(__name__)

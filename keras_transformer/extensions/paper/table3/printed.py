@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_transformer.extensions.paper.table3.tables import COLUMNS
 from keras_transformer.extensions.paper.results import mixed_origins
+from keras_transformer.extensions.paper.table3.tables import COLUMNS
 
 _HERE = ["PPL", "BLEU", "10^6"]
 _DELTAS = ["PPL", "BLEU"]

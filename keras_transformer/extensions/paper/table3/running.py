@@ -24,12 +24,25 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.extensions.paper import experiment
-from keras_transformer.extensions.paper.experiment import (RESULTS, Deadline, Trial, open_experiment, results_of, run_trials,)
+from keras_transformer.extensions.paper.experiment import (
+    RESULTS,
+    Deadline,
+    Trial,
+    open_experiment,
+    results_of,
+    run_trials,
+)
+from keras_transformer.extensions.paper.results import write_lines, write_results
 from keras_transformer.extensions.paper.table3 import printed
 from keras_transformer.extensions.paper.table3.chart import delta_chart
-from keras_transformer.extensions.paper.table3.tables import (Row, Table, columns, differences, table3,)
+from keras_transformer.extensions.paper.table3.tables import (
+    Row,
+    Table,
+    columns,
+    differences,
+    table3,
+)
 from keras_transformer.runs.atomic import write_text
-from keras_transformer.extensions.paper.results import write_lines, write_results
 from keras_transformer.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)

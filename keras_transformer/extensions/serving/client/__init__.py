@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.inference import Translation
 from keras_transformer.extensions.serving.client.base import Client, ServerError
 from keras_transformer.extensions.serving.client.grpc import GrpcClient
 from keras_transformer.extensions.serving.client.rest import RestClient
 from keras_transformer.extensions.serving.client.tensors import Signature, Tensor
+from keras_transformer.inference import Translation
 
 if TYPE_CHECKING:
     import numpy as np

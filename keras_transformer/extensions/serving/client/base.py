@@ -15,6 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.serving.client.tensors import (
+    Signature,
+    input_array,
+    signatures_of,
+)
 from keras_transformer.inference import Translation, translations_of
 from keras_transformer.inference.tags import (
     ServedTags,
@@ -23,7 +28,6 @@ from keras_transformer.inference.tags import (
     missing_tags,
     served_tags,
 )
-from keras_transformer.extensions.serving.client.tensors import (Signature, input_array, signatures_of,)
 
 _Result = TypeVar("_Result")
 _BATCH_BYTES = 2**20  # text of a request

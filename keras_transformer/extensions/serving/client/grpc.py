@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving.client.base import (Client, NotNowError, ServerError,)
+from keras_transformer.extensions.serving.client.base import (
+    Client,
+    NotNowError,
+    ServerError,
+)
 
 
 class GrpcClient(Client):

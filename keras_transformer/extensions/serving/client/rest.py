@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.extensions.serving.client.base import (Client, NotNowError, ServerError,)
-from keras_transformer.extensions.serving.client.tensors import (from_json, json_values,)
+from keras_transformer.extensions.serving.client.base import (
+    Client,
+    NotNowError,
+    ServerError,
+)
+from keras_transformer.extensions.serving.client.tensors import (
+    from_json,
+    json_values,
+)
 
 
 class RestClient(Client):

@@ -12,7 +12,13 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from keras_transformer.extensions.serving.server.batching import RequestError
-from keras_transformer.extensions.serving.server.protos import (get_model_metadata_pb2, model_service_pb2_grpc, predict_pb2, prediction_service_pb2_grpc, tensor_of,)
+from keras_transformer.extensions.serving.server.protos import (
+    get_model_metadata_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+    tensor_of,
+)
 from keras_transformer.extensions.serving.server.tensors import read_tensors
 
 if TYPE_CHECKING:

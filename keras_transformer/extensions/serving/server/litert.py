@@ -14,8 +14,14 @@ import numpy as np
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.litert.engine import LiteRTModel, LiteRTResult
-from keras_transformer.extensions.serving.server.batching import (Arrays, RequestError,)
-from keras_transformer.extensions.serving.server.protos import (meta_graph_pb2, tensor_info,)
+from keras_transformer.extensions.serving.server.batching import (
+    Arrays,
+    RequestError,
+)
+from keras_transformer.extensions.serving.server.protos import (
+    meta_graph_pb2,
+    tensor_info,
+)
 
 # Bits of export.request_params.Status, whose module loads TensorFlow.
 _SOURCE_CUT = 1

@@ -15,12 +15,15 @@ import grpc
 import numpy as np
 
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.serving.server import protos
+from keras_transformer.extensions.serving.server.batching import (
+    Arrays,
+    RequestError,
+)
+from keras_transformer.extensions.serving.server.protos import get_model_status_pb2
 from keras_transformer.inference import manifest
 from keras_transformer.inference.loading import MODEL_FILES, find_litert
 from keras_transformer.inference.tags import check_tag
-from keras_transformer.extensions.serving.server import protos
-from keras_transformer.extensions.serving.server.batching import (Arrays, RequestError,)
-from keras_transformer.extensions.serving.server.protos import get_model_status_pb2
 
 _LOG = logging.getLogger(__name__)
 _DEFAULT = "serving_default"
@@ -96,11 +99,15 @@ class Version:
         described = manifest.check_needed_files(path) if path.is_dir() else {}
         self.engine: Engine
         if (litert_file := find_litert(path)) is not None:
-            from keras_transformer.extensions.serving.server.litert import LiteRTEngine  # late: optional
+            from keras_transformer.extensions.serving.server.litert import (
+                LiteRTEngine,
+            )  # late: optional
 
             self.engine = LiteRTEngine(litert_file, batches_at_once)
         else:
-            from keras_transformer.extensions.serving.server.saved_model import (SavedModelEngine,)
+            from keras_transformer.extensions.serving.server.saved_model import (
+                SavedModelEngine,
+            )
 
             is_int8 = described.get("precision") == "int8"
             self.engine = SavedModelEngine(path, batches_at_once, is_int8)

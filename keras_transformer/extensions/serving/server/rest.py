@@ -21,7 +21,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from keras_transformer.extensions.serving.server.batching import RequestError
-from keras_transformer.extensions.serving.server.tensors import (read_document, read_inputs, write_outputs,)
+from keras_transformer.extensions.serving.server.tensors import (
+    read_document,
+    read_inputs,
+    write_outputs,
+)
 
 if TYPE_CHECKING:
     from keras_transformer.extensions.serving.server.state import Server

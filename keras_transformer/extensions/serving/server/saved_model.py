@@ -15,10 +15,13 @@ import tensorflow_text  # noqa: F401  models need its ops
 from google.protobuf.message import DecodeError
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.machine import available_cores
-from keras_transformer.extensions.serving.server.batching import (Arrays, RequestError,)
+from keras_transformer.extensions.serving.server.batching import (
+    Arrays,
+    RequestError,
+)
 from keras_transformer.extensions.serving.server.protos import prediction_log_pb2
 from keras_transformer.extensions.serving.server.tensors import read_tensors
+from keras_transformer.runs.machine import available_cores
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}  # TensorFlow's numbers are the same
 

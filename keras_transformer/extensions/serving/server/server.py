@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.machine import stop_signals
 from keras_transformer.extensions.serving.server.grpc_service import GrpcApi
 from keras_transformer.extensions.serving.server.rest import RestApi
 from keras_transformer.extensions.serving.server.state import Server, Settings
+from keras_transformer.runs.machine import stop_signals
 
 _LOG = logging.getLogger(__name__)
 _KEEP_ALIVE_SECONDS = 75  # of idle connections

@@ -12,11 +12,17 @@ from typing import Any
 import prometheus_client
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.machine import available_cores
 from keras_transformer.extensions.serving.server.batching import Arrays, Batcher
-from keras_transformer.extensions.serving.server.models import (ServedModel, SignatureCall, Version,)
-from keras_transformer.extensions.serving.server.protos import (get_model_metadata_pb2,)
+from keras_transformer.extensions.serving.server.models import (
+    ServedModel,
+    SignatureCall,
+    Version,
+)
+from keras_transformer.extensions.serving.server.protos import (
+    get_model_metadata_pb2,
+)
 from keras_transformer.extensions.serving.server.tensors import add_source_tag
+from keras_transformer.runs.machine import available_cores
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _ORIGIN = re.compile(r"https?://[^\s/?#@*,]+|\*")

@@ -17,9 +17,12 @@ from typing import Any, NoReturn
 import grpc
 import numpy as np
 
-from keras_transformer.inference.tags import add_missing_tag
 from keras_transformer.extensions.serving.server import protos
-from keras_transformer.extensions.serving.server.batching import (Arrays, RequestError,)
+from keras_transformer.extensions.serving.server.batching import (
+    Arrays,
+    RequestError,
+)
+from keras_transformer.inference.tags import add_missing_tag
 
 _MANY_DIGITS = 2**16  # numbers converted to text at once; each takes 128 bytes
 

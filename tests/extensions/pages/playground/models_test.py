@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.pages.playground.models import (
+    MAX_CHARACTERS,
+    PlaygroundModel,
+    open_playground_model,
+)
 from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.extensions.pages.playground.models import (MAX_CHARACTERS, PlaygroundModel, open_playground_model,)
 from tests.conftest import PHRASES
 from tests.messages import mentions, tells
 

@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.pages.playground.models import (
+    Hypothesis,
+    PlaygroundModel,
+    Translated,
+    open_playground_model,
+)
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.extensions.pages.playground.models import (Hypothesis, PlaygroundModel, Translated, open_playground_model,)
 from tests.browser import Visit
 from tests.conftest import PHRASES
 from tests.messages import mentions, tells

@@ -19,14 +19,21 @@ from keras_transformer.data.cleaning import DropReason
 from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.data.prepare import PreparedData, PrepareOptions, prepare
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.pages.report.data_page import (REASONS, write_data_page,)
-from keras_transformer.extensions.pages.report.elements import (number, percent, setting,)
+from keras_transformer.extensions.pages.report.data_page import (
+    REASONS,
+    write_data_page,
+)
+from keras_transformer.extensions.pages.report.elements import (
+    number,
+    percent,
+    setting,
+)
 from tests.browser import Visit
 from tests.conftest import ROOT
 from tests.driver import Driver
+from tests.extensions.pages.report.page_test import JSON
 from tests.html_page import Page
 from tests.messages import mentions, tells
-from tests.extensions.pages.report.page_test import JSON
 
 DEFAULTS = dataclasses.asdict(PrepareOptions())
 SHA256 = "0123456789abcdef" * 4
@@ -286,7 +293,8 @@ def test_same_report_same_page_without_tensorflow(tmp_path: Path) -> None:
     source = page_of(tmp_path, defaults=None).source
     (tmp_path / "report.html").unlink()
     code = (
-        "import pathlib, sys; from keras_transformer.extensions.pages.report.data_page import write_data_page; "
+        "import pathlib, sys; "
+        "from keras_transformer.extensions.pages.report.data_page import write_data_page; "
         "write_data_page(pathlib.Path('.')); "
         "assert not {'tensorflow', 'keras', 'matplotlib'} & sys.modules.keys()"
     )

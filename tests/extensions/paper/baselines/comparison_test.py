@@ -15,12 +15,18 @@ from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.test_sets import EvaluationSet
-from keras_transformer.inference import loading
-from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.extensions.paper import child_process
-from keras_transformer.extensions.paper.baselines.comparison import (MODELS, ComparisonData, draw, run_comparison, summary,)
+from keras_transformer.extensions.paper.baselines.comparison import (
+    MODELS,
+    ComparisonData,
+    draw,
+    run_comparison,
+    summary,
+)
 from keras_transformer.extensions.paper.baselines.flop import training_flop
 from keras_transformer.extensions.paper.baselines.gru import GRURun
+from keras_transformer.inference import loading
+from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import loop, training_run
 from tests.messages import mentions, tells

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tests.layers.layer_check import to_numpy
 from tests.extensions.paper.baselines.tiny import Array, make, source_ids, target_ids
+from tests.layers.layer_check import to_numpy
 from tests.reference import softmax
 
 Weights = Mapping[str, Array]

@@ -14,8 +14,16 @@ from keras_transformer.decoding import SearchConfig, SearchInputs, SearchResult,
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.training.trainer import Trainer
+from tests.extensions.paper.baselines.tiny import (
+    END,
+    PAD,
+    START,
+    Array,
+    make,
+    source_ids,
+    target_ids,
+)
 from tests.layers.layer_check import to_numpy
-from tests.extensions.paper.baselines.tiny import END, PAD, START, Array, make, source_ids, target_ids
 from tests.reference import log_softmax
 
 

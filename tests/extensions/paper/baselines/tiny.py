@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_transformer.config import EncoderDecoderConfig
-from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.extensions.paper.baselines.convolutional import (Convolutional, ConvolutionalConfig,)
+from keras_transformer.extensions.paper.baselines.convolutional import (
+    Convolutional,
+    ConvolutionalConfig,
+)
 from keras_transformer.extensions.paper.baselines.gru import GRU, GRUConfig
+from keras_transformer.models.encoder_decoder import EncoderDecoder
 from tests.layers.layer_check import randomize
 
 Array = NDArray[Any]

@@ -12,17 +12,32 @@ import tensorflow as tf
 from keras_transformer.decoding import SearchInputs
 from keras_transformer.errors import InputError
 from keras_transformer.export import comparison
-from keras_transformer.inference import loading
 from keras_transformer.extensions.paper.parsing.constraint import TreeConstraint
-from keras_transformer.extensions.paper.parsing.parser import (ParserModel, load_parser, parse_lines, parser_signatures, remarks,)
-from keras_transformer.extensions.paper.parsing.symbols import (require_parser, symbol_model, word_boundaries,)
-from keras_transformer.extensions.paper.parsing.trees import (Does, parse_trees, restore, symbols_of,)
+from keras_transformer.extensions.paper.parsing.parser import (
+    ParserModel,
+    load_parser,
+    parse_lines,
+    parser_signatures,
+    remarks,
+)
+from keras_transformer.extensions.paper.parsing.symbols import (
+    require_parser,
+    symbol_model,
+    word_boundaries,
+)
+from keras_transformer.extensions.paper.parsing.trees import (
+    Does,
+    parse_trees,
+    restore,
+    symbols_of,
+)
+from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
 from tests.export.model_variants import make_run
-from tests.messages import mentions, tells
 from tests.extensions.paper.parsing.sentences import TREEBANK
+from tests.messages import mentions, tells
 
 TREES = list(parse_trees(TREEBANK, "text"))
 SENTENCES = [

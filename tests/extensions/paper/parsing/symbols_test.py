@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from keras_transformer.data.subword_sampling import SubwordSampler
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.symbols import (is_parser, require_parser, symbol_model, symbols_by_id, word_boundaries,)
+from keras_transformer.extensions.paper.parsing.symbols import (
+    is_parser,
+    require_parser,
+    symbol_model,
+    symbols_by_id,
+    word_boundaries,
+)
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.messages import mentions

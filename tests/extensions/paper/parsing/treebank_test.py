@@ -13,11 +13,16 @@ from keras_transformer.data.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper.parsing.symbols import symbols_by_id
-from keras_transformer.extensions.paper.parsing.treebank import (DEFAULTS, Treebank, find_files, prepare_trees,)
+from keras_transformer.extensions.paper.parsing.treebank import (
+    DEFAULTS,
+    Treebank,
+    find_files,
+    prepare_trees,
+)
 from keras_transformer.extensions.paper.parsing.trees import linearize, restore
 from keras_transformer.text.vocabulary import Vocabulary
-from tests.messages import mentions
 from tests.extensions.paper.parsing.sentences import TREEBANK
+from tests.messages import mentions
 
 
 @pytest.fixture

@@ -12,9 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.trees import (Constituent, Tree, is_name, linearize, parse_trees, read_trees, restore, symbols_of,)
-from tests.messages import mentions, tells
+from keras_transformer.extensions.paper.parsing.trees import (
+    Constituent,
+    Tree,
+    is_name,
+    linearize,
+    parse_trees,
+    read_trees,
+    restore,
+    symbols_of,
+)
 from tests.extensions.paper.parsing.sentences import SYMBOLS, TREEBANK, trees
+from tests.messages import mentions, tells
 
 
 def parsed(*lines: str) -> list[str]:

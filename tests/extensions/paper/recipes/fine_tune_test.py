@@ -9,17 +9,26 @@ from typing import Any
 
 import pytest
 
-from keras_transformer.extensions.converters import read_model, write_run
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportResult
-from keras_transformer.inference.loading import load_model
+from keras_transformer.extensions.converters import read_model, write_run
 from keras_transformer.extensions.paper.recipes import models as recipe_models
 from keras_transformer.extensions.paper.recipes.recipe import Recipe
-from keras_transformer.extensions.paper.recipes.run import (GivenModels, run_recipe, summary,)
+from keras_transformer.extensions.paper.recipes.run import (
+    GivenModels,
+    run_recipe,
+    summary,
+)
+from keras_transformer.inference.loading import load_model
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import ROOT
+from tests.extensions.paper.recipes.recipes import (
+    no_export,
+    refuse_to_train,
+    write_corpus,
+    write_recipe,
+)
 from tests.messages import mentions
-from tests.extensions.paper.recipes.recipes import no_export, refuse_to_train, write_corpus, write_recipe
 
 pytestmark = pytest.mark.usefixtures("one_replica")
 

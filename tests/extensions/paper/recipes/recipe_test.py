@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper.recipes.recipe import Recipe, Synthetic
-from tests.messages import mentions
 from tests.extensions.paper.recipes.recipes import FIELDS, write_recipe
+from tests.messages import mentions
 
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = get_args(Synthetic)

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference import loading, translate
 from keras_transformer.extensions.paper.recipes import models as recipe_models
 from keras_transformer.extensions.paper.recipes.recipe import Recipe
 from keras_transformer.extensions.paper.recipes.run import run_recipe, summary
+from keras_transformer.inference import loading, translate
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
 from keras_transformer.training.data import TrainingData
-from tests.messages import mentions
 from tests.extensions.paper.recipes.recipes import (
     PAIRS,
     no_export,
@@ -27,6 +26,7 @@ from tests.extensions.paper.recipes.recipes import (
     write_corpus,
     write_recipe,
 )
+from tests.messages import mentions
 
 pytestmark = pytest.mark.usefixtures("one_replica")
 

@@ -16,16 +16,20 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import ExportOptions, ExportResult
-from keras_transformer.inference.loading import load_model
-from keras_transformer.inference.translate import translate_lines
 from keras_transformer.extensions.paper.recipes import models as recipe_models
 from keras_transformer.extensions.paper.recipes import student
 from keras_transformer.extensions.paper.recipes.recipe import Recipe
-from keras_transformer.extensions.paper.recipes.run import (GivenModels, run_recipe, summary,)
+from keras_transformer.extensions.paper.recipes.run import (
+    GivenModels,
+    run_recipe,
+    summary,
+)
+from keras_transformer.inference.loading import load_model
+from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
-from tests.messages import mentions
 from tests.extensions.paper.recipes.recipes import FIELDS, no_export, refuse_to_train, write_recipe
+from tests.messages import mentions
 
 pytestmark = pytest.mark.usefixtures("one_replica")
 

@@ -18,9 +18,12 @@ from keras_transformer.extensions.paper.recipes import models as recipe_models
 from keras_transformer.extensions.paper.recipes import run as recipe_run
 from keras_transformer.extensions.paper.recipes import texts
 from keras_transformer.extensions.paper.recipes.recipe import Recipe, Synthetic
-from keras_transformer.extensions.paper.recipes.run import (GivenModels, run_recipe, summary,)
+from keras_transformer.extensions.paper.recipes.run import (
+    GivenModels,
+    run_recipe,
+    summary,
+)
 from keras_transformer.training import training_run
-from tests.messages import mentions
 from tests.extensions.paper.recipes.recipes import (
     FIELDS,
     REVERSED,
@@ -30,6 +33,7 @@ from tests.extensions.paper.recipes.recipes import (
     write_corpus,
     write_recipe,
 )
+from tests.messages import mentions
 
 pytestmark = pytest.mark.usefixtures("one_replica")
 

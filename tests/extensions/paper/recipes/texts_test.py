@@ -10,10 +10,14 @@ import pytest
 
 from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.errors import InputError
-from keras_transformer.inference.corpus_translation import model_fingerprint
 from keras_transformer.extensions.paper.recipes import texts
 from keras_transformer.extensions.paper.recipes.recipe import Synthetic
-from keras_transformer.extensions.paper.recipes.texts import (check_generator, parse_generators, synthetic_pairs,)
+from keras_transformer.extensions.paper.recipes.texts import (
+    check_generator,
+    parse_generators,
+    synthetic_pairs,
+)
+from keras_transformer.inference.corpus_translation import model_fingerprint
 from tests.messages import mentions
 
 

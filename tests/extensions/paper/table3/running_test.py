@@ -12,7 +12,10 @@ from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.extensions.paper import child_process as process
-from keras_transformer.extensions.paper.table3.running import (_train_row, run_table3,)
+from keras_transformer.extensions.paper.table3.running import (
+    _train_row,
+    run_table3,
+)
 from tests.messages import mentions
 
 NUMBERS = [("one", "ein"), ("two", "zwei"), ("three", "drei"), ("four", "vier")]

@@ -32,12 +32,21 @@ from tensorflow_serving.apis import (
 )
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving.client import (Client, GrpcClient, RestClient, ServerError, Signature, Tensor, Translation, connect,)
+from keras_transformer.extensions.serving.client import (
+    Client,
+    GrpcClient,
+    RestClient,
+    ServerError,
+    Signature,
+    Tensor,
+    Translation,
+    connect,
+)
 from keras_transformer.extensions.serving.client.tensors import input_array
 from tests.conftest import ROOT
-from tests.messages import mentions
 from tests.extensions.serving.reversing_model import NAME
 from tests.extensions.serving.running_server import Running, model_held, running_server, wait_until
+from tests.messages import mentions
 
 _VARIABLE = "KERAS_TRANSFORMER_TF_SERVING"
 KINDS = {"rest": RestClient, "grpc": GrpcClient}

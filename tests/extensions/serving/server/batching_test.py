@@ -10,7 +10,11 @@ import grpc
 import numpy as np
 import pytest
 
-from keras_transformer.extensions.serving.server.batching import (Arrays, Batcher, RequestError,)
+from keras_transformer.extensions.serving.server.batching import (
+    Arrays,
+    Batcher,
+    RequestError,
+)
 from tests.messages import mentions
 
 

@@ -16,9 +16,9 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.extensions.serving.server.models import ServedModel, Version
 from tests.damage import DAMAGES, delete, files_of
-from tests.messages import mentions, tells
 from tests.extensions.serving.reversing_model import NAME
 from tests.extensions.serving.running_server import Running, running_server, wait_until
+from tests.messages import mentions, tells
 
 WARM_UP = "assets.extra/tf_serving_warmup_requests"
 UNNEEDED = {WARM_UP, "fingerprint.pb"}

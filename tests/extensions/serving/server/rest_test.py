@@ -18,8 +18,8 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.serving.server import models
 from keras_transformer.extensions.serving.server.models import Version
 from keras_transformer.extensions.serving.server.state import Settings
-from tests.messages import mentions, tells
 from tests.extensions.serving.running_server import Running, model_held, running_server, wait_until
+from tests.messages import mentions, tells
 
 PREDICT = {"instances": ["abc"]}
 

@@ -25,15 +25,16 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.extensions.pages.playground.models import (
+    open_playground_model,
+)
 from keras_transformer.extensions.serving.client import GrpcClient, RestClient
 from keras_transformer.extensions.serving.server import server as serving_server
 from keras_transformer.extensions.serving.server.server import serve
 from keras_transformer.extensions.serving.server.state import Settings
-from keras_transformer.extensions.pages.playground.models import (open_playground_model,)
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.driver import Driver, Ended
-from tests.messages import mentions, tells
 from tests.extensions.serving.reversing_model import NAME, write_version
 from tests.extensions.serving.running_server import (
     SECONDS,
@@ -42,6 +43,7 @@ from tests.extensions.serving.running_server import (
     running_server,
     wait_until,
 )
+from tests.messages import mentions, tells
 
 
 @pytest.fixture

@@ -11,13 +11,15 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
-from keras_transformer.inference.tags import ServedTags
-from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.extensions.pages.playground.models import (
+    open_playground_model,
+)
 from keras_transformer.extensions.serving.client import connect, connect_model
 from keras_transformer.extensions.serving.server.models import ServedModel
-from keras_transformer.extensions.pages.playground.models import (open_playground_model,)
-from tests.messages import mentions
+from keras_transformer.inference.tags import ServedTags
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.extensions.serving.running_server import Running, running_server
+from tests.messages import mentions
 
 SYMBOLS = ("<2de>", "<2fr>", "<number>")
 

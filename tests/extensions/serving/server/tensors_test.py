@@ -17,7 +17,12 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from keras_transformer.extensions.serving.server import tensors
 from keras_transformer.extensions.serving.server.batching import RequestError
-from keras_transformer.extensions.serving.server.tensors import (read_document, read_inputs, read_tensors, write_outputs,)
+from keras_transformer.extensions.serving.server.tensors import (
+    read_document,
+    read_inputs,
+    read_tensors,
+    write_outputs,
+)
 from tests.messages import mentions, tells
 
 

@@ -1,0 +1,67 @@
+"""Finds features outside of the core by entry points, so that other packages can add their own.
+
+A package declares an extension in its `setup.cfg` or `pyproject.toml`:
+
+    [options.entry_points]
+    keras_transformer.exporters = onnx = my_package.onnx:EXPORTER
+
+After `pip install my_package`, `export --format=onnx` works. The extensions of this package are
+declared in the same way. The groups are:
+
+* `exporters`: objects that follow `keras_transformer.export.Exporter`;
+* `loaders`: objects that follow `keras_transformer.inference.loading.Loader`;
+* `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
+* `commands`: modules with a docstring, `define_flags()` and `main()`;
+* `options`: functions that add flags to the command with the same name, or act after it;
+* `presets`: functions that return a mapping of names to changes of the configuration.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from keras_transformer.errors import InputError
+
+_LOG = logging.getLogger(__name__)
+
+
+@functools.cache
+def entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
+    """Returns the entry points of a group by name, in alphabetical order. Loads none of them."""
+    points = importlib.metadata.entry_points(group=f"keras_transformer.{group}")
+    return {point.name: point for point in sorted(points, key=lambda point: point.name)}
+
+
+def names(group: str) -> tuple[str, ...]:
+    """Returns the names of the installed extensions of a group."""
+    return tuple(entry_points(group))
+
+
+def find(group: str, name: str) -> Any:
+    """Loads the extension of a group with this name.
+
+    Example:
+    >>> from keras_transformer import plugins
+    >>> plugins.find("exporters", "pigeon")
+    Traceback (most recent call last):
+    keras_transformer.errors.InputError: There is no 'pigeon' among the exporters. Installed: ...
+    """
+    if name not in entry_points(group):
+        installed = ", ".join(names(group)) or "none"
+        raise InputError(f"There is no {name!r} among the {group}. Installed: {installed}.")
+    return entry_points(group)[name].load()
+
+
+def all_of(group: str) -> Iterator[tuple[str, Any]]:
+    """Loads all extensions of a group. One that cannot be imported is a warning, not an error."""
+    for name, point in entry_points(group).items():
+        try:
+            extension = point.load()
+        except Exception as error:  # code of another package
+            _LOG.warning("%s %r of %s cannot be loaded: %s", group, name, point.value, error)
+        else:
+            yield name, extension

@@ -1,0 +1,78 @@
+"""The package stays small: each folder has a budget of lines of code, and budgets only go down.
+
+A change that needs more deletes something first, or argues for a new budget in its commit message.
+Docstrings, comments and blank lines are not code.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "keras_transformer"
+EXTENSIONS = PACKAGE / "extensions"
+
+# Folder: the largest number of lines of code.
+BUDGETS = {
+    "benchmarks": 4_400,
+    "tests": 34_900,
+    "keras_transformer": 29_400,
+    "keras_transformer/extensions": 13_900,
+}
+CORE_BUDGET = 15_500
+DOCSTRING_BUDGET = 12_900
+SKIPPED = {
+    *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
+    *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),
+}
+
+
+def docstring_lines(text: str) -> set[int]:
+    """Returns the numbers of the lines of docstrings."""
+    lines: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                text_follows = isinstance(first.value.value, str)
+                end = first.end_lineno or first.lineno
+                lines |= {*range(first.lineno, end + 1)} if text_follows else set()
+    return lines
+
+
+def code_lines(text: str) -> set[int]:
+    """Returns the numbers of the lines that have a token outside of docstrings and comments."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in SKIPPED:
+            lines |= {*range(token.start[0], token.end[0] + 1)}
+    return lines - docstring_lines(text)
+
+
+def size(folder: Path) -> int:
+    return sum(len(code_lines(path.read_text("utf-8"))) for path in folder.rglob("*.py"))
+
+
+@pytest.mark.parametrize("folder", BUDGETS)
+def test_a_folder_stays_within_its_budget(folder: str) -> None:
+    assert size(ROOT / folder) <= BUDGETS[folder]
+
+
+def test_the_core_stays_within_its_budget() -> None:
+    assert size(PACKAGE) - size(EXTENSIONS) <= CORE_BUDGET
+
+
+def test_docstrings_stay_within_their_budget() -> None:
+    texts = [path.read_text("utf-8") for path in PACKAGE.rglob("*.py")]
+    assert sum(len(docstring_lines(text)) for text in texts) <= DOCSTRING_BUDGET
+
+
+def test_lines_of_code_are_counted_without_docstrings_and_comments() -> None:
+    text = '"""Two\\nlines."""\n\n# a comment\nx = [\n    1,\n]  # code\n'.replace("\\n", "\n")
+    assert docstring_lines(text) == {1, 2}
+    assert code_lines(text) == {5, 6, 7}
