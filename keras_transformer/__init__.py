@@ -16,7 +16,7 @@ _MODULES = {
     "DecodingConfig": "config",
     "InputError": "errors",
     "ModelConfig": "config",
-    "PreparedData": "data.preparation.prepare",
+    "PreparedData": "data.prepare",
     "Run": "api.training",
     "Tokenizer": "text.tokenizer",
     "TrainingConfig": "config",

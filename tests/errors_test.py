@@ -37,4 +37,4 @@ def test_defects_of_this_package_are_not_hidden() -> None:
 def test_the_command_outside_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "__file__", str(tmp_path / "keras_transformer" / "errors.py"))
     assert install_command("tmx") == "pip install 'keras-transformer-mt[tmx]'"
-    assert install_command() == "pip install keras_transformer"
+    assert install_command() == "pip install keras-transformer-mt"

@@ -69,13 +69,22 @@ EXTENSIONS: dict[str, set[str]] = {
 }
 # Imports of extensions by the core that are still to be replaced by entry points.
 PENDING = {
-    ("api", "converters"), ("api", "huggingface"), ("inference", "huggingface"), ("api", "pages"), ("api", "paper"), ("api", "serving"),
-    ("cli", "corpora"), ("cli", "documents"), ("cli", "huggingface"), ("cli", "pages"),
-    ("cli", "paper"), ("cli", "serving"),
-    ("data", "corpora"), ("export", "litert"),
-    ("inference", "converters"), ("inference", "litert"), ("runs", "paper"),
+    ("api", "converters"),
+    ("api", "huggingface"),
+    ("api", "pages"),
+    ("api", "paper"),
+    ("api", "serving"),
+    ("cli", "corpora"),
+    ("cli", "documents"),
+    ("cli", "pages"),
+    ("cli", "paper"),
+    ("cli", "serving"),
+    ("inference", "converters"),
+    ("inference", "huggingface"),
+    ("inference", "litert"),
+    ("runs", "paper"),
     ("training", "pages"),
-}  # fmt: skip
+}
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
 WITHOUT_KERAS = ("config", "errors", "presets", "schema")
 
