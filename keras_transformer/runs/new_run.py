@@ -13,17 +13,7 @@ from keras_transformer.text.tokenizer import Tokenizer
 
 
 def write_run(path: Path, config: RunConfig, tokenizer: Tokenizer, weights: Arrays) -> None:
-    """Writes a run that this package did not train. It appears only when it is complete.
-
-    Args:
-        path: a new directory.
-        config: the configuration of the run.
-        tokenizer: the tokenizer of the model.
-        weights: the weights by their paths in the model.
-
-    Raises:
-        InputError: if the directory exists or cannot be written.
-    """
+    """Writes a run that this package did not train. It appears only when it is complete."""
     if path.exists():
         raise InputError(f"{path} exists. Choose a new directory.")
     try:

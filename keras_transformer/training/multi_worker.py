@@ -39,39 +39,18 @@ _TF_CONFIG_FORM = (
 
 
 class WorkerLost(RuntimeError):
-    """Another worker was lost, so this process cannot continue training.
-
-    Example:
-    >>> raise WorkerLost("worker 1 does not answer")
-    Traceback (most recent call last):
-    keras_transformer.training.multi_worker.WorkerLost: worker 1 does not answer
-    """
+    """Another worker was lost, so this process cannot continue training."""
 
 
 class EvaluatorTask(InputError):
-    """`TF_CONFIG` makes this process an evaluator, but the chief evaluates.
-
-    Example:
-    >>> raise EvaluatorTask("The chief evaluates.")
-    Traceback (most recent call last):
-    keras_transformer.training.multi_worker.EvaluatorTask: The chief evaluates.
-    """
+    """`TF_CONFIG` makes this process an evaluator, but the chief evaluates."""
 
 
 class Cluster:
     """The workers of a run, one process each.
 
     Every worker calls the same methods in the same order: `connect` before TensorFlow runs its
-    first operation, then `agree`, then the training, then `finish`.
-
-    Args:
-        workers: `host:port` of every worker, the chief first. At least one.
-        index: index of this process in `workers`.
-
-    Example:
-    >>> cluster = Cluster()
-    >>> cluster.num_workers, cluster.is_chief
-    (1, True)
+    first operation, then `check_equal_on_all_workers`, then the training, then `finish`.
     """
 
     def __init__(self, workers: Sequence[str] = _ONE_MACHINE, index: int = 0):
@@ -81,12 +60,7 @@ class Cluster:
 
     @classmethod
     def from_environment(cls) -> Cluster:
-        """Reads `TF_CONFIG`. Without it, there is one worker.
-
-        Raises:
-            InputError: if `TF_CONFIG` is invalid.
-            EvaluatorTask: if the task of this process is to evaluate.
-        """
+        """Reads `TF_CONFIG`. Without it, there is one worker."""
         return cls(*read_tf_config(os.environ.get("TF_CONFIG", "")))
 
     @property
@@ -100,11 +74,7 @@ class Cluster:
         return self.index == 0
 
     def connect(self, device: str = "auto") -> tf.distribute.Strategy | None:
-        """Waits for all workers, and returns the distribution strategy (None for one worker).
-
-        Args:
-            device: "cpu" to ignore GPUs; otherwise all visible GPUs are used.
-        """
+        """Waits for all workers, and returns the distribution strategy (None for one worker)."""
         if self.num_workers == 1:
             return None
         if device == "cpu":
@@ -125,15 +95,8 @@ class Cluster:
         with _default_signal_handlers():
             return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
-    def agree(self, facts: Mapping[str, Any]) -> None:
-        """Checks that values are the same on every worker.
-
-        Args:
-            facts: JSON values. Error messages contain the keys.
-
-        Raises:
-            InputError: on every worker, if a worker has a different value from the chief.
-        """
+    def check_equal_on_all_workers(self, facts: Mapping[str, Any]) -> None:
+        """Checks that values are the same on every worker."""
         if self.num_workers == 1:
             return
         facts = json.loads(json.dumps(facts))
@@ -156,14 +119,7 @@ class Cluster:
             )
 
     def from_chief(self, read: Callable[[], Any]) -> Any:
-        """Calls `read` only on the chief, and returns its result on every worker.
-
-        Args:
-            read: returns a JSON value.
-
-        Raises:
-            InputError: on every worker, if `read` raises it.
-        """
+        """Calls `read` only on the chief, and returns its result on every worker."""
         if self.num_workers == 1:
             return read()
         message: dict[str, Any] = {}
@@ -183,11 +139,7 @@ class Cluster:
         return message["value"]
 
     def broadcast(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Returns the chief's array on every worker, with the same bits.
-
-        Args:
-            array: has the same shape and dtype on every worker, with 4 or 8 bytes per element.
-        """
+        """Returns the chief's array on every worker, with the same bits."""
         if self.num_workers == 1:
             return array
         # Integers keep all bits, but floats could lose some. CPUs make the result independent of
@@ -256,18 +208,6 @@ def read_tf_config(text: str) -> tuple[Sequence[str], int]:
 
     The chief is the task `chief` or `master` (used by Kubeflow's `TFJob`), or the first worker if
     neither exists. Without a cluster, there is one worker.
-
-    Args:
-        text: the value of `TF_CONFIG`.
-
-    Raises:
-        InputError: if `text` is invalid.
-        EvaluatorTask: if the task of this process is `evaluator`.
-
-    Example:
-    >>> read_tf_config('{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, '
-    ...                '"task": {"type": "worker", "index": 0}, "environment": "cloud"}')
-    (['a:1', 'b:1'], 1)
     """
     try:
         config = _json_object(json.loads(text) if text.strip() else None)
