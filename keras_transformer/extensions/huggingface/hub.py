@@ -22,22 +22,7 @@ _PYTORCH_FORMATS = ("fsmt",)  # models of these formats have their weights only 
 
 
 def resolve(place: str, source_format: str | None = None) -> str:
-    """Replaces addresses on the Hub by directories of this machine, after downloading them.
-
-    Args:
-        place: a path or an address of a model, or several separated by commas.
-        source_format: one of `converters.FORMATS` for a model that will be converted.
-
-    Returns:
-        The paths. A place without an address is returned unchanged.
-
-    Raises:
-        InputError: for an invalid address, or if a model cannot be downloaded.
-
-    Example:
-    >>> resolve("build/run,build/run@best")
-    'build/run,build/run@best'
-    """
+    """Replaces addresses on the Hub by directories of this machine, after downloading them."""
     if _PREFIX not in place:
         return place
     parts = place.split(",")
@@ -50,18 +35,6 @@ def download(address: str, source_format: str | None = None) -> Path:
     """Downloads a model and returns its directory.
 
     Only files that are not in the cache are downloaded, and no weights for other libraries.
-
-    Args:
-        address: `hf://USER/NAME`, or `hf://USER/NAME@REVISION` for a branch, tag or commit.
-        source_format: see `resolve`.
-
-    Raises:
-        InputError: for an invalid address, or if the model cannot be downloaded completely.
-
-    Example:
-    >>> download("hf://en-de")
-    Traceback (most recent call last):
-    keras_transformer.errors.InputError: hf://en-de is not an address on the Hub. It must be ...
     """
     parts = _ADDRESS.fullmatch(address)
     if parts is None:
@@ -91,17 +64,7 @@ def download(address: str, source_format: str | None = None) -> Path:
 
 
 def check_name(name: str) -> None:
-    """Checks the name of a model on the Hub.
-
-    Args:
-        name: the name, as in "user/en-de".
-
-    Raises:
-        InputError: if it is not of this form.
-
-    Example:
-    >>> check_name("user/en-de")
-    """
+    """Checks the name of a model on the Hub."""
     if not _ADDRESS.fullmatch(f"{_PREFIX}{name}") or "@" in name:
         raise InputError(f"{name!r} is not the name of a model on the Hub. It must be USER/NAME.")
     with needs_extra("huggingface", "the Hugging Face Hub"):
@@ -113,18 +76,6 @@ def upload(path: Path, name: str) -> str:
 
     A model that does not exist is created, and is public. Files of the model that are not in the
     directory stay.
-
-    Args:
-        path: the directory.
-        name: name of the model, as in "user/en-de".
-
-    Raises:
-        InputError: if the files cannot be uploaded.
-
-    Example:
-    >>> upload(Path("build/export/1"), "en-de")
-    Traceback (most recent call last):
-    keras_transformer.errors.InputError: 'en-de' is not the name of a model on the Hub. It must ...
     """
     check_name(name)
     import huggingface_hub
