@@ -60,7 +60,10 @@ def test_links_lead_to_files(path: Path) -> None:
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]  # which names old commands
+
+
+@pytest.mark.parametrize("path", CURRENT, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_have_the_flags_that_are_shown(path: Path) -> None:
     for command, flags in commands(path.read_text(encoding="utf-8")):
         assert (ROOT / command).is_file(), f"{path.name} names {command}"

@@ -8,7 +8,6 @@ import queue
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -151,18 +150,6 @@ def decode_text(settings: dict[str, Any]) -> Started:
     settings = {**settings, "rows": model.batch_size}  # as in bin/translate.py
     facts, commands = tasks.decode_text(settings, translate)
     return {**facts, "versions": {_PACKAGE: importlib.metadata.version(_PACKAGE)}}, commands
-
-
-def start_up(settings: dict[str, Any]) -> Started:
-    """Loads the file in the directory `path` as bin/translate.py does."""
-    from keras_transformer.extensions.litert.engine import LiteRTModel  # late: not for other tasks
-
-    def load() -> Callable[[str], str]:
-        file = Path(settings["path"]) / "model.tflite"
-        model = LiteRTModel(file, 1, low_memory=settings["compiled"])
-        return lambda sentence: model.translate(sentence)[0].text
-
-    return tasks.start_up(settings, load)
 
 
 def load_file(settings: dict[str, Any]) -> Started:
