@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -97,9 +97,7 @@ class LiteRTModel:
     True
     """
 
-    def __init__(
-        self, path: str | Path, threads: int = 2, *, low_memory: bool = False
-    ):
+    def __init__(self, path: str | Path, threads: int = 2, *, low_memory: bool = False):
         if not 1 <= threads <= MAX_THREADS:
             raise InputError(f"threads is {threads!r}, but must be from 1 to {MAX_THREADS:,}.")
         self.path, self.threads = Path(path), threads

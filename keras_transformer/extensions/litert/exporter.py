@@ -171,11 +171,9 @@ def _export(
 
     def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
         path.mkdir()
-        model = convert(translator, quantization, with_text=with_text, for_cpu=for_cpu)
         file = path / "model.tflite"
-        file.write_bytes(passes.write(model))
-        metadata = make_metadata(translator, model, max_train_source_length(run))
-        append_archive(file, metadata, vocabulary)
+        longest = max_train_source_length(run)
+        model = write_file(file, translator, quantization, longest, with_text, for_cpu)
         _compare_tokens(translator, LiteRTModel(file), probes.tokenized)
         own = _search_with_run(translator, [*sentences, *probes.translated])
         comparison = _compare(own, file, sentences, probes.translated, is_exact)
@@ -210,21 +208,29 @@ def _export(
     return ExportResult(path, len(sentences), comparison.ties, scores=scores, warning=warning)
 
 
-def make_metadata(
-    translator: TranslationModule, model: Any, max_source_length: int | None
-) -> LiteRTMetadata:
-    """Returns the metadata that is stored in the file."""
-    signatures = passes.ops_by_signature(model)
+def write_file(
+    file: Path,
+    translator: TranslationModule,
+    quantization: str,
+    max_train_source_length: int | None = None,
+    with_text: bool = False,
+    for_cpu: bool = False,
+) -> Any:
+    """Writes `model.tflite` with its archive, and returns the model (see `convert`)."""
+    model = convert(translator, quantization, with_text=with_text, for_cpu=for_cpu)
+    file.write_bytes(passes.write(model))
     rows = translator.search_config.rows_per_sentence
-    return LiteRTMetadata(
+    metadata = LiteRTMetadata(
         n_best=translator.config.n_best,
-        batch_size=best_batch_size(rows) if "translate_batch" in signatures else 1,
+        batch_size=best_batch_size(rows) if for_cpu else 1,
         max_source_tokens=translator.max_source_tokens,
         max_source_bytes=translator.config.max_source_bytes,
         max_output_tokens=translator.max_output_tokens,
-        max_train_source_length=max_source_length,
-        has_text="translate" in signatures,
+        max_train_source_length=max_train_source_length,
+        has_text=with_text,
     )
+    append_archive(file, metadata, translator.tokenizer.vocabulary)
+    return model
 
 
 def convert(

@@ -59,7 +59,6 @@ def describe_signatures(model: Any) -> dict[str, Any]:
     An input or output is described as `{"text": {"dtype": "string", "shape": [1]}}`. None is a
     dimension that varies.
     """
-
     result = {}
     for signature in model.signatureDefs:
         tensors = model.subgraphs[signature.subgraphIndex].tensors
@@ -111,6 +110,7 @@ def code_of(model: Any, builtin: int, version: int = 1) -> int:
     added.version = version
     model.operatorCodes.append(added)
     return len(model.operatorCodes) - 1
+
 
 def look_up_embeddings(model: Any) -> None:
     """Replaces each GATHER of rows of a constant matrix by EMBEDDING_LOOKUP.

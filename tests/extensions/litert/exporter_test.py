@@ -21,7 +21,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.litert import engine as litert
-from keras_transformer.extensions.litert import exporter, flatbuffer
+from keras_transformer.extensions.litert import exporter, passes
 from keras_transformer.extensions.litert.engine import LiteRTModel
 from keras_transformer.extensions.litert.signatures import LiteRTSignatures
 from keras_transformer.inference import loading, translate
@@ -64,7 +64,7 @@ class LiteRTExport:
 
     @property
     def content(self) -> Any:
-        return flatbuffer.read(self.path.read_bytes())
+        return passes.read(self.path.read_bytes())
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_search_options(tmp_path: Path, settings: dict[str, Any]) -> None:
 def test_ensembles_without_the_text_signature(paper: LiteRTExport, tmp_path: Path) -> None:
     run = f"{paper.run.path},{paper.run.path}"
     made = LiteRTExport(run, tmp_path / "export", text_signature=False)  # type: ignore[arg-type]
-    assert set(flatbuffer.ops_by_signature(made.content)) == {"translate_ids"}
+    assert set(passes.ops_by_signature(made.content)) == {"translate_ids"}
     assert made.exported.warning is None
     assert "`joint.model`" in (made.exported.path / "README.md").read_text("utf-8")
     model = made.model
@@ -180,7 +180,7 @@ def test_ensembles_without_the_text_signature(paper: LiteRTExport, tmp_path: Pat
 
 
 def test_only_operations_of_every_runtime_are_used(paper: LiteRTExport) -> None:
-    ops = flatbuffer.ops_by_signature(paper.content)
+    ops = passes.ops_by_signature(paper.content)
     assert set(ops) == {"translate_ids", "translate"}
     assert ops["translate_ids"] <= OPS
     assert exporter.TEXT_OPS <= ops["translate"] <= OPS | TEXT_OPS | exporter.TEXT_OPS
@@ -476,7 +476,7 @@ def test_unsupported_vocabularies_have_only_translate_ids(
     without_text: tuple[str, LiteRTExport],
 ) -> None:
     reason, made = without_text
-    assert set(flatbuffer.ops_by_signature(made.content)) == {"translate_ids"}
+    assert set(passes.ops_by_signature(made.content)) == {"translate_ids"}
     assert (made.exported.path / "joint.model").is_file()
     warning = str(made.exported.warning)
     assert tells(warning, "only", "translate_ids", reason)
@@ -550,7 +550,7 @@ def test_texts_that_begin_with_special_pieces(paper: LiteRTExport, first: str) -
         "spaces and unknown": [space, space, vocabulary.unknown_id, vocabulary.unknown_id],
     }[first]
     ids = [*begin, *words]
-    signatures = LiteRTSignatures(paper.translator, with_text=True)
+    signatures = LiteRTSignatures(paper.translator, with_text=True, for_cpu=False)
     scores = tf.constant([[-1.0, -2.0]])
     result = SearchResult(
         ids=tf.constant([[[*ids, 0], [*words, *[0] * (len(ids) + 1 - len(words))]]]),
