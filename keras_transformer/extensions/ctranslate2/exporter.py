@@ -234,12 +234,12 @@ def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
     (source_embedding,) = encoder.embeddings
     source_embedding.weight = weights[f"{transformer.source_embedding.name}/embeddings"]
     decoder.embeddings.weight = weights[f"{transformer.target_embedding.name}/embeddings"]
-    places = keras.ops.arange(num_positions)
+    indices = keras.ops.arange(num_positions)
     for stack, side, positions in (
         (encoder, "source", transformer.source_positions),
         (decoder, "target", transformer.target_positions),
     ):
-        table = keras.ops.convert_to_numpy(positions(places))
+        table = keras.ops.convert_to_numpy(positions(indices))
         stack.position_encodings.encodings = table.astype(dtype)
         stack.scale_embeddings = config.scale_embeddings
         stack.pre_norm = config.norm_position == "pre"
@@ -258,32 +258,31 @@ def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
 
 def _fill_stack(spec: Any, weights: Arrays, path: str) -> None:
     for index, layer in enumerate(spec.layer):
-        place = f"{path}/layer_{index}"
+        prefix = f"{path}/layer_{index}"
         own, ffn = layer.self_attention, layer.ffn
-        _fill_sublayer(own, own.linear, weights, f"{place}/self_attention", "qkv output")
+        _fill_sublayer(own, own.linear, weights, f"{prefix}/self_attention", "qkv output")
         if path == "decoder":
             cross = layer.attention
             names = "query key_value output"
-            _fill_sublayer(cross, cross.linear, weights, f"{place}/cross_attention", names)
+            _fill_sublayer(cross, cross.linear, weights, f"{prefix}/cross_attention", names)
         linear = (ffn.linear_0, ffn.linear_1)
-        _fill_sublayer(ffn, linear, weights, f"{place}/feed_forward", "inner outer")
+        _fill_sublayer(ffn, linear, weights, f"{prefix}/feed_forward", "inner outer")
     if f"{path}/norm/gamma" in weights:
         _fill_norm(spec.layer_norm, weights, f"{path}/norm")
 
 
 def _fill_sublayer(
-    spec: Any, linear: Sequence[Any], weights: Arrays, place: str, names: str
+    spec: Any, linear: Sequence[Any], weights: Arrays, path: str, names: str
 ) -> None:
-    _fill_norm(spec.layer_norm, weights, f"{place}_norm")
-    for each, name in zip(linear, names.split(), strict=True):
-        # --> [outputs, inputs]
-        each.weight = weights[f"{place}/{name}_kernel"].T
-        if f"{place}/{name}_bias" in weights:
-            each.bias = weights[f"{place}/{name}_bias"]
+    _fill_norm(spec.layer_norm, weights, f"{path}_norm")
+    for projection, name in zip(linear, names.split(), strict=True):
+        projection.weight = weights[f"{path}/{name}_kernel"].T  # --> [outputs, inputs]
+        if f"{path}/{name}_bias" in weights:
+            projection.bias = weights[f"{path}/{name}_bias"]
 
 
-def _fill_norm(spec: Any, weights: Arrays, place: str) -> None:
-    spec.gamma, spec.beta = weights[f"{place}/gamma"], weights[f"{place}/beta"]
+def _fill_norm(spec: Any, weights: Arrays, path: str) -> None:
+    spec.gamma, spec.beta = weights[f"{path}/gamma"], weights[f"{path}/beta"]
 
 
 def _compare_tokens(translator: TranslationModule, path: Path, texts: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub: `hf://USER/NAME`, perhaps with `@REVISION`.
+"""Models on the Hugging Face Hub: `hf://USER/NAME`, optionally with `@REVISION`.
 
 Downloads are in the cache of `huggingface_hub` (`HF_HOME`), which other programs share. A file
 appears there when it is complete, and an incomplete model is never used. Without a connection, a
@@ -21,13 +21,13 @@ _NOT_LOADED = ("*.bin", "*.h5", "*.msgpack", "*.onnx", "*.ot", "tensorboard/*", 
 _PYTORCH_FORMATS = ("fsmt",)  # models of these formats have their weights only in .bin files
 
 
-def resolve(place: str, source_format: str | None = None) -> str:
-    """Replaces addresses on the Hub by directories of this machine, after downloading them."""
-    if _PREFIX not in place:
-        return place
-    parts = place.split(",")
+def resolve(models: str, source_format: str | None = None) -> str:
+    """Downloads the models with addresses, and returns the paths, separated by commas again."""
+    if _PREFIX not in models:
+        return models
     return ",".join(
-        str(download(part, source_format)) if part.startswith(_PREFIX) else part for part in parts
+        str(download(model, source_format)) if model.startswith(_PREFIX) else model
+        for model in models.split(",")
     )
 
 
@@ -44,17 +44,13 @@ def download(address: str, source_format: str | None = None) -> Path:
         )
     with needs_extra("huggingface", "the Hugging Face Hub"):
         import huggingface_hub
-    not_loaded = [
-        pattern
-        for pattern in _NOT_LOADED
-        if pattern != "*.bin" or source_format not in _PYTORCH_FORMATS
-    ]
+    not_loaded = set(_NOT_LOADED) - ({"*.bin"} if source_format in _PYTORCH_FORMATS else set())
     try:
         return Path(
             huggingface_hub.snapshot_download(
                 parts["name"],
                 revision=parts["revision"],
-                ignore_patterns=not_loaded,
+                ignore_patterns=sorted(not_loaded),
                 endpoint=_endpoint(),
                 library_name="keras_transformer",
             )
@@ -99,21 +95,11 @@ def _endpoint() -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the reason of a failure, in a few words."""
     from huggingface_hub import errors
 
-    cause: Any = error
-    while isinstance(cause, errors.LocalEntryNotFoundError) and cause.__cause__ is not None:
-        cause = cause.__cause__
-    if isinstance(cause, errors.GatedRepoError):
-        return "its owner has to grant you access"
-    if isinstance(cause, errors.RevisionNotFoundError):
-        return "it has no such revision"
-    status = getattr(getattr(cause, "response", None), "status_code", None)
-    if isinstance(cause, errors.RepositoryNotFoundError) or status in (401, 403):
+    if isinstance(error, errors.LocalEntryNotFoundError):  # neither on the Hub nor in the cache
+        error = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
         return "it does not exist, or you have no access. Check the name, or run: hf auth login"
-    if status is not None:
-        return f"the server answers with the status {status}"
-    if isinstance(cause, errors.OfflineModeIsEnabled):
-        return "HF_HUB_OFFLINE is set, and the cache does not contain all of it"
-    return " ".join(str(cause).split())[:200].rstrip(".") or type(cause).__name__
+    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

@@ -113,7 +113,7 @@ def has_usual_positions(config: ModelConfig) -> bool:
 def to_tensors(transformer: Transformer, num_positions: int) -> dict[str, np.ndarray]:
     """Returns MarianMT's tensors by name, float32."""
     config = transformer.config
-    weights = {path: each.numpy() for path, each in transformer.weights_by_path().items()}
+    weights = {path: weight.numpy() for path, weight in transformer.weights_by_path().items()}
     source = weights[f"{transformer.source_embedding.name}/embeddings"]
     target = weights[f"{transformer.target_embedding.name}/embeddings"]
     if config.tie_embeddings == "all":
@@ -128,12 +128,12 @@ def to_tensors(transformer: Transformer, num_positions: int) -> dict[str, np.nda
     bias = np.zeros(config.target_vocab_size, np.float32)
     tensors["final_logits_bias"] = weights.get("output_projection/bias", bias)[None]
     if not has_usual_positions(config):
-        places = keras.ops.arange(num_positions)
+        indices = keras.ops.arange(num_positions)
         for stack, positions in (
             ("encoder", transformer.source_positions),
             ("decoder", transformer.target_positions),
         ):
-            table = keras.ops.convert_to_numpy(positions(places))
+            table = keras.ops.convert_to_numpy(positions(indices))
             tensors[f"model.{stack}.embed_positions.weight"] = table
     layers = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
     for stack, num_layers in layers.items():
