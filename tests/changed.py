@@ -23,7 +23,7 @@ def changed_files() -> set[str]:
     return {*git("diff", "--name-only", *(start or ["HEAD"])), *new}
 
 
-def tests_of(files: Iterable[str]) -> list[str]:
+def paths_of(files: Iterable[str]) -> list[str]:
     """Returns the tests of files: a module's own test, or all tests of its folder."""
     tests = set(ALWAYS)
     for path in map(Path, files):
@@ -39,4 +39,4 @@ def tests_of(files: Iterable[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(*tests_of(changed_files()))
+    print(*paths_of(changed_files()))
