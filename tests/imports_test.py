@@ -53,6 +53,7 @@ COMPONENTS: dict[str, set[str]] = {
         *("config", "console", "data", "evaluation", "export", "inference"),
         *("runs", "tf_import", "training"),
     },
+    "__main__": {"cli"},
 }
 # Each extension with the other extensions that it may import. Any extension may import the core.
 EXTENSIONS: dict[str, set[str]] = {
