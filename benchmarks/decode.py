@@ -15,7 +15,7 @@ sentence measure the latency of one request at a time. The larger --batches meas
 engine counts with the batch size that is best for it.
 
 With --model_dir, a trained model translates the whole source, from text to text. CTranslate2 and
-Marian do the same with the same weights: CTranslate2 in the form that bin/export.py
+Marian do the same with the same weights: CTranslate2 in the form that keras-transformer export
 --format=ctranslate2 writes, Marian in that of benchmarks/marian_model.py. All have --beam_size and
 the run's exponent of the length penalty. With --early_stopping, the default, our search ends like
 that of CTranslate2. CTranslate2 and Marian divide by length^exponent (`power` in docs/decoding.md),
@@ -32,15 +32,17 @@ An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 * ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16, and on GPUs ctranslate2:float16;
   with `mkl` CT2_USE_MKL=1 is set;
 * marian:float32, marian:int8: Marian, by pymarian; a trained model also needs sentencepiece;
-* litert:float32, litert:float16, litert:int8, litert:int4: the file of bin/export.py --format=cpu;
+* litert:float32, litert:float16, litert:int8, litert:int4: the file of keras-transformer export
+--format=cpu;
   with `phone` that of --format=litert, which translates sentence by sentence; with `compiled` the
   latter in LiteRT's CompiledModel (only random models).
 
 A number among the options is the number of threads of an operation; the default is --threads. With
 `cores`, an operation has one thread, and each core decodes a part of a batch (of a text: a batch),
-as bin/translate.py does. CTranslate2, Marian and LiteRT are fastest like this. With `shortlist`, a
-trained model scores only the tokens of `bin/export.py --shortlist=50`, learned from --data_dir. In
-each round every engine decodes the same sentences while the others wait.
+as keras-transformer translate does. CTranslate2, Marian and LiteRT are fastest like this. With
+`shortlist`, a trained model scores only the tokens of `keras-transformer export --shortlist=50`,
+learned from
+--data_dir. In each round every engine decodes the same sentences while the others wait.
 
 With --device=gpu, Keras and CTranslate2 share the first GPU. --profile adds the kernels of a batch,
 its copies to and from the host, and the time in which the GPU is busy, for Keras.

@@ -169,7 +169,7 @@ def write_litert(
         config: configuration of the model and of the search.
         vocabulary_dir: folder that holds the vocabulary.
         precision: float32, float16, int8 or int4.
-        for_cpu: write the model of bin/export.py --format=cpu.
+        for_cpu: write the model of keras-transformer export --format=cpu.
     """
     import keras  # late: TensorFlow takes seconds
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-r"""Measures bin/prepare.py on large corpora: time, memory and disk, next to `spm_encode`.
+r"""Measures keras-transformer prepare on large corpora: time, memory and disk, next to
+`spm_encode`.
 
 Examples:
     benchmarks/prepare.py --tsv=tatoeba.tsv --pairs=10000000 --work_dir=build/large
@@ -8,7 +9,7 @@ Examples:
 
 The corpus repeats the files as often as --copies or --pairs says. All repetitions but the first
 have one word of each sentence replaced by another word of the corpus, so that pairs differ.
-bin/prepare.py then runs on it in a new process, with the flags of --prepare_flags. With
+keras-transformer prepare then runs on it in a new process, with the flags of --prepare_flags. With
 --spm_encode, SentencePiece's program takes turns with it and encodes both files, one after the
 other, with the vocabulary of --vocab_from.
 
@@ -47,9 +48,11 @@ flags.DEFINE_integer("pairs", None, "or the number of pairs", lower_bound=1)
 flags.DEFINE_string("work_dir", None, "folder for the corpus and the prepared data", required=True)
 flags.DEFINE_string("vocab_from", None, "vocabulary; learned if not given")
 flags.DEFINE_string("spm_encode", None, "SentencePiece's program, to compare with")
-flags.DEFINE_list("prepare_flags", [], "flags of bin/prepare.py, such as vocab_size=8000")
+flags.DEFINE_list(
+    "prepare_flags", [], "flags of keras-transformer prepare, such as vocab_size=8000"
+)
 flags.DEFINE_integer("rounds", 1, "rounds; both programs have a turn in each", lower_bound=1)
-flags.DEFINE_integer("workers", 2, "processes of bin/prepare.py", lower_bound=1)
+flags.DEFINE_integer("workers", 2, "processes of keras-transformer prepare", lower_bound=1)
 
 _PREPARE = Path(__file__).resolve().parents[1] / "bin" / "prepare.py"
 _SAMPLE_SECONDS = 0.1
@@ -114,7 +117,7 @@ def disk_mb(directory: Path) -> float:
 
 
 def prepare(source: Path, target: Path, output: Path, pairs: int) -> Turn:
-    """Runs bin/prepare.py, and returns its costs and its report."""
+    """Runs keras-transformer prepare, and returns its costs and its report."""
     shutil.rmtree(output.parent, ignore_errors=True)
     output.parent.mkdir(parents=True)
     command = [sys.executable, str(_PREPARE), f"--source={source}", f"--target={target}"]

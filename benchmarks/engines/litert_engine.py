@@ -147,7 +147,7 @@ def decode_text(settings: dict[str, Any]) -> Started:
         found = model.translate_batch([model.source_ids(line) for line in lines])
         return [model.texts(each)[0] for each in found]
 
-    settings = {**settings, "rows": model.batch_size}  # as in bin/translate.py
+    settings = {**settings, "rows": model.batch_size}  # as in keras-transformer translate
     facts, commands = tasks.decode_text(settings, translate)
     return {**facts, "versions": {_PACKAGE: importlib.metadata.version(_PACKAGE)}}, commands
 

@@ -185,7 +185,7 @@ def decode_text(
     lines = Path(settings["source"]).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     groups = sentence_batches.sorted_groups(
         [-len(line.encode()) for line in lines], settings["rows"]
-    )  # the longest first, as in bin/translate.py, so that all cores end at about the same time
+    )  # the longest first, so that all cores end at about the same time
     started = time.perf_counter()
     warm_up = groups if compiled else groups[:_WARM_UP]
     for group in warm_up if settings.get("warm_up", True) else []:

@@ -84,7 +84,7 @@ def read_archive(path: Path, file: BinaryIO) -> tuple[LiteRTMetadata, Vocabulary
     except Exception as error:  # zipfile, zlib and SentencePiece raise many exceptions
         raise InputError(
             f"{path} does not end with the archive of a LiteRT model. The file is cut off or "
-            f"damaged, or is not from bin/export.py --format=litert. {_ADVICE}"
+            f"damaged, or is not from keras-transformer export --format=litert. {_ADVICE}"
         ) from error
     if version != FORMAT_VERSION:
         raise InputError(
