@@ -31,6 +31,7 @@ from keras_transformer.config import SCHEDULES_OVER_MAX_STEPS, RunConfig
 from keras_transformer.console import warn
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import (
+    atomic_path,
     is_leftover,
     remove,
     remove_leftovers,
@@ -132,7 +133,10 @@ class RunDirectory:
         init_from: str | None = None,
         batch_order: int = 1,
     ) -> RunDirectory:
-        """Creates a run directory, or opens an existing one to resume it."""
+        """Creates a run directory, or opens an existing one to resume it.
+
+        A resumed run keeps its `init_from`, and from its first checkpoint on its `batch_order`.
+        """
         path = Path(path)
         if cls.is_run(path):
             run = cls(path, type(config))
@@ -324,7 +328,14 @@ class RunDirectory:
         self.select(name)
 
     def select(self, name: str) -> None:
-        """Selects the weights for evaluation, export and translation."""
+        """Selects the weights for evaluation, export and translation.
+
+        Args:
+            name: "last" for the newest checkpoint, "ema" for its moving average, "best" for the
+                best on validation (its moving average if there is one), "step-00001000" for a
+                checkpoint, or the name of an average. The first three are looked up when the
+                weights are read.
+        """
         self._find(name)
         with writing(self.path / "selected.json"):
             write_text(self.path / "selected.json", json.dumps({"weights": name}) + "\n")
@@ -412,6 +423,20 @@ class RunDirectory:
     @property
     def tensorboard_directory(self) -> Path:
         return self.path / "tensorboard"
+
+
+def write_run(path: Path, config: RunConfig, tokenizer: Tokenizer, weights: Arrays) -> None:
+    """Writes a model that was not trained here as a new run. It appears only when complete."""
+    if path.exists():
+        raise InputError(f"{path} exists. Choose a new directory.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as partial:
+            run = RunDirectory.create(partial, config, tokenizer, "unknown")
+            run.save_checkpoint(1, weights, {}, {})
+    except (InputError, OSError) as error:
+        reason = getattr(error.__cause__ or error, "strerror", None) or error
+        raise InputError(f"The model cannot be saved as {path} ({reason}).") from error
 
 
 def trim_json_lines(path: Path, step: int) -> None:

@@ -163,8 +163,8 @@ def loss_and_gradients(
     mean_logits = tf.linalg.matvec(tf.cast(features, tf.float32), kernel_mean)
     losses = label_smoothing * (label_logits - mean_logits) - likelihoods
     zero = tf.constant(0.0)
-    totals = [tf.reduce_sum(rows * real) for rows in (losses, likelihoods, real)]
-    sums = LossSums(*totals, zero, zero)
+    loss, likelihood, tokens = (tf.reduce_sum(rows * real) for rows in (losses, likelihoods, real))
+    sums = LossSums(loss, likelihood, tokens, zero, zero)
     if scale is None:
         return sums._replace(correct=tf.reduce_sum(joined(last) * real)), ()
     by_feature = tf.cast(joined(results[2]), tf.float32) - label_smoothing * kernel_mean

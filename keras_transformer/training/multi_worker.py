@@ -15,6 +15,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 # TensorFlow's own group keys count up from 1, so this one does not clash.
 _GROUP = 1 << 20
 _ONE_MACHINE = ("localhost:0",)
-_CHIEFS = ("chief", "master")  # two names of the same role; master is from TensorFlow 1
 _TF_CONFIG_FORM = (
     'It must have the form {"cluster": {"worker": ["host:port", ...]}, '
     '"task": {"type": "worker", "index": 0}}'
@@ -207,62 +207,37 @@ def read_tf_config(text: str) -> tuple[Sequence[str], int]:
     """Returns `host:port` of every worker, the chief first, and the index of this process.
 
     The chief is the task `chief` or `master` (used by Kubeflow's `TFJob`), or the first worker if
-    neither exists. Without a cluster, there is one worker.
+    neither exists. Without a cluster, there is one worker. Kubernetes operators also write an empty
+    object as null or "".
     """
     try:
-        config = _json_object(json.loads(text) if text.strip() else None)
-        cluster, task = (_json_object(config.get(name)) for name in ("cluster", "task"))
-        listed = {job: list(() if each is None else each) for job, each in cluster.items()}
-    except (ValueError, TypeError, RecursionError):
+        config = json.loads(text.strip() or "null") or {}
+        listed = (config.get("cluster") or {}).items()
+        cluster = {job: list(addresses) for job, addresses in listed if addresses}
+        task = config.get("task") or {}
+        job, index = task.get("type"), task.get("index")
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise InputError(f"TF_CONFIG is {text[:200]!r}. {_TF_CONFIG_FORM}") from None
-    job, index = task.get("type"), task.get("index")
     if job == "evaluator":
         raise EvaluatorTask(
             "TF_CONFIG makes this process an evaluator, but the chief evaluates. Remove the "
             "evaluator from the job."
         )
-    jobs = {job: addresses for job, addresses in listed.items() if addresses}
-    if not jobs:
+    if not cluster:
         return _ONE_MACHINE, 0
-    jobs.pop("evaluator", None)
-    chiefs = [address for name in _CHIEFS for address in jobs.get(name, [])]
-    workers = chiefs + jobs.get("worker", [])
-    own_job = jobs.get(job, []) if isinstance(job, str) else []
-    problem = None
-    if other_jobs := sorted(jobs.keys() - {*_CHIEFS, "worker"}):
-        problem = (
-            f"lists the task types {', '.join(other_jobs)}, but training uses only a chief and "
-            "workers, without parameter servers"
-        )
-    elif not workers:
-        problem = "lists no worker"
-    elif len(chiefs) > 1:
-        problem = f"lists {len(chiefs)} chiefs"
-    elif wrong := [address for address in workers if not _is_address(address)]:
-        problem = f"lists the address {wrong[0]!r}, which is not host:port"
-    elif len(set(workers)) < len(workers):
-        problem = f"lists an address twice: {', '.join(workers)}"
-    elif not own_job:
-        problem = f"has the task type {job!r}, which its cluster does not list"
-    elif type(index) is not int or not 0 <= index < len(own_job):
-        problem = f"has the task index {index!r}, but lists {len(own_job)} of type {job}"
-    if problem:
-        raise InputError(f"TF_CONFIG {problem}. {_TF_CONFIG_FORM}")
-    assert isinstance(index, int)
-    return workers, index + (len(chiefs) if job == "worker" else 0)
-
-
-def _json_object(value: object) -> dict[str, Any]:
-    """Returns a JSON object. Kubernetes operators also write an empty one as null or ""."""
-    if value is None or value == "":
-        return {}
-    if not isinstance(value, dict):
-        raise TypeError
-    return value
-
-
-def _is_address(address: object) -> bool:
-    if not isinstance(address, str):
-        return False
-    host, _, port = address.rpartition(":")
-    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 1 << 16
+    chiefs = [*cluster.get("chief", []), *cluster.get("master", [])]
+    workers = [*chiefs, *cluster.get("worker", [])]
+    tasks = cluster.get(job, []) if job in ("chief", "master", "worker") else []
+    if "ps" in cluster:
+        problem = "lists parameter servers (ps), but training uses only a chief and workers"
+    elif (
+        len(chiefs) > 1
+        or len(set(map(str, workers))) < len(workers)
+        or not all(re.fullmatch(r"\S+:0*[1-9]\d{0,4}", str(address)) for address in workers)
+    ):
+        problem = f"lists {workers}, which must be different addresses, with at most one chief"
+    elif type(index) is not int or not 0 <= index < len(tasks):
+        problem = f"has the task {task}, but lists {len(tasks)} tasks of this type"
+    else:
+        return workers, index + (len(chiefs) if job == "worker" else 0)
+    raise InputError(f"TF_CONFIG {problem}. {_TF_CONFIG_FORM}")

@@ -167,10 +167,15 @@ def test_training_ends_after_max_minutes(
     trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("keras_transformer.training.loop.time.monotonic", lambda: now[0])
+
+    def read() -> float:
+        now[0] += 1e-6
+        return now[0]
 
     def wait() -> None:
         now[0] += 60.0
+
+    monkeypatch.setattr("keras_transformer.training.loop.time.monotonic", read)
 
     fitted = Fit(trainer, tmp_path, At(3, wait), max_minutes=1.0)
     assert (fitted.saved, fitted.validated) == ([3, 4], [3]) and not fitted.stop.interrupted
