@@ -8,7 +8,6 @@ import queue
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -66,11 +65,9 @@ def _load_interpreter(path: str, threads: int) -> tuple[Run, int | None]:
     [name] = {"translate_ids", "translate_batch"} & set(interpreter.get_signature_list())
     run = interpreter.get_signature_runner(name)
     if name == "translate_batch":  # as in `LiteRTModel`
-        from keras_transformer.extensions.litert.engine import (
-            keep_freed_memory,
-        )  # late: only for these
+        from keras_transformer.extensions.litert.engine import LiteRTModel  # late: only for these
 
-        keep_freed_memory()
+        LiteRTModel.keep_freed_memory()
     width = None if name == "translate_batch" else run.get_input_details()["ids"]["shape"][1]
     return lambda inputs: run(**inputs)["lengths"][:, 0].tolist(), width
 
@@ -148,21 +145,9 @@ def decode_text(settings: dict[str, Any]) -> Started:
         found = model.translate_batch([model.source_ids(line) for line in lines])
         return [model.texts(each)[0] for each in found]
 
-    settings = {**settings, "rows": model.batch_size}  # as in bin/translate.py
+    settings = {**settings, "rows": model.batch_size}  # as in keras-transformer translate
     facts, commands = tasks.decode_text(settings, translate)
     return {**facts, "versions": {_PACKAGE: importlib.metadata.version(_PACKAGE)}}, commands
-
-
-def start_up(settings: dict[str, Any]) -> Started:
-    """Loads the file in the directory `path` as bin/translate.py does."""
-    from keras_transformer.extensions.litert.engine import LiteRTModel  # late: not for other tasks
-
-    def load() -> Callable[[str], str]:
-        file = Path(settings["path"]) / "model.tflite"
-        model = LiteRTModel(file, 1, low_memory=settings["compiled"])
-        return lambda sentence: model.translate(sentence)[0].text
-
-    return tasks.start_up(settings, load)
 
 
 def load_file(settings: dict[str, Any]) -> Started:
