@@ -107,7 +107,8 @@ class BlockReader:
 
 
 def _chunks(rows: Iterable[tuple[bytes, ...]], max_lines: int) -> Iterator[list[tuple[bytes, ...]]]:
-    chunk, size = [], 0
+    chunk: list[tuple[bytes, ...]] = []
+    size = 0
     for row in rows:
         longest = max(map(len, row))
         if chunk and (len(chunk) == max_lines or size + longest > BLOCK_BYTES):

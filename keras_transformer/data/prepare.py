@@ -126,6 +126,18 @@ class PrepareOptions(CleaningOptions):
         tags = [] if self.source_tag is None else [self.source_tag]
         return tuple(dict.fromkeys([*(self.symbols or ()), *tags]))
 
+    def learn(self, lines: Iterable[bytes]) -> bytes:
+        """Learns a SentencePiece model from lines with these options, and returns it."""
+        return learn_vocabulary(
+            sample_lines(lines, self.vocabulary_lines, self.seed),
+            self.vocab_size,
+            model_type=self.model_type,
+            byte_fallback=self.byte_fallback,
+            character_coverage=self.character_coverage,
+            normalization=self.normalization,
+            symbols=self.all_symbols(),
+        )
+
     def effective_options(self, learned: bool) -> dict[str, Any]:
         """Returns the options as JSON values. Options of the vocabulary are included only if it is
         `learned`.
@@ -223,16 +235,7 @@ class _Preparation:
         options = self._options
 
         def model(*sides: str) -> bytes:
-            lines = _lines(cleaned.blocks, sides)
-            return learn_vocabulary(
-                sample_lines(lines, options.vocabulary_lines, options.seed),
-                options.vocab_size,
-                model_type=options.model_type,
-                byte_fallback=options.byte_fallback,
-                character_coverage=options.character_coverage,
-                normalization=options.normalization,
-                symbols=options.all_symbols(),
-            )
+            return options.learn(_lines(cleaned.blocks, sides))
 
         if options.separate_vocabularies:
             return Vocabulary(model("source"), model("target"))

@@ -173,6 +173,11 @@ def truncate_text(text: tf.Tensor, max_bytes: int) -> tuple[tf.Tensor, tf.Tensor
 
     Returns:
         The texts, string `[B]`, and bool `[B]`, True for those that were truncated.
+
+    Example:
+    >>> text, is_truncated = truncate_text(tf.constant(["äöü", "a"]), max_bytes=5)
+    >>> text.numpy()[0].decode(), is_truncated.numpy().tolist()
+    ('äö', [True, False])
     """
     too_long = tf.strings.length(text) > max_bytes
     # Bytes 10xxxxxx continue a character. Of the first byte beyond the limit and the three bytes
