@@ -2,6 +2,7 @@
 
 from keras_transformer.layers.attention import (
     CrossAttention,
+    SelfAttention,
     scaled_dot_product_attention,
 )
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
@@ -12,7 +13,6 @@ from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
 from keras_transformer.layers.masks import PaddingMask, padding_mask, position_mask
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
-from keras_transformer.layers.self_attention import SelfAttention
 
 __all__ = [
     "CrossAttention",

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import keras
 
+from keras_transformer.layers.attention import SelfAttention
 from keras_transformer.layers.base import MaskedLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
-from keras_transformer.layers.self_attention import SelfAttention
 
 
 class ResidualLayer(MaskedLayer):
@@ -18,11 +18,6 @@ class ResidualLayer(MaskedLayer):
 
     The sublayers are `self_attention`, perhaps `cross_attention`, and `feed_forward`. Each has a
     dropout and a layer norm, such as `feed_forward_dropout` and `feed_forward_norm`.
-
-    Example:
-    >>> from keras_transformer.layers import EncoderLayer
-    >>> EncoderLayer(num_heads=2, d_ff=16).feed_forward_norm.name
-    'feed_forward_norm'
     """
 
     def __init__(
@@ -153,14 +148,6 @@ class ResidualStack(MaskedLayer):
 
     A stack of layers, which may end with a layer norm. Each argument except `num_layers` and
     `final_norm` is passed to all layers.
-
-    Raises:
-        ValueError: for a number of layers below 1.
-
-    Example:
-    >>> from keras_transformer.layers import Encoder
-    >>> Encoder(num_layers=2, num_heads=2, d_ff=16, norm_position="pre").norm.name
-    'norm'
     """
 
     layer_class: ClassVar[type[ResidualLayer]]

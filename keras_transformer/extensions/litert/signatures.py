@@ -22,7 +22,7 @@ from keras_transformer.extensions.litert.fast_tokenizer import (
     fast_model,
 )
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.layers.blocks import without_blocks
+from keras_transformer.layers.masks import without_blocks
 from keras_transformer.models.encoder_decoder import Memory
 
 _MAX_LENGTH = tf.TensorSpec([1], tf.int32, name="max_length")
