@@ -5,6 +5,7 @@ from keras_transformer.layers.attention import (
     SelfAttention,
     scaled_dot_product_attention,
 )
+from keras_transformer.layers.block import Block
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.dropout import Dropout, dropout_seed
 from keras_transformer.layers.embedding import TokenEmbedding
@@ -15,6 +16,7 @@ from keras_transformer.layers.masks import PaddingMask, padding_mask, position_m
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
 
 __all__ = [
+    "Block",
     "CrossAttention",
     "Decoder",
     "DecoderLayer",

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import MaskedLayer, new_initializer
+from keras_transformer.layers.base import MaskedLayer, new_initializer, shows_arguments
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import Blocks, position_mask
 from keras_transformer.layers.projections import ProjectingLayer
@@ -380,33 +380,9 @@ class SelfAttention(MultiHeadAttention):
     ((1, 3, 8), (1, 2, 3, 3))
     """
 
-    def __init__(
-        self,
-        num_heads: int,
-        key_dim: int | None = None,
-        value_dim: int | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = False,
-        causal: bool = False,
-        window: int | None = None,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        **kwargs: Any,
-    ):
-        super().__init__(
-            num_heads,
-            key_dim,
-            value_dim,
-            dropout,
-            use_bias,
-            kernel_initializer,
-            bias_initializer,
-            kernel_regularizer,
-            bias_regularizer,
-            **kwargs,
-        )
+    @shows_arguments(MultiHeadAttention.__init__)
+    def __init__(self, *args: Any, causal: bool = False, window: int | None = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
         if window is not None and window < 1:
             raise ValueError(f"window is {window}. It must be at least 1, or None.")
         self.causal = causal

@@ -18,6 +18,23 @@ _ELEMENTWISE = frozenset(
     "Selu Sigmoid Silu Softplus Sqrt Square Subtract Tanh TrueDivide".split()
 )
 
+_NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+
+
+def shows_arguments(base: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Shows the arguments of `base` in the signature of a constructor, instead of its `*args`."""
+
+    def decorate(init: Any) -> Any:
+        own = inspect.signature(init).parameters.values()
+        inherited = inspect.signature(base).parameters.values()
+        first = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
+        last = [each for each in own if each.kind in (each.KEYWORD_ONLY, each.VAR_KEYWORD)]
+        shown = [each for each in inherited if each.name != "self" and each.kind in _NAMED]
+        init.__signature__ = inspect.Signature([*first, *shown, *last])
+        return init
+
+    return decorate
+
 
 class BaseLayer(keras.layers.Layer):
     """A layer whose constructor arguments are attributes with the same names."""
@@ -35,16 +52,19 @@ class BaseLayer(keras.layers.Layer):
         return self.call(*args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        _, *parameters = inspect.signature(type(self).__init__).parameters.values()
-        names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
         config = super().get_config()
-        for name in names:
-            value = getattr(self, name)
+        for name, value in self._arguments().items():
             if isinstance(value, (keras.Initializer, keras.Regularizer)):
                 value = keras.saving.serialize_keras_object(value)
             config[name] = value
         config["dtype"] = keras.dtype_policies.serialize(saved_policy(self))
         return config
+
+    def _arguments(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor, except Keras's."""
+        _, *parameters = inspect.signature(type(self).__init__).parameters.values()
+        named = [parameter for parameter in parameters if parameter.kind in _NAMED]
+        return {parameter.name: getattr(self, parameter.name) for parameter in named}
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
         """Quantizes all projections inside to int8. Embeddings count as projections."""
