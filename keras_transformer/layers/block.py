@@ -79,6 +79,11 @@ class BlockLayer(MaskedLayer):
         super().__init__(**kwargs)
         self.block = Block(*args, **fields)
 
+    @property
+    def activation(self) -> str:
+        """The activation of the feed-forward network, which Keras's plots show."""
+        return self.block.activation
+
     def _arguments(self) -> dict[str, Any]:
         return vars(self.block)
 
