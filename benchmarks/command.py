@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 
 from absl import flags
@@ -13,14 +12,7 @@ from keras_transformer.console import say
 flags.disclaim_key_flags()  # --help lists the flags defined here under the calling benchmark
 
 
-__all__ = ["INTERRUPTED", "define_numbers", "interrupt_at_sigterm", "run", "say"]
-
-INTERRUPTED = 130  # exit code after partial results
-
-
-def interrupt_at_sigterm() -> None:
-    """Treats SIGTERM, which `timeout` sends, as Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+__all__ = ["define_numbers", "run", "say"]
 
 
 def define_numbers(name: str, default: Sequence[int], help_text: str) -> None:

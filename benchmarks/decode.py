@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-r"""Times decoding of this package, next to CTranslate2, Marian, transformers and KerasHub.
+r"""Times decoding of this package, next to CTranslate2 and Marian.
 
 Examples:
     benchmarks/decode.py --source=multi30k/test_2016_flickr.en --vocabulary=build/data/tokenizer \
@@ -15,12 +15,12 @@ sentence measure the latency of one request at a time. The larger --batches meas
 engine counts with the batch size that is best for it.
 
 With --model_dir, a trained model translates the whole source, from text to text. CTranslate2 and
-Marian do the same with the same weights: CTranslate2 in the form that bin/export.py
+Marian do the same with the same weights: CTranslate2 in the form that keras-transformer export
 --format=ctranslate2 writes, Marian in that of benchmarks/marian_model.py. All have --beam_size and
 the run's exponent of the length penalty. With --early_stopping, the default, our search ends like
 that of CTranslate2. CTranslate2 and Marian divide by length^exponent (`power` in docs/decoding.md),
 and Marian stops at 3 times the longest source of a batch. Sentences are sorted by their bytes, the
-longest first: 32 in a batch, --ctranslate2_rows for CTranslate2, and as many as the file says for
+longest first: 32 in a batch, 16 for CTranslate2 with `cores`, and as many as the file says for
 LiteRT. Marian gets the whole text and batches it by tokens, 64 in a batch.
 With --whole_program, a turn is a new process that imports, loads, translates the source once and
 ends.
@@ -28,27 +28,24 @@ ends.
 An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 
 * keras:float32, keras:bfloat16, keras:int8: the graph of an export; with `xla` compiled for each
-  shape (not int8), with sources padded to multiples of 8; with `no_swap_heads` or
-  `no_shape_for_reshape` without that function of `keras_transformer/layers/fast_paths.py`;
+  shape (not int8), with sources padded to multiples of 8;
 * ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16, and on GPUs ctranslate2:float16;
   with `mkl` CT2_USE_MKL=1 is set;
 * marian:float32, marian:int8: Marian, by pymarian; a trained model also needs sentencepiece;
-* transformers:float32, transformers:bfloat16: MarianMT in PyTorch (only random models);
-* kerashub:float32, with `xla` compiled: KerasHub's layers and BeamSampler, without a length
-  penalty, combined as in its BartSeq2SeqLM (only random models);
-* litert:float32, litert:float16, litert:int8, litert:int4: the file of bin/export.py --format=cpu;
+* litert:float32, litert:float16, litert:int8, litert:int4: the file of keras-transformer export
+--format=cpu;
   with `phone` that of --format=litert, which translates sentence by sentence; with `compiled` the
   latter in LiteRT's CompiledModel (only random models).
 
 A number among the options is the number of threads of an operation; the default is --threads. With
 `cores`, an operation has one thread, and each core decodes a part of a batch (of a text: a batch),
-as bin/translate.py does. CTranslate2, Marian and LiteRT are fastest like this. With `shortlist`, a
-trained model scores only the tokens of `bin/export.py --shortlist=50`, learned from --data_dir. In
-each round every engine decodes the same sentences while the others wait.
+as keras-transformer translate does. CTranslate2, Marian and LiteRT are fastest like this. With
+`shortlist`, a trained model scores only the tokens of `keras-transformer export --shortlist=50`,
+learned from
+--data_dir. In each round every engine decodes the same sentences while the others wait.
 
 With --device=gpu, Keras and CTranslate2 share the first GPU. --profile adds the kernels of a batch,
-its copies to and from the host, and the time in which the GPU is busy, for Keras. After Ctrl-C or
-SIGTERM, the turns so far are printed.
+its copies to and from the host, and the time in which the GPU is busy, for Keras.
 
 Prints one JSON object: for each engine sentences per second, the median over the rounds with the
 minimum and the maximum; sentences per second of CPU time, which other processes disturb less;
@@ -60,14 +57,11 @@ time. `latency` and `throughput` compare our best engine with the best of each o
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import command
 import sentence_batches
@@ -78,13 +72,10 @@ from measuring import (
     Turns,
     best_ratios,
     describe_machine,
-    fastest,
     is_quiet,
     per_core_second,
-    ratio,
     spread,
     take_turns,
-    were_interrupted,
 )
 from models import SEED, RandomModels, joint_vocabulary
 from protocol import EngineChild
@@ -95,26 +86,17 @@ from keras_transformer.cli.config_flags import parse_settings
 from keras_transformer.data.reading import read_lines, read_text
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
-from keras_transformer.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from keras_transformer.decoding.shortlist import Shortlist
+    from keras_transformer.runs.run_directory import RunDirectory
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sizes", ["small", "base"], "presets of the random models")
 command.define_numbers("batches", [1, 32, 128], "sentences of a batch, for random models")
 command.define_numbers("sentences", [12, 64, 128], "sentences of a turn, for each of --batches")
-flags.DEFINE_integer(
-    "ctranslate2_rows",
-    None,
-    "sentences of a batch of CTranslate2, for trained models; default: 16 with the option cores on "
-    "a CPU, otherwise 32",
-    lower_bound=1,
-)
 flags.DEFINE_string("source", None, "sentences to translate, one per line", required=True)
 flags.DEFINE_string("vocabulary", None, "folder that holds joint.model, or a SentencePiece model")
-flags.DEFINE_list("text", None, "files to learn a vocabulary from, instead of --vocabulary")
-flags.DEFINE_integer("vocab_size", 8000, "pieces of a vocabulary that is learned", lower_bound=5)
 flags.DEFINE_multi_string(
     "set", [], "changes of random models, as in --set=model.num_decoder_layers=1; repeatable"
 )
@@ -123,7 +105,6 @@ flags.DEFINE_integer("steps", 30, "tokens of every output of a random model", lo
 flags.DEFINE_string("model_dir", None, "run directory of a trained model, instead of random ones")
 flags.DEFINE_string("reference", None, "translations of the source, for BLEU")
 flags.DEFINE_string("data_dir", None, "prepared data of the trained model, for shortlists")
-flags.DEFINE_string("tokenize", "13a", "sacreBLEU's tokenizer")
 flags.DEFINE_integer("rounds", 3, "rounds; every engine has a turn in each", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
 flags.DEFINE_bool(
@@ -134,19 +115,16 @@ flags.DEFINE_bool(
 flags.DEFINE_bool("whole_program", False, "trained models: a new process for each turn")
 flags.DEFINE_bool("profile", False, "also profile batches on a GPU")
 
-_FAST_PATHS = {f"no_{name}": name for name in ("shape_for_reshape", "swap_heads")}
 KNOWN = {
     "keras": (
         ["float32", "bfloat16", "int8"],
-        ["xla", "cores", "shortlist", *_FAST_PATHS, "number"],
+        ["xla", "cores", "shortlist", "number"],
     ),
     "ctranslate2": (
         ["float32", "bfloat16", "float16", "int8"],
         ["mkl", "cores", "shortlist", "number"],
     ),
     "marian": (["float32", "int8"], ["cores", "number"]),
-    "transformers": (["float32", "bfloat16"], ["number"]),
-    "kerashub": (["float32"], ["xla", "number"]),
     "litert": (
         ["float32", "float16", "int8", "int4"],
         ["compiled", "cores", "phone", "shortlist", "number"],
@@ -188,7 +166,6 @@ def starting(
             "threads": intraop_threads,
             "at_once": threads if by_part else 1,
             "compile": "xla" in variant.options,
-            "without": [_FAST_PATHS[each] for each in variant.options if each in _FAST_PATHS],
         }
         environment = variant.environment(intraop_threads, threads, FLAGS.device)
         return EngineChild(
@@ -204,7 +181,7 @@ def compare_random(variants: Sequence[Variant]) -> dict[str, Any]:
     changes = parse_settings(FLAGS.set)
     for size in FLAGS.sizes:
         preset(size).updated(changes)  # an unknown name fails before an hour of measuring
-    vocabulary = joint_vocabulary(FLAGS.vocabulary, FLAGS.text, FLAGS.vocab_size)
+    vocabulary = joint_vocabulary(FLAGS.vocabulary)
     sources = vocabulary.encode_source(list(read_lines(Path(FLAGS.source))))
     plan = {}  # batches of a turn, by the sentences of a batch
     for rows, sentences in zip(map(int, FLAGS.batches), map(int, FLAGS.sentences), strict=True):
@@ -219,16 +196,12 @@ def compare_random(variants: Sequence[Variant]) -> dict[str, Any]:
             for rows, count in plan.items()
         }
         sentence_batches.save(folder / "batches.npz", batches, vocabulary.pad_id)
-        sizes, interrupted = {}, False
+        sizes = {}
         for size in FLAGS.sizes:
             say(f"Size {size}.")
             models = RandomModels(size, vocabulary, folder, FLAGS.steps, FLAGS.beam_size, changes)
             sizes[size] = _compare_size(models, variants, plan)
-            if sizes[size].pop("interrupted", False):
-                interrupted = True
-                break
-    result = {"vocab_size": vocabulary.target_vocab_size, "set": changes, "sizes": sizes}
-    return {**result, **({"interrupted": True} if interrupted else {})}
+    return {"vocab_size": vocabulary.target_vocab_size, "set": changes, "sizes": sizes}
 
 
 def _compare_size(
@@ -238,8 +211,6 @@ def _compare_size(
     start = starting("decode_ids", models.settings, FLAGS.threads)
     all_turns: dict[int, Turns] = {}
     with started(variants, start) as (children, result["left_out"]):
-        if "interrupted" in result["left_out"].values():
-            return {**result, "interrupted": True}
         for rows, count in plan.items():
             say(f"Batches of {rows}.")
 
@@ -254,8 +225,6 @@ def _compare_size(
             turns = take_turns(calls, FLAGS.rounds, "sentences/s")
             result[f"batch {rows}"] = summarize(variants, children, turns)
             all_turns[rows] = turns
-            if were_interrupted(turns, FLAGS.rounds):
-                return {**result, "interrupted": True}
             if FLAGS.profile:
                 result[f"batch {rows}"]["profile_of_a_batch"] = {
                     variant.name: children[variant.name].ask("profile", rows=rows)
@@ -300,6 +269,7 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
     from keras_transformer.evaluation import metrics
     from keras_transformer.export import ExportOptions, export
     from keras_transformer.export.shortlist import learn_shortlist
+    from keras_transformer.runs.run_directory import RunDirectory
 
     sources, references = read_text(FLAGS.source), read_text(FLAGS.reference)
     if len(sources) != len(references):
@@ -371,7 +341,7 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
             turns = take_turns(calls, FLAGS.rounds, "sentences/s")
             result = summarize(variants, children, turns)
     for name, many in turns.items():
-        scores = metrics.evaluate(many[0]["translations"], references, tokenize=FLAGS.tokenize)
+        scores = metrics.evaluate(many[0]["translations"], references)
         result["engines"][name] |= {"bleu": round(scores.bleu, 2), "signature": scores.signature}
     return {
         "sentences": len(sources),
@@ -381,9 +351,9 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
 
 
 def _ctranslate2_rows(variant: Variant) -> int:
-    """Returns --ctranslate2_rows, or what is fast: smaller batches if each core has its own."""
-    small = FLAGS.device == "cpu" and "cores" in variant.options
-    return FLAGS.ctranslate2_rows or (16 if small else _TRAINED_ROWS)
+    """Returns the fastest batch size: smaller batches if each core has its own."""
+    on_cores = FLAGS.device == "cpu" and "cores" in variant.options
+    return 16 if on_cores else _TRAINED_ROWS
 
 
 def _program(start: Callable[[Variant], EngineChild], variant: Variant) -> Turn:
@@ -432,8 +402,6 @@ def summarize(
     """Returns the results of all engines, and their ratios."""
     engines = {}
     for name, child in children.items():
-        if not turns[name]:  # interrupted
-            continue
         facts = {k: round(v, 2) if isinstance(v, float) else v for k, v in child.facts.items()}
         engines[name] = {
             "sentences_per_second": spread([turn["per_second"] for turn in turns[name]], 3),
@@ -445,13 +413,6 @@ def summarize(
         }
     own, peers = grouped(variants)
     ratios = best_ratios(turns, own, peers)
-    best = fastest(turns, own)
-    for peer in [name for names in peers.values() for name in names if turns.get(name)]:
-        if best is not None:
-            ratios[f"best over {peer}"] = ratio(turns, best, peer)
-    in_float32 = [variant for variant in variants if variant.precision == "float32"]
-    for title, each in best_ratios(turns, *grouped(in_float32)).items():
-        ratios[f"{title}, float32"] = each
     return {"engines": engines, "ratios": ratios, "quiet": is_quiet(turns)}
 
 
@@ -470,7 +431,6 @@ flags.register_multi_flags_validator(
 
 def main() -> int:
     """Prints the measurements."""
-    command.interrupt_at_sigterm()
     variants = chosen(KNOWN)
     if FLAGS.device == "gpu":
         if FLAGS["engines"].using_default_value:
@@ -493,7 +453,7 @@ def main() -> int:
     names = ("beam_size", "batches", "sentences", "steps", "rounds", "threads", "device")
     settings = {name: getattr(FLAGS, name) for name in names}
     print(json.dumps({"machine": describe_machine(FLAGS.device), "settings": settings, **result}))
-    return command.INTERRUPTED if "interrupted" in result else 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 r"""Measures the layers of the paper's table 1 over the sequence length n and the width d.
 
 Example:
-    benchmarks/layer_complexity.py --table
+    benchmarks/layer_complexity.py
 
 The layers are self-attention, restricted self-attention (r = --window), LSTM, GRU, convolution
 (k = --kernel), a stack of dilated convolutions (1, k, k², ..., until the last position sees the
@@ -11,7 +11,7 @@ and backward pass of --batch random sequences for --seconds.
 
 The maximum path length is computed at d = 8, from the positions whose gradient is not zero.
 
-Prints tables in Markdown with --table, and then one JSON object: the milliseconds of each point,
+Prints one JSON object: the milliseconds of each point,
 the exponents of n and of d (slopes in log-log of the last three points), and the path lengths.
 """
 
@@ -20,25 +20,24 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-# Without this, TensorFlow reports that there is no GPU.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU has other kernels for LSTM
 
 import command
-import keras
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 from absl import flags
 from command import say
 from measuring import Turn, describe_machine, is_quiet, spread, take_turns
 from resources import CoreUse
 
 from keras_transformer.errors import InputError
-from keras_transformer.layers import SelfAttention
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
 
 FLAGS = flags.FLAGS
 command.define_numbers("lengths", [64, 128, 256, 512, 1024, 2048, 4096], "n, at --width")
@@ -53,22 +52,14 @@ flags.DEFINE_integer("batch", 1, "sequences", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads", lower_bound=1)
 flags.DEFINE_integer("rounds", 5, "rounds; every layer has a turn in each", lower_bound=1)
 flags.DEFINE_float("seconds", 0.05, "minimum duration of a turn")
-flags.DEFINE_bool("table", False, "print tables in Markdown before the JSON")
 
 _PATH_WIDTH = 8  # d of the path lengths, which depend only on n
 _ROWS = 64  # output positions of one gradient computation
 
-# Layer → the paper's complexity per layer and maximum path length. The paper's table 1 has
-# log_k(n) for convolutions, which needs dilation; n/k for contiguous kernels is in its section 4.
-PAPER = {
-    "self-attention": ("n²·d", "1"),
-    "restricted self-attention": ("r·n·d", "n/r"),
-    "LSTM": ("n·d²", "n"),
-    "GRU": ("n·d²", "n"),
-    "convolution": ("k·n·d²", "n/k"),
-    "dilated convolutions": ("k·n·d²·log_k(n)", "log_k(n)"),
-    "separable convolution": ("k·n·d + n·d²", "n/k"),
-}
+LAYERS = (
+    *("self-attention", "restricted self-attention", "LSTM", "GRU"),
+    *("convolution", "dilated convolutions", "separable convolution"),
+)
 
 Dependencies = npt.NDArray[np.bool_]  # [output, input]
 
@@ -77,10 +68,14 @@ def make_layers(name: str, length: int, width: int) -> list[keras.Layer]:
     """Returns the layers of a row of the table, each from `[B, n, d]` to the same shape.
 
     Args:
-        name: a key of `PAPER`.
+        name: one of `LAYERS`.
         length: n; it decides the number of dilated convolutions.
         width: d.
     """
+    import keras  # late, so that --help is fast and quiet
+
+    from keras_transformer.layers import SelfAttention
+
     head_dim = min(FLAGS.head_dim, width)
     heads, kernel = width // head_dim, FLAGS.kernel
     match name:
@@ -109,6 +104,9 @@ def make_pass(layers: Sequence[keras.Layer], shape: Sequence[int]) -> Callable[[
         layers: the layers, one after the other.
         shape: shape `[B, n, d]` of the inputs.
     """
+    import keras
+    import tensorflow as tf
+
     random = np.random.default_rng(1)
     inputs, gradient = (tf.constant(random.normal(size=shape), tf.float32) for _ in range(2))
     model = keras.Sequential(layers)
@@ -141,7 +139,7 @@ def measure_point(length: int, width: int) -> tuple[dict[str, dict[str, float]],
         return {"per_second": per_second, "other_cores": core_use.read()[1]}
 
     shape = (FLAGS.batch, length, width)
-    passes = {name: make_pass(make_layers(name, length, width), shape) for name in PAPER}
+    passes = {name: make_pass(make_layers(name, length, width), shape) for name in LAYERS}
     calls = {name: lambda _, run=run: turn(run) for name, run in passes.items()}
     turns = take_turns(calls, FLAGS.rounds, "passes/s")
     milliseconds = {
@@ -161,6 +159,8 @@ def dependencies(layer: keras.Layer, length: int, width: int) -> Dependencies:
         length: number of positions, n.
         width: d.
     """
+    import tensorflow as tf
+
     random = np.random.default_rng(1)
     rows = []
     for first in range(0, length, _ROWS):
@@ -183,7 +183,7 @@ def path_length(name: str, length: int) -> int:
     positions that a network of such layers connects.
 
     Args:
-        name: a key of `PAPER`.
+        name: one of `LAYERS`.
         length: number of positions, n.
     """
     if name in ("LSTM", "GRU"):
@@ -212,32 +212,11 @@ def exponent(x: Sequence[float], y: Sequence[float]) -> float | None:
     return round(float(np.polyfit(np.log(x[-3:]), np.log(y[-3:]), 1)[0]), 2)
 
 
-def tables(result: dict[str, Any]) -> str:
-    """Returns the paper's table 1 with the measured exponents, and the milliseconds over n."""
-    paths, exponents = result["maximum_path_lengths"], result["exponents"]
-    rows = []
-    for name, (complexity, path) in PAPER.items():
-        counted = ", ".join(f"{n}: {length}" for n, length in paths[name].items())
-        slopes = [str(exponents[name][variable]) for variable in ("n", "d")]
-        rows.append([name, f"O({complexity})", *slopes, f"O({path})", counted])
-    heads = ["layer", "complexity", "exponent of n", "exponent of d", "maximum path", "computed"]
-    over_n = [point for point in result["points"] if point["d"] == FLAGS.width]
-    times = [
-        [name, *(f"{point['milliseconds'][name]['median']:,.1f}" for point in over_n)]
-        for name in PAPER
-    ]
-    title = f"Milliseconds, forward and backward, d = {FLAGS.width}:"
-    heads_n = ["layer", *(f"n = {point['n']:,}" for point in over_n)]
-    return "\n\n".join([_markdown(heads, rows), title, _markdown(heads_n, times)])
-
-
-def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def main() -> None:
     """Prints the measurements."""
+    import keras
+    import tensorflow as tf
+
     lengths, widths, path_lengths = (
         sorted({int(text) for text in getattr(FLAGS, name)})
         for name in ("lengths", "widths", "path_lengths")
@@ -249,7 +228,7 @@ def main() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
     keras.utils.set_random_seed(1)
     say("Computing path lengths.")
-    paths = {name: {n: path_length(name, n) for n in path_lengths} for name in PAPER}
+    paths = {name: {n: path_length(name, n) for n in path_lengths} for name in LAYERS}
     sizes = sorted({(n, FLAGS.width) for n in lengths} | {(FLAGS.length, d) for d in widths})
     points, quiet = [], True
     for number, (n, d) in enumerate(sizes, 1):
@@ -274,13 +253,11 @@ def main() -> None:
                 "n": exponent_of(name, "n", "d", FLAGS.width),
                 "d": exponent_of(name, "d", "n", FLAGS.length),
             }
-            for name in PAPER
+            for name in LAYERS
         },
         "maximum_path_lengths": paths,
         "quiet": quiet,
     }
-    if FLAGS.table:
-        print(tables(result), end="\n\n")
     print(json.dumps(result))
 
 

@@ -91,7 +91,7 @@ def measure(size: str, vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
 def main() -> int:
     """Prints the measurements."""
     result: dict[str, Any] = {"machine": describe_machine(), "threads": FLAGS.threads}
-    vocabulary = joint_vocabulary(FLAGS.vocabulary, FLAGS.text, FLAGS.vocab_size)
+    vocabulary = joint_vocabulary(FLAGS.vocabulary)
     with tempfile.TemporaryDirectory() as folder:
         vocabulary.save(folder)
         result["models"] = {size: measure(size, vocabulary, Path(folder)) for size in FLAGS.sizes}

@@ -65,14 +65,6 @@ _LAYERS = {
     "decoder": "TransformerDecoderLayerWithCrossAttention",
 }
 _ACTIVATIONS = {"relu": "relu", "silu": "swish"}
-_EPSILONS = (1e-5, 1e-6)  # of layer norm: Marian's, and one that is near enough
-# The only values of these fields that Marian can express.
-_FIXED: dict[str, Any] = {
-    "positions": "sinusoidal",
-    "attention_window": None,
-    "mask_source_end": False,
-    "embedding_norm": False,
-}
 
 
 def write_marian(run: RunDirectory, folder: Path) -> None:
@@ -112,31 +104,23 @@ def write_marian(run: RunDirectory, folder: Path) -> None:
 def _check_expressible(config: ModelConfig) -> None:
     """Raises an `InputError` for a model that Marian cannot express."""
     head_dim = config.d_model // config.num_heads
-    fixed = {
-        **_FIXED,
-        "key_dim": head_dim,
-        "value_dim": head_dim,
-        "decoder_num_heads": config.num_heads,
+    supported: dict[str, tuple[Any, ...]] = {
+        "positions": ("sinusoidal",),
+        "attention_window": (None,),
+        "mask_source_end": (False,),
+        "embedding_norm": (False,),
+        "key_dim": (head_dim,),
+        "value_dim": (head_dim,),
+        "decoder_num_heads": (None, config.num_heads),
+        "layer_norm_epsilon": (1e-5, 1e-6),  # Marian's, and one that is near enough
+        "activation": (*_ACTIVATIONS,),
     }
-    for name, supported in fixed.items():
-        value = getattr(config, name)
-        if name == "decoder_num_heads":
-            value = value or config.num_heads
-        if value != supported:
+    for name, values in supported.items():
+        if getattr(config, name) not in values:
             raise InputError(
-                f"model.{name} is {value}, but Marian supports only {supported}. Leave marian out "
-                "of --engines."
+                f"model.{name} is {getattr(config, name)}, but Marian supports only "
+                f"{' and '.join(map(str, values))}. Leave marian out of --engines."
             )
-    if config.layer_norm_epsilon not in _EPSILONS:
-        raise InputError(
-            f"model.layer_norm_epsilon is {config.layer_norm_epsilon}, but Marian supports only "
-            "1e-05. Leave marian out of --engines."
-        )
-    if config.activation not in _ACTIVATIONS:
-        raise InputError(
-            f"model.activation is {config.activation}, but Marian supports only "
-            f"{' and '.join(_ACTIVATIONS)}. Leave marian out of --engines."
-        )
 
 
 def _settings(config: ModelConfig) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def take_turns(
 ) -> Turns:
     """Calls everything once in each round, in a rotating order, and returns the turns.
 
-    An interruption ends the rounds. Then the turns are not complete: see `were_interrupted`.
+    Ctrl-C ends the rounds. Then the last round is not complete.
 
     Args:
         calls: a function for each name, which is called with the number of the round.
@@ -68,16 +68,6 @@ def take_turns(
     except KeyboardInterrupt:
         say("Interrupted. The results are partial.")
     return turns
-
-
-def were_interrupted(turns: Turns, rounds: int) -> bool:
-    """True if some names have fewer turns than there are rounds.
-
-    Args:
-        turns: the turns by name.
-        rounds: number of rounds.
-    """
-    return any(len(many) < rounds for many in turns.values())
 
 
 def spread(values: Iterable[float], digits: int) -> dict[str, float]:

@@ -11,11 +11,9 @@ from cost import Sizes
 from variants import Variant
 
 from keras_transformer.config import Config, ModelConfig
-from keras_transformer.data.reading import read_lines
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
-from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from keras_transformer.text.vocabulary import Vocabulary
 
 SEED = 1
 LEARNING_RATE = 3e-4  # constant, so that a few steps show in the loss whether an engine learns
@@ -43,23 +41,10 @@ def vocabulary_settings(vocabulary: Any) -> dict[str, int]:
     }
 
 
-def joint_vocabulary(path: str | None, texts: list[str] | None, vocab_size: int) -> Vocabulary:
-    """Loads a joint vocabulary, or learns it.
-
-    Args:
-        path: a folder that holds joint.model, or a SentencePiece model.
-        texts: files to learn it from, if there is no path.
-        vocab_size: number of pieces to learn.
-
-    Raises:
-        InputError: if both or neither are given, or the vocabularies are separate.
-    """
-    if (path is None) == (texts is None):
-        raise InputError("Give either --vocabulary or --text.")
+def joint_vocabulary(path: str | None) -> Vocabulary:
+    """Loads a joint vocabulary from a folder that holds joint.model, or from such a file."""
     if path is None:
-        assert texts is not None
-        lines = (line for text in texts for line in read_lines(Path(text)))
-        return Vocabulary(learn_vocabulary(lines, vocab_size))
+        raise InputError("Random models need a vocabulary. Give --vocabulary.")
     vocabulary = Vocabulary.load(path)
     if not vocabulary.joint:
         raise InputError(f"{path} has separate vocabularies. Give a joint vocabulary.")
@@ -174,32 +159,6 @@ class RandomModels:
         }
 
 
-def random_run(path: Path, size: str, vocabulary_dir: str) -> RunDirectory:
-    """Writes a run directory with random weights.
-
-    Args:
-        path: the run directory to create.
-        size: name of a preset.
-        vocabulary_dir: folder that holds joint.model.
-    """
-    import keras  # late: TensorFlow takes seconds
-
-    from keras_transformer.models.transformer import Transformer
-    from keras_transformer.text.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer.load(vocabulary_dir)
-    if not tokenizer.joint:
-        raise InputError(f"{vocabulary_dir} has separate vocabularies. Give a joint vocabulary.")
-    config: Config = preset(size).updated(vocabulary_settings(tokenizer))
-    keras.utils.set_random_seed(SEED)
-    model = Transformer(config.model, dtype="float32")
-    model.build()
-    run = RunDirectory.create(path, config, tokenizer, "random weights")
-    weights = {path: variable.numpy() for path, variable in model.weights_by_path().items()}
-    run.save_checkpoint(0, weights, {}, {})
-    return run
-
-
 def write_litert(
     path: Path, config: Config, vocabulary_dir: str, precision: str, for_cpu: bool = False
 ) -> None:
@@ -210,7 +169,7 @@ def write_litert(
         config: configuration of the model and of the search.
         vocabulary_dir: folder that holds the vocabulary.
         precision: float32, float16, int8 or int4.
-        for_cpu: write the model of bin/export.py --format=cpu.
+        for_cpu: write the model of keras-transformer export --format=cpu.
     """
     import keras  # late: TensorFlow takes seconds
 

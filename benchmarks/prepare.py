@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-r"""Measures bin/prepare.py on large corpora: time, memory and disk, next to `spm_encode`.
+r"""Measures keras-transformer prepare on large corpora: time, memory and disk, next to
+`spm_encode`.
 
 Examples:
     benchmarks/prepare.py --tsv=tatoeba.tsv --pairs=10000000 --work_dir=build/large
@@ -8,14 +9,13 @@ Examples:
 
 The corpus repeats the files as often as --copies or --pairs says. All repetitions but the first
 have one word of each sentence replaced by another word of the corpus, so that pairs differ.
-bin/prepare.py then runs on it in a new process, with the flags of --prepare_flags. With
+keras-transformer prepare then runs on it in a new process, with the flags of --prepare_flags. With
 --spm_encode, SentencePiece's program takes turns with it and encodes both files, one after the
 other, with the vocabulary of --vocab_from.
 
 Prints one JSON object: pairs, bytes, seconds and pairs per second; the largest memory of all
-processes together, sampled ten times a second (resident, where shared memory counts for each
-process; and proportional, where it counts once); megabytes on disk, at most and at the end; and
-the ratio to the rate of spm_encode.
+processes together, sampled ten times a second (shared memory counts for each process); megabytes
+on disk, at most and at the end; and the ratio to the rate of spm_encode.
 """
 
 from __future__ import annotations
@@ -23,21 +23,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import random
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import command
 from absl import flags
 from command import say
 from measuring import Turn, describe_machine, ratio, spread, take_turns
+from resources import resident_mb
 
 from keras_transformer.data.reading import read_text
 
@@ -50,9 +48,11 @@ flags.DEFINE_integer("pairs", None, "or the number of pairs", lower_bound=1)
 flags.DEFINE_string("work_dir", None, "folder for the corpus and the prepared data", required=True)
 flags.DEFINE_string("vocab_from", None, "vocabulary; learned if not given")
 flags.DEFINE_string("spm_encode", None, "SentencePiece's program, to compare with")
-flags.DEFINE_list("prepare_flags", [], "flags of bin/prepare.py, such as vocab_size=8000")
+flags.DEFINE_list(
+    "prepare_flags", [], "flags of keras-transformer prepare, such as vocab_size=8000"
+)
 flags.DEFINE_integer("rounds", 1, "rounds; both programs have a turn in each", lower_bound=1)
-flags.DEFINE_integer("workers", 2, "processes of bin/prepare.py", lower_bound=1)
+flags.DEFINE_integer("workers", 2, "processes of keras-transformer prepare", lower_bound=1)
 
 _PREPARE = Path(__file__).resolve().parents[1] / "bin" / "prepare.py"
 _SAMPLE_SECONDS = 0.1
@@ -90,61 +90,34 @@ def _perturbed(lines: Sequence[str]) -> Iterator[str]:
             yield " ".join(changed) + "\n"
 
 
-class Watch:
-    """Samples the memory of a process and its children, and the disk usage of a folder."""
-
-    def __init__(self, process: subprocess.Popen[Any], directory: Path) -> None:
-        self._process = process
-        self._directory = directory
-        self.peaks = {"resident_mb": 0.0, "proportional_mb": 0.0, "disk_mb": 0.0}
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-
-    def join(self) -> None:
-        """Waits for the process to end."""
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while self._process.poll() is None:
-            memory = [_memory(pid) for pid in _family(self._process.pid)]
-            now = {
-                "resident_mb": sum(resident for resident, _ in memory),
-                "proportional_mb": sum(proportional for _, proportional in memory),
-                "disk_mb": disk_mb(self._directory),
-            }
-            self.peaks = {name: max(self.peaks[name], value) for name, value in now.items()}
-            time.sleep(_SAMPLE_SECONDS)
-
-
 def _family(pid: int) -> list[int]:
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
+    except OSError:  # it has ended
         return []
     return [pid, *(grandchild for child in children for grandchild in _family(int(child)))]
 
 
-def _memory(pid: int) -> tuple[float, float]:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    except OSError:  # it has ended
-        return 0.0, 0.0
-    values = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines}
-    return values.get("Rss", 0.0), values.get("Pss", 0.0)
+def _memory_mb(pid: int) -> float:
+    """Returns the resident memory of a process and its children; shared pages count for each."""
+    total = 0.0
+    for process in _family(pid):
+        with contextlib.suppress(OSError, ValueError):  # it has ended
+            total += resident_mb("VmRSS", process)
+    return total
 
 
 def disk_mb(directory: Path) -> float:
     """Returns the disk usage of a folder."""
     total = 0
-    for folder, _, files in os.walk(directory):
-        for name in files:
-            with contextlib.suppress(OSError):  # it was renamed in between
-                total += os.stat(os.path.join(folder, name)).st_blocks * 512
+    for path in directory.rglob("*"):
+        with contextlib.suppress(OSError):  # it was renamed in between
+            total += path.stat().st_blocks * 512
     return total / 2**20
 
 
 def prepare(source: Path, target: Path, output: Path, pairs: int) -> Turn:
-    """Runs bin/prepare.py, and returns its costs and its report."""
+    """Runs keras-transformer prepare, and returns its costs and its report."""
     shutil.rmtree(output.parent, ignore_errors=True)
     output.parent.mkdir(parents=True)
     command = [sys.executable, str(_PREPARE), f"--source={source}", f"--target={target}"]
@@ -154,8 +127,11 @@ def prepare(source: Path, target: Path, output: Path, pairs: int) -> Turn:
         command.append(f"--vocab_from={FLAGS.vocab_from}")
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    watch = Watch(process, output.parent)
-    watch.join()
+    peaks = {"resident_mb": 0.0, "disk_mb": 0.0}
+    while process.poll() is None:
+        now = {"resident_mb": _memory_mb(process.pid), "disk_mb": disk_mb(output.parent)}
+        peaks = {name: max(peaks[name], value) for name, value in now.items()}
+        time.sleep(_SAMPLE_SECONDS)
     seconds = time.perf_counter() - started
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}.")
@@ -167,7 +143,7 @@ def prepare(source: Path, target: Path, output: Path, pairs: int) -> Turn:
         "dropped": report["cleaning"]["train"]["dropped"],
         "seconds_of_stages": report["seconds_of_stages"],
         "tokens": report["train"]["source"]["tokens"] + report["train"]["target"]["tokens"],
-        **watch.peaks,
+        **peaks,
         "disk_at_end_mb": disk_mb(output),
     }
 
@@ -207,7 +183,7 @@ def main() -> int:
         **{key: own[-1][key] for key in ("kept", "dropped", "tokens", "seconds_of_stages")},
         **{
             key: round(max(turn[key] for turn in own))
-            for key in ("resident_mb", "proportional_mb", "disk_mb", "disk_at_end_mb")
+            for key in ("resident_mb", "disk_mb", "disk_at_end_mb")
         },
     }
     if FLAGS.spm_encode:

@@ -30,8 +30,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from resources import resident_mb
-
 BENCHMARKS = Path(__file__).resolve().parent
 Answer = dict[str, Any]
 Started = tuple[Answer, Mapping[str, Callable[..., Answer]]]  # facts and commands
@@ -168,16 +166,14 @@ class EngineChild(Child):
         name: name used in messages.
         engine: the module `engines/ENGINE_engine.py`.
         task: the function in that module that starts the engine.
-        settings: the function's argument. `cores`, if present, lists the cores that the process
-            may use.
+        settings: the function's argument.
         python: the interpreter.
         environment: environment variables to change.
         limit_s: the engine is stopped if it is not ready after this many seconds.
 
     Attributes:
-        facts: the facts that the engine returned when it was ready; `import_seconds` and
-            `import_mb` are the time and the memory after the import of its module;
-            `ready_seconds` is the time from the start of the process.
+        facts: the facts that the engine returned when it was ready; `ready_seconds` is the time
+            from the start of the process.
 
     Raises:
         UnavailableError: if the engine cannot run here.
@@ -234,15 +230,8 @@ def serve(engine: str, task: str) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
     settings = json.loads(sys.stdin.readline())
-    if settings.get("cores"):
-        os.sched_setaffinity(0, settings["cores"])
-    start = time.monotonic()
     try:
         module = importlib.import_module(f"engines.{engine}_engine")
-        imported = {
-            "import_seconds": time.monotonic() - start,
-            "import_mb": resident_mb("VmRSS"),
-        }
         facts, commands = getattr(module, task)(settings)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
@@ -253,7 +242,7 @@ def serve(engine: str, task: str) -> None:
     except UnavailableError as error:
         write({"unavailable": str(error)})
         return
-    write({**imported, **facts})
+    write(facts)
     for line in sys.stdin:
         request = json.loads(line)
         write(commands[request.pop("command")](**request))

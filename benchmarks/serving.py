@@ -1,4 +1,4 @@
-"""bin/serve.py in a separate process, with its costs, and sentences for its clients."""
+"""keras-transformer serve in a separate process, with its costs, and sentences for its clients."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ServerProcess(Child):
 
     Args:
         base_path: directory of versions.
-        flags: flags of bin/serve.py, as in {"max_batch_size": 1}.
+        flags: flags of keras-transformer serve, as in {"max_batch_size": 1}.
 
     Attributes:
         model: name of the model.
@@ -77,7 +77,7 @@ class ServerProcess(Child):
         command += ["--rest_port=0", "--grpc_port=0"]
         command += [f"--{name}={value}" for name, value in flags.items()]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        super().__init__("bin/serve.py", command, environment, answers=False)
+        super().__init__("keras-transformer serve", command, environment, answers=False)
         found = self.wait_for(r"REST at http://[^:]+:(\d+)/", _START_S)
         self.port = int(found[1])
         self.ready_seconds = time.monotonic() - self.started
@@ -118,7 +118,7 @@ def served(
 
     Args:
         export: directory of versions.
-        flags: flags of bin/serve.py, as in ["batch_timeout_ms=5"].
+        flags: flags of keras-transformer serve, as in ["batch_timeout_ms=5"].
         **more: more flags.
 
     Yields:
@@ -141,7 +141,7 @@ def served(
         finally:
             code = server.close()
         if code:
-            raise RuntimeError(f"bin/serve.py ended with exit code {code}.")
+            raise RuntimeError(f"keras-transformer serve ended with exit code {code}.")
 
 
 def read_sentences(paths: Sequence[str]) -> list[str]:

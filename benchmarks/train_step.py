@@ -29,7 +29,7 @@ round every engine takes --steps steps while the others wait.
 With --device=gpu, all engines share the first GPU. XLA takes many seconds for each shape, so choose
 --shapes. --profile adds the kernels of a step, its copies to and from the host, and the time in
 which the GPU is busy. --start_seconds leaves out an engine that does not get ready, such as
-torch.compile. After Ctrl-C or SIGTERM, the turns so far are printed.
+torch.compile.
 
 Prints one JSON object. For each engine: real target tokens per second (end ids included), FLOP
 per second (matrix products of real tokens; backward is twice forward; causal attention is half)
@@ -48,7 +48,7 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import command
 import numpy as np
@@ -63,7 +63,6 @@ from measuring import (
     ratio,
     spread,
     take_turns,
-    were_interrupted,
 )
 from models import (
     LEARNING_RATE,
@@ -78,10 +77,10 @@ from sentence_batches import sorted_training_batches
 from variants import Variant, chosen, define_engines, grouped, python_of, started
 
 from keras_transformer.config import Config
-from keras_transformer.data.batches import Batches, CorpusBatches
-from keras_transformer.data.token_store import TokenStore
 from keras_transformer.presets import preset
-from keras_transformer.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from keras_transformer.data.batches import Batches
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("preset", "tiny", ["tiny", "small", "base", "big"], "sizes of the model")
@@ -91,7 +90,7 @@ flags.DEFINE_integer("rounds", 5, "rounds; every engine has a turn in each", low
 flags.DEFINE_integer("steps", 5, "steps of a turn", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
 flags.DEFINE_integer("shapes", 0, "most frequent batch shapes to use; 0 for all", lower_bound=0)
-flags.DEFINE_bool("profile", False, "also profile steps: on a CPU those of our engines without XLA")
+flags.DEFINE_bool("profile", False, "also profile steps on a GPU")
 
 KNOWN = {
     "keras": (["float32", "bfloat16", "float16"], ["xla", "number"]),
@@ -149,6 +148,10 @@ def torch_settings(variant: Variant, config: Config, batches: Path) -> dict[str,
 
 def compare(variants: Sequence[Variant]) -> dict[str, Any]:
     """Measures the engines, and returns the results."""
+    from keras_transformer.data.batches import CorpusBatches  # late: TensorFlow takes seconds
+    from keras_transformer.data.token_store import TokenStore
+    from keras_transformer.text.tokenizer import Tokenizer
+
     tokenizer = Tokenizer.load(FLAGS.data_dir)
     config = preset(FLAGS.preset).updated(vocabulary_settings(tokenizer))
     num_steps = FLAGS.rounds * FLAGS.steps
@@ -180,20 +183,27 @@ def compare(variants: Sequence[Variant]) -> dict[str, Any]:
 
         with started(variants, start) as (children, left_out):
             variants = [variant for variant in variants if variant.name in children]
-            turns, ceilings = take_rounds(
-                variants, children, interrupted="interrupted" in left_out.values()
-            )
-            interrupted = were_interrupted(turns, FLAGS.rounds)
+            own = next((variant.name for variant in variants if variant.is_ours), None)
+            ceilings: dict[str, float] = {}
+
+            def take_turn(name: str) -> Turn:
+                turn = children[name].ask("train", steps=FLAGS.steps)
+                if name == own:  # once in each round: the machine's speed changes
+                    for precision, flop in children[name].ask("ceilings").items():
+                        ceilings[precision] = max(flop, ceilings.get(precision, 0.0))
+                return turn
+
+            calls = {name: lambda _, name=name: take_turn(name) for name in children}
+            turns = take_turns(calls, FLAGS.rounds, "target tokens/s")
             profiles = {
                 variant.name: children[variant.name].ask("profile", steps=FLAGS.steps)
                 for variant in variants
-                if FLAGS.profile and is_profiled(variant) and not interrupted
+                if FLAGS.profile
             }
             engines = {
                 v.name: report(turns[v.name], children[v.name], ceilings.get(v.precision))
                 for v in variants
             }
-    profile_name = "profile_of_a_step" if FLAGS.device == "gpu" else "profile_ms_of_a_step"
     return {
         "vocab_size": tokenizer.target_vocab_size,
         "quiet": is_quiet(turns),
@@ -201,40 +211,8 @@ def compare(variants: Sequence[Variant]) -> dict[str, Any]:
         "engines": engines,
         "ratios": ratios(variants, turns),
         "left_out": left_out,
-        **({profile_name: profiles} if profiles else {}),
-        **({"interrupted": True} if interrupted else {}),
+        **({"profile_of_a_step": profiles} if profiles else {}),
     }
-
-
-def is_profiled(variant: Variant) -> bool:
-    """True if --profile shows something of an engine: on a CPU, our operations without XLA."""
-    return FLAGS.device == "gpu" or (variant.engine == "keras" and "xla" not in variant.options)
-
-
-def take_rounds(
-    variants: Sequence[Variant], children: dict[str, EngineChild], interrupted: bool
-) -> tuple[Turns, dict[str, float]]:
-    """Returns all turns, and the FLOP per second of the fastest product by precision.
-
-    Args:
-        variants: the engines.
-        children: their processes.
-        interrupted: take no turns, because the start was interrupted.
-    """
-    ours = next((variant.name for variant in variants if variant.is_ours), None)
-    ceilings: dict[str, float] = {}
-
-    def take_turn(name: str) -> Turn:
-        turn = children[name].ask("train", steps=FLAGS.steps)
-        if name == ours:  # once in each round: the machine's speed changes
-            for precision, flop in children[name].ask("ceilings").items():
-                ceilings[precision] = max(flop, ceilings.get(precision, 0.0))
-        return turn
-
-    if interrupted:
-        return {name: [] for name in children}, ceilings
-    calls = {name: lambda _, name=name: take_turn(name) for name in children}
-    return take_turns(calls, FLAGS.rounds, "target tokens/s"), ceilings
 
 
 def report(turns: Sequence[Turn], child: EngineChild, ceiling: float | None) -> dict[str, Any]:
@@ -300,7 +278,6 @@ define_engines(
 
 def main() -> int:
     """Prints the measurements."""
-    command.interrupt_at_sigterm()
     variants = chosen(KNOWN)
     if FLAGS.device == "gpu" and FLAGS["engines"].using_default_value:
         variants = [Variant.parse(name, KNOWN) for name in ON_GPU]
@@ -308,7 +285,7 @@ def main() -> int:
     names = ("preset", "batch_tokens", "rounds", "steps", "threads", "device", "shapes")
     settings = {name: getattr(FLAGS, name) for name in names}
     print(json.dumps({"machine": describe_machine(FLAGS.device), "settings": settings, **result}))
-    return command.INTERRUPTED if "interrupted" in result else 0
+    return 0
 
 
 if __name__ == "__main__":

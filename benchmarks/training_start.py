@@ -4,42 +4,30 @@ r"""Times the start of a training run that uses XLA.
 Examples:
     benchmarks/training_start.py --data_dir=build/data --preset=base --batch_tokens=25000 \
         --steps=2000
-    benchmarks/training_start.py --data_dir=build/data --batch_tokens=1000 --batch_shapes=4 \
-        --nobackground
     TF_XLA_FLAGS=--tf_xla_persistent_cache_directory=cache benchmarks/training_start.py \
         --data_dir=build/data --batch_shapes=1 --replicas=4
 
-Trains a new run for --steps steps in a temporary directory, as bin/train.py does. XLA compiles each
-batch shape in the background, or with --nobackground at the first step of the shape. On a machine
-without a GPU, the CPU trains as a GPU would: the graphs, the order of the compilations and the
-delays by them are the same, but not the speed. With --replicas, it trains as several GPUs would.
-The last example keeps XLA's programs, as machines with GPUs do by default.
+Trains a new run for --steps steps in a temporary directory. On a machine without a GPU, the CPU
+trains as a GPU would: the graphs and the order of the compilations are the same, but not the speed.
+With --replicas, it trains as several GPUs would.
 
-Prints one JSON object. All times are in seconds:
-
-* `first_step`: from the start, before TensorFlow is loaded, to the end of the first step;
-* `compiled`, `steps_before_compiled`: time and number of steps until the programs of all shapes
-  were ready; only with compilation in the background;
-* `worst_step_before`, `worst_step_after`: the longest step before and after that, without the first
-  step. Without the background, all steps count as before;
-* `median_step`: median of the last quarter of the steps;
-* `steps_per_second`: of all steps, from the start;
-* `batch_shapes`, `padding_share`: the number of shapes, and the share of padding with them.
+Prints one JSON object. All times are in seconds: `first_step`, from the start, before TensorFlow is
+loaded, to the end of the first step; `worst_step`, without the first; `median_step`, of the last
+quarter; `steps_per_second` of all steps, from the start; and the number of batch shapes with the
+share of padding.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-import os
 import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import command
 from absl import flags
@@ -54,7 +42,6 @@ flags.DEFINE_string("data_dir", None, "prepared data", required=True)
 flags.DEFINE_integer("batch_tokens", 4096, "target positions of a batch", lower_bound=1)
 flags.DEFINE_integer("batch_shapes", 16, "largest number of batch shapes", lower_bound=1)
 flags.DEFINE_integer("steps", 200, "training steps", lower_bound=8)
-flags.DEFINE_bool("background", True, "compile in the background")
 flags.DEFINE_integer(
     "replicas", 1, "parts of the CPU that train as GPUs; GPUs are all used", lower_bound=1
 )
@@ -70,21 +57,17 @@ def measure(run_dir: Path) -> dict[str, Any]:
     import tensorflow as tf
 
     from keras_transformer.runs.run_directory import RunDirectory
-    from keras_transformer.training import loop, step
+    from keras_transformer.training import step
     from keras_transformer.training.data import TrainingData
     from keras_transformer.training.devices import use_logical_cpus
     from keras_transformer.training.training_run import train
 
     ends: list[float] = []
-    compiled: list[int] = []  # the number of steps at which all programs were ready
 
     class StepTimes(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             float(logs["loss"])  # waits for the device
             ends.append(time.monotonic() - begun)
-            compilation = self.model.compilation
-            if not compiled and compilation is not None and compilation.finished:
-                compiled.append(len(ends))
 
     settings = {
         "training.batch_tokens": FLAGS.batch_tokens,
@@ -98,44 +81,27 @@ def measure(run_dir: Path) -> dict[str, Any]:
         if not tf.config.list_physical_devices("GPU"):
             use_logical_cpus(FLAGS.replicas)
             stack.enter_context(mock.patch.object(step, "uses_gpus", lambda _: True))
-        if not FLAGS.background:
-            none = mock.patch.object(loop, "background_compilation", lambda *_: None)
-            stack.enter_context(none)
         train(FLAGS.data_dir, run_dir, FLAGS.preset, settings, callbacks=[StepTimes()])
     batches, _ = TrainingData.open(FLAGS.data_dir).batches(RunDirectory(run_dir).config.training)
+    steps = [end - begin for begin, end in itertools.pairwise(ends)]
+    times = {
+        "first_step": ends[0],
+        "worst_step": max(steps),
+        "median_step": statistics.median(steps[-len(ends) // 4 :]),
+        "steps_per_second": len(ends) / ends[-1],
+    }
     return {
-        **summary(ends, compiled[0] if compiled else len(ends), bool(compiled)),
+        **{name: round(value, 3) for name, value in times.items()},
         "batch_shapes": len(batches.shapes),
         "padding_share": round(batches.padding_share, 4),
     }
-
-
-def summary(ends: list[float], before: int, is_compiled: bool) -> dict[str, Any]:
-    """Returns the times of steps.
-
-    Args:
-        ends: seconds from the start to the end of each step.
-        before: number of steps until all programs were ready.
-        is_compiled: whether they became ready.
-    """
-    steps = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
-    first, later = steps[: before - 1], steps[before - 1 :]
-    result: dict[str, Any] = {"first_step": ends[0]}
-    if is_compiled:
-        result |= {"compiled": ends[before - 1], "steps_before_compiled": before}
-    for name, part in (("worst_step_before", first), ("worst_step_after", later)):
-        if part:
-            result[name] = max(part)
-    result["median_step"] = statistics.median(steps[-len(ends) // 4 :])
-    result["steps_per_second"] = len(ends) / ends[-1]
-    return {name: round(value, 3) for name, value in result.items()}
 
 
 def main() -> int:
     """Prints the measurements."""
     with tempfile.TemporaryDirectory() as folder:
         result = measure(Path(folder) / "run")
-    names = "preset precision batch_tokens batch_shapes steps background replicas"
+    names = "preset precision batch_tokens batch_shapes steps replicas"
     settings = {name: getattr(FLAGS, name) for name in names.split()}
     print(json.dumps({"machine": describe_machine(), "settings": settings, **result}))
     return 0

@@ -21,7 +21,7 @@ from keras_transformer.errors import InputError
 FLAGS = flags.FLAGS
 
 OURS = ("keras", "litert", "saved_model")
-_WITH_TENSORFLOW = ("keras", "kerashub", "saved_model")
+_WITH_TENSORFLOW = ("keras", "saved_model")
 
 # Engine → its precisions and its options; "number" allows a number.
 Known = Mapping[str, tuple[Sequence[str], Sequence[str]]]
@@ -151,7 +151,7 @@ def started(
     """Starts a process for each variant, and ends all of them with the block.
 
     A variant is left out if its interpreter lacks a package, or if it takes too long. This is
-    printed. An interruption ends the starting, too.
+    printed.
 
     Args:
         variants: what to start.
@@ -170,10 +170,6 @@ def started(
             except (UnavailableError, SlowStartError) as error:
                 say(f"{variant.name} is left out: {error}")
                 left_out[variant.name] = str(error)
-            except KeyboardInterrupt:
-                say(f"{variant.name} was interrupted at its start.")
-                left_out[variant.name] = "interrupted"
-                break
         if not children:
             raise InputError(f"No engine can run. {' '.join(set(left_out.values()))}")
         yield children, left_out

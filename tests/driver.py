@@ -73,7 +73,7 @@ class Driver:
         )  # fmt: skip
 
     def run(self, folder: Path, name: str, arguments: Sequence[str], text: str | bytes) -> Ended:
-        """Runs `bin/NAME.py` in a folder, with a text as its standard input."""
+        """Runs `keras-transformer NAME` in a folder, with a text as its standard input."""
         assert self._process.stdin is not None and self._process.stdout is not None
         data = text.encode() if isinstance(text, str) else text
         command = [str(folder), name, list(arguments), data.decode("latin-1")]

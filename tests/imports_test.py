@@ -53,6 +53,7 @@ COMPONENTS: dict[str, set[str]] = {
         *("config", "console", "data", "evaluation", "export", "inference"),
         *("runs", "tf_import", "training"),
     },
+    "__main__": {"cli"},
 }
 # Each extension with the other extensions that it may import. Any extension may import the core.
 EXTENSIONS: dict[str, set[str]] = {
@@ -202,7 +203,7 @@ def test_component_does_not_import_keras(component: str) -> None:
 
 
 def test_at_most_seven_modules_are_outside_of_folders() -> None:
-    loose = [path.name for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]
+    loose = [path.name for path in PACKAGE.glob("*.py") if path.stem[0] != "_"]
     assert len(loose) <= 7, loose
 
 

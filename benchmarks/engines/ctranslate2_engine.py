@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,24 +156,6 @@ def decode_text(settings: dict[str, Any]) -> Started:
 
     facts, commands = tasks.decode_text(settings, translate)
     return {**facts, "versions": _VERSIONS}, commands
-
-
-def start_up(settings: dict[str, Any]) -> Started:
-    """Loads the export at `path`."""
-
-    def load() -> Callable[[str], str]:
-        pieces = _pieces(Path(settings["path"]) / "joint.model")
-        translator = _open(settings["path"], {**settings, "at_once": 1})
-
-        def translate(sentence: str) -> str:
-            source = pieces.id_to_piece(pieces.encode(sentence))
-            [result] = translator.translate_batch([source], **_exactly(settings))
-            text: str = pieces.decode(result.hypotheses[0])
-            return text
-
-        return translate
-
-    return tasks.start_up(settings, load)
 
 
 def _pieces(path: Path) -> sentencepiece.SentencePieceProcessor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import os
 import time
@@ -14,14 +13,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import numpy as np
+import sentence_batches
 import tensorflow as tf
 from cost import Sizes
 from models import sizes_of
 from protocol import Answer, Started
 
-from engines import device_time, graphs, tasks
-from engines.side_by_side import Search, SideBySide, Weights
-from keras_transformer.config import Config, DecodingConfig
+from engines import device_time, tasks
+from keras_transformer.config import Config
 from keras_transformer.data.batches import Batches, CorpusBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding import SearchInputs, SearchResult
@@ -29,7 +28,6 @@ from keras_transformer.export.shortlist import learn_shortlist
 from keras_transformer.inference import loading
 from keras_transformer.inference.int8 import use_int8_products
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.layers import fast_paths
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import preset
 from keras_transformer.text.tokenizer import Tokenizer
@@ -37,24 +35,6 @@ from keras_transformer.training.devices import Platform, choose_platform, use_lo
 from keras_transformer.training.trainer import Trainer
 
 _VERSIONS = {"tensorflow": tf.__version__, "keras": keras.__version__, "numpy": np.__version__}
-
-# Words in the names of operations, and the parts of a training step. The first match counts.
-_PARTS = {
-    "global_norm": "global norm",
-    "dropout": "dropout",
-    "norm": "layer norm",
-    "while/": "loss",
-    "attention": "attention",
-    "feed_forward": "feed-forward",
-    "update": "optimizer",
-    "embedding": "embedding",
-}
-
-# What the layers would call without `fast_paths`.
-_PLAIN: dict[str, Callable[..., Any]] = {
-    "shape_for_reshape": lambda inputs: tuple(keras.ops.shape(inputs)),
-    "swap_heads": lambda inputs: keras.ops.transpose(inputs, (0, 2, 1, 3)),
-}
 
 
 def make_step(
@@ -115,8 +95,7 @@ def train(settings: dict[str, Any]) -> Started:
         return product_ceilings(sizes_of(model), training.batch_tokens, on_gpu)
 
     def profile(steps: int) -> Answer:
-        run = device_time.tensorflow_profile if on_gpu else profiled
-        return run(lambda: float(take_step(next(iterator))), steps)
+        return device_time.tensorflow_profile(lambda: float(take_step(next(iterator))), steps)
 
     def device_mb() -> float:
         return tf.config.experimental.get_memory_info("GPU:0")["peak"] / 2**20
@@ -168,36 +147,13 @@ def product_ceilings(sizes: Sizes, tokens: int, on_gpu: bool = False) -> dict[st
     return best
 
 
-def profiled(take_step: Callable[[], Any], steps: int) -> dict[str, float]:
-    """Returns the milliseconds of a step by part, from TensorFlow's profiler.
-
-    Operations run at the same time, so the parts add up to more than the step.
-    """
-
-    def run() -> None:
-        for _ in range(steps):
-            take_step()
-
-    parts: collections.Counter[str] = collections.Counter()
-    for name, kind, milliseconds in graphs.profiled_operations(run):
-        part = "matrix products"
-        if "MatMul" not in kind:
-            named = (part for word, part in _PARTS.items() if word in name)
-            part = next(named, "optimizer" if kind == "ResourceApplyAdam" else "rest")
-        parts[part] += milliseconds / steps
-    return {part: round(value, 1) for part, value in parts.most_common()}
-
-
 def decode_ids(settings: dict[str, Any]) -> Started:
     """Makes a random model that decodes ids.
 
     Args:
-        settings: `precision`, `compile`, `without` (names of fast paths of the layers), `preset`,
-            the `configuration` that differs from it, `vocabulary`, `seed`, the number of `steps`,
-            and the settings of `tasks.decode_ids`.
+        settings: `precision`, `compile`, `preset`, the `configuration` that differs from it,
+            `vocabulary`, `seed`, the number of `steps`, and the settings of `tasks.decode_ids`.
     """
-    for name in settings["without"]:
-        setattr(fast_paths, name, _PLAIN[name])
     config = preset(settings["preset"]).updated(settings["configuration"])
     keras.utils.set_random_seed(settings["seed"])
     in_int8 = settings["precision"] == "int8"
@@ -217,7 +173,11 @@ def decode_ids(settings: dict[str, Any]) -> Started:
         lengths: list[int] = result.lengths[:, 0].numpy().tolist()
         return lengths
 
-    prepare, shape_of = graphs.input_of(compiled, config.model.pad_id)
+    def prepare(ids: sentence_batches.Ids) -> tf.Tensor:
+        pad_id = config.model.pad_id
+        return tf.constant(sentence_batches.widen(ids, pad_id) if compiled else ids)
+
+    shape_of = (lambda source_ids: tuple(source_ids.shape)) if compiled else None
     facts, commands = tasks.decode_ids(
         settings, prepare, decode, shape_of, device_time.tensorflow_profile
     )
@@ -234,7 +194,8 @@ def search_function(
         inputs = SearchInputs(max_lengths, length_limit=steps if compiled else None)
         return translator.search_ids(source_ids, inputs)
 
-    return graphs.of_ids(search, compiled)
+    signature = None if compiled else [tf.TensorSpec([None, None], tf.int32)]
+    return tf.function(search, input_signature=signature, autograph=False, jit_compile=compiled)
 
 
 def decode_text(settings: dict[str, Any]) -> Started:
@@ -256,39 +217,4 @@ def decode_text(settings: dict[str, Any]) -> Started:
         return [text.decode() for text in np.asarray(translations)[:, 0]]
 
     facts, commands = tasks.decode_text(settings, translate, compiled)
-    return {**facts, "versions": _VERSIONS}, commands
-
-
-class _Own(SideBySide):
-    """`Transformer` and its search, next to KerasHub's layers and samplers."""
-
-    def new_model(self, weights: Weights | None) -> keras.Model:
-        model = Transformer(self.settings["model"])
-        if weights is not None:
-            model.assign_weights(weights)
-        return model
-
-    def weights(self) -> Weights:
-        return {path: each.numpy() for path, each in self.model.weights_by_path().items()}
-
-    def new_search(self, beam_size: int) -> Search:
-        steps, compiled = self.settings["steps"], self.settings["compile"]
-        config = DecodingConfig(
-            beam_size=beam_size, length_penalty=0.0, min_length=steps, max_length=steps
-        )
-        translator = TranslationModule(
-            self.model, Tokenizer.load(self.settings["data_dir"]), config
-        )
-        search = search_function(translator, steps, compiled)
-        return lambda source_ids: search(source_ids).ids[:, 0]
-
-
-def side_by_side(settings: dict[str, Any]) -> Started:
-    """Makes a random model that `kerashub.py` compares with KerasHub's.
-
-    Args:
-        settings: `model`, the fields of a `ModelConfig`; `data_dir`, whose tokenizer has the
-            special ids; the number of `steps` of an output; and the settings of `SideBySide`.
-    """
-    facts, commands = _Own(settings).started()
     return {**facts, "versions": _VERSIONS}, commands

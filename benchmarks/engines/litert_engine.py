@@ -8,7 +8,6 @@ import queue
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -148,21 +147,9 @@ def decode_text(settings: dict[str, Any]) -> Started:
         found = model.translate_batch([model.source_ids(line) for line in lines])
         return [model.texts(each)[0] for each in found]
 
-    settings = {**settings, "rows": model.batch_size}  # as in bin/translate.py
+    settings = {**settings, "rows": model.batch_size}  # as in keras-transformer translate
     facts, commands = tasks.decode_text(settings, translate)
     return {**facts, "versions": {_PACKAGE: importlib.metadata.version(_PACKAGE)}}, commands
-
-
-def start_up(settings: dict[str, Any]) -> Started:
-    """Loads the file in the directory `path` as bin/translate.py does."""
-    from keras_transformer.extensions.litert.engine import LiteRTModel  # late: not for other tasks
-
-    def load() -> Callable[[str], str]:
-        file = Path(settings["path"]) / "model.tflite"
-        model = LiteRTModel(file, 1, low_memory=settings["compiled"])
-        return lambda sentence: model.translate(sentence)[0].text
-
-    return tasks.start_up(settings, load)
 
 
 def load_file(settings: dict[str, Any]) -> Started:

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,24 +124,6 @@ def decode_text(settings: dict[str, Any]) -> Started:
     one_call = {**settings, "at_once": 1, "rows": sys.maxsize}
     facts, commands = tasks.decode_text(one_call, translate)
     return {**facts, "batch": _BATCH, "versions": _VERSIONS}, commands
-
-
-def make(settings: dict[str, Any]) -> Started:
-    """Writes a random model to the folder `path`."""
-    Path(settings["path"]).mkdir(parents=True)
-    _random_model(Path(settings["path"]), settings)
-    return {}, {}
-
-
-def start_up(settings: dict[str, Any]) -> Started:
-    """Loads the model that `make` wrote to `path`. Its source is words without a meaning."""
-    source = " ".join(["w5"] * (settings["steps"] // _LENGTH_FACTOR - 1))
-
-    def load() -> Callable[[str], str]:
-        translator = _load_random(Path(settings["path"]), settings, settings["threads"])
-        return lambda _: str(translator.translate([source])[0])
-
-    return tasks.start_up(settings, load)
 
 
 def _load_random(folder: Path, settings: dict[str, Any], threads: int) -> pymarian.Translator:

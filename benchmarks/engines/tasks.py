@@ -1,8 +1,8 @@
-"""The tasks of all engines: training, decoding of ids or text, and starting up.
+"""The tasks of all engines: training, and decoding of ids or text.
 
-An engine's module defines some of the functions `train`, `decode_ids`, `decode_text` and
-`start_up`. Each prepares the engine, calls the function of the same name here, and returns its
-result: the facts and the commands of the process (see `protocol.py`).
+An engine's module defines some of the functions `train`, `decode_ids` and `decode_text`. Each
+prepares the engine, calls the function of the same name here, and returns its result: the facts and
+the commands of the process (see `protocol.py`).
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def decode_text(
     lines = Path(settings["source"]).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     groups = sentence_batches.sorted_groups(
         [-len(line.encode()) for line in lines], settings["rows"]
-    )  # the longest first, as in bin/translate.py, so that all cores end at about the same time
+    )  # the longest first, so that all cores end at about the same time
     started = time.perf_counter()
     warm_up = groups if compiled else groups[:_WARM_UP]
     for group in warm_up if settings.get("warm_up", True) else []:
@@ -203,30 +203,3 @@ def decode_text(
         return {**turn(started, core_use, len(lines)), "translations": translations}
 
     return facts, {"decode": decode}
-
-
-def start_up(settings: Mapping[str, Any], load: Callable[[], Callable[[str], str]]) -> Started:
-    """Loads a model and translates a sentence twice.
-
-    Args:
-        settings: `sentence`.
-        load: returns a function that translates a sentence.
-    """
-    started = time.monotonic()
-    translate = load()
-    loaded, loaded_mb = time.monotonic(), resident_mb("VmRSS")
-    texts, ends = [], []
-    for _ in range(2):
-        texts.append(translate(settings["sentence"]))
-        ends.append(time.monotonic())
-    if not texts[0] or texts[0] != texts[1]:
-        raise RuntimeError(f"The same sentence was translated as {texts[0]!r} and {texts[1]!r}.")
-    facts = {
-        "load_seconds": loaded - started,
-        "first_seconds": ends[0] - loaded,
-        "second_seconds": ends[1] - ends[0],
-        "first_ended": ends[0],  # on the clock that all processes share
-        "loaded_mb": loaded_mb,
-        "peak_mb": resident_mb(),
-    }
-    return facts, {}

@@ -1,4 +1,4 @@
-// Translates lines of standard input with model.tflite of `bin/export.py --format=litert`.
+// Translates lines of standard input with model.tflite of `keras-transformer export --format=litert`.
 //
 //   translate MODEL.tflite source.model target.model <input.txt
 //

@@ -1,8 +1,8 @@
 r"""Averages the weights of the last or best checkpoints of a run, and selects the average.
 
 Examples:
-    bin/average_checkpoints.py --run_dir=build/run --last=5
-    bin/average_checkpoints.py --run_dir=build/run --best=3
+    keras-transformer average --run_dir=build/run --last=5
+    keras-transformer average --run_dir=build/run --best=3
 
 The best checkpoints have the lowest validation loss, or the highest BLEU if training.best_metric is
 bleu. training.keep_best is the number of best checkpoints that a run keeps.

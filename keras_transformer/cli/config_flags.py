@@ -15,7 +15,7 @@ flags.disclaim_key_flags()  # --help lists these flags under the calling command
 
 # Paths and addresses: name → help.
 PATHS: dict[str, str] = {
-    "data_dir": "prepared data, the --output_dir of bin/prepare.py; train takes several, A,B",
+    "data_dir": "the --output_dir of keras-transformer prepare; train takes several, A,B",
     "run_dir": "run directory: configuration, tokenizer, checkpoints, metrics",
     "model_dir": "a SavedModel, a LiteRT model, a run, RUN@WEIGHTS, or an ensemble RUN,RUN",
     "output_dir": "directory to write",
@@ -28,7 +28,7 @@ PATHS: dict[str, str] = {
     "hypothesis": "file of translations or trees to score, instead of a model",
     "input": "file to read the text from",
     "output": "file for the output of the model",
-    "server": "bin/serve.py or TF Serving: HOST:PORT/MODEL, or grpc://HOST:PORT/MODEL",
+    "server": "keras-transformer serve or TF Serving: HOST:PORT/MODEL, or grpc://HOST:PORT/MODEL",
     "ids": "file with the names of the files to use, one per line",
 }
 

@@ -1,8 +1,8 @@
 r"""Exports a trained run for servers and for phones.
 
 Example:
-    bin/export.py --run_dir=build/run --data_dir=build/data --output_dir=build/export
-    bin/export.py --run_dir=build/run --data_dir=build/data --output_dir=build/litert \
+    keras-transformer export --run_dir=build/run --data_dir=build/data --output_dir=build/export
+    keras-transformer export --run_dir=build/run --data_dir=build/data --output_dir=build/litert \
         --format=litert --quantization=int8
 
 --run_dir=RUN@WEIGHTS exports weights other than the selected ones. --run_dir=RUN,RUN exports an

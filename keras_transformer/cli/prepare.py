@@ -1,7 +1,7 @@
 r"""Prepares parallel text for training: cleans it, splits it into tokens, and writes a report.
 
 Example:
-    bin/prepare.py --source=train.en --target=train.de \
+    keras-transformer prepare --source=train.en --target=train.de \
         --valid_source=val.en --valid_target=val.de --output_dir=build/data
 
 Files have one sentence per line in UTF-8, and may be .gz, .bz2, .xz or .zst. Give several files by

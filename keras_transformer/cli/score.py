@@ -1,8 +1,8 @@
 r"""Scores given translations: the log-probability of each target given its source.
 
 Examples:
-    bin/score.py --model_dir=build/run --source=test.en --target=test.de >scores.tsv
-    paste test.en test.de | bin/score.py --model_dir=build/run --format=jsonl
+    keras-transformer score --model_dir=build/run --source=test.en --target=test.de >scores.tsv
+    paste test.en test.de | keras-transformer score --model_dir=build/run --format=jsonl
 
 Without files, pairs are read from standard input: source, TAB, target. Each pair gives one line of
 standard output or --output, in the same order. Logarithms are natural, and the end token counts.

@@ -1,12 +1,13 @@
 r"""Trains a translation model on prepared data, or continues its training.
 
 Example:
-    bin/train.py --data_dir=build/data --run_dir=build/run --preset=tiny \
+    keras-transformer train --data_dir=build/data --run_dir=build/run --preset=tiny \
         --max_steps=2000 --set=training.label_smoothing=0.2
 
 Several corpora, prepared with one vocabulary, are mixed: by their sizes, by --mix, or by
 sizes at a temperature.
-    bin/train.py --data_dir=build/news,build/talks --mix=news:2,talks:1 --run_dir=build/run
+    keras-transformer train --data_dir=build/news,build/talks --mix=news:2,talks:1
+    --run_dir=build/run
 
 The same command again continues where the run stopped. Ctrl-C stops after the
 current step and leaves a checkpoint.

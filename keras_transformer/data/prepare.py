@@ -329,7 +329,8 @@ def _reuse(output_dir: Path, report: dict[str, Any], fingerprint: str) -> Prepar
         raise InputError(
             f"{output_dir} contains data that was prepared from other input or with other options. "
             "Choose a new directory. If the corpus has grown and a model was trained on this data, "
-            f"add --vocab_from={output_dir}, so that bin/train.py --init_from can train it further."
+            f"add --vocab_from={output_dir}, so that keras-transformer train --init_from can train "
+            "it further."
         )
     Vocabulary.load(output_dir)
     for split in SPLITS:

@@ -167,7 +167,7 @@ def check_line(path: str | Path, number: int, offset: int, raw: bytes) -> None:
             raise InputError(
                 f"{path}, line {number}: byte 0x{raw[error.start]:02x} at byte offset "
                 f"{offset + error.start} is not valid UTF-8 ({error.reason}). Convert the text to "
-                "UTF-8 (for bin/prepare.py, see also --on_bad_utf8)."
+                "UTF-8 (for keras-transformer prepare, see also --on_bad_utf8)."
             ) from None
 
 

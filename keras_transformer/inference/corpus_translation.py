@@ -125,7 +125,9 @@ def check_export(model_dir: str | Path) -> None:
     from keras_transformer.runs.run_directory import RunDirectory  # late: it loads TensorFlow
 
     if RunDirectory.is_run(model_dir):
-        raise InputError(f"{model_dir} is a run directory. Export it with bin/export.py first.")
+        raise InputError(
+            f"{model_dir} is a run directory. Export it with keras-transformer export first."
+        )
 
 
 def _survey(path: Path) -> tuple[int, str]:

@@ -205,7 +205,7 @@ def load_model(
     if not (path / "saved_model.pb").is_file():
         raise InputError(
             f"{path} is neither a run directory nor a SavedModel or LiteRT model. Create one with "
-            "bin/train.py or bin/export.py."
+            "keras-transformer train or keras-transformer export."
         )
     if threads is not None:
         raise _not_litert(path, threads)
@@ -330,7 +330,7 @@ def _load_saved_model(path: Path) -> LoadedModel:
         n_best = int(translate.structured_outputs["translations"].shape[1])
     except (AttributeError, KeyError) as error:
         raise InputError(
-            f"{path} is a SavedModel without {error}. Use an export of bin/export.py."
+            f"{path} is a SavedModel without {error}. Use an export of keras-transformer export."
         ) from error
     # Version 0.1.0 wrote the second names.
     verbose = getattr(loaded, "translate_verbose", getattr(loaded, "translate_in_detail", None))

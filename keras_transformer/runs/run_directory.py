@@ -104,8 +104,8 @@ class RunDirectory:
                 f"not a run directory (it lacks {missing})" if self.path.exists() else "not there"
             )
             raise InputError(
-                f"{path} is {what}. It must be a run directory, as bin/train.py --run_dir writes "
-                "it."
+                f"{path} is {what}. It must be a run directory, as keras-transformer train "
+                "--run_dir writes it."
             )
         config, data = self.path / "config.json", self.path / "data.json"
         with reading(config, "JSON"):

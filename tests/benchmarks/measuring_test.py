@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import measuring
 import numpy as np
 import pytest
 import sentence_batches
-from measuring import Turn, cpu_instructions
-from resources import CoreUse
+from measuring import Turn
 from variants import Variant, grouped
 
 KNOWN = {
@@ -40,22 +34,6 @@ def test_turns_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [turn["per_second"] for turn in turns["b"]] == [0, 1, 2, 3]
 
 
-def test_an_interruption_keeps_the_turns_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "_PAUSE_S", 0)
-
-    def call(name: str, number: int) -> Turn:
-        if (name, number) == ("a", 1):
-            raise KeyboardInterrupt
-        return {"per_second": 10.0 + number, "other_cores": 0.0}
-
-    calls = {name: lambda number, name=name: call(name, number) for name in "ab"}
-    turns = measuring.take_turns(calls, 3)
-    assert {name: len(many) for name, many in turns.items()} == {"a": 1, "b": 2}
-    assert measuring.were_interrupted(turns, 3) and not measuring.were_interrupted(turns, 1)
-    assert measuring.ratio(turns, "b", "a")["median"] == 1.0
-    assert measuring.fastest({**turns, "none": []}, ["a", "none"]) == "a"
-
-
 def test_ratios_compare_the_same_round() -> None:
     turns = {"own": rates(10, 40, 90), "slow": rates(1, 1, 1), "peer": rates(5, 10, 30)}
     found = measuring.ratio(turns, "own", "peer")
@@ -75,18 +53,6 @@ def test_ratios_by_cpu_time_when_both_are_known() -> None:
     assert found["cpu_time"] == {"median": 0.375, "min": 0.25, "max": 0.5}
     turns["peer"] = rates(10, 10)
     assert "cpu_time" not in measuring.ratio(turns, "own", "peer")
-
-
-def test_the_work_of_a_child_process_counts() -> None:
-    core_use, started = CoreUse(), time.perf_counter()
-    loop = "import time\nwhile time.process_time() < 0.3: pass"
-    subprocess.run([sys.executable, "-S", "-c", loop], check=True)
-    cores, _ = core_use.read()
-    assert cores * (time.perf_counter() - started) > 0.25
-
-
-def test_spread() -> None:
-    assert measuring.spread([3, 1.26, 2], 1) == {"median": 2, "min": 1.3, "max": 3}
 
 
 def test_names_of_engines() -> None:
@@ -143,10 +109,3 @@ def test_batches_are_saved_and_read(tmp_path) -> None:  # type: ignore[no-untype
     read = sentence_batches.read(str(tmp_path / "b.npz"))[2]
     assert [sentence_batches.without_padding(batch, 0) for batch in read] == batches
     assert sentence_batches.widen(read[0], 0).shape == (2, 8)
-
-
-def test_instructions_of_the_cpu(tmp_path: Path) -> None:
-    file = tmp_path / "cpuinfo"
-    assert cpu_instructions(file) == []
-    file.write_text("processor : 0\nflags\t\t: fpu avx512f sse amx_int8 avx2\nbugs : none\n")
-    assert cpu_instructions(file) == ["avx2", "avx512f", "amx_int8"]

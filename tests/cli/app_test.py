@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = '''"""Shows a configuration.
 
 Example:
-  python bin/show.py --data_dir=x
+  keras-transformer show --data_dir=x
 """
 import logging
 import time
@@ -129,7 +129,7 @@ def test_help_is_one_screen_with_only_the_flags_of_the_program(run):
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "Shows a configuration."
-    assert "  python bin/show.py --data_dir=x" in lines
+    assert "  keras-transformer show --data_dir=x" in lines
     flags = [line.split()[0] for line in lines if line.startswith("  --")]
     assert flags == (
         "--data_dir --preset --max_steps --beam_size --set --[no]lowercase --do".split()

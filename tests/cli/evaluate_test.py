@@ -1,4 +1,4 @@
-"""Runs all command lines of bin/evaluate.py in one process, which loads TensorFlow once."""
+"""Runs all command lines of `evaluate` in one process, which loads TensorFlow once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs bin/prepare.py and similar commands. A flag without effect is an error."""
+"""Runs keras-transformer prepare and similar commands. A flag without effect is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs all command lines of bin/score.py in one process, which loads TensorFlow once."""
+"""Runs all command lines of keras-transformer score in one process, which loads TensorFlow once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MISTAKES = {
     ),
     "a SavedModel": (
         "--model_dir=export", STDIN,
-        mentions("export", "bin/train.py"),
+        mentions("export", "keras-transformer train"),
     ),
     "a field of the model": (
         MODEL + "--set=model.d_ff=8", STDIN, mentions("model.d_ff", "training")

@@ -1,4 +1,4 @@
-"""`bin/translate.py`: tags of target languages, and lines that are translated when they arrive."""
+"""`translate`: tags of target languages, and lines that are translated when they arrive."""
 
 from __future__ import annotations
 

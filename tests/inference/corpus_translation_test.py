@@ -95,7 +95,7 @@ def test_invalid_inputs_are_refused(tmp_path, exported_run, run_directory, sourc
     ):
         with pytest.raises(InputError, match=message):
             translate_corpus(exported_run, path, tmp_path / "out")
-    with pytest.raises(InputError, match=mentions("run directory", "bin/export.py")):
+    with pytest.raises(InputError, match=mentions("run directory", "keras-transformer export")):
         translate_corpus(run_directory.path, source, tmp_path / "out")
     with pytest.raises(InputError, match=mentions("absent", "read")):
         translate_corpus(tmp_path / "absent", source, tmp_path / "out")

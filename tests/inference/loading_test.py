@@ -50,7 +50,7 @@ class TestLoadModel:
             loading.load_model(run_directory.path, given_settings)
 
     def test_no_model(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=mentions("missing", "bin/train.py")):
+        with pytest.raises(InputError, match=mentions("missing", "keras-transformer train")):
             loading.load_model(tmp_path / "missing")
         with pytest.raises(InputError, match=mentions("run", "directory", "SavedModel")):
             loading.load_model(tmp_path)

@@ -62,9 +62,11 @@ MISTAKES = {
         "decoding.sample", "--sample=true", "--set=decoding.sample=false"
     ),
     f"{_TRANSLATE}run@bets": mentions("run", "weights", "bets", "last", "best", "ema"),
-    f"{_TRANSLATE}run,none": mentions("none", "bin/train.py", "--run_dir"),
+    f"{_TRANSLATE}run,none": mentions("none", "keras-transformer train", "--run_dir"),
     f"{_TRANSLATE}damaged_weights": mentions("checkpoints/step-00000300/weights.npz", "read"),
-    f"{_TRANSLATE}data --output=new": mentions("data", "SavedModel", "LiteRT", "bin/export.py"),
+    f"{_TRANSLATE}data --output=new": mentions(
+        "data", "SavedModel", "LiteRT", "keras-transformer export"
+    ),
     f"{_TRANSLATE}run --input=latin1.en --output=new": mentions("latin1.en", "line 2", "0xe4", "7"),
     f"{_TRANSLATE}run --output=none/out": mentions("none/out", "No such file"),
     f"{_EXPORT}run": mentions("export", "sentences", "--data_dir"),
@@ -73,7 +75,9 @@ MISTAKES = {
         "none", "vocabulary"
     ),
     f"{_EXPORT}run --data_dir=data --format=cpu --languages=en,de": mentions("--languages", "cpu"),
-    f"{_EXPORT}none --valid_source=six.en": mentions("none", "bin/train.py", "--run_dir"),
+    f"{_EXPORT}none --valid_source=six.en": mentions(
+        "none", "keras-transformer train", "--run_dir"
+    ),
     f"{_EXPORT}recurrent --data_dir=data": mentions("recurrent/config.json", "architecture", "gru"),
     "average_checkpoints --run_dir=run --last=9": mentions("run", "3", "checkpoints", "9"),
     "recipe --recipe=none --corpus_dir=. --work_dir=new": mentions("none", "multi30k_de_en"),

@@ -187,7 +187,7 @@ def test_scores_of_a_recipe_can_be_repeated(driver: Driver, tmp_path: Path) -> N
     assert results == json.loads((tmp_path / "work" / "results.json").read_text())
     seed = results["seeds"]["1"]
     assert (results["recipe"], results["finished"], seed["steps"]) == ("animals", True, 6)
-    assert results["command"].endswith(f"bin/recipe.py {' '.join(flags)}")
+    assert results["command"].endswith(f"keras-transformer recipe {' '.join(flags)}")
     assert (tmp_path / "work" / seed["export"] / "saved_model.pb").is_file()
     scores = seed["tests"]["animals"]
     _, *flags = shlex.split(scores["repeat"])

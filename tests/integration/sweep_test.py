@@ -1,4 +1,4 @@
-"""bin/sweep.py is killed in the middle of a row, resumed, and run again when it is finished."""
+"""`sweep` is killed in the middle of a row, resumed, and run again when it is finished."""
 
 from __future__ import annotations
 

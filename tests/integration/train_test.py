@@ -1,4 +1,4 @@
-"""bin/train.py is interrupted by a signal, and the same command resumes."""
+"""keras-transformer train is interrupted by a signal, and the same command resumes."""
 
 from __future__ import annotations
 

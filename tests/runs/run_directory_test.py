@@ -91,7 +91,7 @@ class TestCreate:
         assert run.tokenizer().fingerprint == tokenizer.fingerprint
 
     def test_opening_something_else_as_a_run(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=mentions("nowhere", "bin/train.py")):
+        with pytest.raises(InputError, match=mentions("nowhere", "keras-transformer train")):
             RunDirectory(tmp_path / "nowhere")
         with pytest.raises(InputError, match=mentions("run directory", "config.json")):
             RunDirectory(tmp_path)

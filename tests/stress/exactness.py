@@ -4,7 +4,8 @@ Example:
     python -m tests.stress exactness --model_dir=build/run --source=multi30k/test_2016_flickr.en
 
 The search has a beam of 4, the length limits and the length penalty of the run, and the defaults
-of all other options. It runs in float32, in batches of similar lengths, like bin/translate.py.
+of all other options. It runs in float32, in batches of similar lengths, like keras-transformer
+translate.
 
 Prints one JSON object. The exit code is 1 if one of these bounds does not hold:
 

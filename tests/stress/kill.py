@@ -3,7 +3,7 @@ r"""Kills training again and again, and compares the result with an uninterrupte
 Example:
     python -m tests.stress kill --kills=30 --inside_writes=5 --replicas=1,2
 
-For each number of replicas, bin/train.py trains a small model on a generated corpus in
+For each number of replicas, keras-transformer train trains a small model on a generated corpus in
 deterministic mode, twice: once without interruption, and once with --kills kills (SIGKILL). After
 each kill, the same command resumes training. A kill comes at a random time after the first new
 checkpoint of the process, so that every process makes progress. Some kills aim at the write of a
@@ -92,13 +92,13 @@ class Kill(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """Runs bin/train.py in separate processes.
+    """Runs keras-transformer train in separate processes.
 
     Attributes:
         folder: folder of the prepared data (`data`), the run and its log.
         name: name of the run directory.
         settings: settings of the configuration.
-        flags: further flags of bin/train.py.
+        flags: further flags of keras-transformer train.
     """
 
     folder: Path

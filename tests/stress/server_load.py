@@ -1,4 +1,4 @@
-r"""Runs bin/serve.py for a long time, under overload, and while its version changes.
+r"""Runs keras-transformer serve for a long time, under overload, and while its version changes.
 
 Example:
     python -m tests.stress server_load --export=build/export --source=newstest2013.en \
@@ -47,7 +47,9 @@ flags.DEFINE_float("soak_minutes", 0, "minutes of constant load", lower_bound=0)
 flags.DEFINE_integer("switches", 0, "changes of the version under load", lower_bound=0)
 flags.DEFINE_bool("overload", False, "whether to send more requests than the queue takes")
 flags.DEFINE_integer("max_queue", 64, "rows of the queue, under --overload", lower_bound=1)
-flags.DEFINE_list("server_flags", [], "flags of bin/serve.py, such as batch_timeout_ms=5")
+flags.DEFINE_list(
+    "server_flags", [], "flags of keras-transformer serve, such as batch_timeout_ms=5"
+)
 flags.DEFINE_float("limit_s", 60, "seconds after which a request is lost", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "seed of the order of the sentences")
 

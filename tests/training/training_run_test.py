@@ -397,8 +397,8 @@ class TestInitFrom:
     ) -> None:
         other = prepared(tmp_path / "corpus", plural="zz")
         for directory, init_from, changes, message in (
-            (data, tmp_path / "none", {}, mentions("none", "bin/train.py")),
-            (data, tmp_path / "none@last", {}, mentions("none", "bin/train.py")),
+            (data, tmp_path / "none", {}, mentions("none", "keras-transformer train")),
+            (data, tmp_path / "none@last", {}, mentions("none", "keras-transformer train")),
             (data, f"{finished}@mean", {}, mentions("weights", "mean", "last")),
             (data, finished, {"model.d_ff": 64}, mentions(finished, "model")),
             (other, finished, {}, mentions("vocabulary") + "(?=.*--vocab_from=.*/run/tokenizer)"),

@@ -1,14 +1,14 @@
 r"""Converts a trained model of another toolkit into a run.
 
 Examples:
-    bin/convert.py --from=marian --input=opus-mt-en-de --output=build/en-de
-    bin/convert.py --from=huggingface --input=opus-mt-en-de --output=build/en-de
-    bin/convert.py --from=huggingface --input=hf://USER/NAME --output=build/en-de
-    bin/convert.py --from=opennmt_tf --input=run --config=data.yml \
+    keras-transformer convert --from=marian --input=opus-mt-en-de --output=build/en-de
+    keras-transformer convert --from=huggingface --input=opus-mt-en-de --output=build/en-de
+    keras-transformer convert --from=huggingface --input=hf://USER/NAME --output=build/en-de
+    keras-transformer convert --from=opennmt_tf --input=run --config=data.yml \
         --source_sentencepiece=wmtende.model --output=build/en-de
 
-The run translates, and can be evaluated, fine-tuned (bin/train.py --init_from=RUN) and exported
-like any other run. docs/convert.md lists the files that each format needs.
+The run translates, and can be evaluated, fine-tuned (keras-transformer train --init_from=RUN) and
+exported like any other run. docs/convert.md lists the files that each format needs.
 """
 
 from __future__ import annotations

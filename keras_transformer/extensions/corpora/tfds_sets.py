@@ -254,7 +254,7 @@ class SplitReader:
             raise InputError(
                 f"{self._name} is not prepared in {self._builder.data_dir}. Name the directory "
                 "that has it (--tfds_data_dir, or --corpus_dir of a recipe), or allow the "
-                "download with --tfds_download of bin/prepare.py."
+                "download with --tfds_download of keras-transformer prepare."
             ) from error
         except (ValueError, KeyError) as error:
             raise self._no_such_split() from error

@@ -96,7 +96,7 @@ def read_archive(path: Path, file: BinaryIO, verify: bool) -> tuple[LiteRTMetada
         verify: compares the model before the archive, and the vocabulary, with the metadata.
 
     Raises:
-        InputError: if the file is damaged or was not written by bin/export.py.
+        InputError: if the file is damaged or was not written by keras-transformer export.
 
     Example:
     >>> path = Path("build/litert/1/model.tflite")
@@ -115,7 +115,7 @@ def read_archive(path: Path, file: BinaryIO, verify: bool) -> tuple[LiteRTMetada
     except Exception as error:  # zipfile and zlib raise many exceptions for damaged files
         raise InputError(
             f"{path} does not end with the archive of a LiteRT model. The file is cut off or "
-            f"damaged, or is not from bin/export.py --format=litert. {advice}"
+            f"damaged, or is not from keras-transformer export --format=litert. {advice}"
         ) from error
     if version != FORMAT_VERSION:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Runs a LiteRT model, the file `model.tflite` of bin/export.py, without TensorFlow.
+"""Runs a LiteRT model, the file `model.tflite` of keras-transformer export, without TensorFlow.
 
 model = LiteRTModel("model.tflite")
 best = model.translate("A small dog runs.")[0].text
@@ -91,7 +91,8 @@ class LiteRTModel:
         vocabulary: the SentencePiece models of the file.
 
     Raises:
-        InputError: if the file is damaged or was not written by bin/export.py, or if this runtime
+        InputError: if the file is damaged or was not written by keras-transformer export, or if
+        this runtime
             cannot run it.
 
     Example:
@@ -207,8 +208,8 @@ class LiteRTModel:
     ) -> list[LiteRTResult]:
         """Translates the ids of several sentences on one core.
 
-        A file of `bin/export.py --format=cpu` reads its weights once for all of them. Sentences of
-        similar lengths, `batch_size` in a call, are fastest.
+        A file of `keras-transformer export --format=cpu` reads its weights once for all of them.
+        Sentences of similar lengths, `batch_size` in a call, are fastest.
 
         Args:
             sources: for each sentence the ids from `source_ids`.
@@ -439,7 +440,7 @@ def _bytes(text: str) -> bytes:
 
 def _runtime_error(path: Path, error: Exception) -> InputError:
     reason = " ".join(str(error).split())[:300]
-    advice = "Use a file of bin/export.py --format=litert."
+    advice = "Use a file of keras-transformer export --format=litert."
     if "Didn't find op" in reason:
         advice = "Install a newer ai-edge-litert."
     version = ai_edge_litert.__version__

@@ -85,7 +85,7 @@ Signatures: {signatures}. Weights: {precision}.
 - {text}
 """
 _USE = "`example.py` translates standard\ninput."
-_USE_ON_CPU = "bin/translate.py and\nbin/serve.py run it on all cores."
+_USE_ON_CPU = "keras-transformer translate and\nkeras-transformer serve run it on all cores."
 _ONLY_IDS = "Tokenize with {} in this directory."
 _WITH_TEXT = "`translate` needs two SentencePiece operations of tensorflow-text in the runtime."
 _EXAMPLE = Path(__file__).with_name("example.py")

@@ -1,9 +1,9 @@
 r"""Serves an exported model with the REST and gRPC API of TF Serving.
 
 Example:
-    bin/serve.py --model_dir=build/export
+    keras-transformer serve --model_dir=build/export
     curl localhost:8501/v1/models/export:predict -d '{"instances": ["a small dog"]}'
-    bin/translate.py --server=localhost:8501 <input.en >output.de
+    keras-transformer translate --server=localhost:8501 <input.en >output.de
 
 --model_dir is the directory of versions, such as build/export, not a version such as
 build/export/1. The highest version is served. When a new version appears, the server changes to it
@@ -42,7 +42,10 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     flags.DEFINE_string(
-        "model_dir", None, "directory of versions (bin/export.py), or a LiteRT file", required=True
+        "model_dir",
+        None,
+        "directory of versions (keras-transformer export), or a LiteRT file",
+        required=True,
     )
     flags.DEFINE_string("model_name", None, "name in requests; default: name of the directory")
     config_flags.define_option_flags("host", "source_tag")

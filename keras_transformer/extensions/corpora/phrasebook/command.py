@@ -1,7 +1,7 @@
 """Writes an English-German corpus of short phrases, made from the Unicode CLDR.
 
 Example:
-    bin/phrasebook.py --output_dir=build/phrasebook
+    keras-transformer phrasebook --output_dir=build/phrasebook
 
 Writes {train,valid,test}.{en,de}, where no test phrase is in the training set. The last line of
 the output is one JSON object. Running the same command again changes nothing.

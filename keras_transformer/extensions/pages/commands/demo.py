@@ -1,9 +1,9 @@
 r"""Opens a page to try models: translations, scores, alignment and attention.
 
 Examples:
-    bin/demo.py --model_dir=build/run
-    bin/demo.py --model_dir=build/run --model_dir=build/export   # compares two models
-    bin/demo.py --server=grpc://localhost:8500/export
+    keras-transformer demo --model_dir=build/run
+    keras-transformer demo --model_dir=build/run --model_dir=build/export   # compares two models
+    keras-transformer demo --server=grpc://localhost:8500/export
 
 Two models, of --model_dir or --server, are compared. --source_tag is added to each text that has no
 tag.

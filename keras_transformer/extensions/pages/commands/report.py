@@ -1,8 +1,8 @@
 r"""Writes report.html, the one-page report of a run or of prepared data.
 
 Example:
-    bin/report.py --run_dir=build/run
-    bin/report.py --data_dir=build/data
+    keras-transformer report --run_dir=build/run
+    keras-transformer report --data_dir=build/data
 
 The page of a run shows scores, curves, configuration, data and checkpoints. The page of data shows
 statistics, dropped pairs and lengths. Training and preparation write the pages at the end. This

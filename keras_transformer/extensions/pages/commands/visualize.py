@@ -1,8 +1,9 @@
 r"""Draws a model: attention, statistics of its heads, positions, sentence embeddings.
 
 Examples:
-    bin/visualize.py --model_dir=build/run --sentence="A dog sleeps." --output_dir=build/pictures
-    bin/visualize.py --model_dir=build/export --source=test.en --target=test.de \
+    keras-transformer visualize --model_dir=build/run --sentence="A dog sleeps." \
+        --output_dir=build/pictures
+    keras-transformer visualize --model_dir=build/export --source=test.en --target=test.de \
         --output_dir=build/pictures
 
 index.html in the output directory shows all pictures. attention.html is interactive: choose

@@ -1,7 +1,7 @@
 r"""Compares the Transformer with a convolutional and a recurrent model (paper, Table 2).
 
 Example:
-    bin/baseline.py --data_dir=build/de_en --source=test.de --reference=test.en \
+    keras-transformer baseline --data_dir=build/de_en --source=test.de --reference=test.en \
         --tokenize=none --work_dir=build/baselines
 
 Trains a Transformer, ConvS2S and a GRU with attention, each of about 9 million parameters, with

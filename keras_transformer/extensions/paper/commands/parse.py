@@ -1,15 +1,15 @@
 r"""Parses sentences, one per line, from standard input to trees on standard output.
 
 Examples:
-    echo "The mice weren't fed." | bin/parse.py --model_dir=build/export
-    bin/parse.py --model_dir=build/run --tokens <words.txt >trees.txt
+    echo "The mice weren't fed." | keras-transformer parse --model_dir=build/export
+    keras-transformer parse --model_dir=build/run --tokens <words.txt >trees.txt
 
 --input and --output name files instead. The output has a tree in brackets for each line:
     (TOP (S (NP (DT The) (NNS mice)) (VP (VBD were) (RB n't) (VP (VBN fed))) (. .)))
 
 The leaves are exactly the words of the line. A line is split into words as in treebanks, or only at
 spaces with --tokens. Brackets in words are -LRB- and -RRB-. Tags are XX if the model was trained
-without them (bin/prepare_trees.py --notags).
+without them (keras-transformer prepare_trees --notags).
 
 A line without words gives an empty line. A line over decoding.max_source_tokens is truncated. Both
 are reported on standard error, and the exit code is 3.

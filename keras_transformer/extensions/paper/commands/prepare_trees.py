@@ -1,9 +1,10 @@
 r"""Prepares a treebank for training a parser from words to symbols of trees.
 
 Example:
-    bin/prepare_trees.py --trees='penn/*.tree' --ids=train.txt --valid_trees='penn/*.tree' \
+    keras-transformer prepare_trees --trees='penn/*.tree' --ids=train.txt
+    --valid_trees='penn/*.tree' \
         --valid_ids=valid.txt --output_dir=build/data
-    bin/train.py --data_dir=build/data --run_dir=build/run --preset=parser_tiny
+    keras-transformer train --data_dir=build/data --run_dir=build/run --preset=parser_tiny
 
 Files contain trees in brackets, as in the Penn Treebank, with any line breaks. --trees takes files,
 or quoted patterns. Give several by repeating the flag or with commas. --ids is a file with one name
@@ -11,7 +12,7 @@ per line, which selects files. Traces, function tags and indices are removed. Wi
 some sentences are held out. The vocabulary options apply to the words. --max_tokens also limits the
 symbols of a tree.
 
-OUTPUT_DIR is prepared data, as from bin/prepare.py, with report.html.
+OUTPUT_DIR is prepared data, as from keras-transformer prepare, with report.html.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
 r"""Runs a recipe: prepares a corpus, trains, selects on validation, exports and tests.
 
 Examples:
-    bin/recipe.py --recipe=multi30k_en_de --corpus_dir=multi30k/tok --work_dir=build/multi30k
-    bin/recipe.py --recipe=wmt14_en_de_base --variant=rehearsal --corpus_dir=corpora \
+    keras-transformer recipe --recipe=multi30k_en_de --corpus_dir=multi30k/tok
+    --work_dir=build/multi30k keras-transformer recipe --recipe=wmt14_en_de_base --variant=rehearsal
+    --corpus_dir=corpora \
         --work_dir=build/rehearsal
-    bin/recipe.py --recipe=multi30k_en_de --variant=diversified \
+    keras-transformer recipe --recipe=multi30k_en_de --variant=diversified \
         --corpus_dir=multi30k/tok --work_dir=build/diversified --seeds=1,2
-    bin/recipe.py --recipe=multi30k_en_de --variant=back_translation --corpus_dir=multi30k/tok \
+    keras-transformer recipe --recipe=multi30k_en_de --variant=back_translation
+    --corpus_dir=multi30k/tok \
         --work_dir=build/bt --synthetic_from=back_translation=build/multi30k_de_en/seed-1/export/1
-    bin/recipe.py --recipe=finetune_opus_mt --init_from=build/en-de --corpus_dir=my_pairs \
+    keras-transformer recipe --recipe=finetune_opus_mt --init_from=build/en-de --corpus_dir=my_pairs
+    \
         --work_dir=build/tuned
-    bin/recipe.py --recipe=student --teacher=build/en-de --corpus_dir=my_text \
+    keras-transformer recipe --recipe=student --teacher=build/en-de --corpus_dir=my_text \
         --work_dir=build/student
 
 Writes the data, a folder for each seed (run, export/1 and results.json), and the results of all

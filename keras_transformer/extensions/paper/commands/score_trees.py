@@ -1,8 +1,8 @@
 r"""Scores trees: precision, recall and F1 of labelled brackets, as EVALB with COLLINS.prm.
 
 Examples:
-    bin/score_trees.py --model_dir=build/export --gold='penn/*.tree' --ids=dev.txt
-    bin/score_trees.py --hypothesis=trees.txt --gold=dev.tree
+    keras-transformer score_trees --model_dir=build/export --gold='penn/*.tree' --ids=dev.txt
+    keras-transformer score_trees --hypothesis=trees.txt --gold=dev.tree
 
 A model parses the words of the gold trees. --output keeps its trees. Traces, function tags, the
 outermost bracket and punctuation (by the tags of the gold tree) are not scored. Sentences

@@ -166,7 +166,7 @@ def load_parser(
     if "parse" not in signatures:
         raise InputError(
             f"{model.place} lacks the signature parse, so it is not a parser. Export "
-            "a run that was trained on data of bin/prepare_trees.py."
+            "a run that was trained on data of keras-transformer prepare_trees."
         )
     return ParserModel(model.place, signatures["parse"], signatures["parse_tokens"], model.owner)
 

@@ -107,6 +107,6 @@ def require_parser(vocabulary: Vocabulary, place: str) -> list[str]:
     if symbols is None:
         raise InputError(
             f"{place} is not a parser: its target vocabulary has tokens that are not symbols of "
-            "trees. Train on data of bin/prepare_trees.py."
+            "trees. Train on data of keras-transformer prepare_trees."
         )
     return symbols

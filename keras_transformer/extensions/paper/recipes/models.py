@@ -239,7 +239,7 @@ class RecipeModels:
             flags.append(f"--tokenize={scoring['tokenize']}")
         flags += ["--lowercase"] * bool(scoring.get("lowercase"))
         flags += ["--paper_bleu"] * bool(scoring.get("as_in_paper"))
-        return shlex.join(["bin/evaluate.py", *flags])
+        return shlex.join(["keras-transformer", "evaluate", *flags])
 
 
 def initial_config(recipe: Recipe, init_from: str | None) -> RunConfig:
@@ -294,7 +294,7 @@ def _open_given(role: str, given: str) -> tuple[RunDirectory, str]:
     if not RunDirectory.is_run(path):
         raise InputError(
             f"--{role} is {given}, which is not a run. Convert a model of another toolkit "
-            "first, with bin/convert.py."
+            "first, with keras-transformer convert."
         )
     run = RunDirectory(path, Config)
     return run, name or run.selected

@@ -59,7 +59,7 @@ def connect(address: str, **options: Any) -> Client:
 
     Args:
         address: the address. grpc:// means gRPC; http://, https:// and no scheme mean REST.
-            Without MODEL, bin/serve.py reports its model (only REST).
+            Without MODEL, keras-transformer serve reports its model (only REST).
         **options: arguments of `Client`.
 
     Raises:
@@ -111,7 +111,7 @@ def connect_model(address: str) -> LoadedModel:
         address: address as in `connect`.
 
     Raises:
-        InputError: if no model answers, or the model was not written by bin/export.py.
+        InputError: if no model answers, or the model was not written by keras-transformer export.
     """
     from keras_transformer.inference.loading import LoadedModel
 
@@ -123,8 +123,8 @@ def connect_model(address: str) -> LoadedModel:
         _ = signatures["lengths"]
     except (KeyError, IndexError):
         raise InputError(
-            f"The model at {address} was not written by bin/export.py: it needs the signatures "
-            "serving_default and lengths."
+            f"The model at {address} was not written by keras-transformer export: it needs the "
+            "signatures serving_default and lengths."
         ) from None
     tags = client.tags()
     return LoadedModel(

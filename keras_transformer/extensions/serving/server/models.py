@@ -343,7 +343,7 @@ class ServedModel:
             problem = "it does not exist"
         raise InputError(
             f"{self.path} has no version that can be served ({problem}). It must be a directory of "
-            "versions, as bin/export.py writes it, or a LiteRT file."
+            "versions, as keras-transformer export writes it, or a LiteRT file."
         )
 
     async def watch(self, seconds: float) -> None:

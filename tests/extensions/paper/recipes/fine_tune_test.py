@@ -134,7 +134,10 @@ def test_an_unsuitable_run_is_reported_before_anything_is_written(
     work = tmp_path / "work"
     for init_from, message in (
         (None, mentions("finetune_opus_mt", "--init_from")),
-        (str(ROOT / "tests/fixtures/marian"), mentions("fixtures/marian", "bin/convert.py")),
+        (
+            str(ROOT / "tests/fixtures/marian"),
+            mentions("fixtures/marian", "keras-transformer convert"),
+        ),
         (f"{converted}@step-00000007", mentions("step-00000007")),
     ):
         with pytest.raises(InputError, match=message):

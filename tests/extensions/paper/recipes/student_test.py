@@ -202,7 +202,7 @@ def test_recipes_and_flags_that_do_not_fit_are_refused(
     for each, teacher, message in (
         (recipe, None, mentions("animals", "--teacher")),
         (plain, str(run_directory.path), mentions("plain", "--teacher")),
-        (recipe, str(text), mentions("--teacher", "bin/convert.py")),
+        (recipe, str(text), mentions("--teacher", "keras-transformer convert")),
     ):
         with pytest.raises(InputError, match=message):
             run_recipe(each, text, work, given=GivenModels(teacher=teacher))

@@ -130,7 +130,7 @@ def test_an_unusable_model_is_refused_before_anything_is_written(
     for name, message in (
         ("missing", mentions("missing", "read", "export")),
         ("empty", mentions("empty", "run directory", "SavedModel", "LiteRT")),
-        ("run", mentions("run directory", "bin/export.py")),
+        ("run", mentions("run directory", "keras-transformer export")),
     ):
         with pytest.raises(InputError, match=message):
             check_generator(directory, tmp_path / name)

@@ -1,4 +1,5 @@
-"""The REST and gRPC clients with the server of bin/serve.py, and with TF Serving if available.
+"""The REST and gRPC clients with the server of keras-transformer serve, and with TF Serving if
+available.
 
 `tests/extensions/serving/reversing_model.py` says how TF Serving is given the model.
 """

@@ -35,7 +35,7 @@ def of_saved_model(exported_run: Path) -> Iterator[Version]:
 
 @pytest.fixture(scope="module", params=["litert", "cpu"])
 def path(request: pytest.FixtureRequest) -> Path:
-    """A version of each format of `bin/export.py` that LiteRT runs."""
+    """A version of each format of `keras-transformer export` that LiteRT runs."""
     version: Path = request.getfixturevalue(f"{request.param}_version")
     return version
 

@@ -403,7 +403,7 @@ def served(exported_run: Path) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def translated(driver: Driver, exported_run: Path, served: Running) -> dict[str, Ended]:
-    """Results of bin/translate.py, for all command lines in one process."""
+    """Results of keras-transformer translate, for all command lines in one process."""
     text = "".join(f"{phrase}\n" for phrase in (*PHRASES, "", "a " * 100))
     with socket.create_server(("127.0.0.1", 0)) as free:
         nobody = f"127.0.0.1:{free.getsockname()[1]}"
