@@ -18,7 +18,7 @@ import tensorflow as tf
 from keras_transformer import plugins
 from keras_transformer.config import RunConfig
 from keras_transformer.console import duration, warn
-from keras_transformer.data.mixing import MixedBatches
+from keras_transformer.data.batches import MixedBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics as evaluation

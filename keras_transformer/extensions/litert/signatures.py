@@ -23,7 +23,7 @@ from keras_transformer.export.request_params import (
 )
 from keras_transformer.extensions.litert.tokenizer import fast_detokenizer_model, fast_model
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.layers.blocks import without_blocks
+from keras_transformer.layers.masks import without_blocks
 from keras_transformer.models.encoder_decoder import Memory
 
 # Longer blocks copy more, and shorter ones change shapes more often. An int8 search takes 2 % more

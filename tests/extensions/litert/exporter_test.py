@@ -27,7 +27,7 @@ from keras_transformer.extensions.litert.signatures import LiteRTSignatures
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.layers import blocks
+from keras_transformer.layers import masks
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
@@ -153,7 +153,7 @@ def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
 def test_other_architectures_and_searches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, changes: Any, settings: Any
 ) -> None:
-    monkeypatch.setattr(blocks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window
+    monkeypatch.setattr(masks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window
     run = make_run(tmp_path / "run", model, **changes)
     # The export compares all sentences.
     result = export(run, tmp_path / "export", SENTENCES, format="litert", settings=settings)
