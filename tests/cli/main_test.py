@@ -59,8 +59,10 @@ def test_a_command_works_in_a_hostile_environment(
     command = ("-m", "keras_transformer", "translate", *flags)
     ended = python(*command, **HOSTILE, KERAS_HOME=str(home))
     expected = driver.run(tmp_path, "translate", flags, "")
-    assert (ended.returncode, ended.stdout, ended.stderr) == expected[:3] == (0, expected.out, "")
-    assert "ü" in expected.out
+    assert (ended.returncode, ended.stderr) == (expected.code, expected.err) == (0, "")
+    numbers = r"-?\d+\.\d+"  # the last digits depend on the number of threads
+    assert re.sub(numbers, "", ended.stdout) == re.sub(numbers, "", expected.out)
+    assert "ü" in ended.stdout
 
 
 def test_every_command_has_a_script_that_runs_its_clone(tmp_path: Path) -> None:
