@@ -216,7 +216,7 @@ def train(
                 metrics = loop.fit(trainer, run, batches, metrics, all_callbacks, cluster.is_chief)
             except InputError:
                 with contextlib.suppress(InputError):  # the disk may still be full
-                    write_report(run)
+                    write_report(run.path)
                 raise
         trained = _finish(trainer, run, metrics, stop, early_stopping)
         cluster.finish()
@@ -452,7 +452,7 @@ def _finish(
     early_stopping: EarlyStopping,
 ) -> Trained:
     """Writes the report of the run, and returns how it ended."""
-    write_report(run)
+    write_report(run.path)
     stopped_early = early_stopping.reason() if early_stopping.stopped else ""
     return Trained(
         step=trainer.step,
