@@ -58,7 +58,7 @@ _CHARTS = (
 )
 # The colors suit light and dark pages.
 _COLORS = {"training": "#4a8bd0", "validation": "#d9662b"}
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "report",  # the same run gives the same page
     "font.size": 8,
