@@ -16,7 +16,9 @@ declared in the same way. The groups are:
 * `presets`: mappings of names to the preset that one changes, and its changes;
 * `converters`: functions that read a model of another toolkit, by the names of formats;
 * `auxiliary_losses`: functions that return the loss for the training with a vocabulary, or None;
-* `after_prepare`, ...: functions that are called with the folder that a command has written.
+* `after_prepare`: functions that are called with the directory of the prepared data;
+* `after_training`: functions of the path of a run directory, called when a training ends, also
+  after an error. An error of theirs is a warning;
 """
 
 from __future__ import annotations
