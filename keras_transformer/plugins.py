@@ -13,9 +13,12 @@ declared in the same way. The groups are:
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
 * `options`: functions that add flags to the command with the same name, or act after it;
+* `presets`: mappings of names to the preset that one changes, and its changes;
+* `converters`: functions that read a model of another toolkit, by the names of formats;
+* `auxiliary_losses`: functions that return the loss for the training with a vocabulary, or None;
+* `after_prepare`: functions that are called with the directory of the prepared data;
 * `after_training`: functions of the path of a run directory, called when a training ends, also
   after an error. An error of theirs is a warning;
-* `presets`: functions that return a mapping of names to changes of the configuration.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import functools
 import importlib.metadata
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import InputError
@@ -67,3 +71,15 @@ def all_of(group: str) -> Iterator[tuple[str, Any]]:
             _LOG.warning("%s %r of %s cannot be loaded: %s", group, name, point.value, error)
         else:
             yield name, extension
+
+
+def auxiliary_loss(vocabulary: Any) -> Any:
+    """Returns the first installed auxiliary loss for the vocabulary; None for most vocabularies."""
+    losses = (make_loss(vocabulary) for _, make_loss in all_of("auxiliary_losses"))
+    return next((loss for loss in losses if loss is not None), None)
+
+
+def run_after(command: str, folder: Path) -> None:
+    """Calls what is installed to run after a command, with the folder that it has written."""
+    for _, function in all_of(f"after_{command}"):
+        function(folder)

@@ -70,14 +70,9 @@ EXTENSIONS: dict[str, set[str]] = {
 }
 # Imports of extensions by the core that are still to be replaced by entry points.
 PENDING = {
-    ("api", "converters"),
-    ("api", "huggingface"),
-    ("api", "pages"),
-    ("api", "paper"),
     ("api", "serving"),
     ("cli", "corpora"),
     ("cli", "documents"),
-    ("cli", "pages"),
     ("cli", "paper"),
     ("cli", "serving"),
     ("inference", "converters"),

@@ -21,11 +21,11 @@ from typing import Any
 
 from absl import flags
 
+from keras_transformer import plugins
 from keras_transformer.cli import app, config_flags
 from keras_transformer.data import corpus, prepare, reading
 from keras_transformer.data.prepare import LEARNING_OPTIONS
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.pages.report.data_page import write_data_page
 from keras_transformer.runs.machine import available_cores
 
 FLAGS = flags.FLAGS
@@ -186,4 +186,4 @@ def main() -> None:
     )
     print(prepared.summary())
     if not (prepared.reused and (prepared.directory / "report.html").exists()):
-        write_data_page(prepared.directory, dataclasses.asdict(DEFAULTS))
+        plugins.run_after("prepare", prepared.directory)

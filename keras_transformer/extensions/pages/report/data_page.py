@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.pages.report.elements import (
     Cell,
@@ -37,6 +39,11 @@ REASONS: dict[str, tuple[str, str]] = {
     "duplicate": ("the same pair occurred before", ""),
     "too_many_tokens": ("a side has more than {} tokens", "max_tokens"),
 }
+
+
+def after_prepare(directory: Path) -> None:
+    """Writes the page of prepared data, and shows which options differ from the defaults."""
+    write_data_page(directory, dataclasses.asdict(PrepareOptions()))
 
 
 def write_data_page(directory: str | Path, defaults: Mapping[str, Any] | None = None) -> Path:
