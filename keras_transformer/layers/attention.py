@@ -404,21 +404,19 @@ class SelfAttention(MultiHeadAttention):
             The output, and the weights `[B, H, T, T or L]` (None if the sequence was cut into
             blocks).
         """
-        length = ops.shape(query)[1]
         if state is None and not return_attention_scores and _has_one_row(attention_mask):
-            blocks = self._blocks(length)
+            blocks = self._blocks(ops.shape(query)[1])
             if blocks is not None:
                 return self._attend_in_blocks(query, blocks, attention_mask, training), None
         dims = self.key_dim, self.key_dim, self.value_dim
         heads, key, value = self._project_to_heads("qkv", query, *dims)
-        if state is None:
-            positions = ops.arange(length)
-            allowed = position_mask(positions, positions, self.causal, self.window)
-            if allowed is not None:
-                attention_mask = both(ops.expand_dims(allowed, 0), attention_mask)
-        else:
+        if state is not None:
             key, value = state.write(layer, key, value)
-            attention_mask = state.mask(layer, length, self.window)
+            attention_mask = state.mask(self.window)
+        elif self.causal or self.window is not None:
+            positions = ops.arange(ops.shape(key)[2])
+            allowed = position_mask(positions, positions, self.causal, self.window)
+            attention_mask = both(ops.expand_dims(allowed, 0), attention_mask)
         return self._attend_heads(heads, key, value, attention_mask, training)
 
     def call(

@@ -42,7 +42,7 @@ class DecodeState:
 
     def write(self, layer: int, key: Any, value: Any) -> tuple[Any, Any]:
         """Writes the entries of this step to a layer, and returns all its keys and values."""
-        old = self.layers[layer]
+        old, self._num_queries = self.layers[layer], key.shape[2]
         new = {"key": self._add(old["key"], key), "value": self._add(old["value"], value)}
         self.layers[layer] = new
         return new["key"], new["value"]
@@ -54,12 +54,12 @@ class DecodeState:
             return ops.concatenate([written, new], axis=2)
         return ops.slice_update(written, (0, 0, self.position * new.shape[2], 0), new)
 
-    def mask(self, layer: int, num_queries: Any, window: int | None = None) -> Any:
+    def mask(self, window: int | None = None) -> Any:
         """Returns the entries that queries may attend to, broadcastable to bool `[B, T, L]`."""
         if window is None and (self.visible is not None or self._grows):
             return self.visible
-        num_entries = ops.shape(self.layers[layer]["key"])[2]
-        positions = ops.arange(num_entries) // num_queries
+        num_entries = ops.shape(self.layers[0]["key"])[2]
+        positions = ops.arange(num_entries) // self._num_queries
         last = positions[-1] if self._grows else self.position
         # Entries after `position` have not been written yet.
         near = position_mask(ops.reshape(last, (1,)), positions, not self._grows, window)

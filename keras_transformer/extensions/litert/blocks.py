@@ -43,7 +43,8 @@ class BlockState(DecodeState):
 
     def write(self, layer: int, key: Any, value: Any) -> Any:
         recent, past = self.layers[layer], self._past[layer]
-        start = (0, 0, self._recent_position * key.shape[2], 0)
+        self._num_queries = key.shape[2]
+        start = (0, 0, self._recent_position * self._num_queries, 0)
         new = {
             "key": ops.slice_update(recent["key"], start, key),
             "value": ops.slice_update(recent["value"], start, value),
@@ -51,15 +52,15 @@ class BlockState(DecodeState):
         self.layers[layer] = new
         return [past["key"], new["key"]], [past["value"], new["value"]]
 
-    def mask(self, layer: int, num_queries: Any, window: int | None = None) -> Any:
+    def mask(self, window: int | None = None) -> Any:
         if window is None:
             return self.visible
-        num_past = ops.shape(self._past[layer]["key"])[2]
-        recent = ops.arange(ops.shape(self.layers[layer]["key"])[2])
+        num_past = ops.shape(self._past[0]["key"])[2]
+        recent = ops.arange(ops.shape(self.layers[0]["key"])[2])
         # Not one range: LiteRT would know a sum of two sizes only when it runs.
         entries = ops.concatenate([ops.arange(num_past), num_past + recent], axis=0)
-        last = ops.reshape(num_past // num_queries + self._recent_position, (1,))
-        near = position_mask(last, entries // num_queries, causal=True, window=window)
+        last = ops.reshape(num_past // self._num_queries + self._recent_position, (1,))
+        near = position_mask(last, entries // self._num_queries, causal=True, window=window)
         return both(ops.expand_dims(near, 0), self.visible)
 
 
