@@ -88,10 +88,11 @@ def search(
                 f"The {name} id is {value}, but the vocabulary has only {decoder.vocab_size} ids."
             )
     _check_banned(config, ids, decoder.vocab_size)
+    compacts = inputs.length_limit is None
     inputs = _with_defaults(inputs, config, ids, decoder.vocab_size)
     is_beam = config.decoding.beam_size > 1 and not config.decoding.sample
     algorithm = BeamSearch if is_beam else Sampling
-    return algorithm(decoder, config, ids, outputs).search(inputs)
+    return algorithm(decoder, config, ids, outputs, compacts).search(inputs)
 
 
 def _check_banned(config: SearchConfig, ids: SpecialIds, vocab_size: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -75,15 +75,15 @@ class SearchDecoder(Protocol):
             float type `[R, source]`, or None.
         """
 
-    def extend_cache(self, cache: Any, position: tf.Tensor) -> Any:
-        """Returns the cache with room for another `cache_block` positions.
+    @property
+    def steps_per_round(self) -> int | None:
+        """Number of steps between two calls of `begin_round`; None to call it never.
 
-        Only a search with a `cache_block` calls it.
-
-        Args:
-            cache: the cache before `position`.
-            position: int32 scalar, the first position of the new block.
+        Rounds need a search without `length_limit`.
         """
+
+    def begin_round(self, cache: Any, position: tf.Tensor) -> Any:
+        """Returns the cache for the next steps, which begin at `position`, an int32 scalar."""
 
     def reorder_cache(self, cache: Any, parents: tf.Tensor) -> Any:
         """Returns the cache of new hypotheses that continue old ones.
@@ -131,13 +131,14 @@ class StepDecoder:
     rows_per_sentence: int
     returns_log_probs: bool = False
     scored_tokens: tf.Tensor | None = None
+    steps_per_round: ClassVar[int | None] = None
 
     def init_cache(self) -> Any:
         """Returns the cache before position 0."""
         return self.cache
 
-    def extend_cache(self, cache: Any, position: tf.Tensor) -> Any:
-        """Returns the same cache, because its tensors have no positions."""
+    def begin_round(self, cache: Any, position: tf.Tensor) -> Any:
+        """Returns the same cache."""
         return cache
 
     def reorder_cache(self, cache: Any, parents: tf.Tensor) -> Any:
@@ -213,11 +214,6 @@ class SearchConfig:
         constraint: a rule that all outputs obey.
         max_steps: static upper bound on the steps. It must be at least the longest of
             `max_lengths`.
-        batch_compaction: whether finished sentences leave the batch. This changes shapes. The
-            default is True unless `length_limit` is an int.
-        cache_block: number of positions by which the cache grows at once. The shapes of these
-            steps are equal, and they write only to the last block. It needs batch compaction. By
-            default the cache has the shape that the decoder gives it.
 
     Example:
         >>> SearchConfig(DecodingConfig(beam_size=4)).rows_per_sentence
@@ -230,8 +226,6 @@ class SearchConfig:
     banned: Sequence[Sequence[int]] | None = None
     constraint: TokenConstraint | None = None
     max_steps: int | None = None
-    batch_compaction: bool | None = None
-    cache_block: int | None = None
 
     @property
     def rows_per_sentence(self) -> int:
@@ -268,7 +262,8 @@ class SearchInputs(NamedTuple):
     # Nested tensors [batch, ...]: given to the constraint
     constraint_inputs: Any = None
     # int or int32 scalar, at least 1: the last dimension of `SearchResult.ids`. It also limits
-    # `max_lengths`. By default it is the largest of them. XLA needs an int.
+    # `max_lengths`. By default it is the largest of them, and finished sentences leave the batch
+    # (batch compaction). With a limit, all steps have the same shapes. XLA needs an int.
     length_limit: int | tf.Tensor | None = None
 
 

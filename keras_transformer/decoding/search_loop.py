@@ -48,6 +48,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
         config: SearchConfig,
         ids: SpecialIds,
         outputs: RequestedOutputs,
+        compacts: bool,
     ):
         self._decoder = decoder
         self._settings = config
@@ -55,6 +56,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
         self._rows = config.rows_per_sentence
         self._ids = ids
         self._outputs = outputs
+        self._compacts = compacts  # finished sentences leave the batch
         self._constraints = Constraints(config, decoder.vocab_size)
 
     @abc.abstractmethod
@@ -84,11 +86,8 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
         (batch compaction). Sentences end at very different lengths, and the cost of a step is
         proportional to its rows. Compaction copies the caches, which costs about one step.
         """
-        max_steps = self._settings.max_steps
+        max_steps, steps_per_round = self._settings.max_steps, self._decoder.steps_per_round
         state = self._first_state(inputs)
-        compaction, block = self._settings.batch_compaction, self._settings.cache_block
-        if compaction is None:
-            compaction = not isinstance(inputs.length_limit, int)
         inputs = inputs._replace(length_limit=None)  # an int would become a tensor in a loop
 
         def steps(
@@ -102,15 +101,15 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
                 maximum_iterations=count,
             )
 
-        if not compaction:
+        if not self._compacts:
             return self._hypotheses(steps(state, inputs, 0))
 
         def steps_and_compaction(carried: tuple[Any, ...]) -> tuple[Any, ...]:
             origin, state, inputs, results = carried
-            if block is not None:
-                cache = self._decoder.extend_cache(state.cache, state.position)
+            if steps_per_round is not None:
+                cache = self._decoder.begin_round(state.cache, state.position)
                 state = state._replace(cache=cache)
-            state = steps(state, inputs, 3 * tf.size(origin) // 4, block or max_steps)
+            state = steps(state, inputs, 3 * tf.size(origin) // 4, steps_per_round or max_steps)
             places = tf.expand_dims(origin, 1)
             results = map_tensors(
                 lambda all_, these: tf.tensor_scatter_nd_update(all_, places, these),

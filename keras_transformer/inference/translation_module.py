@@ -235,7 +235,7 @@ class TranslationModule(tf.Module):
         *,
         constraint: TokenConstraint | None = None,
         memories: Sequence[Memory] | None = None,
-        cache_block: int | None = None,
+        make_decoder: type[CachedDecoder] = CachedDecoder,
     ) -> SearchResult:
         """Searches for the translations of ids, in a graph or eagerly.
 
@@ -246,27 +246,21 @@ class TranslationModule(tf.Module):
             outputs: optional fields of the result.
             constraint: a rule that all translations obey.
             memories: the result of `encode` for the ids, if it is already known.
-            cache_block: see `SearchConfig`. It excludes a `length_limit`.
+            make_decoder: the class of the decoder.
         """
         memories = self.encode(source_ids) if memories is None else memories
         if self.config.replace_unknown:
             outputs = dataclasses.replace(outputs, alignment=True)
-        config = dataclasses.replace(
-            self.search_config,
-            constraint=constraint,
-            batch_compaction=inputs.length_limit is None,
-            cache_block=cache_block,
-        )
+        config = dataclasses.replace(self.search_config, constraint=constraint)
         candidates = None
         if self.shortlist is not None:
             vocab_size = self.tokenizer.target_vocab_size
             candidates = self.shortlist.candidates(source_ids, vocab_size, inputs.prefix)
-        decoder = CachedDecoder(
+        decoder = make_decoder(
             self.transformers,
             memories,
             config.rows_per_sentence,
             inputs.length_limit,
-            block=cache_block,
             candidates=candidates,
             int8_rows=self.shortlist is not None and self.shortlist.int8_rows,
         )

@@ -14,10 +14,12 @@ from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
 from keras_transformer.layers.masks import PaddingMask, padding_mask, position_mask
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
+from keras_transformer.layers.state import DecodeState
 
 __all__ = [
     "Block",
     "CrossAttention",
+    "DecodeState",
     "Decoder",
     "DecoderLayer",
     "Dropout",

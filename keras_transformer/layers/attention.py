@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,27 +12,12 @@ from keras import ops
 from keras_transformer.layers import fast_paths
 from keras_transformer.layers.base import MaskedLayer, new_initializer, shows_arguments
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.masks import Blocks, position_mask
+from keras_transformer.layers.masks import Blocks, both, position_mask
 from keras_transformer.layers.projections import ProjectingLayer
+from keras_transformer.layers.state import DecodeState
 
 # One layer's keys `[B, H, L, d_k]` and values `[B, H, L, d_v]`.
 KeyValue = dict[str, Any]
-
-
-class BlockCache(NamedTuple):
-    """The cache of a layer or of all layers, of which a decode step writes only the last part."""
-
-    recent: Any
-    past: Any
-    place: Any
-
-
-class LayerOutput(NamedTuple):
-    """The result of `attend` of the attention layers, and of `decode` of the decoder."""
-
-    output: Any
-    cache: Any = None
-    weights: Any = None
 
 
 def scaled_dot_product_attention(
@@ -124,10 +109,8 @@ def combine_masks(attention_mask: Any, padding_mask: Any, batch: int | None = No
             f"The mask has the shape {tuple(padding_mask.shape)}. It must be [batch, positions], "
             "True for real positions."
         )
-    padding_mask = ops.expand_dims(padding_mask, 1)  # --> [B, 1, S], the same for all queries
-    if attention_mask is None:
-        return padding_mask
-    return ops.logical_and(attention_mask, padding_mask)
+    # --> [B, 1, S], the same for all queries
+    return both(attention_mask, ops.expand_dims(padding_mask, 1))
 
 
 class _FusedInitializer(keras.initializers.Initializer):
@@ -148,8 +131,8 @@ class MultiHeadAttention(ProjectingLayer, MaskedLayer):
     """Computes Concat(head_1, ..., head_h) W^O (paper, section 3.2.2).
 
     The base of `SelfAttention` and `CrossAttention`. They implement `attend`, which always
-    returns a `LayerOutput`. Their `call` returns the output, or with `return_attention_scores` a
-    tuple of the output and the weights.
+    returns the output and the weights. Their `call` returns the output, or with
+    `return_attention_scores` both.
     """
 
     def __init__(
@@ -224,21 +207,15 @@ class MultiHeadAttention(ProjectingLayer, MaskedLayer):
         return [split_heads(part, shape, self.num_heads) for part in parts]
 
     def _attend_heads(
-        self, query: Any, key_value: KeyValue, attention_mask: Any, training: bool | None
+        self, query: Any, key: Any, value: Any, attention_mask: Any, training: bool | None
     ) -> tuple[Any, Any]:
-        """Attends from query heads `[B, H, T, d_k]`.
-
-        `key_value` has tensors, or lists as in `scaled_dot_product_attention`.
-
-        Returns:
-            The output `[B, T, d_model]`, and the weights `[B, H, T, S]`.
-        """
+        """Attends from heads `[B, H, T, d_k]`: the output `[B, T, d_model]`, and the weights."""
         if attention_mask is not None:
             attention_mask = ops.expand_dims(attention_mask, -3)  # the same for all heads
         heads, weights = scaled_dot_product_attention(
             query,
-            key_value["key"],
-            key_value["value"],
+            key,
+            value,
             attention_mask,
             lambda weights: self.weights_dropout(weights, training=training),
         )
@@ -307,11 +284,11 @@ class CrossAttention(MultiHeadAttention):
         key_value: KeyValue,
         attention_mask: Any = None,
         training: bool | None = None,
-    ) -> LayerOutput:
-        """Attends to keys and values from `project`, and returns them as the `cache`."""
-        [query_heads] = self._project_to_heads("query", query, self.key_dim)
-        output, weights = self._attend_heads(query_heads, key_value, attention_mask, training)
-        return LayerOutput(output, key_value, weights)
+    ) -> tuple[Any, Any]:
+        """Attends to keys and values from `project`, and returns the output and the weights."""
+        [heads] = self._project_to_heads("query", query, self.key_dim)
+        key, value = key_value["key"], key_value["value"]
+        return self._attend_heads(heads, key, value, attention_mask, training)
 
     def call(
         self,
@@ -326,7 +303,7 @@ class CrossAttention(MultiHeadAttention):
     ) -> Any:
         attention_mask = combine_masks(attention_mask, value_mask, query.shape[0])
         result = self.attend(query, self.project(value), attention_mask, training)
-        return (result.output, result.weights) if return_attention_scores else result.output
+        return result if return_attention_scores else result[0]
 
     def compute_output_shape(self, query_shape: Any, value_shape: Any = None) -> Any:
         return tuple(query_shape)
@@ -408,58 +385,39 @@ class SelfAttention(MultiHeadAttention):
         self,
         query: Any,
         attention_mask: Any = None,
-        cache: KeyValue | BlockCache | None = None,
-        position: Any = None,
+        state: DecodeState | None = None,
+        layer: int = 0,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> LayerOutput:
-        """Attends to the whole sequence, or with a cache from one position to all before it.
+    ) -> tuple[Any, Any]:
+        """Attends to the whole sequence, or in a decode step to the entries of a layer of `state`.
 
         Args:
-            query: `[B, T, d_model]`. With a cache, the T queries are alternatives (beams) at
-                one position.
-            attention_mask: bool, broadcastable to `[B, T, T]`. With a cache of L places it is
-                `[B, T, L]`, True for the places in the history of a query. Without a mask, all
-                written places are allowed, which is correct for T = 1.
-            cache: keys and values from `init_cache` or from the step before. The places of a
-                `BlockCache` are those of `past` and then those of `recent`.
-            position: int scalar, position of the queries. Keys and values are written to the
-                places `position` * T to `position` * T + T - 1. If None, they are appended. A
-                `BlockCache` has a `place` instead.
+            query: `[B, T, d_model]`.
+            attention_mask: bool, broadcastable to `[B, T, T]`. The mask of a `state` replaces it.
+            state: the state of the decoder, to which this step is written.
+            layer: index of the layer in `state`.
             return_attention_scores: compute the weights even where blocks would avoid them.
             training: whether dropout is on.
 
         Returns:
-            The output, the extended cache (None without one; `recent` of a `BlockCache`), and the
-            weights `[B, H, T, T or L]` (None if the sequence was cut into blocks).
+            The output, and the weights `[B, H, T, T or L]` (None if the sequence was cut into
+            blocks).
         """
-        if cache is None and not return_attention_scores and _has_one_row(attention_mask):
+        if state is None and not return_attention_scores and _has_one_row(attention_mask):
             blocks = self._blocks(ops.shape(query)[1])
             if blocks is not None:
-                return LayerOutput(self._attend_in_blocks(query, blocks, attention_mask, training))
-        recent: Any = cache
-        past: Any = None
-        if isinstance(cache, BlockCache):
-            recent, past, position = cache
+                return self._attend_in_blocks(query, blocks, attention_mask, training), None
         dims = self.key_dim, self.key_dim, self.value_dim
-        query_heads, key, value = self._project_to_heads("qkv", query, *dims)
-        key_value: dict[str, Any] = {"key": key, "value": value}
-        if recent is not None:
-            recent = {name: _write(recent[name], key_value[name], position) for name in recent}
-            key_value = recent
-        if recent is None or attention_mask is None or self.window is not None:
-            places, length = ops.arange(ops.shape(key_value["key"])[2]), ops.shape(query)[1]
-            if past is not None:
-                num_past = ops.shape(past["key"])[2]
-                # Not one range: LiteRT would know a sum of two sizes only when it runs.
-                places = ops.concatenate([ops.arange(num_past), num_past + places], axis=0)
-                position = num_past // length + position
-            allowed = self._allowed(length, places, recent is not None, position)
-            attention_mask = _logical_and(allowed, attention_mask)
-        if past is not None:
-            key_value = {name: [past[name], key_value[name]] for name in past}
-        output, weights = self._attend_heads(query_heads, key_value, attention_mask, training)
-        return LayerOutput(output, recent, weights)
+        heads, key, value = self._project_to_heads("qkv", query, *dims)
+        if state is not None:
+            key, value = state.write(layer, key, value)
+            attention_mask = state.mask(self.window)
+        elif self.causal or self.window is not None:
+            positions = ops.arange(ops.shape(key)[2])
+            allowed = position_mask(positions, positions, self.causal, self.window)
+            attention_mask = both(ops.expand_dims(allowed, 0), attention_mask)
+        return self._attend_heads(heads, key, value, attention_mask, training)
 
     def call(
         self,
@@ -476,23 +434,7 @@ class SelfAttention(MultiHeadAttention):
             return_attention_scores=return_attention_scores,
             training=training,
         )
-        return (result.output, result.weights) if return_attention_scores else result.output
-
-    def _allowed(self, length: Any, places: Any, is_cached: bool, position: Any) -> Any:
-        """Returns what causality and the window allow, bool `[1, T, S]`, or None for everything."""
-        query_positions = key_positions = places
-        if is_cached:
-            key_positions = places // length  # each step has written T places
-            last = key_positions[-1] if position is None else position
-            query_positions = ops.reshape(last, (1,))
-        allowed = position_mask(
-            query_positions,
-            key_positions,
-            # In a cache of fixed size, places after `position` have not been written yet.
-            causal=self.causal or position is not None,
-            window=self.window,
-        )
-        return None if allowed is None else ops.expand_dims(allowed, 0)
+        return result if return_attention_scores else result[0]
 
     def _blocks(self, length: Any) -> Blocks | None:
         """Returns the blocks of a restricted sequence, or None if one block is enough."""
@@ -518,10 +460,8 @@ class SelfAttention(MultiHeadAttention):
         # --> [batch * block, head, size, key_dim]
         query_heads = split_heads(query_rows, (-1, blocks.size), self.num_heads)
         seen = -1, blocks.seen
-        key_value = {
-            "key": split_heads(blocks.with_neighbours(key_rows), seen, self.num_heads),
-            "value": split_heads(blocks.with_neighbours(value_rows), seen, self.num_heads),
-        }
+        key = split_heads(blocks.with_neighbours(key_rows), seen, self.num_heads)
+        value = split_heads(blocks.with_neighbours(value_rows), seen, self.num_heads)
         # Places before the first and after the last position count as padding.
         real = ops.ones((batch, 1, length), "float32")
         if attention_mask is not None:
@@ -536,29 +476,12 @@ class SelfAttention(MultiHeadAttention):
         # --> [batch * block, size, seen]
         allowed = ops.logical_and(near, ops.swapaxes(real, 1, 2) > 0)
         # --> [batch * block, size, d_model]
-        output, _ = self._attend_heads(query_heads, key_value, allowed, training)
+        output, _ = self._attend_heads(query_heads, key, value, allowed, training)
         output = ops.reshape(output, (batch, blocks.count * blocks.size, output.shape[-1]))
         return output[:, :length]
 
     def compute_output_shape(self, query_shape: Any) -> Any:
         return tuple(query_shape)
-
-
-def _write(cached: Any, new: Any, position: Any) -> Any:
-    """Writes `new` `[B, H, T, D]` into `cached` `[B, H, L, D]` at `position` * T, or appends it.
-
-    Appending is faster with TensorFlow's CPU kernels: an update also copies the whole cache, and
-    attention would include places that are not written yet.
-    """
-    if position is None:
-        return ops.concatenate([cached, new], axis=2)
-    return ops.slice_update(cached, (0, 0, position * new.shape[2], 0), new)
-
-
-def _logical_and(mask: Any, other: Any) -> Any:
-    if mask is None or other is None:
-        return other if mask is None else mask
-    return ops.logical_and(mask, other)
 
 
 def _has_one_row(attention_mask: Any) -> bool:

@@ -6,13 +6,9 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.attention import (
-    BlockCache,
-    KeyValue,
-    LayerOutput,
-    combine_masks,
-)
+from keras_transformer.layers.attention import KeyValue, combine_masks
 from keras_transformer.layers.block import BlockLayer, Stack
+from keras_transformer.layers.state import DecodeState
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -84,48 +80,50 @@ class DecoderLayer(BlockLayer):
         inputs: Any,
         memory: KeyValue | None,
         memory_mask: Any = None,
-        cache: KeyValue | BlockCache | None = None,
-        position: Any = None,
-        attention_mask: Any = None,
+        mask: Any = None,
+        state: DecodeState | None = None,
+        layer: int = 0,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> LayerOutput:
-        """Decodes a whole target, or one position of it with a cache.
+    ) -> tuple[Any, dict[str, Any]]:
+        """Decodes a whole target, or one position of it with a state.
 
         Args:
-            inputs: `[B, T, d_model]`. With a cache, alternatives (beams) at one position.
-            memory: the memory's keys and values, from `cross_attention.project`; None for no
+            inputs: `[B, T, d_model]`. With a state, alternatives (beams) at one position.
+            memory: the keys and values of the memory, from `project_memory`; None for no
                 cross-attention.
             memory_mask: bool `[B, S]`, True for real source tokens.
-            cache, position, attention_mask: see `SelfAttention.attend`.
+            mask: bool `[B, T]`, True for real target tokens; not used with a state.
+            state: the state of the decoder, to which this step is written.
+            layer: index of this layer in `state`.
             return_attention_scores: compute all weights, even where blocks would avoid it.
             training: whether dropout is on.
 
         Returns:
-            The output, the extended cache (None without one), and a dict of the weights `self`
-            `[B, H, T, T or L]` (None if self-attention ran in blocks) and `cross` `[B, H, T, S]`.
+            The output, and a dict of the weights `self` `[B, H, T, T or L]` (None if
+            self-attention ran in blocks) and `cross` `[B, H, T, S]`.
         """
         normed = self._pre_norm(self.self_attention_norm, inputs, training)
-        attended = self.self_attention.attend(
-            normed, attention_mask, cache, position, return_attention_scores, training
+        output, self_weights = self.self_attention.attend(
+            normed, combine_masks(None, mask), state, layer, return_attention_scores, training
         )
-        x = inputs + self.self_attention_dropout(attended.output, training=training)
+        x = inputs + self.self_attention_dropout(output, training=training)
         x = self._post_norm(self.self_attention_norm, x, training)
-        weights = {"self": attended.weights}
+        weights = {"self": self_weights}
 
         if memory is not None:
             normed = self._pre_norm(self.cross_attention_norm, x, training)
-            mask = combine_masks(None, memory_mask)
-            crossed = self.cross_attention.attend(normed, memory, mask, training)
-            x = x + self.cross_attention_dropout(crossed.output, training=training)
+            output, weights["cross"] = self.cross_attention.attend(
+                normed, memory, combine_masks(None, memory_mask), training
+            )
+            x = x + self.cross_attention_dropout(output, training=training)
             x = self._post_norm(self.cross_attention_norm, x, training)
-            weights["cross"] = crossed.weights
 
         normed = self._pre_norm(self.feed_forward_norm, x, training)
         output = self.feed_forward(normed, training=training)
         x = x + self.feed_forward_dropout(output, training=training)
         x = self._post_norm(self.feed_forward_norm, x, training)
-        return LayerOutput(x, attended.cache, weights)
+        return x, weights
 
     def call(
         self,
@@ -137,15 +135,16 @@ class DecoderLayer(BlockLayer):
         *,
         mask: Any = None,
     ) -> Any:
+        projected = None if memory is None else self.project_memory(memory)
         result = self.decode(
             inputs,
-            None if memory is None else self.project_memory(memory),
+            projected,
             memory_mask,
-            attention_mask=combine_masks(None, mask),
+            mask,
             return_attention_scores=return_attention_scores,
             training=training,
         )
-        return (result.output, result.weights) if return_attention_scores else result.output
+        return result if return_attention_scores else result[0]
 
     def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
         return tuple(inputs_shape)
@@ -186,7 +185,7 @@ class Decoder(Stack):
         self._build_stack(inputs_shape, memory_shape)
 
     def init_cache(self, batch_size: Any, length: Any) -> list[KeyValue]:
-        """Returns empty caches for `batch_size` sentences with `length` places (steps × T)."""
+        """Returns empty layers of a `DecodeState`, with `length` entries (steps × T)."""
         return [layer.self_attention.init_cache(batch_size, length) for layer in self.layers]
 
     def project_memory(self, memory: Any) -> list[KeyValue]:
@@ -198,44 +197,30 @@ class Decoder(Stack):
         inputs: Any,
         memory: list[KeyValue] | None,
         memory_mask: Any = None,
-        cache: list[KeyValue | BlockCache] | None = None,
-        position: Any = None,
-        attention_mask: Any = None,
+        mask: Any = None,
+        state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> LayerOutput:
-        """Decodes a whole target, or one position of it with a cache.
-
-        Args:
-            inputs: `[B, T, d_model]`. With a cache, alternatives (beams) at one position.
-            memory: from `project_memory`; None for no cross-attention.
-            memory_mask: bool `[B, S]`, True for real source tokens.
-            cache: from `init_cache` or from the step before, or a `BlockCache` for each layer.
-            position, attention_mask: see `SelfAttention.attend`.
-            return_attention_scores: compute all weights, even where blocks would avoid it.
-            training: whether dropout is on.
+    ) -> tuple[Any, list[dict[str, Any]]]:
+        """Decodes a whole target, or one position of it with a state, as in `DecoderLayer.decode`.
 
         Returns:
-            The output, the extended caches (None without one), and a list of the weights of each
-            layer, dicts of `self` and `cross` as in `DecoderLayer.decode`.
+            The output, and the weights of each layer.
         """
-        x, caches, weights = inputs, [], []
+        x, weights = inputs, []
         for i, layer in enumerate(self.layers):
-            result = layer.decode(
+            x, layer_weights = layer.decode(
                 x,
                 None if memory is None else memory[i],
                 memory_mask,
-                None if cache is None else cache[i],
-                position,
-                attention_mask,
+                mask,
+                state,
+                i,
                 return_attention_scores,
                 training,
             )
-            x = result.output
-            caches.append(result.cache)
-            weights.append(result.weights)
-        x = self._final_norm(x, training)
-        return LayerOutput(x, None if cache is None else caches, weights)
+            weights.append(layer_weights)
+        return self._final_norm(x, training), weights
 
     def call(
         self,
@@ -247,15 +232,16 @@ class Decoder(Stack):
         *,
         mask: Any = None,
     ) -> Any:
+        projected = None if memory is None else self.project_memory(memory)
         result = self.decode(
             inputs,
-            None if memory is None else self.project_memory(memory),
+            projected,
             memory_mask,
-            attention_mask=combine_masks(None, mask),
+            mask,
             return_attention_scores=return_attention_scores,
             training=training,
         )
-        return (result.output, result.weights) if return_attention_scores else result.output
+        return result if return_attention_scores else result[0]
 
     def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
         return tuple(inputs_shape)

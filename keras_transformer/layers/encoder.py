@@ -54,20 +54,20 @@ class EncoderLayer(BlockLayer):
         training: bool | None = None,
     ) -> Any:
         normed = self._pre_norm(self.self_attention_norm, inputs, training)
-        attended = self.self_attention.attend(
+        output, weights = self.self_attention.attend(
             normed,
             combine_masks(None, mask),
             return_attention_scores=return_attention_scores,
             training=training,
         )
-        x = inputs + self.self_attention_dropout(attended.output, training=training)
+        x = inputs + self.self_attention_dropout(output, training=training)
         x = self._post_norm(self.self_attention_norm, x, training)
 
         normed = self._pre_norm(self.feed_forward_norm, x, training)
         output = self.feed_forward(normed, training=training)
         x = x + self.feed_forward_dropout(output, training=training)
         x = self._post_norm(self.feed_forward_norm, x, training)
-        return (x, attended.weights) if return_attention_scores else x
+        return (x, weights) if return_attention_scores else x
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
         return tuple(inputs_shape)

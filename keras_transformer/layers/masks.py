@@ -46,13 +46,17 @@ def position_mask(
     if not causal and window is None:
         return None
     distance = query_positions[:, None] - key_positions[None, :]
-    mask = None
-    if causal:
-        mask = ops.greater_equal(distance, 0)
-    if window is not None:
-        near = ops.less_equal(ops.abs(distance), window // 2)
-        mask = near if mask is None else ops.logical_and(mask, near)
-    return mask
+    mask = ops.greater_equal(distance, 0) if causal else None
+    if window is None:
+        return mask
+    return both(mask, ops.less_equal(ops.abs(distance), window // 2))
+
+
+def both(mask: Any, other: Any) -> Any:
+    """Returns where both masks are True; None stands for a mask that forbids nothing."""
+    if mask is None or other is None:
+        return other if mask is None else mask
+    return ops.logical_and(mask, other)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

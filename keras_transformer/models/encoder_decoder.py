@@ -16,6 +16,7 @@ import keras
 from keras_transformer.config import EncoderDecoderConfig, RunConfig
 from keras_transformer.errors import InputError
 from keras_transformer.layers.base import saved_policy
+from keras_transformer.layers.state import DecodeState
 
 
 class Memory(NamedTuple):
@@ -38,14 +39,12 @@ class Decoded(NamedTuple):
 
     Attributes:
         features: `[B, T, d_model]`, from which `logits` computes logits.
-        cache: the extended cache (`recent` of a `BlockCache`), or None if none was given.
         attention: a dict of weights for each layer: `cross` `[B, H, T, S]`, and for a Transformer
             `self` `[B, H, T, T or L]`, which is None if it was not computed. The list is None
             for a model that does not return its attention.
     """
 
     features: Any
-    cache: Any = None
     attention: list[dict[str, Any]] | None = None
 
 
@@ -55,13 +54,10 @@ class EncoderDecoder(keras.Model):
     A subclass implements `encode`, `project_memory`, `init_cache`, `decode`, `logits`,
     `output_weights` and `_make_embedding`, sets the attributes below, and is decorated with
     `register_architecture`. `decode` runs the decoder: over whole targets in training and scoring,
-    and over one position with a cache in search.
+    and over one position with a `DecodeState` in search.
 
     Attributes:
         run_config: class of the configuration of its runs, which has the architecture's name.
-        needs_cache_reordering: True if the cache of `decode` has one state for each hypothesis,
-            `[B, beams, ...]`, which must be reordered with the hypotheses. False if it has one
-            entry for each place, and a mask says which places a hypothesis may see.
         config: sizes and variants of the model.
         source_embedding, target_embedding: layers with the weights `embeddings`.
 
@@ -84,7 +80,6 @@ class EncoderDecoder(keras.Model):
     """
 
     run_config: ClassVar[type[RunConfig]]
-    needs_cache_reordering: ClassVar[bool] = False
     config: EncoderDecoderConfig
     source_embedding: Any
     target_embedding: Any
@@ -98,7 +93,7 @@ class EncoderDecoder(keras.Model):
         raise NotImplementedError
 
     def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> Any:
-        """Returns an empty cache for decoding with `beams` alternatives at each position.
+        """Returns the empty layers of a `DecodeState`.
 
         Args:
             batch_size: number of sentences.
@@ -107,28 +102,31 @@ class EncoderDecoder(keras.Model):
         """
         raise NotImplementedError
 
+    def reorder_cache(self, cache: Any, parents: Any) -> Any:
+        """Returns the layers of a state for hypotheses that continue `parents`, int `[B, beams]`.
+
+        By default they stay: they have an entry for each position and hypothesis, and a mask says
+        which of them a hypothesis may see. A model with one entry for each hypothesis,
+        `[B, beams, ...]`, reorders them.
+        """
+        del parents
+        return cache
+
     def decode(
         self,
         target_ids: Any,
         memory: Memory,
-        cache: Any = None,
-        position: Any = 0,
-        attention_mask: Any = None,
-        grow: bool = False,
+        state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Decoded:
-        """Decodes a whole target, or one position of it with a cache.
+        """Decodes a whole target, or one position of it with a state.
 
         Args:
-            target_ids: int `[B, T]`. With a cache, T alternatives (beams) at one position.
+            target_ids: int `[B, T]`. With a state, T alternatives (beams) at its position.
             memory: from `encode` or `project_memory`.
-            cache: from `init_cache` or from the step before; or a `BlockCache`.
-            position: int scalar, position of all `target_ids`; used only with a cache.
-            attention_mask: bool `[B, T, L]`, which of the L places of the cache each alternative
-                may see; used only with a cache. Without a mask, all written places. The places of
-                a `BlockCache` are those of `past` and then those of `recent`.
-            grow: append to the cache instead of writing at `position`.
+            state: the position, and the layers from `init_cache` or from the step before. This
+                step is written to it.
             return_attention_scores: compute the weights of all layers, even where restricted
                 attention would avoid it.
             training: whether dropout is on.
@@ -171,14 +169,6 @@ class EncoderDecoder(keras.Model):
     def max_positions(self) -> int | None:
         """The number of positions the model knows, or None if it has no limit."""
         return None
-
-    @property
-    def needs_all_places(self) -> bool:
-        """True if `decode` needs the places of a cache that the mask hides from all queries.
-
-        A search otherwise drops them from the past of a `BlockCache`.
-        """
-        return False
 
     @property
     def can_return_attention(self) -> bool:

@@ -21,9 +21,10 @@ from keras_transformer.layers import (
     TokenEmbedding,
     padding_mask,
 )
-from keras_transformer.layers.attention import BlockCache, KeyValue
+from keras_transformer.layers.attention import KeyValue
 from keras_transformer.layers.base import Product, padded
 from keras_transformer.layers.projections import ProjectingLayer
+from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import (
     Decoded,
     EncoderDecoder,
@@ -170,11 +171,6 @@ class Transformer(EncoderDecoder):
         return self.config.max_positions if self.config.positions == "learned" else None
 
     @property
-    def needs_all_places(self) -> bool:
-        # The window counts places.
-        return self.config.attention_window is not None
-
-    @property
     def can_return_attention(self) -> bool:
         return self.config.attention_window is None
 
@@ -303,31 +299,25 @@ class Transformer(EncoderDecoder):
         self,
         target_ids: Any,
         memory: Memory,
-        cache: Any = None,
-        position: Any = 0,
-        attention_mask: Any = None,
-        grow: bool = False,
+        state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Decoded:
         target_ids = padded(target_ids, self.config.pad_id)
         if memory.cache is None:
             memory = self.project_memory(memory)
-        layers = cache
-        if isinstance(cache, BlockCache):
-            pairs = zip(cache.recent, cache.past, strict=True)
-            layers = [BlockCache(recent, past, cache.place) for recent, past in pairs]
-        result = self.decoder.decode(
-            self._embed_target(target_ids, None if cache is None else position, training),
+        embedded = self._embed_target(
+            target_ids, None if state is None else state.position, training
+        )
+        features, attention = self.decoder.decode(
+            embedded,
             memory.cache,
             memory.mask,
-            layers,
-            None if grow or cache is None else position,
-            attention_mask,
-            return_attention_scores,
-            training,
+            state=state,
+            return_attention_scores=return_attention_scores,
+            training=training,
         )
-        return Decoded(result.output, result.cache, result.weights)
+        return Decoded(features, attention)
 
     def _source_mask(self, source_ids: Any) -> Any:
         """Returns which tokens of int `[B, S]` may be attended to, bool `[B, S]`."""

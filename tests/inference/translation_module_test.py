@@ -57,23 +57,6 @@ def test_results_do_not_depend_on_the_batch(translator: TranslationModule) -> No
         np.testing.assert_allclose(scores[row], alone_scores[0], atol=1e-4)
 
 
-@pytest.mark.parametrize(("beam", "window"), [(1, 4), (4, None)])
-def test_a_cache_that_grows_in_blocks_changes_nothing(
-    run_directory: RunDirectory, beam: int, window: int | None
-) -> None:
-    config = run_directory.config.replace(decoding__beam_size=beam, model__attention_window=window)
-    transformer = Transformer(config.model, dtype="float32")
-    transformer.build()
-    transformer.assign_weights(run_directory.selected_weights())
-    translator = TranslationModule(transformer, run_directory.tokenizer(), config.decoding)
-    source_ids, lengths = translator.source_ids(tf.constant(TEXTS))
-    inputs = SearchInputs(translator.max_lengths(lengths))
-    expected = translator.search_ids(source_ids, inputs)
-    found = tf.function(translator.search_ids)(source_ids, inputs, cache_block=3)
-    np.testing.assert_array_equal(found.ids, expected.ids)
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
-
-
 def test_output_lengths_depend_only_on_their_source(translator: TranslationModule) -> None:
     texts = tf.constant(TEXTS)
     longest = translator.lengths(texts)["used"].numpy() + translator.config.max_extra_tokens

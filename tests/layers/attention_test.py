@@ -14,6 +14,7 @@ from keras_transformer.layers.attention import (
     SelfAttention,
     scaled_dot_product_attention,
 )
+from keras_transformer.layers.state import DecodeState
 from tests import reference
 from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
 from tests.messages import mentions
@@ -90,10 +91,11 @@ def test_cross_attention_is_the_papers(use_bias: bool, key_dim: int, value_dim: 
 def test_cached_self_attention_equals_the_full_pass(window: int | None) -> None:
     layer = SelfAttention(H, 3, 4, use_bias=True, causal=True, window=window)
     full = to_numpy(layer(X))
-    cache = layer.init_cache(B, T + 3)  # longer than needed: the rest is masked
+    layers = [layer.init_cache(B, T + 3)]  # longer than needed: the rest is masked
     for position in range(T):
-        query = X[:, position : position + 1]
-        output, cache, _ = layer.attend(query, cache=cache, position=position)
+        state = DecodeState(layers, position)
+        output, _ = layer.attend(X[:, position : position + 1], state=state)
+        layers = state.layers
         np.testing.assert_allclose(to_numpy(output)[:, 0], full[:, position], atol=1e-5)
 
 
@@ -106,7 +108,7 @@ def test_beams_in_one_cache_attend_to_their_own_histories(window: int | None, gr
     # For each step, which beam wrote the tokens of a beam's history. Beams are swapped twice.
     parents = [[0, 1], [1, 1], [0, 1], [1, 0]]
     steps = RNG.normal(size=(len(parents), B, beams, D)).astype(np.float32)
-    cache = layer.init_cache(B, 0 if grow else beams * (len(parents) + 1))
+    layers = [layer.init_cache(B, 0 if grow else beams * (len(parents) + 1))]
     ancestors = np.zeros((beams, 0), int)
     for position, values in enumerate(steps):
         ancestors = ancestors[parents[position]] if position else ancestors
@@ -117,12 +119,12 @@ def test_beams_in_one_cache_attend_to_their_own_histories(window: int | None, gr
         visible = ancestors[:, :, None] == np.arange(beams)
         visible = visible.reshape(1, beams, -1)
         if not grow:
-            missing = cache["key"].shape[2] - visible.shape[2]
+            missing = layers[0]["key"].shape[2] - visible.shape[2]
             visible = np.pad(visible, ((0, 0), (0, 0), (0, missing)))
-        output, cache, _ = layer.attend(
-            values, np.broadcast_to(visible, (B, *visible.shape[1:])),
-            cache=cache, position=None if grow else position,
-        )  # fmt: skip
+        visible = np.broadcast_to(visible, (B, *visible.shape[1:]))
+        state = DecodeState(layers, position, visible, grow)
+        output, _ = layer.attend(values, state=state)
+        layers = state.layers
         for beam in range(beams):
             alone = layer(histories[:, beam].transpose(1, 0, 2))
             assert_same(to_numpy(output)[:, beam], to_numpy(alone)[:, -1])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
+from keras_transformer.layers.state import DecodeState
 from tests.layers.encoder_test import ARGUMENTS, EVERY_ARGUMENT
 from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
 
@@ -44,9 +45,9 @@ def test_cached_decoding_equals_the_full_pass(changes: dict[str, Any]) -> None:
     cache = decoder.init_cache(B, T + 2)
     x = keras.ops.convert_to_tensor(X)
     for i in range(T):
-        output, cache, weights = decoder.decode(
-            x[:, i : i + 1], projected, memory_mask=MASK, cache=cache, position=i
-        )
+        state = DecodeState(cache, i)
+        output, weights = decoder.decode(x[:, i : i + 1], projected, memory_mask=MASK, state=state)
+        cache = state.layers
         np.testing.assert_allclose(to_numpy(output)[:, 0], full[:, i], atol=1e-5)
         for now, then in zip(to_numpy(weights), full_weights, strict=True):
             np.testing.assert_allclose(now["self"][:, :, 0, :T], then["self"][:, :, i], atol=1e-5)

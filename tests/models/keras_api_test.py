@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from tests.layers.layer_check import INTEGERS, assert_same, randomize, to_numpy
 from tests.messages import mentions, tells
@@ -282,7 +283,8 @@ def test_int8_models_are_smaller_and_are_saved(tie_embeddings: str, tmp_path: Pa
     memory, cache = loaded.project_memory(loaded.encode(ids)), loaded.init_cache(3, 5)
     for i in range(5):
         column = keras.ops.convert_to_tensor(ids[:, i : i + 1])
-        features, cache, _ = loaded.decode(column, memory, cache, position=i)
+        state = DecodeState(cache, i)
+        features, cache = loaded.decode(column, memory, state).features, state.layers
         assert_same(to_numpy(loaded.logits(features))[:, 0], output[:, i], 1e-4)
     assert_same(to_numpy(loaded.encoder_model()(ids)), to_numpy(model.encode(ids).states))
     with pytest.raises(ValueError, match=mentions("quantized")):

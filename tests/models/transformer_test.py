@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras_transformer.config import ModelConfig
 from keras_transformer.decoding import next_token
 from keras_transformer.errors import InputError
+from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.transformer import (
     EXCLUDED_TOKEN_BIAS,
     OutputProjection,
@@ -187,14 +188,14 @@ def test_cached_decoding_equals_the_full_pass(name: str) -> None:
     full = to_numpy(model({"source_ids": inputs["source_ids"], "target_ids": target}))
     memory = model.encode(inputs["source_ids"])
     whole = model.decode(target, memory)
-    assert whole.cache is None
     assert_same(to_numpy(model.logits(whole.features)), full)
     if name != "halves":  # this variant projects its memory again at each step
         memory = model.project_memory(memory)
     cache = model.init_cache(3, T + 2)
     for i in range(T):
-        step = model.decode(target[:, i : i + 1], memory, cache, position=i)
-        cache = step.cache
+        state = DecodeState(cache, i)
+        step = model.decode(target[:, i : i + 1], memory, state)
+        cache = state.layers
         logits = to_numpy(model.logits(step.features))
         np.testing.assert_allclose(logits[:, 0], full[:, i], atol=1e-5)
 
@@ -216,9 +217,9 @@ def test_decoding_beams_of_one_cache_equals_decoding_each(grow: bool) -> None:
         seen = (
             own[:, :, : (i + 1) * beams] if grow else own & (np.arange(T * beams) < (i + 1) * beams)
         )
-        features, cache, attention = model.decode(
-            target[:, :, i], memory, cache, position=i, attention_mask=seen, grow=grow
-        )
+        state = DecodeState(cache, i, seen, grow)
+        features, attention = model.decode(target[:, :, i], memory, state)
+        cache = state.layers
         logits = to_numpy(model.logits(features))
         np.testing.assert_allclose(logits, full[:, :, i], atol=1e-5)
     assert [tuple(layer["cross"].shape) for layer in attention] == [(3, 2, beams, S)] * 2
@@ -235,7 +236,9 @@ def test_cached_decoding_runs_in_a_graph_with_a_position_that_is_a_tensor() -> N
         cache = model.init_cache(tf.shape(target)[0], T)
         result = tf.TensorArray(tf.float32, T)
         for i in tf.range(T):
-            features, cache, _ = model.decode(tf.gather(target, [i], axis=1), memory, cache, i)
+            state = DecodeState(cache, i)
+            features = model.decode(tf.gather(target, [i], axis=1), memory, state).features
+            cache = state.layers
             result = result.write(i, model.logits(features)[:, 0])
         return tf.transpose(result.stack(), [1, 0, 2])
 

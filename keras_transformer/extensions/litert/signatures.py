@@ -1,10 +1,8 @@
 """The signatures of `model.tflite`. No request fails: invalid values are clamped.
 
 `translate_ids` and `translate`, for phones, translate one sentence at a time. `translate_batch`,
-for servers, translates several. LiteRT copies the tensors that a loop changes at every step, and
-packs the keys and values of attention for its products. In `translate_batch`, steps write only to
-the last block of the caches. Between the blocks, the other positions move to a part that steps only
-read, if a hypothesis may still see them, and finished sentences leave the batch.
+for servers, translates several, with a cache in `blocks`. Between the blocks, finished sentences
+leave the batch.
 """
 
 from __future__ import annotations
@@ -15,20 +13,19 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.decoding import SearchInputs, SearchResult
+from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.export.request_params import (
     Status,
     clean_request,
     encode_status,
     has_no_translation,
 )
+from keras_transformer.extensions.litert.blocks import BlockDecoder
 from keras_transformer.extensions.litert.tokenizer import fast_detokenizer_model, fast_model
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers.masks import without_blocks
 from keras_transformer.models.encoder_decoder import Memory
 
-# Longer blocks copy more, and shorter ones change shapes more often. An int8 search takes 2 % more
-# time with 5 positions, 1 to 4 % with 8, and 10 % with 12.
-_CACHE_BLOCK = 6
 # Hypotheses in a call for which an int8 search is fastest: a multiple of the 5 rows that XNNPACK's
 # int8 products compute at once on CPUs with AVX-512. With a beam of 4, more are slower for some
 # models. Greedy search takes 14 % less time with 40 than with 10, and 64 are about as fast.
@@ -161,7 +158,7 @@ class LiteRTSignatures(tf.Module):
             source_ids,
             SearchInputs(max_lengths, alpha=request.alpha, length_limit=longest),
             memories=_encode_in_loop(translator, source_ids, max_lengths),
-            cache_block=_CACHE_BLOCK if self._for_cpu else None,
+            make_decoder=BlockDecoder if self._for_cpu else CachedDecoder,
         )
         not_translated = encode_status({Status.NOT_TRANSLATED: has_no_translation(result)})
         return result, request.status + not_translated

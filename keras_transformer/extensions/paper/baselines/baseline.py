@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
+import tensorflow as tf
 
 from keras_transformer.config import EncoderDecoderConfig, PositiveInt, Rate, require
 from keras_transformer.layers import Dropout
@@ -37,13 +38,13 @@ class Baseline(EncoderDecoder):
     """An encoder-decoder whose output projection is its target embedding.
 
     A subclass creates its layers in `__init__`, builds them in `build_layers`, and implements
-    the methods of `EncoderDecoder`. The cache of `decode` holds one state for each hypothesis.
+    the methods of `EncoderDecoder`. The layers of a `DecodeState` have one entry for each
+    hypothesis.
 
     Args:
         config: the sizes of the model, or a dict of them.
     """
 
-    needs_cache_reordering: ClassVar[bool] = True
     embedding_stddev: ClassVar[float]
     config: BaselineConfig
 
@@ -90,6 +91,9 @@ class Baseline(EncoderDecoder):
     def build_layers(self) -> None:
         """Builds the layers of the subclass."""
         raise NotImplementedError
+
+    def reorder_cache(self, cache: Any, parents: Any) -> Any:
+        return tf.nest.map_structure(lambda entry: tf.gather(entry, parents, batch_dims=1), cache)
 
     def logits(self, features: Any) -> Any:
         return self.target_embedding(features, reverse=True)

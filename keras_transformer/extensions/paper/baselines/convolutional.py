@@ -22,6 +22,7 @@ from keras_transformer.extensions.paper.baselines.baseline import (
 )
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
 
 HALF = 0.5**0.5  # keeps the variance of a sum of two
@@ -304,22 +305,18 @@ class Convolutional(Baseline):
         self,
         target_ids: Any,
         memory: Memory,
-        cache: Any = None,
-        position: Any = 0,
-        attention_mask: Any = None,
-        grow: bool = False,
+        state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Decoded:
         memory = self.project_memory(memory) if memory.cache is None else memory
-        is_cached = cache is not None
-        if is_cached:
-            positions = ops.reshape(position, (1,))
+        if state is not None:
+            positions, cache = ops.reshape(state.position, (1,)), state.layers
         else:
             positions = ops.arange(ops.shape(target_ids)[1])
             cache = self.init_cache(ops.shape(target_ids)[0], 0)
         # --> [batch, alternatives, target]: one position, or one alternative
-        axis = 2 if is_cached else 1
+        axis = 1 if state is None else 2
         target_ids = ops.expand_dims(target_ids, axis)
         embedded = self.target_embedding(target_ids) + self._positions("target", positions)
         embedded = self.target_dropout(embedded, training=training)
@@ -331,7 +328,9 @@ class Convolutional(Baseline):
             pasts.append(past)
             attention.append({"cross": ops.expand_dims(weights, 1)})
         features = self.output_dropout(self.decoder_output(x), training=training)
-        return Decoded(ops.squeeze(features, axis), pasts if is_cached else None, attention)
+        if state is not None:
+            state.layers = pasts
+        return Decoded(ops.squeeze(features, axis), attention)
 
     def _positions(self, side: str, positions: Any) -> Any:
         layer = self.source_positions if side == "source" else self.target_positions

@@ -20,6 +20,7 @@ from keras_transformer.extensions.paper.baselines.baseline import (
     BaselineConfig,
 )
 from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
 
 
@@ -183,16 +184,13 @@ class GRU(Baseline):
         return memory._replace(cache=cache)
 
     def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> Any:
-        return ops.zeros((batch_size, beams, self.config.units), self.compute_dtype)
+        return [ops.zeros((batch_size, beams, self.config.units), self.compute_dtype)]
 
     def decode(
         self,
         target_ids: Any,
         memory: Memory,
-        cache: Any = None,
-        position: Any = 0,
-        attention_mask: Any = None,
-        grow: bool = False,
+        state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Decoded:
@@ -200,13 +198,14 @@ class GRU(Baseline):
         attended = source["keys"], source["values"], memory.mask
         embedded = self.target_dropout(self.target_embedding(target_ids), training=training)
         attention = None
-        if cache is None:
+        if state is None:
             outputs = self.decoder(embedded, initial_state=[source["state"], *attended])
         else:
             first_state = ops.expand_dims(source["state"], 1)
-            state = ops.where(ops.equal(position, 0), first_state, cache)
-            cache, context, weights = self.cell.step(embedded, state, *attended)
-            outputs = ops.concatenate([cache, context], axis=-1)
+            before = ops.where(ops.equal(state.position, 0), first_state, state.layers[0])
+            after, context, weights = self.cell.step(embedded, before, *attended)
+            state.layers = [after]
+            outputs = ops.concatenate([after, context], axis=-1)
             attention = [{"cross": ops.expand_dims(weights, 1)}]
         features = self.output_map(ops.concatenate([embedded, outputs], axis=-1))
-        return Decoded(self.output_dropout(features, training=training), cache, attention)
+        return Decoded(self.output_dropout(features, training=training), attention)
