@@ -15,7 +15,7 @@ fewer bits or a shortlist, they may lose at most --max_bleu_loss BLEU. --format=
 model with int8 weights, for servers without a GPU. --shortlist=50 makes the search score only
 likely tokens, learned from the training data in --data_dir. CTranslate2 and MarianMT models must
 give the same probabilities. --languages and --license go into the model cards of SavedModels and
-MarianMT models. --push_to_hub uploads the export to the Hugging Face Hub.
+MarianMT models.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from keras_transformer import console
+from keras_transformer import console, plugins
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -39,7 +39,7 @@ def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
     config_flags.define_choice_flag(
-        "format", "saved_model", "cpu", "litert", "ctranslate2", "huggingface", "argos"
+        "format", "saved_model", *plugins.names("exporters")
     )
     flags.DEFINE_string(
         "quantization",
@@ -68,9 +68,6 @@ def define_flags() -> None:
     config_flags.define_option_flags("tokenize")
     flags.DEFINE_list(
         "languages", None, "source and target language, for the model card, as in en,de"
-    )
-    flags.DEFINE_string(
-        "push_to_hub", None, "upload the export to this model on the Hugging Face Hub: USER/NAME"
     )
     flags.DEFINE_string("license", None, "license in the model card, as in cc-by-4.0")
     config_flags.define_path_flags("data_dir", "valid_source", "valid_target")
@@ -126,7 +123,6 @@ def main() -> None:
     app.load_tensorflow()
     from keras_transformer.export import ExportOptions, export  # late, so that --help is fast
     from keras_transformer.export.shortlist import learn_shortlist
-    from keras_transformer.extensions.paper.parsing.parser import parser_signatures
 
     sentences, references = _sentences()
     shortlist = None
@@ -143,8 +139,6 @@ def main() -> None:
             max_bleu_loss=FLAGS.max_bleu_loss,
             tokenize=FLAGS.tokenize,
             card=_card(),
-            extra_signatures=parser_signatures,
-            push_to_hub=FLAGS.push_to_hub,
             text_signature=FLAGS.text_signature,
             shortlist=shortlist,
         ),

@@ -23,7 +23,7 @@ from typing import Any
 import sentencepiece
 
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.export import ExportOptions, ExportResult
+from keras_transformer.export import Exporter, ExportOptions, ExportResult
 from keras_transformer.export.comparison import check_tokens, ids_by_pieces, plain_texts
 from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.export.model_card import FormatCard, model_card
@@ -190,3 +190,13 @@ def _compare_tokens(translator: TranslationModule, folder: Path, sentences: Sequ
         max_tokens=translator.max_source_tokens,
     )
     check_tokens(translator, texts, found)
+
+
+class ArgosExporter(Exporter):
+    """The format `argos`."""
+
+    options = frozenset({"quantization", "card"})
+    export = staticmethod(export)
+
+
+EXPORTER = ArgosExporter()

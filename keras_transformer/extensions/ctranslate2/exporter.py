@@ -37,7 +37,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.export import ExportOptions, ExportResult
+from keras_transformer.export import Exporter, ExportOptions, ExportResult
 from keras_transformer.export.comparison import check_tokens, text_name
 from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.export.probes import probe_texts
@@ -422,3 +422,13 @@ def _differences(
             if source or _has_source_end(translator):
                 log_probs[index] = float(np.sum(found.log_probs)), float(own)
     return log_probs
+
+
+class CTranslate2Exporter(Exporter):
+    """The format `ctranslate2`."""
+
+    options = frozenset({"quantization", "shortlist"})
+    export = staticmethod(export)
+
+
+EXPORTER = CTranslate2Exporter()

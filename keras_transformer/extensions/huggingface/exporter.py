@@ -30,7 +30,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.export import ExportOptions, ExportResult
+from keras_transformer.export import Exporter, ExportOptions, ExportResult
 from keras_transformer.export.comparison import (
     check_references,
     check_tokens,
@@ -294,3 +294,13 @@ def _with_transformers(
             )
         results = json.loads(files[1].read_bytes())
     return results["tokenized"], results["log_probs"]
+
+
+class MarianMTExporter(Exporter):
+    """The format `huggingface`."""
+
+    options = frozenset({"card"})
+    export = staticmethod(export)
+
+
+EXPORTER = MarianMTExporter()

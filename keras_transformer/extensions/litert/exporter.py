@@ -24,7 +24,7 @@ from keras_transformer.console import progress_bar
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.export import ExportOptions, ExportResult
+from keras_transformer.export import Exporter, ExportOptions, ExportResult
 from keras_transformer.export.comparison import (
     MAX_SHORTLIST_LOSS,
     Comparison,
@@ -451,3 +451,21 @@ def load_text_signature(file: Path) -> Callable[[bytes], tuple[list[str], np.nda
         return texts, outputs["scores"][0]
 
     return translate
+
+
+class LiteRTExporter(Exporter):
+    """The formats `litert` and `cpu`.
+
+    Args:
+        for_cpu: whether the version is for servers on CPUs.
+    """
+
+    def __init__(self, for_cpu: bool):
+        self.options = frozenset({"quantization", "max_bleu_loss", "shortlist"})
+        if not for_cpu:
+            self.options |= {"text_signature"}
+        self.export = export_for_cpu if for_cpu else export
+
+
+EXPORTER = LiteRTExporter(for_cpu=False)
+CPU_EXPORTER = LiteRTExporter(for_cpu=True)
