@@ -142,7 +142,7 @@ class RandomModels:
             path = self.folder / f"{self.size}_{variant.precision}_{for_cpu}.tflite"
             write_litert(path, self.config(), str(self.folder), variant.precision, for_cpu)
             # Late, because TensorFlow takes seconds.
-            from keras_transformer.extensions.litert.batch_signature import best_batch_size
+            from keras_transformer.extensions.litert.signatures import best_batch_size
 
             own = {"path": str(path), "compiled": "compiled" in variant.options}
             own["sentences_at_once"] = best_batch_size(self.beam_size)
@@ -173,14 +173,8 @@ def write_litert(
     """
     import keras  # late: TensorFlow takes seconds
 
-    from keras_transformer.extensions.litert import (
-        exporter as export,
-    )
-    from keras_transformer.extensions.litert import (
-        fast_tokenizer,
-        flatbuffer,
-    )
-    from keras_transformer.extensions.litert.archive import append_archive
+    from keras_transformer.extensions.litert.exporter import write_file
+    from keras_transformer.extensions.litert.tokenizer import text_problem
     from keras_transformer.inference.translation_module import TranslationModule
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.text.tokenizer import Tokenizer
@@ -189,12 +183,6 @@ def write_litert(
     transformer = Transformer(config.model, dtype="float32")
     transformer.build()
     translator = TranslationModule(transformer, Tokenizer.load(vocabulary_dir), config.decoding)
-    problem = fast_tokenizer.text_problem(translator.tokenizer.vocabulary, [])
+    with_text = not for_cpu and text_problem(translator.tokenizer.vocabulary, []) is None
     quantization = "none" if precision == "float32" else precision
-    model = export.convert(
-        translator, quantization, with_text=problem is None and not for_cpu, for_cpu=for_cpu
-    )
-    path.write_bytes(flatbuffer.write(model))
-    append_archive(
-        path, export.make_metadata(translator, model, None), translator.tokenizer.vocabulary
-    )
+    write_file(path, translator, quantization, with_text=with_text, for_cpu=for_cpu)

@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).parents[1] / "keras_transformer"
 # What a user calls: `kt.*`, and the modules of the API reference.
 # An example that needs a download.
 NEEDS = [PACKAGE / "evaluation" / "test_sets.py"]
-SCRIPT = PACKAGE / "export" / "litert" / "example.py"  # it is copied next to a model
+SCRIPT = PACKAGE / "extensions" / "litert" / "example.py"  # it is copied next to a model
 API_MODULES = sorted(
     name
     for page in (PACKAGE.parent / "docs" / "api").glob("*.md")
@@ -39,9 +39,7 @@ def module_name(path: Path) -> str:
 WITH_EXAMPLES = sorted(path for path in PACKAGE.rglob("*.py") if ">>> " in path.read_text("utf-8"))
 # Modules with slow examples.
 LONG = (
-    "extensions/litert/exporter.py",
     "export/saved_model/export.py",
-    "extensions/ctranslate2/exporter.py",
     "training/training_run.py",
     "extensions/pages/gallery.py",
 )

@@ -65,11 +65,9 @@ def _load_interpreter(path: str, threads: int) -> tuple[Run, int | None]:
     [name] = {"translate_ids", "translate_batch"} & set(interpreter.get_signature_list())
     run = interpreter.get_signature_runner(name)
     if name == "translate_batch":  # as in `LiteRTModel`
-        from keras_transformer.extensions.litert.engine import (
-            keep_freed_memory,
-        )  # late: only for these
+        from keras_transformer.extensions.litert.engine import LiteRTModel  # late: only for these
 
-        keep_freed_memory()
+        LiteRTModel.keep_freed_memory()
     width = None if name == "translate_batch" else run.get_input_details()["ids"]["shape"][1]
     return lambda inputs: run(**inputs)["lengths"][:, 0].tolist(), width
 

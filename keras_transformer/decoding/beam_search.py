@@ -25,17 +25,6 @@ def length_penalty(
     """Returns the divisor of log-probabilities, float32, in the broadcast shape of both arguments.
 
     It is at least 1 for outputs of one or more tokens, and grows with the length.
-
-    Args:
-        length: number of tokens, including the end token.
-        alpha: exponent, at least 0; 0 turns the penalty off.
-        formula: "gnmt" for ((5 + length) / 6)^alpha, or "power" for length^alpha.
-
-    Example:
-        >>> length_penalty(tf.constant([1, 7]), 1.0, "gnmt").numpy().tolist()
-        [1.0, 2.0]
-        >>> length_penalty(tf.constant([1, 7]), 1.0, "power").numpy().tolist()
-        [1.0, 7.0]
     """
     length = tf.cast(length, tf.float32)
     # The empty output of a sentence that takes no step has the length 0 and the score 0.
@@ -46,18 +35,8 @@ def length_penalty(
 def coverage_penalty(coverage: tf.Tensor, source_mask: tf.Tensor, beta: float) -> tf.Tensor:
     """Returns `beta` times the sum over source tokens of log(min(coverage, 1)): at most 0.
 
-    Args:
-        coverage: float32 `[batch, beam, source]`, the attention that each source token received,
-            summed over the target tokens.
-        source_mask: bool `[batch, source]`, True for real tokens.
-        beta: weight.
-
     Returns:
         float32 `[batch, beam]`.
-
-    Example:
-        >>> coverage_penalty(tf.constant([[[1.0, 0.5, 0.1]]]), [[True, True, False]], 1.0).numpy()
-        array([[-0.6931472]], dtype=float32)
     """
     covered = tf.math.log(tf.clip_by_value(coverage, 1e-9, 1.0))  # finite for unseen tokens
     # --> [batch, 1, source]
@@ -111,18 +90,6 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
     and marked as unfinished. A sentence ends as soon as no open hypothesis can enter its
     `n_best` results, or with `early_stopping` as soon as it has K complete hypotheses. After that,
     its results no longer change, so they do not depend on the rest of the batch.
-
-    Example:
-    >>> from keras_transformer.config import DecodingConfig
-    >>> from keras_transformer.decoding import SearchConfig, SpecialIds, StepDecoder, search
-    >>> config = SearchConfig(DecodingConfig(beam_size=4))
-    >>> decoder = StepDecoder(
-    ...     lambda ids, position, cache: (tf.zeros([len(ids), 9]), cache, None),
-    ...     cache=(), vocab_size=9, rows_per_sentence=config.rows_per_sentence,
-    ... )
-    >>> inputs = SearchInputs(max_lengths=tf.constant([2]))
-    >>> search(decoder, inputs, config, SpecialIds(start=2, end=3, pad=0)).scores.shape
-    TensorShape([1, 1])
     """
 
     def search(self, inputs: SearchInputs) -> SearchResult:
@@ -258,13 +225,7 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
     def _extend(
         self, state: _BeamState, new: _Candidates, attention: tf.Tensor | None
     ) -> tuple[Histories, tf.Tensor | None]:
-        """Returns the histories and the coverage of the candidates.
-
-        Args:
-            state: the hypotheses that are continued.
-            new: the candidates.
-            attention: float32 `[batch, beam, source]`, or None if nothing needs it.
-        """
+        """Returns the histories and the coverage of the candidates."""
         values, coverage = Histories(new.tokens, new.model_log_probs), None
         if attention is not None:
             # --> [batch, C, source]
@@ -286,11 +247,6 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         penalty of the longest output, bounds the scores of all its extensions. The results of a
         sentence are final if this bound does not exceed the score of the last one. With early
         stopping, they are also final when all K places have a complete hypothesis.
-
-        Args:
-            log_probs: float32 `[batch, beam]`, of the open hypotheses.
-            scores: float32 `[batch, beam]`, of the complete ones, best first.
-            longest_penalty: float32 `[batch]`, the length penalty of the longest output.
 
         Returns:
             `log_probs`, with `NEG_INF` for closed hypotheses.

@@ -38,16 +38,6 @@ class CachedDecoder:
         block: number of positions that `extend_cache` adds. It excludes a `length`.
         candidates: the tokens that are scored; None for all.
         int8_rows: see `Shortlist`.
-
-    Example:
-    >>> from keras_transformer.models import Transformer
-    >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
-    >>> model = Transformer({**sizes, "source_vocab_size": 20, "target_vocab_size": 20})
-    >>> memory = model.project_memory(model.encode(tf.constant([[5, 6, 3]])))
-    >>> decoder = CachedDecoder([model], [memory], beam=2)
-    >>> scores, _, attention = decoder.step(tf.constant([2, 2]), 0, decoder.init_cache())
-    >>> scores.shape, attention.shape
-    (TensorShape([2, 20]), TensorShape([2, 3]))
     """
 
     def __init__(

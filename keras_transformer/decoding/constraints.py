@@ -15,12 +15,7 @@ from keras_transformer.decoding.interface import NEG_INF, SearchConfig
 
 
 class PartialOutputs(NamedTuple):
-    """The open hypotheses, one per row, R rows.
-
-    Example:
-    >>> PartialOutputs(ids=tf.constant([[7, 8, 0]]), length=tf.constant(2)).forced is None
-    True
-    """
+    """The open hypotheses, one per row, R rows."""
 
     ids: tf.Tensor  # int32 [R, longest]: ignore the values from `length` on
     length: tf.Tensor  # int32 []: number of tokens of each hypothesis
@@ -31,19 +26,7 @@ class PartialOutputs(NamedTuple):
 
 
 class Constraints:
-    """The constraints of a search on the next token.
-
-    Args:
-        config: options, banned phrases and the `TokenConstraint`.
-        vocab_size: number of tokens. Banned phrases with other ids are ignored.
-
-    Example:
-        >>> from keras_transformer.config import DecodingConfig
-        >>> config = SearchConfig(DecodingConfig(), banned=[[2], [0, 1]])
-        >>> outputs = PartialOutputs(ids=tf.constant([[0]]), length=tf.constant(1))
-        >>> Constraints(config, vocab_size=4).apply(tf.zeros([1, 4]), outputs).numpy() == NEG_INF
-        array([[False,  True,  True, False]])
-    """
+    """The constraints of a search on the next token."""
 
     def __init__(self, config: SearchConfig, vocab_size: int):
         self._repetition_penalty = config.decoding.repetition_penalty
@@ -72,13 +55,7 @@ class Constraints:
         outputs: PartialOutputs,
         scored_tokens: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Returns the log-probabilities of the next token, `NEG_INF` for forbidden tokens.
-
-        Args:
-            log_probs: float32 `[R, C]`.
-            outputs: the hypotheses so far.
-            scored_tokens: int32 `[C]`, the tokens of `log_probs`; None for the whole vocabulary.
-        """
+        """Returns the log-probabilities of the next token, `NEG_INF` for forbidden tokens."""
 
         def scored(mask: tf.Tensor) -> tf.Tensor:
             # [rows, vocab] --> [rows, C]

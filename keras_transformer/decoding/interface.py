@@ -24,12 +24,7 @@ StepFn = Callable[[tf.Tensor, tf.Tensor, Any], tuple[tf.Tensor, Any, tf.Tensor |
 
 
 def is_valid(log_probs: tf.Tensor) -> tf.Tensor:
-    """Returns True for real log-probabilities, and False for empty places and for NaN.
-
-    Example:
-    >>> is_valid(tf.constant([-12.5, NEG_INF, float("nan")])).numpy().tolist()
-    [True, False, False]
-    """
+    """Returns True for real log-probabilities, and False for empty places and for NaN."""
     return log_probs > NEG_INF / 2
 
 

@@ -62,15 +62,6 @@ class NextTokenScores(NamedTuple):
         model_log_probs: float32 `[R, C]`, before constraints are applied.
         tokens: int32 `[C]`, the token of each column; None if the columns are all tokens, V.
         unconstrained: what `top` needs, if it need not read all `log_probs`.
-
-    Example:
-    >>> outputs = PartialOutputs(ids=tf.zeros([1, 1], tf.int32), length=tf.constant(0))
-    >>> scores = NextTokenScores.from_model(
-    ...     tf.zeros([1, 4]), outputs, SpecialIds(start=2, end=3, pad=0)
-    ... )
-    >>> tf.exp(scores.log_probs).numpy(), tf.exp(scores.model_log_probs).numpy()
-    (array([[0.  , 0.25, 0.  , 0.25]], dtype=float32),
-     array([[0.25, 0.25, 0.25, 0.25]], dtype=float32))
     """
 
     log_probs: tf.Tensor
@@ -89,17 +80,7 @@ class NextTokenScores(NamedTuple):
         are_log_probs: bool = False,
         scored_tokens: tf.Tensor | None = None,
     ) -> NextTokenScores:
-        """Applies all constraints to the scores of the model.
-
-        Args:
-            scores: any float type `[R, C]`, logits or log-probabilities.
-            outputs: the hypotheses so far. A forced token overrides all other rules.
-            ids: the start, pad and unknown ids are never generated.
-            constraints: rules for the next token.
-            min_length: minimum number of tokens of an output, including the end token.
-            are_log_probs: True if the scores are log-probabilities.
-            scored_tokens: int32 `[C]`, the tokens of the scores; None for all, V.
-        """
+        """Applies all constraints to the scores of the model."""
         scores = tf.cast(scores, tf.float32)
         groups = _Groups.of(scores)
         normalizer = tf.zeros([1, 1]) if are_log_probs else _log_normalizer(scores, groups)
@@ -160,12 +141,7 @@ def _penalties(tokens: tf.Tensor | np.ndarray, ids: SpecialIds) -> tf.Tensor | n
 
 
 def log_softmax(logits: tf.Tensor) -> tf.Tensor:
-    """Returns log-probabilities `[rows, V]` of logits `[rows, V]`, both float32.
-
-    Example:
-    >>> log_softmax(tf.zeros([1, 4])).numpy().round(3)
-    array([[-1.386, -1.386, -1.386, -1.386]], dtype=float32)
-    """
+    """Returns log-probabilities `[rows, V]` of logits `[rows, V]`, both float32."""
     return logits - _log_normalizer(logits, None)
 
 
@@ -192,21 +168,9 @@ def top_k(
     with the largest maxima, so only one pass reads all values. A penalty can make one more group
     necessary.
 
-    Args:
-        values: float32 `[rows, size]`.
-        count: number of values; larger ones are lowered to `size`.
-        groups: the groups of the values, if they exist already.
-        penalties: float32 `[size]`, 0 or less, added to each row.
-        most_penalties: number of penalties that are not 0, or more.
-
     Returns:
         The best values of each row, best first, and their indices, int32. Equal values are in
         the order of their indices.
-
-    Example:
-        >>> values, indices = top_k(tf.constant([[1.0, 5.0, 3.0]]), 2)
-        >>> values.numpy().tolist(), indices.numpy().tolist()
-        ([[5.0, 3.0]], [[1, 2]])
     """
     groups = groups or _Groups.of(values)
     num_read = count + most_penalties  # groups

@@ -38,18 +38,6 @@ class Sampling(SearchLoop[_SampleState, _Outputs]):
 
     The random numbers of a sentence are a function of the seed, the position, the number of the
     sample and the sentence's `sample_offsets`. A sentence gets the same outputs in any batch.
-
-    Example:
-    >>> from keras_transformer.config import DecodingConfig
-    >>> from keras_transformer.decoding import SearchConfig, SpecialIds, StepDecoder, search
-    >>> config = SearchConfig(DecodingConfig(sample=True, n_best=3, top_p=0.9))
-    >>> decoder = StepDecoder(
-    ...     lambda ids, position, cache: (tf.zeros([len(ids), 9]), cache, None),
-    ...     cache=(), vocab_size=9, rows_per_sentence=config.rows_per_sentence,
-    ... )
-    >>> inputs = SearchInputs(max_lengths=tf.constant([2]))
-    >>> search(decoder, inputs, config, SpecialIds(start=2, end=3, pad=0)).scores.shape
-    TensorShape([1, 3])
     """
 
     def search(self, inputs: SearchInputs) -> SearchResult:

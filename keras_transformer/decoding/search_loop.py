@@ -27,12 +27,7 @@ Hypotheses = TypeVar("Hypotheses", bound=Any)  # nested tensors [batch, ...]
 
 
 class Histories(NamedTuple):
-    """The values that each decode step adds to K hypotheses of each sentence.
-
-    Example:
-    >>> Histories(ids=tf.zeros([1, 4, 20], tf.int32)).needs_attention()
-    False
-    """
+    """The values that each decode step adds to K hypotheses of each sentence."""
 
     ids: tf.Tensor  # int32 [batch, K, length]
     token_log_probs: tf.Tensor | None = None  # float32 [batch, K, length]
@@ -45,20 +40,7 @@ class Histories(NamedTuple):
 
 
 class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
-    """Decodes until no sentence is open.
-
-    Args:
-        decoder: the model.
-        config: how to search.
-        ids: the special ids.
-        outputs: optional fields of the result.
-
-    Example:
-    >>> from keras_transformer.decoding.beam_search import BeamSearch
-    >>> from keras_transformer.decoding.sampling import Sampling
-    >>> [algorithm.__name__ for algorithm in SearchLoop.__subclasses__()]
-    ['BeamSearch', 'Sampling']
-    """
+    """Decodes until no sentence is open."""
 
     def __init__(
         self,
@@ -77,11 +59,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
 
     @abc.abstractmethod
     def search(self, inputs: SearchInputs) -> SearchResult:
-        """Returns the `n_best` best outputs of each sentence.
-
-        Args:
-            inputs: all defaults are filled in.
-        """
+        """Returns the `n_best` best outputs of each sentence."""
 
     @abc.abstractmethod
     def _first_state(self, inputs: SearchInputs) -> State:
@@ -234,20 +212,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
 def write(
     histories: Histories, values: Histories, position: tf.Tensor, rows: tf.Tensor | None = None
 ) -> Histories:
-    """Returns histories with new values at `position`.
-
-    Args:
-        histories: each `[batch, K, length, ...]`, or None.
-        values: each `[batch, K, ...]`.
-        position: int32 scalar.
-        rows: bool `[batch, K]`, False for hypotheses that do not change; by default all change.
-
-    Example:
-    >>> histories = Histories(ids=tf.zeros([1, 2, 3], tf.int32))
-    >>> write(histories, Histories(ids=tf.constant([[7, 8]])), position=tf.constant(1)).ids.numpy()
-    array([[[0, 7, 0],
-            [0, 8, 0]]], dtype=int32)
-    """
+    """Returns histories with new values at `position`."""
     is_here = tf.range(tf.shape(histories.ids)[2]) == position
     if rows is None:
         is_here = is_here[None, None]
@@ -263,17 +228,7 @@ def write(
 
 
 def map_tensors(function: Callable[..., tf.Tensor], first: Any, *others: Any) -> Any:
-    """Calls `tf.nest.map_structure`, and keeps each None of the first structure.
-
-    Args:
-        function: takes one tensor of each structure.
-        first: nested tensors and None.
-        *others: structures of the same form.
-
-    Example:
-    >>> int(map_tensors(lambda each: each * 2, {"a": tf.constant(3), "b": None})["a"])
-    6
-    """
+    """Calls `tf.nest.map_structure`, and keeps each None of the first structure."""
     return tf.nest.map_structure(
         lambda each, *rest: None if each is None else function(each, *rest), first, *others
     )

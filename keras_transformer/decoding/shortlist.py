@@ -24,10 +24,6 @@ class Candidates(NamedTuple):
     Attributes:
         ids: int32 `[C]`, ascending: the union over the sentences.
         mask: bool `[batch, C]`, True for the candidates of each sentence.
-
-    Example:
-    >>> Candidates(tf.constant([1, 3, 7]), tf.constant([[True, True, False]])).ids.shape
-    TensorShape([3])
     """
 
     ids: tf.Tensor
@@ -43,11 +39,6 @@ class Shortlist(tf.Module):
         translations: int `[source vocabulary, N]`, target tokens for each source token. Rows with
             fewer translations, and the row of the pad token, are filled with a frequent token.
         int8_rows: round the rows of the output matrix to int8. LiteRT multiplies them in int8.
-
-    Example:
-    >>> shortlist = Shortlist([1, 3], [[3, 3], [3, 3], [3, 3], [3, 3], [7, 3], [5, 6]])
-    >>> shortlist.candidates(tf.constant([[4, 3], [5, 3]]), vocab_size=8).ids.numpy()
-    array([1, 3, 5, 6, 7], dtype=int32)
     """
 
     def __init__(
@@ -112,12 +103,6 @@ class CandidateOutputs:
         bias: `[C]`, or None.
         candidates: the candidates.
         int8_rows: see `Shortlist`.
-
-    Example:
-    >>> candidates = Candidates(tf.constant([1, 3]), tf.constant([[True, False]]))
-    >>> outputs = CandidateOutputs(tf.eye(2), None, candidates, int8_rows=False)
-    >>> outputs.logits(tf.constant([[[0.5, 2.0]]]), outputs.bias).numpy().tolist()
-    [[[0.5, -1000000000.0]]]
     """
 
     def __init__(self, rows: Any, bias: Any, candidates: Candidates, int8_rows: bool):

@@ -2,8 +2,10 @@
 
 from keras_transformer.layers.attention import (
     CrossAttention,
+    SelfAttention,
     scaled_dot_product_attention,
 )
+from keras_transformer.layers.block import Block
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.dropout import Dropout, dropout_seed
 from keras_transformer.layers.embedding import TokenEmbedding
@@ -12,9 +14,9 @@ from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
 from keras_transformer.layers.masks import PaddingMask, padding_mask, position_mask
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
-from keras_transformer.layers.self_attention import SelfAttention
 
 __all__ = [
+    "Block",
     "CrossAttention",
     "Decoder",
     "DecoderLayer",

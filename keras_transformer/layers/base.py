@@ -1,8 +1,9 @@
-"""Methods that Keras requires of every layer."""
+"""Methods that Keras requires of every layer, and the replicas of a `tf.distribute` strategy."""
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,18 +18,26 @@ _ELEMENTWISE = frozenset(
     "Selu Sigmoid Silu Softplus Sqrt Square Subtract Tanh TrueDivide".split()
 )
 
+_NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+
+
+def shows_arguments(base: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Shows the arguments of `base` in the signature of a constructor, instead of its `*args`."""
+
+    def decorate(init: Any) -> Any:
+        own = inspect.signature(init).parameters.values()
+        inherited = inspect.signature(base).parameters.values()
+        first = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
+        last = [each for each in own if each.kind in (each.KEYWORD_ONLY, each.VAR_KEYWORD)]
+        shown = [each for each in inherited if each.name != "self" and each.kind in _NAMED]
+        init.__signature__ = inspect.Signature([*first, *shown, *last])
+        return init
+
+    return decorate
+
 
 class BaseLayer(keras.layers.Layer):
-    """A layer whose constructor arguments are attributes with the same names.
-
-    Example:
-    >>> class Scale(BaseLayer):
-    ...     def __init__(self, factor: float = 1.0, **kwargs):
-    ...         super().__init__(**kwargs)
-    ...         self.factor = factor
-    >>> Scale(2.0).get_config()["factor"]
-    2.0
-    """
+    """A layer whose constructor arguments are attributes with the same names."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         check_padded(*args, *kwargs.values())
@@ -43,29 +52,22 @@ class BaseLayer(keras.layers.Layer):
         return self.call(*args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        _, *parameters = inspect.signature(type(self).__init__).parameters.values()
-        names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
         config = super().get_config()
-        for name in names:
-            value = getattr(self, name)
+        for name, value in self._arguments().items():
             if isinstance(value, (keras.Initializer, keras.Regularizer)):
                 value = keras.saving.serialize_keras_object(value)
             config[name] = value
         config["dtype"] = keras.dtype_policies.serialize(saved_policy(self))
         return config
 
+    def _arguments(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor, except Keras's."""
+        _, *parameters = inspect.signature(type(self).__init__).parameters.values()
+        named = [parameter for parameter in parameters if parameter.kind in _NAMED]
+        return {parameter.name: getattr(self, parameter.name) for parameter in named}
+
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
-        """Quantizes all projections inside to int8. Embeddings count as projections.
-
-        Args:
-            mode: "int8".
-            type_check: not used; Keras passes it.
-            config: a `keras.quantizers.Int8QuantizationConfig`. Its quantizer of weights is used;
-                activations are not quantized.
-
-        Raises:
-            NotImplementedError: for another mode.
-        """
+        """Quantizes all projections inside to int8. Embeddings count as projections."""
         if mode != "int8":
             raise NotImplementedError(f"{self.name} can be quantized to int8, not to {mode}.")
         self._quantize_matrices(config)
@@ -81,13 +83,6 @@ class BaseLayer(keras.layers.Layer):
         A fused kernel has one adapter. Embeddings have none. Saving adds the adapters to the
         matrices, so that a saved layer has none. Loading weights into a layer with adapters resets
         the adapters.
-
-        Args:
-            rank: columns of A and rows of B.
-            lora_alpha: adapters are multiplied by `lora_alpha / rank`; `rank` by default.
-
-        Raises:
-            ValueError: for a rank below 1, a layer that has adapters, or one that is not built.
         """
         if rank < 1:
             raise ValueError(f"rank is {rank}, but it must be at least 1.")
@@ -106,14 +101,6 @@ class BaseLayer(keras.layers.Layer):
 
         An export calls it for products in other number formats. Afterwards the layer has no
         matrices, so it can neither be trained nor saved. Tables of embeddings become int8.
-
-        Args:
-            make_product: called once with each matrix, a float32 array `[d_in, d_out]`, to which
-                the adapter of `enable_lora` was added. Returns a function from rows `[R, d_in]` to
-                `[R, d_out]`.
-
-        Raises:
-            ValueError: if a product was replaced already.
         """
         for layer in self._sublayers():
             layer.replace_products(make_product)
@@ -128,29 +115,12 @@ class BaseLayer(keras.layers.Layer):
 
 
 def padded(ids: Any, pad_id: int) -> Any:
-    """Returns ids `[B, T]`: a `tf.RaggedTensor` is padded, and other tensors stay.
-
-    Args:
-        ids: ids, any integer dtype.
-        pad_id: id of padding.
-
-    Example:
-    >>> import tensorflow as tf
-    >>> padded(tf.ragged.constant([[5, 3], [7]]), pad_id=0).numpy().tolist()
-    [[5, 3], [7, 0]]
-    """
+    """Returns ids `[B, T]`: a `tf.RaggedTensor` is padded, and other tensors stay."""
     return ids.to_tensor(pad_id) if hasattr(ids, "row_splits") else ids
 
 
 def check_padded(*tensors: Any) -> None:
-    """Checks that no tensor is ragged, because `keras.ops` treats some ragged tensors as dense.
-
-    Raises:
-        ValueError: for a `tf.RaggedTensor`, or a `keras.Input` with `ragged=True`.
-
-    Example:
-    >>> check_padded(keras.ops.ones((2, 3)))
-    """
+    """Checks that no tensor is ragged, because `keras.ops` treats some ragged tensors as dense."""
     for tensor in tensors:
         if hasattr(tensor, "row_splits") or getattr(tensor, "ragged", False) is True:
             raise ValueError(
@@ -164,16 +134,6 @@ def integer_ids(ids: Any) -> Any:
 
     Small integers cannot hold every vocabulary size, and TensorFlow does not index with all of
     them. A `keras.Input` without a dtype is float32.
-
-    Args:
-        ids: any integer dtype, integers in a float dtype, or nested lists.
-
-    Raises:
-        ValueError: for ragged ids.
-
-    Example:
-    >>> integer_ids(keras.ops.array([5, 3], "uint8")).dtype
-    tf.int32
     """
     check_padded(ids)
     if not hasattr(ids, "dtype"):
@@ -183,15 +143,7 @@ def integer_ids(ids: Any) -> Any:
 
 
 def saved_policy(layer: keras.layers.Layer) -> Any:
-    """Returns the dtype policy for the config of a layer, which names quantized sublayers.
-
-    Args:
-        layer: a layer or a model.
-
-    Example:
-    >>> saved_policy(keras.layers.Dense(1)).name
-    'float32'
-    """
+    """Returns the dtype policy for the config of a layer, which names quantized sublayers."""
     policy = layer.dtype_policy
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
         return policy
@@ -205,13 +157,6 @@ def new_initializer(initializer: Any) -> keras.Initializer:
 
     A random initializer without a seed returns the same values whenever it is called, so each
     weight needs its own.
-
-    Args:
-        initializer: a name, a config, or an initializer, which is cloned.
-
-    Example:
-    >>> new_initializer("zeros")((2,)).numpy()
-    array([0., 0.], dtype=float32)
     """
     if isinstance(initializer, keras.Initializer):
         return initializer.clone()
@@ -225,14 +170,6 @@ class MaskedLayer(BaseLayer):
     masks that Keras has attached to the inputs are used. Keras loses them in operators of
     functional models, as in `x + positions(x)`, and in the layers behind them. There they are taken
     from the inputs of the operators. The mask is attached to the output, too.
-
-    Example:
-    >>> class Count(MaskedLayer):
-    ...     def call(self, inputs, *, mask=None):
-    ...         return keras.ops.sum(keras.ops.cast(mask, "int32"), axis=1)
-    >>> masked = keras.layers.Masking()(keras.ops.array([[[1.0], [2.0], [0.0]]]))
-    >>> int(Count()(masked)[0])
-    2
     """
 
     def __init__(self, **kwargs: Any):
@@ -269,3 +206,31 @@ def _implicit_mask(tensor: Any) -> Any:
     # Not of an input that the operator broadcasts over the positions.
     masks = (_implicit_mask(each) for each in inputs if each.shape[:2] == tensor.shape[:2])
     return next((mask for mask in masks if mask is not None), None)
+
+
+def _replica_context() -> Any:
+    """Returns the context of this replica, or None if there is only one replica."""
+    if keras.backend.backend() != "tensorflow":
+        return None
+    distribute = sys.modules["tensorflow"].distribute  # Keras has imported it
+    if distribute.get_strategy().num_replicas_in_sync == 1:
+        return None
+    return distribute.get_replica_context()
+
+
+def sum_over_replicas(value: Any) -> Any:
+    """Returns the sum of a tensor over all replicas; `value` itself if there is only one."""
+    context = _replica_context()
+    return value if context is None else context.all_reduce("SUM", value)
+
+
+def replica_id() -> Any:
+    """Returns the number of this replica, an int scalar; 0 if there is only one."""
+    context = _replica_context()
+    return 0 if context is None else context.replica_id_in_sync_group
+
+
+def num_replicas() -> int:
+    """Returns the number of replicas that share a batch."""
+    context = _replica_context()
+    return 1 if context is None else int(context.num_replicas_in_sync)

@@ -8,39 +8,21 @@ import keras
 
 from keras_transformer.layers.attention import (
     BlockCache,
-    CrossAttention,
     KeyValue,
     LayerOutput,
     combine_masks,
 )
-from keras_transformer.layers.residual import ResidualLayer, ResidualStack
+from keras_transformer.layers.block import BlockLayer, Stack
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class DecoderLayer(ResidualLayer):
+class DecoderLayer(BlockLayer):
     """Causal self-attention, attention to the memory, then a feed-forward network.
 
     Each of the three has Add & Norm.
 
     Args:
-        num_heads: number of attention heads, h.
-        d_ff: width of the feed-forward network's inner layer.
-        key_dim: size of a head's queries and keys, d_k; `d_model / num_heads` by default.
-        value_dim: size of a head's values, d_v; `key_dim` by default.
-        dropout: default of the three separate rates below.
-        norm_position: "post" for LayerNorm(x + Dropout(Sublayer(x))), as in the paper, or "pre"
-            for x + Dropout(Sublayer(LayerNorm(x))).
-        layer_norm_epsilon: ε of the layer norms.
-        activation: activation of the feed-forward network.
-        attention_bias: add biases to the attention projections.
-        attention_window: r of restricted self-attention (section 4), None for no limit.
-        attention_dropout: dropout of the attention weights.
-        activation_dropout: dropout of the inner layer of the feed-forward network.
-        residual_dropout: dropout of the output of each sublayer (section 5.4).
-        kernel_initializer: initializer of all kernels.
-        bias_initializer: initializer of all biases.
-        kernel_regularizer: a loss that depends on the kernels.
-        bias_regularizer: a loss that depends on the biases.
+        num_heads, d_ff and others: see `Block`.
 
     Call arguments:
         inputs: `[B, T, d_model]`.
@@ -56,39 +38,30 @@ class DecoderLayer(ResidualLayer):
         `[B, T, d_model]`; with `return_attention_scores` a tuple of it and a dict of the weights
         `self` `[B, H, T, T]` and `cross` `[B, H, T, S]`.
 
-    Raises:
-        ValueError: for another `norm_position`, or a size below 1.
-
     Example:
     >>> layer = DecoderLayer(num_heads=2, d_ff=16)
     >>> tuple(layer(keras.ops.ones((1, 3, 8)), keras.ops.ones((1, 5, 8))).shape)
     (1, 3, 8)
     """
 
-    def _add_sublayers(self) -> None:
-        self._add_self_attention(causal=True)
-        self._add_cross_attention()
-        self._add_feed_forward()
-
-    def _add_cross_attention(self) -> None:
-        self._add_sublayer(
-            CrossAttention(
-                self.num_heads,
-                self.key_dim,
-                self.value_dim,
-                dropout=self.attention_dropout,
-                use_bias=self.attention_bias,
-                name="cross_attention",
-                **self._projection_arguments(),
-            )
-        )
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.self_attention = self._new_self_attention(causal=True)
+        self.self_attention_dropout = self._new_dropout("self_attention_dropout")
+        self.self_attention_norm = self._new_norm("self_attention_norm")
+        self.cross_attention = self._new_cross_attention()
+        self.cross_attention_dropout = self._new_dropout("cross_attention_dropout")
+        self.cross_attention_norm = self._new_norm("cross_attention_norm")
+        self.feed_forward = self._new_feed_forward()
+        self.feed_forward_dropout = self._new_dropout("feed_forward_dropout")
+        self.feed_forward_norm = self._new_norm("feed_forward_norm")
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
         if memory_shape is None:
-            self._sublayer_names = ("self_attention", "feed_forward")
             # Keras does not see layers that are never built, which it refuses to quantize.
-            for suffix in ("", "_dropout", "_norm"):
-                self._tracker.untrack(getattr(self, f"cross_attention{suffix}"))
+            unused = self.cross_attention, self.cross_attention_dropout, self.cross_attention_norm
+            for layer in unused:
+                self._tracker.untrack(layer)
         else:  # first, so that a seed gives the same initial weights as in earlier versions
             self.cross_attention.build(inputs_shape, memory_shape)
         self._build_sublayers(inputs_shape)
@@ -132,26 +105,26 @@ class DecoderLayer(ResidualLayer):
             The output, the extended cache (None without one), and a dict of the weights `self`
             `[B, H, T, T or L]` (None if self-attention ran in blocks) and `cross` `[B, H, T, S]`.
         """
+        normed = self._pre_norm(self.self_attention_norm, inputs, training)
         attended = self.self_attention.attend(
-            self._pre_norm("self_attention", inputs, training),
-            attention_mask,
-            cache,
-            position,
-            return_attention_scores,
-            training,
+            normed, attention_mask, cache, position, return_attention_scores, training
         )
-        x = self._add_and_norm("self_attention", inputs, attended.output, training)
+        x = inputs + self.self_attention_dropout(attended.output, training=training)
+        x = self._post_norm(self.self_attention_norm, x, training)
         weights = {"self": attended.weights}
+
         if memory is not None:
-            crossed = self.cross_attention.attend(
-                self._pre_norm("cross_attention", x, training),
-                memory,
-                combine_masks(None, memory_mask),
-                training,
-            )
-            x = self._add_and_norm("cross_attention", x, crossed.output, training)
+            normed = self._pre_norm(self.cross_attention_norm, x, training)
+            mask = combine_masks(None, memory_mask)
+            crossed = self.cross_attention.attend(normed, memory, mask, training)
+            x = x + self.cross_attention_dropout(crossed.output, training=training)
+            x = self._post_norm(self.cross_attention_norm, x, training)
             weights["cross"] = crossed.weights
-        x = self._feed_forward(x, training)
+
+        normed = self._pre_norm(self.feed_forward_norm, x, training)
+        output = self.feed_forward(normed, training=training)
+        x = x + self.feed_forward_dropout(output, training=training)
+        x = self._post_norm(self.feed_forward_norm, x, training)
         return LayerOutput(x, attended.cache, weights)
 
     def call(
@@ -179,29 +152,13 @@ class DecoderLayer(ResidualLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Decoder(ResidualStack):
-    """A stack of `DecoderLayer`s, perhaps with a final layer norm.
+class Decoder(Stack):
+    """A stack of `DecoderLayer`s, with an optional layer norm at the end.
 
     Args:
         num_layers: number of layers, N.
-        num_heads: number of attention heads, h.
-        d_ff: width of the inner layers of the feed-forward networks.
-        key_dim: size of a head's queries and keys, d_k; `d_model / num_heads` by default.
-        value_dim: size of a head's values, d_v; `key_dim` by default.
-        dropout: default of the three separate rates below.
-        norm_position: "post" or "pre", the position of the layer norms.
+        num_heads, d_ff and others: see `Block`.
         final_norm: normalize the output of the last layer; by default only if pre-norm.
-        layer_norm_epsilon: ε of the layer norms.
-        activation: activation of the feed-forward networks.
-        attention_bias: add biases to the attention projections.
-        attention_window: r of restricted self-attention (section 4), None for no limit.
-        attention_dropout: dropout of the attention weights.
-        activation_dropout: dropout of the inner layers of the feed-forward networks.
-        residual_dropout: dropout of the output of each sublayer (section 5.4).
-        kernel_initializer: initializer of all kernels.
-        bias_initializer: initializer of all biases.
-        kernel_regularizer: a loss that depends on the kernels.
-        bias_regularizer: a loss that depends on the biases.
 
     Call arguments:
         inputs: `[B, T, d_model]`, embedded tokens.

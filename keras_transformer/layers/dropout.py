@@ -12,8 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import BaseLayer
-from keras_transformer.layers.replicas import num_replicas, replica_id
+from keras_transformer.layers.base import BaseLayer, num_replicas, replica_id
 
 _scope = threading.local()  # a MirroredStrategy traces each replica in a separate thread
 

@@ -7,32 +7,15 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.attention import combine_masks
-from keras_transformer.layers.residual import ResidualLayer, ResidualStack
+from keras_transformer.layers.block import BlockLayer, Stack
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class EncoderLayer(ResidualLayer):
+class EncoderLayer(BlockLayer):
     """Self-attention, then a feed-forward network, each with Add & Norm.
 
     Args:
-        num_heads: number of attention heads, h.
-        d_ff: width of the feed-forward network's inner layer.
-        key_dim: size of a head's queries and keys, d_k; `d_model / num_heads` by default.
-        value_dim: size of a head's values, d_v; `key_dim` by default.
-        dropout: default of the three separate rates below.
-        norm_position: "post" for LayerNorm(x + Dropout(Sublayer(x))), as in the paper, or "pre"
-            for x + Dropout(Sublayer(LayerNorm(x))).
-        layer_norm_epsilon: ε of the layer norms.
-        activation: activation of the feed-forward network.
-        attention_bias: add biases to the attention projections.
-        attention_window: r of restricted self-attention (section 4), None for no limit.
-        attention_dropout: dropout of the attention weights.
-        activation_dropout: dropout of the inner layer of the feed-forward network.
-        residual_dropout: dropout of the output of each sublayer (section 5.4).
-        kernel_initializer: initializer of all kernels.
-        bias_initializer: initializer of all biases.
-        kernel_regularizer: a loss that depends on the kernels.
-        bias_regularizer: a loss that depends on the biases.
+        num_heads, d_ff and others: see `Block`.
 
     Call arguments:
         inputs: `[B, S, d_model]`.
@@ -44,18 +27,20 @@ class EncoderLayer(ResidualLayer):
         `[B, S, d_model]`; with `return_attention_scores` a tuple of it and the weights
         `[B, H, S, S]`.
 
-    Raises:
-        ValueError: for another `norm_position`, or a size below 1.
-
     Example:
     >>> layer = EncoderLayer(num_heads=2, d_ff=16)
     >>> tuple(layer(keras.ops.ones((1, 3, 8))).shape)
     (1, 3, 8)
     """
 
-    def _add_sublayers(self) -> None:
-        self._add_self_attention(causal=False)
-        self._add_feed_forward()
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.self_attention = self._new_self_attention(causal=False)
+        self.self_attention_dropout = self._new_dropout("self_attention_dropout")
+        self.self_attention_norm = self._new_norm("self_attention_norm")
+        self.feed_forward = self._new_feed_forward()
+        self.feed_forward_dropout = self._new_dropout("feed_forward_dropout")
+        self.feed_forward_norm = self._new_norm("feed_forward_norm")
 
     def build(self, inputs_shape: Any) -> None:
         self._build_sublayers(inputs_shape)
@@ -68,14 +53,20 @@ class EncoderLayer(ResidualLayer):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
+        normed = self._pre_norm(self.self_attention_norm, inputs, training)
         attended = self.self_attention.attend(
-            self._pre_norm("self_attention", inputs, training),
+            normed,
             combine_masks(None, mask),
             return_attention_scores=return_attention_scores,
             training=training,
         )
-        x = self._add_and_norm("self_attention", inputs, attended.output, training)
-        x = self._feed_forward(x, training)
+        x = inputs + self.self_attention_dropout(attended.output, training=training)
+        x = self._post_norm(self.self_attention_norm, x, training)
+
+        normed = self._pre_norm(self.feed_forward_norm, x, training)
+        output = self.feed_forward(normed, training=training)
+        x = x + self.feed_forward_dropout(output, training=training)
+        x = self._post_norm(self.feed_forward_norm, x, training)
         return (x, attended.weights) if return_attention_scores else x
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
@@ -83,29 +74,13 @@ class EncoderLayer(ResidualLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Encoder(ResidualStack):
-    """A stack of `EncoderLayer`s, perhaps with a final layer norm.
+class Encoder(Stack):
+    """A stack of `EncoderLayer`s, with an optional layer norm at the end.
 
     Args:
         num_layers: number of layers, N.
-        num_heads: number of attention heads, h.
-        d_ff: width of the inner layers of the feed-forward networks.
-        key_dim: size of a head's queries and keys, d_k; `d_model / num_heads` by default.
-        value_dim: size of a head's values, d_v; `key_dim` by default.
-        dropout: default of the three separate rates below.
-        norm_position: "post" or "pre", the position of the layer norms.
+        num_heads, d_ff and others: see `Block`.
         final_norm: normalize the output of the last layer; by default only if pre-norm.
-        layer_norm_epsilon: ε of the layer norms.
-        activation: activation of the feed-forward networks.
-        attention_bias: add biases to the attention projections.
-        attention_window: r of restricted self-attention (section 4), None for no limit.
-        attention_dropout: dropout of the attention weights.
-        activation_dropout: dropout of the inner layers of the feed-forward networks.
-        residual_dropout: dropout of the output of each sublayer (section 5.4).
-        kernel_initializer: initializer of all kernels.
-        bias_initializer: initializer of all biases.
-        kernel_regularizer: a loss that depends on the kernels.
-        bias_regularizer: a loss that depends on the biases.
 
     Call arguments:
         inputs: `[B, S, d_model]`, embedded tokens.
@@ -116,6 +91,9 @@ class Encoder(ResidualStack):
     Returns:
         The memory `[B, S, d_model]`; with `return_attention_scores` a tuple of it and a list of
         the weights of each layer, `[B, H, S, S]`.
+
+    Raises:
+        ValueError: for a number of layers below 1.
 
     Example:
     >>> encoder = Encoder(num_layers=2, num_heads=2, d_ff=16)

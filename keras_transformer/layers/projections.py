@@ -21,23 +21,6 @@ class ProjectingLayer(BaseLayer):
     An int8 matrix has a float32 scale for each output, `[d_out]`, under its name plus `_scale`.
     Only weights are int8: on a CPU with TensorFlow, Keras's product of two int8 matrices is slower
     than one in float32, and its error is larger.
-
-    Attributes:
-        lora_rank: rank of the adapters, or None without adapters.
-
-    Example:
-    >>> class Linear(ProjectingLayer):
-    ...     def build(self, input_shape):
-    ...         self._add_matrix("kernel", (input_shape[-1], 16), "glorot_uniform")
-    ...
-    ...     def call(self, inputs):
-    ...         return self._multiply(inputs, "kernel")
-    >>> layer = Linear()
-    >>> tuple(layer(keras.ops.ones((2, 8))).shape)
-    (2, 16)
-    >>> layer.quantize("int8")
-    >>> [(weight.name, weight.dtype) for weight in layer.weights]
-    [('kernel', 'int8'), ('kernel_scale', 'float32')]
     """
 
     # The axis that a scale is shared along: the inputs of a kernel `[d_in, d_out]`.

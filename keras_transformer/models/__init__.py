@@ -1,6 +1,19 @@
 """The Transformer, and the protocol that other encoder-decoder models follow."""
 
-from keras_transformer.models.encoder_decoder import EncoderDecoder, get_architecture
+from keras_transformer.models.encoder_decoder import (
+    Decoded,
+    EncoderDecoder,
+    Memory,
+    get_architecture,
+    register_architecture,
+)
 from keras_transformer.models.transformer import Transformer
 
-__all__ = ["EncoderDecoder", "Transformer", "get_architecture"]
+__all__ = [
+    "Decoded",
+    "EncoderDecoder",
+    "Memory",
+    "Transformer",
+    "get_architecture",
+    "register_architecture",
+]

@@ -26,10 +26,6 @@ class Memory(NamedTuple):
         mask: bool `[B, S]`, True for real tokens.
         cache: result of `project_memory`, such as the keys and values of each decoder layer, or
             None.
-
-    Example:
-    >>> Memory(keras.ops.ones((1, 3, 8)), keras.ops.ones((1, 3), "bool")).cache is None
-    True
     """
 
     states: Any
@@ -46,10 +42,6 @@ class Decoded(NamedTuple):
         attention: a dict of weights for each layer: `cross` `[B, H, T, S]`, and for a Transformer
             `self` `[B, H, T, T or L]`, which is None if it was not computed. The list is None
             for a model that does not return its attention.
-
-    Example:
-    >>> Decoded(keras.ops.ones((1, 3, 8))).attention is None
-    True
     """
 
     features: Any
@@ -197,11 +189,7 @@ class EncoderDecoder(keras.Model):
         return self.logits(self.features(inputs, training=training))
 
     def features(self, inputs: Any, training: bool | None = None) -> Any:
-        """Returns the decoder's output `[B, T, d_model]`, from which `logits` computes logits.
-
-        Raises:
-            InputError: if `inputs` is not a dict with `source_ids` and `target_ids`.
-        """
+        """Returns the decoder's output `[B, T, d_model]`, from which `logits` computes logits."""
         is_dict = isinstance(inputs, Mapping)
         if not is_dict or not {"source_ids", "target_ids"} <= inputs.keys():
             keys = f"the keys {', '.join(inputs)}" if is_dict else "no keys"
@@ -270,11 +258,7 @@ class EncoderDecoder(keras.Model):
         return {each.path[prefix:]: each for each in self.weights}
 
     def assign_weights(self, arrays: Mapping[str, Any]) -> None:
-        """Sets all weights from arrays with the keys of `weights_by_path`.
-
-        Raises:
-            InputError: for a missing weight, an unknown one, or one with another shape.
-        """
+        """Sets all weights from arrays with the keys of `weights_by_path`."""
         variables = self.weights_by_path()
         for path in sorted(variables.keys() ^ arrays.keys()):
             only = "the model has" if path in variables else "the weights have"
@@ -301,27 +285,13 @@ _ARCHITECTURES: dict[str, type[EncoderDecoder]] = {}
 
 
 def register_architecture(model_class: _Model) -> _Model:
-    """Registers a model class under the architecture name of its `run_config`, as a decorator.
-
-    Example:
-    >>> register_architecture(get_architecture("transformer")).run_config.architecture
-    'transformer'
-    """
+    """Registers a model class under the architecture name of its `run_config`, as a decorator."""
     _ARCHITECTURES[model_class.run_config.architecture] = model_class
     return model_class
 
 
 def get_architecture(name: str) -> type[EncoderDecoder]:
-    """Returns the model class that is registered under a name.
-
-    Raises:
-        InputError: for a name that is not registered.
-
-    Example:
-    >>> from keras_transformer.models import Transformer
-    >>> get_architecture("transformer") is Transformer
-    True
-    """
+    """Returns the model class that is registered under a name."""
     if name not in _ARCHITECTURES:
         raise InputError(
             f"The architecture {name!r} is not registered, only {', '.join(_ARCHITECTURES)}. "

@@ -10,9 +10,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import integer_ids, padded
+from keras_transformer.layers.base import integer_ids, padded, sum_over_replicas
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.layers.replicas import sum_over_replicas
 from keras_transformer.models.transformer import is_excluded
 
 __all__ = ["LabelSmoothedCrossEntropy"]

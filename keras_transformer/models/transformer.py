@@ -39,38 +39,13 @@ EXCLUDED_TOKEN_BIAS = -1e4
 
 
 def is_excluded(scores: Any) -> Any:
-    """Returns which tokens are never predicted, by their output biases or their logits.
-
-    Args:
-        scores: floats of any shape, an array or a tensor.
-
-    Example:
-    >>> is_excluded(EXCLUDED_TOKEN_BIAS), is_excluded(-30.0)
-    (True, False)
-    """
+    """Returns which tokens are never predicted, by their output biases or their logits."""
     return scores < EXCLUDED_TOKEN_BIAS / 2
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class OutputProjection(ProjectingLayer):
-    """The pre-softmax linear transformation if embeddings are untied, or its bias if tied.
-
-    Args:
-        vocab_size: number of tokens, V.
-        use_kernel: add a kernel `[d_model, V]`.
-        use_bias: add a bias `[V]`.
-
-    Call arguments:
-        inputs: `[..., d_model]` with a kernel, otherwise logits `[..., V]`.
-
-    Returns:
-        Logits `[..., V]`.
-
-    Example:
-    >>> layer = OutputProjection(vocab_size=20, use_kernel=True, use_bias=False)
-    >>> tuple(layer(keras.ops.ones((1, 3, 8))).shape)
-    (1, 3, 20)
-    """
+    """The pre-softmax linear transformation if embeddings are untied, or its bias if tied."""
 
     def __init__(self, vocab_size: int, use_kernel: bool, use_bias: bool, **kwargs: Any):
         super().__init__(**kwargs)
@@ -301,18 +276,7 @@ class Transformer(EncoderDecoder):
             layer.enable_lora(rank, lora_alpha)
 
     def replace_products(self, make_product: Callable[[Any], Product]) -> None:
-        """Replaces the products with all matrices, for exports. See `BaseLayer.replace_products`.
-
-        Args:
-            make_product: called once with each matrix, a float32 array `[d_in, d_out]`. Returns a
-                function from rows `[R, d_in]` to `[R, d_out]`.
-
-        Example:
-        >>> model = Transformer.from_preset("tiny", vocab_size=50)
-        >>> model.replace_products(lambda matrix: lambda rows: keras.ops.matmul(rows, matrix))
-        >>> sorted({w.name for w in model.weights if len(w.shape) == 2})
-        ['embeddings']
-        """
+        """Replaces the products with all matrices, for exports, as in `BaseLayer`."""
         for layer in self.layers:
             layer.replace_products(make_product)
 

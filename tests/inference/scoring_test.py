@@ -63,7 +63,7 @@ def test_every_pair_has_the_score_of_its_own_forward_pass(scorer: Scorer) -> Non
 
 
 def test_a_window_is_scored_without_attention_weights(tmp_path: Path) -> None:
-    # Requesting all weights would turn the window into a mask (layers/self_attention.py).
+    # Requesting all weights would turn the window into a mask (layers/attention.py).
     asked = {}
     for window in (None, 8):
         run = make_run(tmp_path / str(window), model__attention_window=window)

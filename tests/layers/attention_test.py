@@ -11,9 +11,9 @@ import pytest
 from keras_transformer.config import ModelConfig
 from keras_transformer.layers.attention import (
     CrossAttention,
+    SelfAttention,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.self_attention import SelfAttention
 from tests import reference
 from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
 from tests.messages import mentions

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from keras_transformer.config import ModelConfig
-from keras_transformer.layers import blocks
-from keras_transformer.layers.blocks import Blocks
+from keras_transformer.layers import masks
+from keras_transformer.layers.attention import SelfAttention
 from keras_transformer.layers.decoder import DecoderLayer
 from keras_transformer.layers.encoder import EncoderLayer
-from keras_transformer.layers.self_attention import SelfAttention
+from keras_transformer.layers.masks import Blocks
 from tests import reference
 from tests.layers.layer_check import assert_same, copy_weights, randomize, to_numpy
 
@@ -29,7 +29,7 @@ ON_TORCH = keras.backend.backend() == "torch"
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes blocks as small as a window, so that short sequences have many."""
-    monkeypatch.setattr(blocks, "_MIN_BLOCK_SIZE", 1)
+    monkeypatch.setattr(masks, "_MIN_BLOCK_SIZE", 1)
 
 
 def make_layer(window: int, causal: bool, **arguments: Any) -> tuple[SelfAttention, dict[str, Any]]:
@@ -115,7 +115,7 @@ def test_every_place_of_a_window_is_seen_once(
     length: int, window: int, causal: bool, least: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "_MIN_BLOCK_SIZE", least)
+        patch.setattr(masks, "_MIN_BLOCK_SIZE", least)
         cut = Blocks.of_window(length, window, causal)
     reach = window // 2
     assert 0 <= cut.count * cut.size - length < max(cut.count, 1)

@@ -203,8 +203,9 @@ def test_widths_that_heads_do_not_divide_are_refused() -> None:
 
 def test_one_dropout_is_the_default_of_all() -> None:
     layer = EncoderLayer(2, 9, dropout=0.1, residual_dropout=0.3)
-    rates = layer.attention_dropout, layer.activation_dropout, layer.residual_dropout
-    assert rates == (0.1, 0.1, 0.3) == (*rates[:2], layer.feed_forward_dropout.rate)
+    dropouts = layer.self_attention.weights_dropout, layer.feed_forward.inner_dropout
+    assert [each.rate for each in dropouts] == [0.1, 0.1]
+    assert layer.self_attention_dropout.rate == layer.feed_forward_dropout.rate == 0.3
 
 
 def test_initializers_and_regularizers_reach_every_kernel() -> None:

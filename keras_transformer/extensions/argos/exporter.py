@@ -57,24 +57,6 @@ def export(
 
     The version gets its number only after the package was unpacked and compared with the run, like
     an export for CTranslate2. Its SentencePiece model must give the ids of the run.
-
-    Args:
-        run: a run, or any other value that `load_translator` accepts.
-        output_dir: directory of the versions.
-        sentences: source sentences for the comparison of the export with the run.
-        settings: must be empty, because Argos Translate has its own options of the search.
-        options: further options. The languages of the card are required.
-
-    Raises:
-        InputError: if there are no languages, if CTranslate2 cannot express the model, if there are
-            settings, or if the export disagrees with the run.
-
-    Example:
-    >>> from keras_transformer.export.model_card import ModelCardData
-    >>> options = ExportOptions(card=ModelCardData(languages=("en", "de")))
-    >>> exported = export("build/run", Path("build/argos"), ["a dog"], None, options)
-    >>> sorted(path.name for path in exported.path.iterdir())
-    ['manifest.json', 'translate-en_de.argosmodel']
     """
     card = options.card
     if card is None or card.languages is None:

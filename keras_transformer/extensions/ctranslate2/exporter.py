@@ -83,22 +83,6 @@ def export(
     translations of `sentences` and of a few generated texts the same log-probabilities as the run.
     All generated texts must have the run's tokens. With quantization they may
     differ; the result reports by how much.
-
-    Args:
-        run: a run, or any other value that `load_translator` accepts.
-        output_dir: directory of the versions.
-        sentences: source sentences for the comparison of the export with the run.
-        settings: must be empty, because a CTranslate2 model does not store search options.
-        options: further options.
-
-    Raises:
-        InputError: if CTranslate2 cannot express the model, if there are settings, if the
-            quantization is unknown, or if the export disagrees with the run.
-
-    Example:
-    >>> exported = export("build/run", Path("build/ct2"), ["a dog"], None, ExportOptions())
-    >>> exported.path
-    PosixPath('build/ct2/1')
     """
     quantization = options.quantization or "none"
     translator = load_supported(run, settings, quantization)
@@ -120,32 +104,14 @@ def export(
 
 
 def precision_name(quantization: str) -> str:
-    """Returns the type of the weights for the manifest.
-
-    Example:
-    >>> precision_name("none"), precision_name("int8")
-    ('float32', 'int8')
-    """
+    """Returns the type of the weights for the manifest."""
     return "float32" if quantization == "none" else quantization
 
 
 def load_supported(
     run: str | Path | RunDirectory, settings: Mapping[str, Any] | None, quantization: str
 ) -> TranslationModule:
-    """Loads a run whose model CTranslate2 can express.
-
-    Args:
-        run: a run, or any other value that `load_translator` accepts.
-        settings: must be empty.
-        quantization: one of `QUANTIZATIONS`.
-
-    Raises:
-        InputError: for another quantization, settings, or a model that CTranslate2 cannot express.
-
-    Example:
-    >>> load_supported("build/run", None, "int8").config.beam_size
-    4
-    """
+    """Loads a run whose model CTranslate2 can express."""
     if quantization not in QUANTIZATIONS:
         raise InputError(
             f"quantization is {quantization!r}, but must be one of {', '.join(QUANTIZATIONS)}."
@@ -179,26 +145,7 @@ def load_supported(
 def compare(
     translator: TranslationModule, quantization: str, path: Path, sentences: Sequence[str]
 ) -> float:
-    """Compares the log-probabilities of translations in an export with those in the run.
-
-    Args:
-        translator: the translator of the run.
-        quantization: type of the stored weights. All types except none may change the values.
-        path: directory of the CTranslate2 model.
-        sentences: source sentences. A few generated texts are also compared.
-
-    Returns:
-        The largest difference on the sentences.
-
-    Raises:
-        InputError: if they differ by more than rounding.
-
-    Example:
-    >>> exported = export("build/run", Path("build/new"), ["a dog"], None, ExportOptions())
-    >>> translator = load_supported("build/run", None, "none")
-    >>> compare(translator, "none", exported.path, ["a dog"]) < 1e-3
-    True
-    """
+    """Compares the log-probabilities of translations in an export with those in the run."""
     vocabulary = translator.tokenizer.vocabulary
     # Types that every machine supports. Others would be converted with a warning.
     compute_type = "int8_float32" if quantization.startswith("int8") else "float32"
@@ -218,19 +165,7 @@ def compare(
 
 
 def save_model(translator: TranslationModule, quantization: str, path: Path) -> None:
-    """Writes the files of a CTranslate2 model, without SentencePiece models.
-
-    Args:
-        translator: a translator of `load_supported`.
-        quantization: type of the stored weights, one of `QUANTIZATIONS`.
-        path: an existing directory.
-
-    Example:
-    >>> Path("ct2").mkdir()
-    >>> save_model(load_supported("build/run", None, "int8"), "int8", Path("ct2"))
-    >>> Path("ct2/model.bin").is_file()
-    True
-    """
+    """Writes the files of a CTranslate2 model, without SentencePiece models."""
     decoding, vocabulary = translator.config, translator.tokenizer.vocabulary
     longest = decoding.max_source_tokens + max(decoding.max_extra_tokens, decoding.min_length)
     # CTranslate2 needs PyTorch to convert to bfloat16.
@@ -253,21 +188,6 @@ def save_shortlist(shortlist: Shortlist, vocabulary: Vocabulary, path: Path) -> 
     r"""Writes `vmap.txt`: a line for each source token, and one for all sentences.
 
     A line has the token, a tab, and the candidates with spaces between them.
-
-    Args:
-        shortlist: the shortlist.
-        vocabulary: the vocabulary of the model.
-        path: directory of the CTranslate2 model.
-
-    Raises:
-        InputError: if a piece has a space or a tab, which the format cannot express.
-
-    Example:
-    >>> vocabulary = Vocabulary.load("build/run/tokenizer")
-    >>> rows = np.full([vocabulary.source_vocab_size, 1], vocabulary.end_id)
-    >>> save_shortlist(Shortlist([vocabulary.end_id], rows), vocabulary, Path("."))
-    >>> Path("vmap.txt").read_text()
-    '\t</s>\n'
     """
     source, target = vocabulary.pieces()
     for piece in {*source, *target}:
@@ -286,13 +206,7 @@ def save_shortlist(shortlist: Shortlist, vocabulary: Vocabulary, path: Path) -> 
 
 
 def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
-    """Returns the model as a `ctranslate2.specs.TransformerSpec` without vocabularies.
-
-    Args:
-        transformer: a built model.
-        num_positions: length of the position tables.
-        dtype: dtype of the arrays.
-    """
+    """Returns the model as a `ctranslate2.specs.TransformerSpec` without vocabularies."""
     config = transformer.config
     weights = {
         path: np.array(variable.numpy(), dtype)  # a copy, because quantization changes it
@@ -320,12 +234,12 @@ def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
     (source_embedding,) = encoder.embeddings
     source_embedding.weight = weights[f"{transformer.source_embedding.name}/embeddings"]
     decoder.embeddings.weight = weights[f"{transformer.target_embedding.name}/embeddings"]
-    places = keras.ops.arange(num_positions)
+    indices = keras.ops.arange(num_positions)
     for stack, side, positions in (
         (encoder, "source", transformer.source_positions),
         (decoder, "target", transformer.target_positions),
     ):
-        table = keras.ops.convert_to_numpy(positions(places))
+        table = keras.ops.convert_to_numpy(positions(indices))
         stack.position_encodings.encodings = table.astype(dtype)
         stack.scale_embeddings = config.scale_embeddings
         stack.pre_norm = config.norm_position == "pre"
@@ -344,32 +258,31 @@ def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
 
 def _fill_stack(spec: Any, weights: Arrays, path: str) -> None:
     for index, layer in enumerate(spec.layer):
-        place = f"{path}/layer_{index}"
+        prefix = f"{path}/layer_{index}"
         own, ffn = layer.self_attention, layer.ffn
-        _fill_sublayer(own, own.linear, weights, f"{place}/self_attention", "qkv output")
+        _fill_sublayer(own, own.linear, weights, f"{prefix}/self_attention", "qkv output")
         if path == "decoder":
             cross = layer.attention
             names = "query key_value output"
-            _fill_sublayer(cross, cross.linear, weights, f"{place}/cross_attention", names)
+            _fill_sublayer(cross, cross.linear, weights, f"{prefix}/cross_attention", names)
         linear = (ffn.linear_0, ffn.linear_1)
-        _fill_sublayer(ffn, linear, weights, f"{place}/feed_forward", "inner outer")
+        _fill_sublayer(ffn, linear, weights, f"{prefix}/feed_forward", "inner outer")
     if f"{path}/norm/gamma" in weights:
         _fill_norm(spec.layer_norm, weights, f"{path}/norm")
 
 
 def _fill_sublayer(
-    spec: Any, linear: Sequence[Any], weights: Arrays, place: str, names: str
+    spec: Any, linear: Sequence[Any], weights: Arrays, path: str, names: str
 ) -> None:
-    _fill_norm(spec.layer_norm, weights, f"{place}_norm")
-    for each, name in zip(linear, names.split(), strict=True):
-        # --> [outputs, inputs]
-        each.weight = weights[f"{place}/{name}_kernel"].T
-        if f"{place}/{name}_bias" in weights:
-            each.bias = weights[f"{place}/{name}_bias"]
+    _fill_norm(spec.layer_norm, weights, f"{path}_norm")
+    for projection, name in zip(linear, names.split(), strict=True):
+        projection.weight = weights[f"{path}/{name}_kernel"].T  # --> [outputs, inputs]
+        if f"{path}/{name}_bias" in weights:
+            projection.bias = weights[f"{path}/{name}_bias"]
 
 
-def _fill_norm(spec: Any, weights: Arrays, place: str) -> None:
-    spec.gamma, spec.beta = weights[f"{place}/gamma"], weights[f"{place}/beta"]
+def _fill_norm(spec: Any, weights: Arrays, path: str) -> None:
+    spec.gamma, spec.beta = weights[f"{path}/gamma"], weights[f"{path}/beta"]
 
 
 def _compare_tokens(translator: TranslationModule, path: Path, texts: Sequence[str]) -> None:

@@ -51,17 +51,7 @@ print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)
 
 
 def check_search(decoding: DecodingConfig) -> None:
-    """Raises an error if `generate` cannot search like this package.
-
-    Args:
-        decoding: options of the search.
-
-    Raises:
-        InputError: for an option that `generate` does not have.
-
-    Example:
-    >>> check_search(DecodingConfig(beam_size=8))
-    """
+    """Raises an error if `generate` cannot search like this package."""
     for name, neutral in _UNSUPPORTED_SEARCH.items():
         value = getattr(decoding, name)
         if value != neutral:
@@ -76,14 +66,6 @@ def hf_length_penalty(decoding: DecodingConfig, mean_length: float) -> float:
 
     For GNMT's formula, ((5 + length) / 6)^α, it is the exponent that favors longer translations
     as much at the mean length.
-
-    Args:
-        decoding: options of the search.
-        mean_length: mean number of tokens of a translation.
-
-    Example:
-    >>> hf_length_penalty(DecodingConfig(length_penalty=0.6), mean_length=25)
-    0.5
     """
     if decoding.length_penalty_formula == "power":
         return decoding.length_penalty
@@ -98,25 +80,7 @@ def write_directory(
     languages: tuple[str, str] | None,
     length_penalty: float,
 ) -> None:
-    """Writes everything that `transformers` reads.
-
-    Args:
-        path: a new directory.
-        translator: its tokenizer and its options of the search are written.
-        transformer: a model with the configuration and the weights of `to_marian`.
-        languages: codes of the source and the target language, if known.
-        length_penalty: the exponent of `generate`.
-
-    Raises:
-        InputError: if two tokens of the vocabulary have the same piece.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> translator = load_translator("build/run")
-    >>> write_directory(Path("hf"), translator, translator.transformer, ("en", "de"), 1.0)
-    >>> json.loads(Path("hf/tokenizer_config.json").read_text())["source_lang"]
-    'en'
-    """
+    """Writes everything that `transformers` reads."""
     path.mkdir()
     vocabulary = translator.tokenizer.vocabulary
     _write_vocabulary(path, vocabulary)

@@ -103,22 +103,6 @@ def export(
     run's translations of `sentences` and of a few generated texts the same log-probabilities as the
     run, and if its tokenizer gives the ids of the run. If `transformers` is installed, it loads the
     version, and its log-probabilities and ids are compared, too.
-
-    Args:
-        run: a run, or any other value that `load_translator` accepts.
-        output_dir: directory of the versions.
-        sentences: source sentences for the comparison of the export with the run.
-        settings: changes of the run's `decoding.` configuration.
-        options: further options.
-
-    Raises:
-        InputError: if MarianMT cannot express the model or the search, or if the export disagrees
-            with the run.
-
-    Example:
-    >>> exported = export("build/run", Path("build/hf"), ["a dog"], None, ExportOptions())
-    >>> exported.path
-    PosixPath('build/hf/1')
     """
     check_references(sentences, options.references, None, options.tokenize)
     translator = load_translator(run, settings)

@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub: `hf://USER/NAME`, perhaps with `@REVISION`.
+"""Models on the Hugging Face Hub: `hf://USER/NAME`, optionally with `@REVISION`.
 
 Downloads are in the cache of `huggingface_hub` (`HF_HOME`), which other programs share. A file
 appears there when it is complete, and an incomplete model is never used. Without a connection, a
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from keras_transformer.errors import InputError, needs_extra
 
@@ -21,28 +20,13 @@ _NOT_LOADED = ("*.bin", "*.h5", "*.msgpack", "*.onnx", "*.ot", "tensorboard/*", 
 _PYTORCH_FORMATS = ("fsmt",)  # models of these formats have their weights only in .bin files
 
 
-def resolve(place: str, source_format: str | None = None) -> str:
-    """Replaces addresses on the Hub by directories of this machine, after downloading them.
-
-    Args:
-        place: a path or an address of a model, or several separated by commas.
-        source_format: one of `converters.FORMATS` for a model that will be converted.
-
-    Returns:
-        The paths. A place without an address is returned unchanged.
-
-    Raises:
-        InputError: for an invalid address, or if a model cannot be downloaded.
-
-    Example:
-    >>> resolve("build/run,build/run@best")
-    'build/run,build/run@best'
-    """
-    if _PREFIX not in place:
-        return place
-    parts = place.split(",")
+def resolve(models: str, source_format: str | None = None) -> str:
+    """Downloads the models with addresses, and returns the paths, separated by commas again."""
+    if _PREFIX not in models:
+        return models
     return ",".join(
-        str(download(part, source_format)) if part.startswith(_PREFIX) else part for part in parts
+        str(download(model, source_format)) if model.startswith(_PREFIX) else model
+        for model in models.split(",")
     )
 
 
@@ -50,18 +34,6 @@ def download(address: str, source_format: str | None = None) -> Path:
     """Downloads a model and returns its directory.
 
     Only files that are not in the cache are downloaded, and no weights for other libraries.
-
-    Args:
-        address: `hf://USER/NAME`, or `hf://USER/NAME@REVISION` for a branch, tag or commit.
-        source_format: see `resolve`.
-
-    Raises:
-        InputError: for an invalid address, or if the model cannot be downloaded completely.
-
-    Example:
-    >>> download("hf://en-de")
-    Traceback (most recent call last):
-    keras_transformer.errors.InputError: hf://en-de is not an address on the Hub. It must be ...
     """
     parts = _ADDRESS.fullmatch(address)
     if parts is None:
@@ -71,17 +43,13 @@ def download(address: str, source_format: str | None = None) -> Path:
         )
     with needs_extra("huggingface", "the Hugging Face Hub"):
         import huggingface_hub
-    not_loaded = [
-        pattern
-        for pattern in _NOT_LOADED
-        if pattern != "*.bin" or source_format not in _PYTORCH_FORMATS
-    ]
+    not_loaded = set(_NOT_LOADED) - ({"*.bin"} if source_format in _PYTORCH_FORMATS else set())
     try:
         return Path(
             huggingface_hub.snapshot_download(
                 parts["name"],
                 revision=parts["revision"],
-                ignore_patterns=not_loaded,
+                ignore_patterns=sorted(not_loaded),
                 endpoint=_endpoint(),
                 library_name="keras_transformer",
             )
@@ -91,17 +59,7 @@ def download(address: str, source_format: str | None = None) -> Path:
 
 
 def check_name(name: str) -> None:
-    """Checks the name of a model on the Hub.
-
-    Args:
-        name: the name, as in "user/en-de".
-
-    Raises:
-        InputError: if it is not of this form.
-
-    Example:
-    >>> check_name("user/en-de")
-    """
+    """Checks the name of a model on the Hub."""
     if not _ADDRESS.fullmatch(f"{_PREFIX}{name}") or "@" in name:
         raise InputError(f"{name!r} is not the name of a model on the Hub. It must be USER/NAME.")
     with needs_extra("huggingface", "the Hugging Face Hub"):
@@ -113,18 +71,6 @@ def upload(path: Path, name: str) -> str:
 
     A model that does not exist is created, and is public. Files of the model that are not in the
     directory stay.
-
-    Args:
-        path: the directory.
-        name: name of the model, as in "user/en-de".
-
-    Raises:
-        InputError: if the files cannot be uploaded.
-
-    Example:
-    >>> upload(Path("build/export/1"), "en-de")
-    Traceback (most recent call last):
-    keras_transformer.errors.InputError: 'en-de' is not the name of a model on the Hub. It must ...
     """
     check_name(name)
     import huggingface_hub
@@ -148,21 +94,11 @@ def _endpoint() -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the reason of a failure, in a few words."""
     from huggingface_hub import errors
 
-    cause: Any = error
-    while isinstance(cause, errors.LocalEntryNotFoundError) and cause.__cause__ is not None:
-        cause = cause.__cause__
-    if isinstance(cause, errors.GatedRepoError):
-        return "its owner has to grant you access"
-    if isinstance(cause, errors.RevisionNotFoundError):
-        return "it has no such revision"
-    status = getattr(getattr(cause, "response", None), "status_code", None)
-    if isinstance(cause, errors.RepositoryNotFoundError) or status in (401, 403):
+    if isinstance(error, errors.LocalEntryNotFoundError):  # neither on the Hub nor in the cache
+        error = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
         return "it does not exist, or you have no access. Check the name, or run: hf auth login"
-    if status is not None:
-        return f"the server answers with the status {status}"
-    if isinstance(cause, errors.OfflineModeIsEnabled):
-        return "HF_HUB_OFFLINE is set, and the cache does not contain all of it"
-    return " ".join(str(cause).split())[:200].rstrip(".") or type(cause).__name__
+    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

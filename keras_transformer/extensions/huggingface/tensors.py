@@ -65,17 +65,7 @@ _MODEL_AXES = {
 
 
 def check_expressible(config: ModelConfig) -> None:
-    """Raises an error if MarianMT cannot express a model.
-
-    Args:
-        config: configuration of the model.
-
-    Raises:
-        InputError: if a field has a value that MarianMT does not support.
-
-    Example:
-    >>> check_expressible(ModelConfig())
-    """
+    """Raises an error if MarianMT cannot express a model."""
     for name, supported in _FIXED.items():
         value = getattr(config, name)
         if value != supported:
@@ -100,16 +90,6 @@ def to_marian(config: ModelConfig, weights: Arrays) -> tuple[ModelConfig, Arrays
     If sines and cosines alternate, the features of the whole model are reordered, so that all
     sines come first. This only changes the order of sums. The epsilon of the layer norms changes to
     `EPSILON`, which changes the outputs slightly.
-
-    Args:
-        config: a configuration that `check_expressible` accepts.
-        weights: the weights by path, float32.
-
-    Example:
-    >>> config = ModelConfig(source_vocab_size=9, target_vocab_size=9, d_model=4, num_heads=2)
-    >>> _, weights = to_marian(config, {"embedding/embeddings": np.arange(4)[None]})
-    >>> weights["embedding/embeddings"]
-    array([[0, 2, 1, 3]])
     """
     features = np.arange(config.d_model)
     if config.sinusoid_layout == "interleaved":
@@ -126,29 +106,14 @@ def has_usual_positions(config: ModelConfig) -> bool:
     """Returns True if MarianMT computes the positions of a model itself.
 
     Otherwise, they are tensors of the file. `transformers` reads them, but does not save them.
-
-    Example:
-    >>> has_usual_positions(ModelConfig(sinusoid_frequencies="tensor2tensor"))
-    False
     """
     return config.sinusoid_frequencies == "paper"
 
 
 def to_tensors(transformer: Transformer, num_positions: int) -> dict[str, np.ndarray]:
-    """Returns MarianMT's tensors by name, float32.
-
-    Args:
-        transformer: a model with the configuration and the weights of `to_marian`.
-        num_positions: length of the position tables, if the file needs them.
-
-    Example:
-    >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
-    >>> model = Transformer({**sizes, "source_vocab_size": 20, "target_vocab_size": 20})
-    >>> to_tensors(model, 1024)["model.encoder.layers.0.self_attn.q_proj.weight"].shape
-    (8, 8)
-    """
+    """Returns MarianMT's tensors by name, float32."""
     config = transformer.config
-    weights = {path: each.numpy() for path, each in transformer.weights_by_path().items()}
+    weights = {path: weight.numpy() for path, weight in transformer.weights_by_path().items()}
     source = weights[f"{transformer.source_embedding.name}/embeddings"]
     target = weights[f"{transformer.target_embedding.name}/embeddings"]
     if config.tie_embeddings == "all":
@@ -163,12 +128,12 @@ def to_tensors(transformer: Transformer, num_positions: int) -> dict[str, np.nda
     bias = np.zeros(config.target_vocab_size, np.float32)
     tensors["final_logits_bias"] = weights.get("output_projection/bias", bias)[None]
     if not has_usual_positions(config):
-        places = keras.ops.arange(num_positions)
+        indices = keras.ops.arange(num_positions)
         for stack, positions in (
             ("encoder", transformer.source_positions),
             ("decoder", transformer.target_positions),
         ):
-            table = keras.ops.convert_to_numpy(positions(places))
+            table = keras.ops.convert_to_numpy(positions(indices))
             tensors[f"model.{stack}.embed_positions.weight"] = table
     layers = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
     for stack, num_layers in layers.items():

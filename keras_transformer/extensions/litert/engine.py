@@ -6,9 +6,11 @@ best = model.translate("A small dog runs.")[0].text
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
 import contextlib
 import ctypes
+import functools
 import io
 import math
 import os
@@ -16,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -51,8 +53,10 @@ class LiteRTResult(NamedTuple):
         status: bits of `export.request_params.Status`.
 
     Example:
-    >>> LiteRTResult(np.array([[7, 3]]), np.array([2]), np.array([-0.5]), status=0).ids.shape
-    (1, 2)
+    >>> model = LiteRTModel("build/litert/1/model.tflite")
+    >>> result = model.translate_ids(model.source_ids("a dog"))
+    >>> model.texts(result) == [translation.text for translation in model.translate("a dog")]
+    True
     """
 
     ids: np.ndarray
@@ -80,8 +84,6 @@ class LiteRTModel:
             `CompiledModel` keeps only one copy. Files of 25 MB and more need less memory with it,
             smaller ones about as much or more. It holds Python's lock, so it translates one
             sentence at a time. It maps the file, which must not be written to while it is used.
-        verify: compares the file with the checksum inside it. This takes less than a second per
-            GB. A `manifest.json` next to the file is not read, because the file may be replaced.
 
     Attributes:
         metadata: the metadata of the file.
@@ -102,19 +104,10 @@ class LiteRTModel:
     True
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        threads: int = 2,
-        *,
-        low_memory: bool = False,
-        verify: bool = True,
-    ):
-        if type(threads) is not int or not 1 <= threads <= MAX_THREADS:  # True is not a number
+    def __init__(self, path: str | Path, threads: int = 2, *, low_memory: bool = False):
+        if not 1 <= threads <= MAX_THREADS:
             raise InputError(f"threads is {threads!r}, but must be from 1 to {MAX_THREADS:,}.")
         self.path, self.threads = Path(path), threads
-        if self.path.is_dir():
-            raise InputError(f"{path} is a directory. Use the file model.tflite in it.")
         self._max_runtimes = 1 if low_memory else threads
         try:
             self._content = None if low_memory else self.path.read_bytes()
@@ -122,12 +115,24 @@ class LiteRTModel:
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}.") from error
         with file:
-            self.metadata, self.vocabulary = read_archive(self.path, file, verify)
+            self.metadata, self.vocabulary = read_archive(self.path, file)
         self._free = threading.Semaphore(self._max_runtimes)
         self._idle = [self._new_runtime()]  # the last one was used last; its memory is warm
         self.batch_size = self.metadata.batch_size
         if self._idle[0].takes_batches:
-            keep_freed_memory()
+            self.keep_freed_memory()
+
+    @staticmethod
+    def keep_freed_memory() -> None:
+        """Makes the C library keep freed memory for this process, instead of the kernel.
+
+        LiteRT frees the memory of decode steps after each loop, and allocates it again for the
+        next. Without pages that the kernel must clear again, an int8 search of `small` takes 13 %
+        less time.
+        """
+        with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
+            for option, size in _MALLOC_OPTIONS:
+                ctypes.CDLL(None).mallopt(option, size)
 
     def _new_runtime(self) -> _Interpreted | _Compiled:
         """Returns a new runtime with one thread, which one thread at a time may use."""
@@ -144,10 +149,8 @@ class LiteRTModel:
     def _idle_runtime(self) -> Iterator[_Interpreted | _Compiled]:
         """Yields a runtime that no other thread uses."""
         with self._free:
-            try:
-                runtime = self._idle.pop()
-            except IndexError:  # all are in use, but more are allowed
-                runtime = self._new_runtime()
+            # Without an idle one, all are in use, but more are allowed.
+            runtime = self._idle.pop() if self._idle else self._new_runtime()
             try:
                 yield runtime
             finally:
@@ -158,7 +161,7 @@ class LiteRTModel:
 
         Otherwise the first call of each is slow.
         """
-        inputs = self._inputs([[]])
+        inputs = self._inputs([[]], [0], [math.nan])
         with contextlib.ExitStack() as stack:
             runtimes = [
                 stack.enter_context(self._idle_runtime()) for _ in range(self._max_runtimes)
@@ -180,9 +183,6 @@ class LiteRTModel:
 
         Returns:
             The translations, best first; empty if there are none.
-
-        Raises:
-            InputError: if an argument has the wrong type.
         """
         result = self.translate_ids(self.source_ids(text), max_length, length_penalty)
         return translations_of(self.texts(result), result.scores)
@@ -190,13 +190,7 @@ class LiteRTModel:
     def translate_ids(
         self, ids: Sequence[int], max_length: int = 0, length_penalty: float = math.nan
     ) -> LiteRTResult:
-        """Translates the ids of one sentence.
-
-        Args:
-            ids: ids from `source_ids`. An end token is added if it is missing.
-            max_length: see `translate`.
-            length_penalty: see `translate`.
-        """
+        """Translates the ids of one sentence."""
         [result] = self.translate_batch([ids], [max_length], [length_penalty])
         return result
 
@@ -215,55 +209,48 @@ class LiteRTModel:
             sources: for each sentence the ids from `source_ids`.
             max_lengths: for each sentence, as in `translate`; by default as exported.
             length_penalties: for each sentence, as in `translate`; by default as exported.
-
-        Raises:
-            InputError: if an argument has the wrong type, or the lists have different lengths.
         """
-        inputs = self._inputs(sources, max_lengths, length_penalties)
-        count = len(sources)
-        rows = 1 if self.batch_size == 1 else max(1, count)
+        limits = [0] * len(sources) if max_lengths is None else max_lengths
+        alphas = [math.nan] * len(sources) if length_penalties is None else length_penalties
+        inputs = self._inputs(sources, limits, alphas)
         results = []
         with self._idle_runtime() as runtime:  # it releases Python's lock while it runs
-            for i in range(0, count, rows):
-                call = {name: array[i : i + rows] for name, array in inputs.items()}
-                try:
-                    outputs = runtime.run(call)
-                except (RuntimeError, ValueError) as error:
-                    raise _runtime_error(self.path, error) from error
-                results += [_result(outputs, row) for row in range(rows)]
+            step = 1 if self.batch_size == 1 else max(1, len(sources))
+            for i in range(0, len(sources), step):
+                outputs = runtime.run({name: rows[i : i + step] for name, rows in inputs.items()})
+                results += [_result(outputs, row) for row in range(step)]
         return results
 
     def _inputs(
-        self,
-        sources: Sequence[Sequence[int]],
-        max_lengths: Sequence[int] | None = None,
-        length_penalties: Sequence[float] | None = None,
+        self, sources: Sequence[Sequence[int]], limits: Sequence[int], alphas: Sequence[float]
     ) -> dict[str, np.ndarray]:
-        """Checks the arguments of `translate_batch`, and returns the inputs of the signature."""
-        rows = [_array("ids", [ids], np.int32) for ids in sources]
-        for row, ids in zip(rows, sources, strict=True):
-            if row.ndim != 2:
-                raise InputError(f"ids is {ids!r}, but must be a list of numbers.")
-        limits = [0] * len(rows) if max_lengths is None else max_lengths
-        alphas = [math.nan] * len(rows) if length_penalties is None else length_penalties
-        arguments = {
-            "max_length": _array("max_length", limits, np.int32),
-            "length_penalty": _array("length_penalty", alphas, np.float32),
-        }
-        for name, array in arguments.items():
-            if array.shape != (len(rows),):
-                raise InputError(
-                    f"{name} has the shape {list(array.shape)} for {len(rows)} sentences. Give a "
-                    "list with one number for each sentence."
-                )
+        """Returns the inputs of the signature: padded ids and the other rows."""
         width = self.metadata.max_source_tokens
-        lengths = [min(row.shape[1], width) for row in rows]
+        lengths = [min(len(ids), width) for ids in sources]
         if self.batch_size > 1:
             width = max([1, *lengths])
-        padded = np.zeros((len(rows), width), np.int32)
-        for place, row, length in zip(padded, rows, lengths, strict=True):
-            place[:length] = row[0, :length]
-        return {"ids": padded, "lengths": np.array(lengths, np.int32), **arguments}
+        padded = np.zeros((len(sources), width), np.int32)
+        try:
+            for row, ids, length in zip(padded, sources, lengths, strict=True):
+                row[:length] = ids[:length]
+            inputs = {
+                "ids": padded,
+                "lengths": np.array(lengths, np.int32),
+                "max_length": np.array(limits, np.int32),
+                "length_penalty": np.array(alphas, np.float32),
+            }
+        except (OverflowError, TypeError, ValueError) as error:
+            raise InputError(
+                "ids, max_length and length_penalty must be int32 or float32 numbers, but are "
+                f"{str([sources, limits, alphas])[:300]} ({error})."
+            ) from None
+        for name in ("max_length", "length_penalty"):
+            if inputs[name].shape != (len(sources),):
+                raise InputError(
+                    f"{name} has the shape {inputs[name].shape} for {len(sources)} sentences. Give "
+                    "a list with one number for each sentence."
+                )
+        return inputs
 
     def source_ids(self, text: str) -> list[int]:
         """Returns the ids of a sentence, with the end token, for `translate_ids`."""
@@ -280,11 +267,7 @@ class LiteRTModel:
         Returns:
             The numbers of all tokens, of used tokens (after truncation), and of unknown tokens.
         """
-        data, kept = _bytes(text), self.truncate(text)
-        # Once, if nothing is truncated.
-        texts = [data] if kept == data else [data, kept]
-        rows = self.vocabulary.encode_source(texts, threads=1)
-        whole, used = rows[0], rows[-1]
+        whole, used = self.vocabulary.encode_source([_bytes(text), self.truncate(text)], threads=1)
         unknown = list(whole).count(self.vocabulary.unknown_id)
         return len(whole), min(len(used), self.metadata.max_source_tokens), unknown
 
@@ -298,26 +281,8 @@ class LiteRTModel:
         return data[: next(begins, limit)]
 
 
-def keep_freed_memory() -> None:
-    """Makes the C library keep freed memory for this process, instead of the kernel.
-
-    LiteRT frees the memory of decode steps after each loop, and allocates it again for the next.
-    Without pages that the kernel must clear again, an int8 search of `small` takes 13 % less time.
-
-    Example:
-    >>> keep_freed_memory()
-    """
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
-        for option, size in _MALLOC_OPTIONS:
-            ctypes.CDLL(None).mallopt(option, size)
-
-
 class _Interpreted:
-    """The signature `translate_batch` or `translate_ids` in LiteRT's `Interpreter`.
-
-    Args:
-        content: the file, which several interpreters can share.
-    """
+    """The signature `translate_batch` or `translate_ids` in LiteRT's `Interpreter`."""
 
     def __init__(self, content: bytes):
         self._content = content  # LiteRT keeps a pointer to it
@@ -361,8 +326,9 @@ class _Compiled:
                 name: model.create_output_buffer_by_name(_SIGNATURE, name) for name in self._outputs
             }
             buffers += [*self._input_buffers.values(), *self._output_buffers.values()]
-            for name, each in inputs.items():  # the first write also logs
-                self._input_buffers[name].write(np.zeros(each["shape"], each["dtype"]))
+            for name, tensor in inputs.items():  # the first write also logs
+                self._input_buffers[name].write(np.zeros(tensor["shape"], tensor["dtype"]))
+        _discard_last_log()
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs by name."""
@@ -371,9 +337,9 @@ class _Compiled:
         self._model.run_by_name(_SIGNATURE, self._input_buffers, self._output_buffers)
         return {
             name: self._output_buffers[name]
-            .read(math.prod(each["shape"]), np.dtype(each["dtype"]))
-            .reshape(each["shape"])
-            for name, each in self._outputs.items()
+            .read(math.prod(tensor["shape"]), np.dtype(tensor["dtype"]))
+            .reshape(tensor["shape"])
+            for name, tensor in self._outputs.items()
         }
 
 
@@ -390,11 +356,7 @@ def _close(
 
 @contextlib.contextmanager
 def _without_log() -> Iterator[None]:
-    """Discards the log of `CompiledModel`. It has about 20 lines, and no setting to disable it.
-
-    Two lines remain when the process ends: reading and writing a buffer makes an environment that
-    only LiteRT can close. The commands discard these lines.
-    """
+    """Discards the log of `CompiledModel`. It has about 20 lines, and no setting to disable it."""
     with _STDERR_LOCK:  # two threads would restore each other's streams
         stderr = os.dup(2)
         with open(os.devnull, "wb") as null:
@@ -406,26 +368,19 @@ def _without_log() -> Iterator[None]:
             os.close(stderr)
 
 
+@functools.cache  # once in a process
+def _discard_last_log() -> None:
+    """Discards what LiteRT's C++ library logs when it is unloaded, after Python has ended.
+
+    Reading and writing a buffer makes an environment that only LiteRT can close.
+    """
+    atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 2))
+
+
 def _result(outputs: dict[str, np.ndarray], row: int) -> LiteRTResult:
     """Returns a row of the outputs of a signature."""
     ids, lengths, scores = (outputs[name][row] for name in ("ids", "lengths", "scores"))
     return LiteRTResult(ids, lengths, scores, int(outputs["status"][row]))
-
-
-def _array(name: str, values: Any, dtype: Any) -> np.ndarray:
-    """Converts numbers to an array of a dtype, and refuses numbers that the dtype changes."""
-    try:
-        with np.errstate(over="ignore"):  # too large floats become infinity, which is clamped
-            array = np.array(values, dtype)
-        is_same = array.dtype.kind != "i" or np.array_equal(array, np.array(values))
-    except (OverflowError, TypeError, ValueError):
-        is_same = False
-    if not is_same:
-        if isinstance(values, Sequence) and not isinstance(values, str):
-            for value in values:  # names the wrong one
-                _array(name, value, dtype)
-        raise InputError(f"{name} is {values!r}, which is not {np.dtype(dtype).name}.")
-    return array
 
 
 def _bytes(text: str) -> bytes:

@@ -5,7 +5,6 @@
 The file model.tflite is also a ZIP archive that contains the vocabulary.
 """
 
-import hashlib
 import json
 import re
 import sys
@@ -18,26 +17,10 @@ import sentencepiece
 from ai_edge_litert.compiled_model import CompiledModel, CpuOptions, Options
 
 MODEL = Path(__file__).parent / "model.tflite"
-MANIFEST = MODEL.with_name("manifest.json")
 SIGNATURE = "translate_ids"
 WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's cache of packed weights; the file's are released
 TRUNCATED, NOT_TRANSLATED = 1, 32  # bits of the output `status`
-
-
-def check_model() -> None:
-    """Ends the program if the model differs from the manifest, or from its checksum."""
-    with MODEL.open("rb") as file:
-        if MANIFEST.exists():
-            expected = json.loads(MANIFEST.read_bytes())["files"][MODEL.name]["sha256"]
-            found: str | int = hashlib.file_digest(file, "sha256").hexdigest()
-        else:
-            with zipfile.ZipFile(file) as archive:
-                expected = json.loads(archive.read("model.json"))["model_crc32"]
-                size = min(info.header_offset for info in archive.infolist())
-            file.seek(0)
-            found = zlib.crc32(file.read(size))
-    if found != expected:
-        sys.exit(f"{MODEL} is cut off or was changed after the export. Copy or export it again.")
+DAMAGED = f"{MODEL} is cut off or was changed after the export. Copy or export it again."
 
 
 def read_vocabulary(name: str) -> sentencepiece.SentencePieceProcessor:
@@ -50,12 +33,15 @@ def read_vocabulary(name: str) -> sentencepiece.SentencePieceProcessor:
 if not MODEL.is_file():
     sys.exit(f"{MODEL} is missing. Copy it from the export.")
 try:
-    check_model()
+    with zipfile.ZipFile(MODEL) as archive:
+        checksum = json.loads(archive.read("model.json"))["model_crc32"]
+        size = min(info.header_offset for info in archive.infolist())
     source, target = read_vocabulary("source"), read_vocabulary("target")
 except Exception as error:  # zipfile, json and SentencePiece raise many exceptions
-    reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    place = f"{MODEL} or {MANIFEST.name}" if MANIFEST.exists() else MODEL
-    sys.exit(f"{place} is cut off or damaged ({reason}). Copy or export it again.")
+    sys.exit(f"{DAMAGED} ({type(error).__name__})")
+with MODEL.open("rb") as content:
+    if zlib.crc32(content.read(size)) != checksum:
+        sys.exit(DAMAGED)
 cpu = CpuOptions(num_threads=2, xnnpack_weight_cache_path=WEIGHTS_IN_MEMORY)
 options = Options(cpu_options=cpu)
 model = CompiledModel.from_file(str(MODEL), options=options)

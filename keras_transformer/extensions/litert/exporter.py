@@ -39,23 +39,16 @@ from keras_transformer.export.comparison import (
 )
 from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.export.probes import escaped, probe_texts
-from keras_transformer.extensions.litert import flatbuffer, passes
-from keras_transformer.extensions.litert.archive import (
-    LiteRTMetadata,
-    append_archive,
-)
-from keras_transformer.extensions.litert.batch_signature import (
-    BatchSignature,
-    best_batch_size,
-)
+from keras_transformer.extensions.litert import passes
+from keras_transformer.extensions.litert.archive import LiteRTMetadata, append_archive
 from keras_transformer.extensions.litert.engine import LiteRTModel, LiteRTResult
-from keras_transformer.extensions.litert.fast_tokenizer import text_problem
 from keras_transformer.extensions.litert.quantization import (
     QUANTIZATIONS,
     multiply_int8_rows,
     quantize,
 )
-from keras_transformer.extensions.litert.signatures import LiteRTSignatures
+from keras_transformer.extensions.litert.signatures import LiteRTSignatures, best_batch_size
+from keras_transformer.extensions.litert.tokenizer import text_problem
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.loading import load_translator, max_train_source_length
 from keras_transformer.inference.translation_module import TranslationModule
@@ -103,22 +96,6 @@ def export(
     The version appears only after ai-edge-litert has translated all sentences. In float32, the
     export and the run must produce the same tokens. With rounded weights, the export may lose at
     most `max_bleu_loss` BLEU.
-
-    Args:
-        run: a run, or any other value that `load_translator` accepts.
-        output_dir: directory of the versions.
-        sentences: source sentences for the comparison of the export with the run.
-        settings: changes of the run's `decoding.` configuration.
-        options: further options.
-
-    Raises:
-        InputError: if the quantization is unknown or cannot be judged without references, if
-            outputs are sampled, or if the export does not translate like the run.
-
-    Example:
-    >>> exported = export("build/run", Path("build/phone"), ["a dog"], None, ExportOptions())
-    >>> exported.path
-    PosixPath('build/phone/1')
     """
     return _export(run, output_dir, sentences, settings, options, for_cpu=False)
 
@@ -133,18 +110,6 @@ def export_for_cpu(
     """Writes the next version for servers on CPUs: `translate_batch`, by default in int8.
 
     The comparison and the errors are those of `export`.
-
-    Args:
-        run: a run, or any other value that `load_translator` accepts.
-        output_dir: directory of the versions.
-        sentences: source sentences for the comparison of the export with the run.
-        settings: changes of the run's `decoding.` configuration.
-        options: further options.
-
-    Example:
-    >>> options = ExportOptions(quantization="none")
-    >>> export_for_cpu("build/run", Path("build/cpu"), ["a dog"], None, options).path
-    PosixPath('build/cpu/1')
     """
     quantization = options.quantization or "int8"
     options = dataclasses.replace(options, quantization=quantization)
@@ -206,11 +171,9 @@ def _export(
 
     def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
         path.mkdir()
-        model = convert(translator, quantization, with_text=with_text, for_cpu=for_cpu)
         file = path / "model.tflite"
-        file.write_bytes(flatbuffer.write(model))
-        metadata = make_metadata(translator, model, max_train_source_length(run))
-        append_archive(file, metadata, vocabulary)
+        longest = max_train_source_length(run)
+        model = write_file(file, translator, quantization, longest, with_text, for_cpu)
         _compare_tokens(translator, LiteRTModel(file), probes.tokenized)
         own = _search_with_run(translator, [*sentences, *probes.translated])
         comparison = _compare(own, file, sentences, probes.translated, is_exact)
@@ -230,7 +193,7 @@ def _export(
             shutil.copyfile(_EXAMPLE, path / "example.py")
         names = " and ".join(f"`{name}`" for name in vocabulary.models())
         card = _CARD.format(
-            signatures=", ".join(f"`{name}`" for name in flatbuffer.ops_by_signature(model)),
+            signatures=", ".join(f"`{name}`" for name in passes.ops_by_signature(model)),
             precision=provenance.precision,
             max_source_tokens=provenance.max_source_tokens,
             max_output_tokens=provenance.max_output_tokens,
@@ -238,39 +201,36 @@ def _export(
             text=warning or (_WITH_TEXT if with_text else _ONLY_IDS.format(names)),
         )
         (path / "README.md").write_text(card, encoding="utf-8")
-        write_manifest(path, provenance, flatbuffer.describe_signatures(model), warning)
+        write_manifest(path, provenance, passes.describe_signatures(model), warning)
         return comparison, scores
 
     path, (comparison, scores) = write_version(output_dir, write)
     return ExportResult(path, len(sentences), comparison.ties, scores=scores, warning=warning)
 
 
-def make_metadata(
-    translator: TranslationModule, model: Any, max_source_length: int | None
-) -> LiteRTMetadata:
-    """Returns the metadata that is stored in the file.
-
-    Args:
-        translator: the exported translator.
-        model: its `schema.ModelT`.
-        max_source_length: tokens of the longest source in training, if known.
-
-    Example:
-    >>> model = flatbuffer.read(Path("build/litert/1/model.tflite").read_bytes())
-    >>> make_metadata(load_translator("build/run"), model, 87).max_source_tokens
-    40
-    """
-    signatures = flatbuffer.ops_by_signature(model)
+def write_file(
+    file: Path,
+    translator: TranslationModule,
+    quantization: str,
+    max_train_source_length: int | None = None,
+    with_text: bool = False,
+    for_cpu: bool = False,
+) -> Any:
+    """Writes `model.tflite` with its archive, and returns the model (see `convert`)."""
+    model = convert(translator, quantization, with_text=with_text, for_cpu=for_cpu)
+    file.write_bytes(passes.write(model))
     rows = translator.search_config.rows_per_sentence
-    return LiteRTMetadata(
+    metadata = LiteRTMetadata(
         n_best=translator.config.n_best,
-        batch_size=best_batch_size(rows) if "translate_batch" in signatures else 1,
+        batch_size=best_batch_size(rows) if for_cpu else 1,
         max_source_tokens=translator.max_source_tokens,
         max_source_bytes=translator.config.max_source_bytes,
         max_output_tokens=translator.max_output_tokens,
-        max_train_source_length=max_source_length,
-        has_text="translate" in signatures,
+        max_train_source_length=max_train_source_length,
+        has_text=with_text,
     )
+    append_archive(file, metadata, translator.tokenizer.vocabulary)
+    return model
 
 
 def convert(
@@ -280,30 +240,12 @@ def convert(
     with_text: bool = False,
     for_cpu: bool = False,
 ) -> Any:
-    """Converts a translator to a `schema.ModelT`, as `flatbuffer.write` accepts it.
-
-    Args:
-        translator: the translator.
-        quantization: one of `QUANTIZATIONS`.
-        with_text: also make the signature `translate`. The vocabulary must have no `text_problem`.
-        for_cpu: make only the signature `translate_batch`. XNNPACK would copy the weights for each
-            signature.
-
-    Raises:
-        InputError: if the model needs operations that LiteRT does not have.
-
-    Example:
-    >>> model = convert(load_translator("build/run"), "int8", with_text=True)
-    >>> sorted(flatbuffer.describe_signatures(model))
-    ['translate', 'translate_ids']
-    """
-    signatures: LiteRTSignatures | BatchSignature = (
-        BatchSignature(translator) if for_cpu else LiteRTSignatures(translator, with_text)
-    )
+    """Converts a translator to a `schema.ModelT`, as `passes.write` accepts it."""
+    signatures = LiteRTSignatures(translator, with_text=with_text, for_cpu=for_cpu)
     functions = signatures.by_name()
     module = tf.Module()
     module.weights = [
-        variable.value for each in translator.transformers for variable in each.weights
+        variable.value for model in translator.transformers for variable in model.weights
     ]
     if translator.shortlist is not None:
         module.shortlist = translator.shortlist
@@ -312,10 +254,9 @@ def convert(
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[*functions])
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         converter.allow_custom_ops = True  # `check_ops` names them
-        model = flatbuffer.read(converter.convert())
+        model = passes.read(converter.convert())
     passes.look_up_embeddings(model)
     passes.plan_top_k(model)
-    passes.remove_reshapes(model)
     passes.plan_shapes(model)
     passes.prepare_loops_twice(model, with_outputs=not for_cpu)
     passes.share(model)
@@ -328,17 +269,10 @@ def convert(
 
 
 def check_ops(model: Any) -> None:
-    """Refuses a model with operations that LiteRT runtimes do not have.
-
-    Raises:
-        InputError: for any operation that is not LiteRT's own. `translate` may have two more.
-
-    Example:
-    >>> check_ops(flatbuffer.read(Path("build/litert/1/model.tflite").read_bytes()))
-    """
-    for name, ops in flatbuffer.ops_by_signature(model).items():
+    """Refuses a model with operations that LiteRT runtimes do not have."""
+    for name, ops in passes.ops_by_signature(model).items():
         allowed = TEXT_OPS if name == "translate" else set()
-        others = sorted(ops - flatbuffer.BUILTIN_OPS - allowed)
+        others = sorted(ops - passes.BUILTIN_OPS - allowed)
         if others:
             raise InputError(
                 f"The signature {name} needs {', '.join(others)}, which LiteRT does not have. "
@@ -430,11 +364,6 @@ def load_text_signature(file: Path) -> Callable[[bytes], tuple[list[str], np.nda
     """Returns the signature `translate` of a file, as a function from a text to texts and scores.
 
     Its operations come from tensorflow-text, which loads TensorFlow.
-
-    Example:
-    >>> texts, scores = load_text_signature(Path("build/litert/1/model.tflite"))(b"a dog")
-    >>> len(texts), scores.shape
-    (1, (1,))
     """
     interpreter = litert.InterpreterWithCustomOps(
         model_path=str(file), custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS

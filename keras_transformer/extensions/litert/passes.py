@@ -1,4 +1,7 @@
-"""Passes over a converted LiteRT model: lookups, loops, sharing. They work in place."""
+"""Reads and writes converted LiteRT models, and changes them: lookups, loops, sharing.
+
+A model is a `schema.ModelT` of `ai_edge_litert.schema_py_generated`. Passes work in place.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,107 @@ import copy
 import hashlib
 from typing import Any
 
+import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from keras_transformer.extensions.litert.flatbuffer import (
-    code_of,
-    op_name,
-    shape_of,
-    subgraph_options,
-)
+_NAMES = {
+    code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)
+}
+BUILTIN_OPS = frozenset(_NAMES.values())
+_DTYPES = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
+_IDENTIFIER = b"TFL3"
+
+
+def read(content: bytes) -> Any:
+    """Parses the content of a file to a `schema.ModelT`."""
+    return schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
+
+
+def write(model: Any) -> bytes:
+    """Serializes a `schema.ModelT` to the content of a file."""
+    builder = flatbuffers.Builder(1 << 20)
+    builder.Finish(model.Pack(builder), _IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def ops_by_signature(model: Any) -> dict[str, set[str]]:
+    """Returns the names of the operations of each signature, with its loops and branches."""
+    result = {}
+    for signature in model.signatureDefs:
+        reached, todo = set(), [signature.subgraphIndex]
+        while todo:
+            index = todo.pop()
+            if index not in reached:
+                reached.add(index)
+                for operator in model.subgraphs[index].operators:
+                    names = subgraph_options(operator)
+                    todo += [getattr(operator.builtinOptions, name) for name in names]
+        result[signature.signatureKey.decode()] = {
+            op_name(model, operator)
+            for index in reached
+            for operator in model.subgraphs[index].operators
+        }
+    return result
+
+
+def describe_signatures(model: Any) -> dict[str, Any]:
+    """Returns JSON values for each signature, `{"translate": {"inputs": ..., "outputs": ...}}`.
+
+    An input or output is described as `{"text": {"dtype": "string", "shape": [1]}}`. None is a
+    dimension that varies.
+    """
+    result = {}
+    for signature in model.signatureDefs:
+        tensors = model.subgraphs[signature.subgraphIndex].tensors
+        sides = {"inputs": signature.inputs, "outputs": signature.outputs}
+        result[signature.signatureKey.decode()] = {
+            side: {entry.name.decode(): _describe(tensors[entry.tensorIndex]) for entry in entries}
+            for side, entries in sides.items()
+        }
+    return result
+
+
+def _describe(tensor: Any) -> dict[str, Any]:
+    shape = [None if size < 0 else size for size in shape_of(tensor)]
+    return {"dtype": _DTYPES[tensor.type].lower(), "shape": shape}
+
+
+def shape_of(tensor: Any) -> list[int]:
+    """Returns the shape of a tensor, with -1 for dimensions that vary."""
+    known = tensor.shape if tensor.shapeSignature is None else tensor.shapeSignature
+    return [] if known is None else [int(size) for size in known]
+
+
+def op_name(model: Any, operator: Any) -> str:
+    """Returns the name of a built-in or custom operation of a subgraph."""
+    code = model.operatorCodes[operator.opcodeIndex]
+    if code.customCode:
+        return str(code.customCode.decode())
+    return _NAMES[max(code.builtinCode, code.deprecatedBuiltinCode)]
+
+
+def subgraph_options(operator: Any) -> list[str]:
+    """Returns the names of an operation's options that are indices of subgraphs."""
+    options = vars(operator.builtinOptions) if operator.builtinOptions else {}
+    return [name for name in options if name.endswith("SubgraphIndex")]
+
+
+def code_of(model: Any, builtin: int, version: int = 1) -> int:
+    """Returns the index of a built-in operation's code, and adds the code if it is missing.
+
+    The code gets at least the given version. Runtimes that lack this version then refuse the
+    model instead of computing something else.
+    """
+    for index, code in enumerate(model.operatorCodes):
+        if max(code.builtinCode, code.deprecatedBuiltinCode) == builtin:
+            code.version = max(code.version, version)
+            return index
+    added = schema.OperatorCodeT()
+    added.builtinCode = added.deprecatedBuiltinCode = builtin
+    added.version = version
+    model.operatorCodes.append(added)
+    return len(model.operatorCodes) - 1
 
 
 def look_up_embeddings(model: Any) -> None:
@@ -22,13 +117,6 @@ def look_up_embeddings(model: Any) -> None:
 
     The result is the same. But EMBEDDING_LOOKUP supports int8 tables with a scale per row, like
     FULLY_CONNECTED, so quantized tied embeddings stay in one buffer.
-
-    Example:
-    >>> model = schema.ModelT()
-    >>> model.operatorCodes, model.subgraphs = [], []
-    >>> look_up_embeddings(model)
-    >>> model.operatorCodes[0].builtinCode == schema.BuiltinOperator.EMBEDDING_LOOKUP
-    True
     """
     look_up = code_of(model, schema.BuiltinOperator.EMBEDDING_LOOKUP)
     for graph in model.subgraphs:
@@ -48,8 +136,7 @@ def _gathers_rows(model: Any, graph: Any, operator: Any) -> bool:
     is_list = len(shape_of(ids)) == 1 and ids.type == schema.TensorType.INT32
     is_constant = model.buffers[table.buffer].data is not None
     options = operator.builtinOptions
-    plain = not options.axis and not options.batchDims
-    return is_matrix and is_list and is_constant and plain
+    return is_matrix and is_list and is_constant and not options.axis and not options.batchDims
 
 
 def plan_top_k(model: Any) -> None:
@@ -58,16 +145,6 @@ def plan_top_k(model: Any) -> None:
     If the input of TOPK_V2 is declared with an unknown dimension, LiteRT treats its outputs as
     dynamic, even if `k` is constant. Then it plans the memory of all later operations again each
     time that the subgraph runs, which is once per decode step.
-
-    Example:
-    >>> model, graph, operator = schema.ModelT(), schema.SubGraphT(), schema.OperatorT()
-    >>> model.operatorCodes, model.subgraphs, graph.operators = [], [graph], [operator]
-    >>> operator.opcodeIndex = code_of(model, schema.BuiltinOperator.TOPK_V2)
-    >>> operator.inputs, graph.tensors = [0], [schema.TensorT()]
-    >>> graph.tensors[0].shape, graph.tensors[0].shapeSignature = [1, 9], [-1, 9]
-    >>> plan_top_k(model)
-    >>> graph.tensors[0].shapeSignature is None
-    True
     """
     for graph in model.subgraphs:
         for operator in graph.operators:
@@ -75,62 +152,17 @@ def plan_top_k(model: Any) -> None:
                 graph.tensors[operator.inputs[0]].shapeSignature = None
 
 
-def remove_reshapes(model: Any) -> None:
-    """Removes each RESHAPE to the shape that its input already has.
-
-    The converter leaves them where one dimension is unknown, such as around the logits. XNNPACK
-    copies the whole tensor. This saves 3 % of an int8 search of a `small` model.
-
-    Example:
-    >>> model, graph, operator = schema.ModelT(), schema.SubGraphT(), schema.OperatorT()
-    >>> model.operatorCodes, model.subgraphs, graph.operators = [], [graph], [operator]
-    >>> operator.opcodeIndex = code_of(model, schema.BuiltinOperator.RESHAPE)
-    >>> operator.inputs, operator.outputs, graph.outputs = [0], [1], []
-    >>> graph.tensors = [schema.TensorT(), schema.TensorT()]
-    >>> for tensor in graph.tensors:
-    ...     tensor.shapeSignature = [-1, 9]
-    >>> remove_reshapes(model)
-    >>> graph.operators
-    []
-    """
-    for graph in model.subgraphs:
-        for operator in list(graph.operators):
-            if op_name(model, operator) != "RESHAPE":
-                continue
-            source, target = int(operator.inputs[0]), int(operator.outputs[0])
-            shape = shape_of(graph.tensors[source])
-            # Two unknown dimensions may change, although their product does not.
-            is_same = shape == shape_of(graph.tensors[target]) and shape.count(-1) < 2
-            if not is_same or target in graph.outputs:
-                continue
-            graph.operators.remove(operator)
-            for each in graph.operators:
-                each.inputs = np.where(each.inputs == target, source, each.inputs).astype(np.int32)
-
-
 def plan_shapes(model: Any) -> None:
     """Lets LiteRT compute the shapes that RESHAPE needs in loops while it prepares them.
 
     LiteRT computes a shape early if only operations with early results lead to it. PACK has none,
     but CONCATENATION of scalars, which gives the same vector, has one.
-
-    Example:
-    >>> model = schema.ModelT()
-    >>> model.subgraphs = []
-    >>> plan_shapes(model)
     """
-    bodies = {
-        each.builtinOptions.bodySubgraphIndex
-        for graph in model.subgraphs
-        for each in graph.operators
-        if op_name(model, each) == "WHILE"
-    }
-    for graph in [model.subgraphs[index] for index in bodies]:
-        early = {-1} | {
-            index
-            for index, tensor in enumerate(graph.tensors)
-            if model.buffers[tensor.buffer].data is not None
-        }
+    loops = [loop for graph in model.subgraphs for loop in _loops(model, graph)]
+    for index in {loop.builtinOptions.bodySubgraphIndex for loop in loops}:
+        graph = model.subgraphs[index]
+        buffers = [model.buffers[tensor.buffer] for tensor in graph.tensors]
+        early = {-1} | {i for i, buffer in enumerate(buffers) if buffer.data is not None}
         for operator in graph.operators:
             name, from_early = op_name(model, operator), early.issuperset(operator.inputs)
             if name == "PACK" and from_early and not shape_of(graph.tensors[operator.inputs[0]]):
@@ -139,6 +171,10 @@ def plan_shapes(model: Any) -> None:
                 operator.builtinOptions = schema.ConcatenationOptionsT()
             if name == "SHAPE" or (from_early and name in ("PACK", "STRIDED_SLICE")):
                 early.update(operator.outputs)
+
+
+def _loops(model: Any, graph: Any) -> list[Any]:
+    return [operator for operator in graph.operators if op_name(model, operator) == "WHILE"]
 
 
 def prepare_loops_twice(model: Any, *, with_outputs: bool = True) -> None:
@@ -156,19 +192,11 @@ def prepare_loops_twice(model: Any, *, with_outputs: bool = True) -> None:
     takes 2 % of a translation.
 
     It helps as far as LiteRT knows the shapes of the body while it prepares it (`plan_shapes`).
-
-    Args:
-        model: a `schema.ModelT`.
-        with_outputs: give the copies outputs that nothing reads. ai-edge-litert 2.3.0 needs none,
-            and then copies less.
-
-    Example:
-    >>> model = schema.ModelT()
-    >>> model.subgraphs = []
-    >>> prepare_loops_twice(model)
+    Without `with_outputs`, the copies have no outputs, which only ai-edge-litert 2.3.0 and newer
+    accept. Then they copy less.
     """
     for graph in list(model.subgraphs):
-        for loop in [each for each in graph.operators if op_name(model, each) == "WHILE"]:
+        for loop in _loops(model, graph):
             unused = copy.deepcopy(loop)
             condition = model.subgraphs[loop.builtinOptions.condSubgraphIndex]
             unused.builtinOptions.condSubgraphIndex = len(model.subgraphs)
@@ -176,7 +204,7 @@ def prepare_loops_twice(model: Any, *, with_outputs: bool = True) -> None:
             unused.outputs = np.full(len(loop.outputs), -1, np.int32)
             if with_outputs:
                 unused.outputs = np.arange(len(loop.outputs), dtype=np.int32) + len(graph.tensors)
-                graph.tensors += [_renamed(graph.tensors[each], b"unused") for each in loop.outputs]
+                graph.tensors += [_renamed(graph.tensors[i], b"unused") for i in loop.outputs]
             graph.operators.insert(graph.operators.index(loop), unused)
 
 
@@ -187,8 +215,8 @@ def _never(model: Any, condition: Any) -> Any:
     model.buffers.append(false)
     result = schema.SubGraphT()
     result.name, result.operators = b"never", []
-    places = [*condition.inputs, *condition.outputs]
-    result.tensors = [_renamed(condition.tensors[each], b"never") for each in places]
+    used = [*condition.inputs, *condition.outputs]
+    result.tensors = [_renamed(condition.tensors[index], b"never") for index in used]
     result.tensors[-1].buffer = len(model.buffers) - 1
     result.inputs = np.arange(len(condition.inputs), dtype=np.int32)
     result.outputs = np.array([len(condition.inputs)], np.int32)
@@ -207,15 +235,6 @@ def share(model: Any) -> None:
 
     Signatures then share their weights and their loops. A runtime that packs weights for its
     kernels would otherwise pack them once for each loop.
-
-    Example:
-    >>> model = schema.ModelT()
-    >>> model.subgraphs, model.signatureDefs = [], []
-    >>> model.buffers = [schema.BufferT() for _ in range(3)]
-    >>> model.buffers[1].data = model.buffers[2].data = np.ones(4, np.uint8)
-    >>> share(model)
-    >>> len(model.buffers)
-    2
     """
     _share_buffers(model)
     while _share_subgraphs(model):  # the callers of merged subgraphs may now be equal, too
@@ -224,17 +243,15 @@ def share(model: Any) -> None:
 
 def _share_buffers(model: Any) -> None:
     kept: list[Any] = [model.buffers[0]]  # the empty one
-    places: dict[bytes, int] = {}
+    numbers_by_content = {b"": 0}
     numbers = []
     for buffer in model.buffers:
-        if buffer.data is None or not len(buffer.data):
-            numbers.append(0)
-            continue
-        digest = hashlib.sha256(np.asarray(buffer.data).tobytes()).digest()
-        if digest not in places:
-            places[digest] = len(kept)
+        content = b"" if buffer.data is None else np.asarray(buffer.data).tobytes()
+        key = content and hashlib.sha256(content).digest()
+        if key not in numbers_by_content:
+            numbers_by_content[key] = len(kept)
             kept.append(buffer)
-        numbers.append(places[digest])
+        numbers.append(numbers_by_content[key])
     for graph in model.subgraphs:
         read = {int(index) for operator in graph.operators for index in operator.inputs}
         read |= {int(index) for index in graph.outputs}
@@ -249,13 +266,13 @@ def _share_buffers(model: Any) -> None:
 def _share_subgraphs(model: Any) -> bool:
     """Replaces equal subgraphs by the first one, and returns whether there were any."""
     outer = {signature.subgraphIndex for signature in model.signatureDefs}
-    places: dict[bytes, int] = {}
+    seen: dict[bytes, int] = {}
     first = [
-        index if index in outer else places.setdefault(_digest(graph), index)
+        index if index in outer else seen.setdefault(_digest(graph), index)
         for index, graph in enumerate(model.subgraphs)
     ]
-    kept = [index for index, place in enumerate(first) if index == place]
-    numbers = [kept.index(place) for place in first]
+    kept = [index for index, other in enumerate(first) if index == other]
+    numbers = [kept.index(other) for other in first]
     _arrange(model, kept, numbers)
     return len(kept) < len(first)
 
@@ -265,22 +282,8 @@ def put_first(model: Any, signature: bytes) -> None:
 
     `CompiledModel` runs the first signature by default, and many runtimes prepare the first
     subgraph when they open a file. It must not need operations that they lack.
-
-    Args:
-        model: a `schema.ModelT`.
-        signature: the key of the signature.
-
-    Example:
-    >>> model, signature = schema.ModelT(), schema.SignatureDefT()
-    >>> signature.signatureKey, signature.subgraphIndex = b"translate_ids", 1
-    >>> model.signatureDefs, model.subgraphs = [signature], [schema.SubGraphT(), schema.SubGraphT()]
-    >>> for graph in model.subgraphs:
-    ...     graph.operators = []
-    >>> put_first(model, b"translate_ids")
-    >>> signature.subgraphIndex
-    0
     """
-    model.signatureDefs.sort(key=lambda each: each.signatureKey != signature)  # a stable sort
+    model.signatureDefs.sort(key=lambda found: found.signatureKey != signature)  # a stable sort
     first = model.signatureDefs[0].subgraphIndex
     order = [first, *(index for index in range(len(model.subgraphs)) if index != first)]
     _arrange(model, order, [order.index(index) for index in range(len(order))])
@@ -291,8 +294,8 @@ def _arrange(model: Any, kept: list[int], numbers: list[int]) -> None:
     for graph in model.subgraphs:
         for operator in graph.operators:
             for name in subgraph_options(operator):
-                place = numbers[getattr(operator.builtinOptions, name)]
-                setattr(operator.builtinOptions, name, place)
+                number = numbers[getattr(operator.builtinOptions, name)]
+                setattr(operator.builtinOptions, name, number)
     for signature in model.signatureDefs:
         signature.subgraphIndex = numbers[signature.subgraphIndex]
     model.subgraphs = [model.subgraphs[index] for index in kept]
@@ -300,28 +303,26 @@ def _arrange(model: Any, kept: list[int], numbers: list[int]) -> None:
 
 def _digest(graph: Any) -> bytes:
     """Returns a hash of a subgraph that ignores names and the order of its tensors."""
-    places: dict[int, int] = {-1: -1}  # -1: a missing optional input
+    order: dict[int, int] = {-1: -1}  # -1: a missing optional input
 
     def used(tensors: Any) -> list[int]:
-        return [places.setdefault(int(index), len(places)) for index in tensors]
+        return [order.setdefault(int(index), len(order)) for index in tensors]
 
     parts: list[Any] = [used(graph.inputs)]
     for operator in graph.operators:
-        fields = {**vars(operator), "inputs": None, "outputs": None}
-        parts.append([used(operator.inputs), used(operator.outputs), _values(fields)])
+        parts.append([used(operator.inputs), used(operator.outputs), _values(operator)])
     parts.append(used(graph.outputs))
-    tensors = [_values(graph.tensors[index]) for index in places if index >= 0]
+    tensors = [_values(graph.tensors[index]) for index in order if index >= 0]
     return hashlib.sha256(repr((parts, tensors)).encode()).digest()
 
 
 def _values(part: Any) -> Any:
-    """Returns a part of a model as nested lists of simple values, without names."""
+    """Returns a part of a model as nested lists of simple values, without names and indices."""
     if isinstance(part, np.ndarray):
         return part.tolist()
     if isinstance(part, (list, tuple)):
-        return [_values(each) for each in part]
-    if isinstance(part, dict):
-        return [(name, _values(each)) for name, each in part.items()]
+        return [_values(value) for value in part]
     if hasattr(part, "__dict__"):
-        return [(name, _values(each)) for name, each in vars(part).items() if name != "name"]
+        ignored = {"name", "inputs", "outputs"}
+        return [(name, _values(value)) for name, value in vars(part).items() if name not in ignored]
     return part

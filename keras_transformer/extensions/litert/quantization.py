@@ -13,40 +13,21 @@ from typing import Any
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from keras_transformer.extensions.litert.flatbuffer import code_of, op_name
+from keras_transformer.extensions.litert.passes import code_of, op_name
 
 QUANTIZATIONS = ("none", "float16", "int8", "int4")
 _LARGEST = {"int8": 127, "int4": 7}  # the integer of the largest weight
 _SHARES = np.linspace(1, 0.5, 11)  # of the largest weight, that become the largest integer
-_WEIGHTS = {"FULLY_CONNECTED": 1, "EMBEDDING_LOOKUP": 1}  # the position of the input with weights
+_PRODUCTS = ("FULLY_CONNECTED", "EMBEDDING_LOOKUP")  # input 1 has the weights
 # The operations' first versions with integer weights that have a scale per row, and with float16
 # weights that are converted to float32 (op_version.cc).
-_INTEGER_VERSIONS = {
-    "int8": {
-        schema.BuiltinOperator.FULLY_CONNECTED: 12,
-        schema.BuiltinOperator.EMBEDDING_LOOKUP: 3,
-    },
-    "int4": {
-        schema.BuiltinOperator.FULLY_CONNECTED: 12,
-        schema.BuiltinOperator.EMBEDDING_LOOKUP: 4,
-    },
-}
+_FULLY_CONNECTED_VERSION = 12
+_LOOKUP_VERSIONS = {"int8": 3, "int4": 4}
 _DEQUANTIZE_VERSION = 3
 
 
 def quantize(model: Any, quantization: str) -> None:
-    """Converts the weights of a model.
-
-    Args:
-        model: a `schema.ModelT`.
-        quantization: one of `QUANTIZATIONS`.
-
-    Example:
-    >>> from pathlib import Path
-    >>> from keras_transformer.extensions.litert import flatbuffer
-    >>> model = flatbuffer.read(Path("build/litert/1/model.tflite").read_bytes())
-    >>> quantize(model, "int8")
-    """
+    """Converts the weights of a model."""
     if quantization == "none":
         return
     uses, others = _uses(model)
@@ -58,22 +39,26 @@ def quantize(model: Any, quantization: str) -> None:
         if quantization in _LARGEST:
             scales, content = _rounded(weights.reshape(shape), _LARGEST[quantization])
             dtype = getattr(schema.TensorType, quantization.upper())
-            for _, each in tensors:
-                each.type, each.quantization = dtype, _parameters(scales)
+            for _, tensor in tensors:
+                tensor.type, tensor.quantization = dtype, _parameters(scales)
             if quantization == "int4":
                 content = _packed(content)
         else:
             content = weights.astype(np.float16)
-            for graph, each in tensors:
-                _halve(model, graph, each)
+            for graph, tensor in tensors:
+                _halve(model, graph, tensor)
         model.buffers[buffer].data = np.frombuffer(content.tobytes(), np.uint8)
     if quantization in _LARGEST:
-        for builtin, version in _INTEGER_VERSIONS[quantization].items():
-            code_of(model, builtin, version)
+        _require_versions(model, quantization)
         for graph in model.subgraphs:
-            for each in graph.operators:
-                if op_name(model, each) == "FULLY_CONNECTED":
-                    each.builtinOptions.asymmetricQuantizeInputs = True
+            for operator in graph.operators:
+                if op_name(model, operator) == "FULLY_CONNECTED":
+                    operator.builtinOptions.asymmetricQuantizeInputs = True
+
+
+def _require_versions(model: Any, quantization: str) -> None:
+    code_of(model, schema.BuiltinOperator.FULLY_CONNECTED, _FULLY_CONNECTED_VERSION)
+    code_of(model, schema.BuiltinOperator.EMBEDDING_LOOKUP, _LOOKUP_VERSIONS[quantization])
 
 
 def _uses(model: Any) -> tuple[dict[int, list[tuple[Any, Any]]], set[int]]:
@@ -82,18 +67,16 @@ def _uses(model: Any) -> tuple[dict[int, list[tuple[Any, Any]]], set[int]]:
     others = set()
     for graph in model.subgraphs:
         weights = set()
-        for each in graph.operators:
-            place = _WEIGHTS.get(op_name(model, each))
-            for number, index in enumerate(each.inputs):
-                if index < 0:  # a missing optional input
+        for operator in graph.operators:
+            is_product = op_name(model, operator) in _PRODUCTS
+            for number, index in enumerate(operator.inputs):
+                tensor = graph.tensors[index]
+                if index < 0 or model.buffers[tensor.buffer].data is None:  # -1: a missing input
                     continue
-                found = graph.tensors[index]
-                if model.buffers[found.buffer].data is None:
-                    continue
-                if number == place and found.type == schema.TensorType.FLOAT32:
+                if is_product and number == 1 and tensor.type == schema.TensorType.FLOAT32:
                     weights.add(int(index))
                 else:
-                    others.add(found.buffer)
+                    others.add(tensor.buffer)
         for index in sorted(weights):
             uses.setdefault(graph.tensors[index].buffer, []).append((graph, graph.tensors[index]))
     return uses, others
@@ -106,7 +89,7 @@ def _rounded(weights: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
     cuts the largest weights, and makes the steps of the others finer.
     """
     largest = np.abs(weights).max(axis=1, keepdims=True)
-    scales, rounded, errors = (np.full_like(each, np.inf) for each in (largest, weights, largest))
+    scales, rounded, errors = largest, weights, np.full_like(largest, np.inf)
     for share in _SHARES:
         tried = np.where(largest > 0, share * largest / limit, 1).astype(np.float32)
         values = np.clip(np.rint(weights / tried), -limit, limit)
@@ -143,8 +126,9 @@ def _halve(model: Any, graph: Any, weights: Any) -> None:
     graph.tensors.append(restored)
     weights.type = schema.TensorType.FLOAT16
     restored_index = len(graph.tensors) - 1
-    for each in graph.operators:
-        each.inputs = np.where(each.inputs == index, restored_index, each.inputs).astype(np.int32)
+    for operator in graph.operators:
+        inputs = np.where(operator.inputs == index, restored_index, operator.inputs)
+        operator.inputs = inputs.astype(np.int32)
     dequantize = schema.OperatorT()
     dequantize.opcodeIndex = code_of(model, schema.BuiltinOperator.DEQUANTIZE, _DEQUANTIZE_VERSION)
     dequantize.inputs = np.array([index], np.int32)
@@ -157,21 +141,13 @@ def multiply_int8_rows(model: Any) -> None:
 
     The rows of a shortlist are such a matrix. The product is the same, but its inputs are rounded
     to int8. It takes about half of the time of a float32 product.
-
-    Args:
-        model: a `schema.ModelT`.
-
-    Example:
-    >>> model = schema.ModelT()
-    >>> model.subgraphs = []
-    >>> multiply_int8_rows(model)
     """
     for graph in model.subgraphs:
         casts = {
-            int(each.outputs[0]): each
-            for each in graph.operators
-            if op_name(model, each) == "CAST"
-            and graph.tensors[each.inputs[0]].type == schema.TensorType.INT8
+            int(cast.outputs[0]): cast
+            for cast in graph.operators
+            if op_name(model, cast) == "CAST"
+            and graph.tensors[cast.inputs[0]].type == schema.TensorType.INT8
         }
         for operator in list(graph.operators):
             if op_name(model, operator) != "FULLY_CONNECTED" or operator.inputs[1] not in casts:
@@ -183,7 +159,6 @@ def multiply_int8_rows(model: Any) -> None:
             graph.tensors[rows].quantization = _parameters(np.ones(1, np.float32))
             # With an offset, LiteRT would keep the sums of the first matrix.
             operator.builtinOptions.asymmetricQuantizeInputs = False
-            for builtin, version in _INTEGER_VERSIONS["int8"].items():
-                code_of(model, builtin, version)
-            if not any(cast.outputs[0] in each.inputs for each in graph.operators):
+            _require_versions(model, "int8")
+            if not any(cast.outputs[0] in other.inputs for other in graph.operators):
                 graph.operators.remove(cast)

@@ -23,7 +23,7 @@ from keras_transformer.export.saved_model import export as saved_model
 from keras_transformer.export.saved_model import serving_checks
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.layers import blocks
+from keras_transformer.layers import masks
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, random_shortlist
 from tests.export.model_variants import make_run
@@ -54,7 +54,7 @@ def of_run(run_directory: RunDirectory) -> loading.LoadedModel:
 def test_other_architectures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, changes: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(blocks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window
+    monkeypatch.setattr(masks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window
     translator = loading.load_translator(make_run(tmp_path / "run", name, **changes))
     saved_model._save(translator, None, tmp_path / "1")
     serving_checks.check(tmp_path / "1")

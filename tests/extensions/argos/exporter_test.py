@@ -24,7 +24,7 @@ from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from keras_transformer.text.vocabulary import learn_vocabulary
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
 from tests.messages import mentions
@@ -93,40 +93,7 @@ def test_two_vocabularies_with_the_same_decoding(tmp_path: Path) -> None:
         check(plain, with_bytes)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, mentions("languages", "--languages=en,de")),
-        (
-            {"options": ExportOptions(card=CARD), "settings": {"decoding.beam_size": 2}},
-            mentions("decoding.beam_size"),
-        ),
-        (
-            {"options": ExportOptions(card=CARD, quantization="int4")},
-            mentions("quantization", "int4"),
-        ),
-    ],
-)
-def test_invalid_options_are_refused(
-    run: RunDirectory, tmp_path: Path, arguments: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        export(run, tmp_path / "export", PHRASES, format="argos", **arguments)
+def test_languages_are_required(run: RunDirectory, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=mentions("languages", "--languages=en,de")):
+        export(run, tmp_path / "export", PHRASES, format="argos")
     assert not (tmp_path / "export").exists()
-
-
-def test_a_package_with_another_tokenizer_is_not_published(
-    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = Vocabulary(learn_vocabulary([p.encode() for p in PHRASES], 60, model_type="bpe"))
-
-    def swapped(folder: Path, file: Path) -> None:
-        (folder / "sentencepiece.model").write_bytes(other.source_model)
-        zipped(folder, file)
-
-    zipped = argos._zip
-    monkeypatch.setattr(argos, "_zip", swapped)
-    options = ExportOptions(card=CARD)
-    with pytest.raises(InputError, match=mentions("tokenizes differently")):
-        export(run, tmp_path / "export", PHRASES, options, format="argos")
-    assert list((tmp_path / "export").iterdir()) == []

@@ -14,7 +14,7 @@ from keras_transformer.extensions.converters import make_options, read_model
 from keras_transformer.extensions.converters.punctuation import (
     normalize_punctuation,
 )
-from keras_transformer.extensions.litert.fast_tokenizer import text_problem
+from keras_transformer.extensions.litert.tokenizer import text_problem
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.conftest import ROOT
 from tests.messages import mentions

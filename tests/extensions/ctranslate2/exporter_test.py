@@ -22,7 +22,6 @@ from keras_transformer.inference import loading
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.conftest import PHRASES
 from tests.export.model_variants import MODELS, make_run
 from tests.messages import mentions
@@ -144,15 +143,6 @@ def test_needs_only_ctranslate2_and_sentencepiece(
     assert len(process.stdout.splitlines()) == len(SENTENCES)
 
 
-def test_the_engine_truncates_long_sentences(exported: Callable[[str], ExportResult]) -> None:
-    path = exported("paper").path
-    (source, _), translator = processors(path), ctranslate2.Translator(str(path))
-    pieces = source.id_to_piece(source.encode("ball " * 2000))
-    assert len(pieces) > 2048
-    (result,) = translator.translate_batch([pieces])
-    assert result.hypotheses
-
-
 @pytest.fixture(scope="module")
 def traced(runs: Callable[[str], RunDirectory]) -> tuple[TranslationModule, Scorer]:
     translator = loading.load_translator(runs("paper"))
@@ -192,22 +182,6 @@ def test_quantized(
     assert translated.hypotheses
 
 
-def test_special_pieces_with_other_names(tmp_path: Path) -> None:
-    models = []
-    for language, name in ((PHRASES[:3], "<unk>"), (PHRASES[3:], "[UNK]")):
-        lines = tmp_path / "lines"
-        lines.write_text("\n".join(language))
-        sentencepiece.SentencePieceTrainer.train(
-            input=str(lines), model_prefix=str(tmp_path / "model"), vocab_size=40,
-            hard_vocab_limit=False, pad_id=0, unk_id=1, bos_id=2, eos_id=3, unk_piece=name,
-            minloglevel=2,
-        )  # fmt: skip
-        models.append((tmp_path / "model.model").read_bytes())
-    source, target = Vocabulary(*models).pieces()
-    assert source[:4] == target[:4] == ["<pad>", "[UNK]", "<s>", "</s>"]
-    assert source[4:] != target[4:]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -242,46 +216,4 @@ def test_an_export_with_other_weights_is_not_published(
     with pytest.raises(InputError, match=mentions("log-probability", "nan")):
         options = ExportOptions(quantization="int8")
         export(runs("paper"), tmp_path, SENTENCES, options, format="ctranslate2")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"options": ExportOptions(quantization="int4")},
-            mentions("quantization", "int4", "none", "int8"),
-        ),
-        (
-            {"options": ExportOptions(quantization="int8"), "format": "saved_model"},
-            mentions("quantization", "int8", "format", "saved_model"),
-        ),
-        ({"settings": {"decoding.beam_size": "2"}}, mentions("decoding.beam_size", "CTranslate2")),
-    ],
-)
-def test_invalid_options_are_refused(
-    runs: Callable[[str], RunDirectory], tmp_path: Path, arguments: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        export(runs("paper"), tmp_path, SENTENCES, **{"format": "ctranslate2", **arguments})
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.usefixtures("paper_once")
-def test_an_export_with_another_vocabulary_is_not_published(
-    runs: Callable[[str], RunDirectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    phrases = [phrase.encode() for phrase in PHRASES]
-    other = learn_vocabulary(phrases, 60, normalization="nfkc")
-    save = Vocabulary.save
-
-    def changed(self: Vocabulary, directory: Path) -> None:
-        save(self, directory)
-        (directory / "joint.model").write_bytes(other)
-
-    monkeypatch.setattr(Vocabulary, "save", changed)
-    with pytest.raises(
-        InputError, match=mentions("for the text", "tokens", "Nothing was exported")
-    ):
-        export(runs("paper"), tmp_path, PHRASES, format="ctranslate2")
     assert list(tmp_path.iterdir()) == []

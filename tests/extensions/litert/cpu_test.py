@@ -12,7 +12,6 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.request_params import Status
-from keras_transformer.extensions.litert import flatbuffer
 from keras_transformer.extensions.litert.engine import LiteRTModel
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
@@ -81,18 +80,6 @@ def test_options_and_status_are_per_sentence(model: LiteRTModel) -> None:
     assert [each.status for each in together] == [0, 0, changed, 0]
     assert model.translate_ids(ids[:-1] * 40).status == Status.SOURCE_CUT
     assert model.translate_batch([]) == []
-
-
-def test_no_reshape_keeps_the_shape(version: Path) -> None:
-    model = flatbuffer.read((version / "model.tflite").read_bytes())
-    for graph in model.subgraphs:
-        for operator in graph.operators:
-            if flatbuffer.op_name(model, operator) == "RESHAPE":
-                source, target = (
-                    flatbuffer.shape_of(graph.tensors[index])
-                    for index in (operator.inputs[0], operator.outputs[0])
-                )
-                assert source != target or source.count(-1) > 1
 
 
 def test_the_version(version: Path, translator: TranslationModule) -> None:

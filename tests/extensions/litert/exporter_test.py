@@ -21,13 +21,13 @@ from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.litert import engine as litert
-from keras_transformer.extensions.litert import exporter, flatbuffer
+from keras_transformer.extensions.litert import exporter, passes
 from keras_transformer.extensions.litert.engine import LiteRTModel
 from keras_transformer.extensions.litert.signatures import LiteRTSignatures
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.layers import blocks
+from keras_transformer.layers import masks
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
@@ -64,7 +64,7 @@ class LiteRTExport:
 
     @property
     def content(self) -> Any:
-        return flatbuffer.read(self.path.read_bytes())
+        return passes.read(self.path.read_bytes())
 
 
 @pytest.fixture(scope="module")
@@ -141,28 +141,21 @@ def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("converted", {}), ("separate", {"model__attention_window": 5})]
-)
-def test_other_architectures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, changes: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(blocks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window
-    run = make_run(tmp_path / "run", name, **changes)
-    # The export compares all sentences.
-    result = export(run, tmp_path / "export", SENTENCES, format="litert", settings=SETTINGS)
-    assert result.sentences == len(SENTENCES)
-
-
-@pytest.mark.parametrize(
-    "settings",
+    ("model", "changes", "settings"),
     [
-        {"decoding.beam_size": 1},
-        {"decoding.beam_size": 4, **SEARCH_OPTIONS},
+        ("converted", {}, SETTINGS),
+        ("separate", {"model__attention_window": 5}, SETTINGS),
+        ("paper", {}, {"decoding.beam_size": 1}),
+        ("paper", {}, {"decoding.beam_size": 4, **SEARCH_OPTIONS}),
     ],
-    ids=["greedy", "all options"],
+    ids=["converted", "separate", "greedy", "all options"],
 )
-def test_search_options(tmp_path: Path, settings: dict[str, Any]) -> None:
-    run = make_run(tmp_path / "run")
+def test_other_architectures_and_searches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, changes: Any, settings: Any
+) -> None:
+    monkeypatch.setattr(masks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window
+    run = make_run(tmp_path / "run", model, **changes)
+    # The export compares all sentences.
     result = export(run, tmp_path / "export", SENTENCES, format="litert", settings=settings)
     assert result.sentences == len(SENTENCES)
 
@@ -170,7 +163,7 @@ def test_search_options(tmp_path: Path, settings: dict[str, Any]) -> None:
 def test_ensembles_without_the_text_signature(paper: LiteRTExport, tmp_path: Path) -> None:
     run = f"{paper.run.path},{paper.run.path}"
     made = LiteRTExport(run, tmp_path / "export", text_signature=False)  # type: ignore[arg-type]
-    assert set(flatbuffer.ops_by_signature(made.content)) == {"translate_ids"}
+    assert set(passes.ops_by_signature(made.content)) == {"translate_ids"}
     assert made.exported.warning is None
     assert "`joint.model`" in (made.exported.path / "README.md").read_text("utf-8")
     model = made.model
@@ -180,16 +173,12 @@ def test_ensembles_without_the_text_signature(paper: LiteRTExport, tmp_path: Pat
 
 
 def test_only_operations_of_every_runtime_are_used(paper: LiteRTExport) -> None:
-    ops = flatbuffer.ops_by_signature(paper.content)
+    ops = passes.ops_by_signature(paper.content)
     assert set(ops) == {"translate_ids", "translate"}
     assert ops["translate_ids"] <= OPS
     assert exporter.TEXT_OPS <= ops["translate"] <= OPS | TEXT_OPS | exporter.TEXT_OPS
-
-
-def test_other_operations_are_refused(paper: LiteRTExport) -> None:
     model = paper.content
-    code = next(code for code in model.operatorCodes if code.customCode)
-    code.customCode = b"FlexSinh"
+    next(code for code in model.operatorCodes if code.customCode).customCode = b"FlexSinh"
     with pytest.raises(InputError, match=mentions("translate", "FlexSinh")):
         exporter.check_ops(model)
 
@@ -216,56 +205,44 @@ def test_several_texts_at_once_fail(paper: LiteRTExport) -> None:
             runner(text=np.array(texts, object), **options)
 
 
-@pytest.mark.parametrize("quantization", ["none", "float16", "int8", "int4"])
-def test_every_weight_is_stored_once(
-    quantized: Callable[[str], LiteRTExport], quantization: str
+@pytest.mark.parametrize(
+    ("quantization", "size", "tolerance"),
+    [("none", 4, 0.0), ("float16", 2, 0.01), ("int8", 1, 0.2), ("int4", 0.5, 0.4)],
+)
+def test_quantization_changes_scores_slightly_and_each_weight_is_stored_once(
+    quantized: Callable[[str], LiteRTExport],
+    paper: LiteRTExport,
+    quantization: str,
+    size: float,
+    tolerance: float,
 ) -> None:
     made = quantized(quantization)
+    for sentence in PHRASES:
+        exact, rounded = paper.model.translate(sentence)[0], made.model.translate(sentence)[0]
+        assert rounded.score == pytest.approx(exact.score, abs=tolerance * abs(exact.score))
+        assert (rounded.score != exact.score) == (quantization != "none")
+    sizes = [int(np.prod(each.shape)) for each in made.translator.transformer.weights]
     model = made.content
-    count = sum(int(np.prod(each.shape)) for each in made.translator.transformer.weights)
-    size = {"none": 4, "float16": 2, "int8": 1, "int4": 0.5}[quantization]
-    weights = {  # matrices, including embeddings
+    matrices = {  # including embeddings
         tensor.buffer
         for graph in model.subgraphs
         for tensor in graph.tensors
         if tensor.shape is not None and len(tensor.shape) == 2
         and model.buffers[tensor.buffer].data is not None
-        and int(np.prod(tensor.shape)) in
-        {int(np.prod(each.shape)) for each in made.translator.transformer.weights}
+        and int(np.prod(tensor.shape)) in sizes
     }  # fmt: skip
-    held = sum(len(model.buffers[number].data) for number in weights)
-    assert 0.9 * size * count < held < 1.1 * size * count
+    held = sum(len(model.buffers[number].data) for number in matrices)
+    assert 0.9 * size * sum(sizes) < held < 1.1 * size * sum(sizes)
     contents = [bytes(each.data) for each in model.buffers if each.data is not None]
     assert len(contents) == len(set(contents))
     # Two signatures, and for each loop (the encoder and the search) a condition, a body, and a
     # condition that is never true.
     assert len(model.subgraphs) == 8
-
-
-@pytest.mark.parametrize(
-    ("quantization", "tolerance"), [("float16", 0.01), ("int8", 0.2), ("int4", 0.4)]
-)
-def test_quantization_changes_scores_slightly(
-    quantized: Callable[[str], LiteRTExport],
-    paper: LiteRTExport,
-    quantization: str,
-    tolerance: float,
-) -> None:
-    made = quantized(quantization)
-    assert made.exported.scores is not None
-    assert check_manifest(made.exported.path)["precision"] == quantization
-    for sentence in PHRASES:
-        exact, rounded = paper.model.translate(sentence)[0], made.model.translate(sentence)[0]
-        assert rounded.score != exact.score
-        assert rounded.score == pytest.approx(exact.score, abs=tolerance * abs(exact.score))
-
-
-def test_both_runtimes_translate_alike_in_int4(quantized: Callable[[str], LiteRTExport]) -> None:
-    made = quantized("int4")
-    compiled = LiteRTModel(made.path, low_memory=True)
-    assert [compiled.translate(each) for each in PHRASES] == [
-        made.model.translate(each) for each in PHRASES
-    ]
+    if quantization == "int4":
+        compiled = LiteRTModel(made.path, low_memory=True)
+        assert [compiled.translate(each) for each in PHRASES] == [
+            made.model.translate(each) for each in PHRASES
+        ]
 
 
 def test_options_are_clamped_and_status_reports_it(paper: LiteRTExport) -> None:
@@ -476,7 +453,7 @@ def test_unsupported_vocabularies_have_only_translate_ids(
     without_text: tuple[str, LiteRTExport],
 ) -> None:
     reason, made = without_text
-    assert set(flatbuffer.ops_by_signature(made.content)) == {"translate_ids"}
+    assert set(passes.ops_by_signature(made.content)) == {"translate_ids"}
     assert (made.exported.path / "joint.model").is_file()
     warning = str(made.exported.warning)
     assert tells(warning, "only", "translate_ids", reason)
@@ -550,7 +527,7 @@ def test_texts_that_begin_with_special_pieces(paper: LiteRTExport, first: str) -
         "spaces and unknown": [space, space, vocabulary.unknown_id, vocabulary.unknown_id],
     }[first]
     ids = [*begin, *words]
-    signatures = LiteRTSignatures(paper.translator, with_text=True)
+    signatures = LiteRTSignatures(paper.translator, with_text=True, for_cpu=False)
     scores = tf.constant([[-1.0, -2.0]])
     result = SearchResult(
         ids=tf.constant([[[*ids, 0], [*words, *[0] * (len(ids) + 1 - len(words))]]]),

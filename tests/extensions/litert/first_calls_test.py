@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.extensions.litert import exporter as export
-from keras_transformer.extensions.litert import flatbuffer
+from keras_transformer.extensions.litert import passes
 from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import ROOT, random_shortlist
@@ -97,7 +97,7 @@ def test_new_runtimes_give_the_scores_of_other_kernels(
     models: dict[str, Any], tmp_path: Path, signature: str, runtime: str
 ) -> None:
     path = tmp_path / "model.tflite"
-    path.write_bytes(flatbuffer.write(models[signature]))
+    path.write_bytes(passes.write(models[signature]))
     command = [sys.executable, "-c", PROGRAM, str(path), signature, runtime]
     result = subprocess.run(
         command, check=True, capture_output=True, text=True, timeout=120, cwd=ROOT
@@ -110,7 +110,7 @@ def test_all_loops_are_prepared_twice(models: dict[str, Any], signature: str) ->
     model = models[signature]
     whiles = loops = 0
     for graph in model.subgraphs:
-        ops = [flatbuffer.op_name(model, each) for each in graph.operators]
+        ops = [passes.op_name(model, each) for each in graph.operators]
         assert "IF" not in ops
         whiles += ops.count("WHILE")
         for place, each in enumerate(graph.operators):
@@ -141,7 +141,7 @@ def test_shapes_are_known_before_products_run(tmp_path: Path, kind: str, for_cpu
     model = export.convert(translator, "none", for_cpu=for_cpu)
     products = 0
     for index, graph in enumerate(model.subgraphs):
-        ops = [flatbuffer.op_name(model, each) for each in graph.operators]
+        ops = [passes.op_name(model, each) for each in graph.operators]
         if "FULLY_CONNECTED" in ops:
             products += 1
             assert index in loop_bodies(model)
@@ -154,12 +154,12 @@ def unplanned(model: Any, graph: Any) -> list[str]:
     early = {i for i, t in enumerate(graph.tensors) if model.buffers[t.buffer].data is not None}
     found = []
     for operator in graph.operators:
-        name = flatbuffer.op_name(model, operator)
+        name = passes.op_name(model, operator)
         inputs = [int(each) for each in operator.inputs if each >= 0]
         shape_inputs = inputs[SHAPE_INPUTS[name]] if name in SHAPE_INPUTS else []
         if not early.issuperset(shape_inputs) or name == "WHERE":
             found.append(name)
-        if name == "TOPK_V2" and -1 in flatbuffer.shape_of(graph.tensors[inputs[0]]):
+        if name == "TOPK_V2" and -1 in passes.shape_of(graph.tensors[inputs[0]]):
             found.append(name)
         is_early = name in ("STRIDED_SLICE", "RANGE", "CONCATENATION") and early.issuperset(inputs)
         if name == "SHAPE" or is_early:

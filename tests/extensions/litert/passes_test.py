@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_transformer.extensions.litert import flatbuffer, passes
+from keras_transformer.extensions.litert import passes
 from tests.extensions.litert.tied_model import convert, expected, loop_bodies, names, prepared, run
 
 
@@ -17,18 +17,18 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_reading_and_writing_keeps_the_model(content: bytes, tmp_path: Path) -> None:
-    model = flatbuffer.read(content)
+    model = passes.read(content)
     np.testing.assert_allclose(run(model, tmp_path), expected(), atol=1e-4)
     assert {"WHILE", "GATHER", "FULLY_CONNECTED"} <= names(model)
-    assert set(flatbuffer.ops_by_signature(model)) == {"one", "two"}
-    assert flatbuffer.describe_signatures(model)["one"] == {
+    assert set(passes.ops_by_signature(model)) == {"one", "two"}
+    assert passes.describe_signatures(model)["one"] == {
         "inputs": {"rows": {"dtype": "int32", "shape": [3]}},
         "outputs": {"logits": {"dtype": "float32", "shape": [3, 300]}},
     }
 
 
 def test_embedding_lookups_and_sharing(content: bytes, tmp_path: Path) -> None:
-    before = flatbuffer.read(content)
+    before = passes.read(content)
     model = prepared(content)
     assert "EMBEDDING_LOOKUP" in names(model)
     assert "GATHER" not in names(model)
@@ -41,7 +41,7 @@ def test_embedding_lookups_and_sharing(content: bytes, tmp_path: Path) -> None:
 
 
 def test_different_loops_are_not_shared(content: bytes, tmp_path: Path) -> None:
-    model = flatbuffer.read(content)
+    model = passes.read(content)
     bodies = [graph for graph in model.subgraphs if b"body" in graph.name]
     constants = [
         tensor for tensor in bodies[1].tensors

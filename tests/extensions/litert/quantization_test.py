@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
 
-from keras_transformer.extensions.litert import flatbuffer
+from keras_transformer.extensions.litert import passes
 from keras_transformer.extensions.litert.quantization import (
     _packed,
     _rounded,
@@ -39,7 +39,7 @@ def test_quantized_weights(
     # Older runtimes must refuse the model, because they would compute wrong results.
     versions = {
         max(code.builtinCode, code.deprecatedBuiltinCode): code.version
-        for code in flatbuffer.read(flatbuffer.write(model)).operatorCodes
+        for code in passes.read(passes.write(model)).operatorCodes
     }
     needed = {
         "float16": {schema.BuiltinOperator.DEQUANTIZE: 3},
@@ -93,12 +93,12 @@ def test_weights_with_other_uses_are_not_quantized(tmp_path: Path) -> None:
     function: Callable[..., Any] = tf.function(both, input_signature=[specification])
     module = tf.Module()
     tf.saved_model.save(module, str(tmp_path / "m"), signatures={"one": function})
-    model = flatbuffer.read(tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "m")).convert())
+    model = passes.read(tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "m")).convert())
     before = [None if each.data is None else bytes(each.data) for each in model.buffers]
     shared = {
         graph.tensors[index].buffer
         for graph in model.subgraphs for operator in graph.operators
-        if flatbuffer.op_name(model, operator) == "SOFTMAX" for index in operator.inputs
+        if passes.op_name(model, operator) == "SOFTMAX" for index in operator.inputs
     }  # fmt: skip
     quantize(model, "int8")
     for number in shared:

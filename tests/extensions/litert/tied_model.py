@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
-from keras_transformer.extensions.litert import flatbuffer, passes
+from keras_transformer.extensions.litert import passes
 
 TABLE = np.random.default_rng(0).normal(size=(300, 32)).astype(np.float32)
 ROWS = tf.TensorSpec([3], tf.int32, name="rows")
@@ -45,7 +45,7 @@ def convert(folder: Path) -> bytes:
 
 def run(model: Any, folder: Path, signature: str = "one") -> np.ndarray:
     path = folder / "model.tflite"
-    path.write_bytes(flatbuffer.write(model))
+    path.write_bytes(passes.write(model))
     outputs = Interpreter(str(path)).get_signature_runner(signature)(rows=np.int32([5, 0, 299]))
     [array] = outputs.values()
     return array
@@ -59,11 +59,11 @@ def expected() -> np.ndarray:
 
 
 def names(model: Any) -> set[str]:
-    return {op for ops in flatbuffer.ops_by_signature(model).values() for op in ops}
+    return {op for ops in passes.ops_by_signature(model).values() for op in ops}
 
 
 def prepared(content: bytes) -> Any:
-    model = flatbuffer.read(content)
+    model = passes.read(content)
     passes.look_up_embeddings(model)
     passes.share(model)
     return model
@@ -74,5 +74,5 @@ def loop_bodies(model: Any) -> list[int]:
         each.builtinOptions.bodySubgraphIndex
         for graph in model.subgraphs
         for each in graph.operators
-        if flatbuffer.op_name(model, each) == "WHILE"
+        if passes.op_name(model, each) == "WHILE"
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.config import ModelConfig
+from keras_transformer.config import DecodingConfig, ModelConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.model_card import ModelCardData
@@ -26,11 +25,11 @@ from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES
+from tests.conftest import PHRASES, ROOT
 from tests.export.model_variants import make_run
 from tests.messages import mentions
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "exported_marian_mt.json"
+FIXTURE = ROOT / "tests" / "fixtures" / "exported_marian_mt.json"
 MARIAN_MT = FIXTURE.parent / "marian_mt"
 # Files that determine what transformers computes. Those of SentencePiece also have fields that
 # change nothing; the ids of texts are compared instead.
@@ -170,30 +169,6 @@ def test_language_tokens_keep_the_names_of_marian(tmp_path: Path) -> None:
     assert converted.vocabulary.models() == translator.tokenizer.vocabulary.models()
 
 
-def test_a_damaged_version_is_not_loaded(
-    exported: Callable[[str], ExportResult], tmp_path: Path
-) -> None:
-    version = Path(shutil.copytree(exported("paper").path, tmp_path / "1"))
-    weights = version / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    with pytest.raises(InputError, match=mentions("model.safetensors", "was changed")):
-        kt.load(tmp_path)
-
-
-def test_a_wrong_tensor_is_noticed(
-    runs: Callable[[str], RunDirectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    swapped = {**tensors._LINEAR}
-    queries, keys, values = swapped["self_attention/qkv"]
-    swapped["self_attention/qkv"] = (keys, queries, values)
-    monkeypatch.setattr(tensors, "_LINEAR", swapped)
-    with pytest.raises(InputError, match=mentions("sentence 1", "log-probability")):
-        export(runs("paper"), tmp_path / "export", PHRASES[:1], format="huggingface")
-    assert list((tmp_path / "export").iterdir()) == []
-
-
 def test_a_version_has_a_model_card_and_the_search(exported: Callable[[str], ExportResult]) -> None:
     path = exported("paper").path
     check_manifest(path)
@@ -210,49 +185,38 @@ def test_a_version_has_a_model_card_and_the_search(exported: Callable[[str], Exp
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("name", "value"),
     [
-        ({"model__norm_position": "pre"}, mentions("model.norm_position", "pre", "post")),
-        ({"model__positions": "learned"}, mentions("model.positions", "learned", "sinusoidal")),
-        ({"model__embedding_norm": True}, mentions("model.embedding_norm", "true", "false")),
-        ({"model__final_norm": True}, mentions("model.final_norm", "true", "false")),
-        ({"model__first_position": 2}, mentions("model.first_position", "2", "0")),
-        ({"model__attention_window": 3}, mentions("model.attention_window", "3", "none")),
-        ({"model__key_dim": 5}, mentions("model.key_dim", "5", "8")),
-        ({"model__value_dim": 4}, mentions("model.value_dim", "4", "8")),
+        ("norm_position", "pre"),
+        ("positions", "learned"),
+        ("embedding_norm", True),
+        ("final_norm", True),
+        ("first_position", 2),
+        ("attention_window", 3),
+        ("key_dim", 5),
+        ("value_dim", 4),
     ],
 )
-def test_unsupported_models_are_refused(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    run = make_run(tmp_path / "run", **changes)
-    with pytest.raises(InputError, match=message):
-        export(run, tmp_path / "export", TEXTS, format="huggingface")
-    assert not (tmp_path / "export").exists()
+def test_models_that_marian_mt_cannot_express_are_refused(name: str, value: Any) -> None:
+    config = dataclasses.replace(ModelConfig(9, 9), **{name: value})
+    with pytest.raises(InputError, match=mentions(f"model.{name}", value)):
+        tensors.check_expressible(config)
 
 
 @pytest.mark.parametrize(
-    ("settings", "name"),
+    ("name", "value"),
     [
-        ({"decoding.coverage_penalty": 0.1}, "decoding.coverage_penalty"),
-        ({"decoding.diversity_penalty": 0.1}, "decoding.diversity_penalty"),
-        ({"decoding.banned": "dog"}, "decoding.banned"),
-        ({"decoding.replace_unknown": True}, "decoding.replace_unknown"),
-        ({"decoding.sample": True}, "decoding.sample"),
+        ("coverage_penalty", 0.1),
+        ("diversity_penalty", 0.1),
+        ("banned", "dog"),
+        ("replace_unknown", True),
+        ("sample", True),
     ],
 )
-def test_unsupported_searches_are_refused(
-    runs: Callable[[str], RunDirectory], tmp_path: Path, settings: dict[str, Any], name: str
-) -> None:
-    with pytest.raises(InputError, match=mentions(name, "generation configuration")):
-        export(runs("paper"), tmp_path / "export", TEXTS, format="huggingface", settings=settings)
-    assert not (tmp_path / "export").exists()
-
-
-def test_an_ensemble_is_refused(runs: Callable[[str], RunDirectory], tmp_path: Path) -> None:
-    two = f"{runs('paper').path},{runs('paper').path}"
-    with pytest.raises(InputError, match=mentions("ensemble", "single")):
-        export(two, tmp_path / "export", TEXTS, format="huggingface")
+def test_searches_that_generate_lacks_are_refused(name: str, value: Any) -> None:
+    config = dataclasses.replace(DecodingConfig(), **{name: value})
+    with pytest.raises(InputError, match=mentions(f"decoding.{name}", "generation configuration")):
+        directory.check_search(config)
 
 
 def test_another_epsilon_that_changes_translations_is_refused(tmp_path: Path) -> None:

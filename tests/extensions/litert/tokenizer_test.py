@@ -14,7 +14,7 @@ import tensorflow_text
 from hypothesis import strategies as st
 
 from keras_transformer.export.probes import probe_texts
-from keras_transformer.extensions.litert.fast_tokenizer import (
+from keras_transformer.extensions.litert.tokenizer import (
     fast_detokenizer_model,
     fast_model,
     text_problem,
@@ -161,7 +161,7 @@ def test_rules_of_normalization_are_compared(tmp_path: Path) -> None:
 def test_a_difference_names_the_text_and_both_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary(learn(SUPPORTED["case-folded tags"]))
     monkeypatch.setattr(
-        "keras_transformer.extensions.litert.fast_tokenizer.fast_model", lambda model: model
+        "keras_transformer.extensions.litert.tokenizer.fast_model", lambda model: model
     )
     problem = text_problem(vocabulary, ["a", "<2DE> \xe9"])
     (ids,) = vocabulary.encode_source(["<2DE> \xe9".encode()])

@@ -40,20 +40,7 @@ _SPACES = {
 
 
 def text_problem(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
-    """Returns why FastSentencepiece cannot replace SentencePiece, or None if it can.
-
-    Args:
-        vocabulary: the vocabulary.
-        texts: source texts. Both tokenizers must return the same tokens for them.
-
-    Example:
-    >>> from keras_transformer.text.vocabulary import learn_vocabulary
-    >>> lines = [b"the cat sees the dog"]
-    >>> text_problem(Vocabulary(learn_vocabulary(lines, 30)), ["a cat"]) is None
-    True
-    >>> text_problem(Vocabulary(learn_vocabulary(lines, 30, model_type="bpe")), ["a cat"])
-    'the vocabulary is a bpe model, not unigram'
-    """
+    """Returns why FastSentencepiece cannot replace SentencePiece, or None if it can."""
     models = dict.fromkeys((vocabulary.source_model, vocabulary.target_model))
     for proto in map(ModelProto.FromString, models):
         reason = next(_model_problems(proto), None)
@@ -137,20 +124,6 @@ def fast_model(model: bytes) -> bytes:
 
     Each symbol gets the score that SentencePiece uses, and a normalization rule that keeps it.
     Unused pieces become control pieces, which no text contains either.
-
-    Args:
-        model: a serialized model for which `text_problem` returns None.
-
-    Raises:
-        InputError: if there are too many symbols.
-
-    Example:
-    >>> from keras_transformer.text.vocabulary import learn_vocabulary
-    >>> model = learn_vocabulary([b"the cat"], 30, symbols=["<2DE>"], normalization="nmt_nfkc_cf")
-    >>> tokenizer = tensorflow_text.FastSentencepieceTokenizer(fast_model(model))
-    >>> ids = tokenizer.tokenize(["<2DE> the"]).to_list()
-    >>> [[*row, 3] for row in ids] == Vocabulary(model).encode_source([b"<2DE> the"])
-    True
     """
     proto = ModelProto.FromString(model)
     types = {piece.type for piece in proto.pieces}
@@ -174,15 +147,6 @@ def fast_detokenizer_model(model: bytes) -> bytes:
     """Changes a SentencePiece model so that FastSentencepiece detokenizes unused pieces too.
 
     They become normal pieces. Ids and texts stay the same.
-
-    Args:
-        model: a serialized model for which `text_problem` returns None.
-
-    Example:
-    >>> from keras_transformer.text.vocabulary import learn_vocabulary
-    >>> model = learn_vocabulary([b"the cat"], 30)
-    >>> fast_detokenizer_model(model) == model
-    True
     """
     proto = ModelProto.FromString(model)
     unused = [piece for piece in proto.pieces if piece.type == UNUSED]

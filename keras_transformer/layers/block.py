@@ -1,0 +1,182 @@
+"""Hyperparameters, Add & Norm, and stacks of layers (paper, sections 3.1 and 5.4, figure 1)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from keras_transformer.layers.attention import CrossAttention, SelfAttention
+from keras_transformer.layers.base import MaskedLayer, shows_arguments
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.layer_norm import LayerNorm
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """The hyperparameters of the layers of an encoder or a decoder.
+
+    They are arguments of `Encoder`, `EncoderLayer`, `Decoder` and `DecoderLayer`.
+
+    Args:
+        num_heads: number of attention heads, h.
+        d_ff: width of the feed-forward network's inner layer.
+        key_dim: size of a head's queries and keys, d_k; `d_model / num_heads` by default.
+        value_dim: size of a head's values, d_v; `key_dim` by default.
+        dropout: default of the three separate rates below.
+        norm_position: "post" for LayerNorm(x + Dropout(Sublayer(x))), as in the paper, or "pre"
+            for x + Dropout(Sublayer(LayerNorm(x))).
+        layer_norm_epsilon: ε of the layer norms.
+        activation: activation of the feed-forward network.
+        attention_bias: add biases to the attention projections.
+        attention_window: r of restricted self-attention (section 4), None for no limit.
+        attention_dropout: dropout of the attention weights.
+        activation_dropout: dropout of the inner layer of the feed-forward network.
+        residual_dropout: dropout of the output of each sublayer (section 5.4).
+        kernel_initializer: initializer of all kernels.
+        bias_initializer: initializer of all biases.
+        kernel_regularizer: a loss that depends on the kernels.
+        bias_regularizer: a loss that depends on the biases.
+
+    Raises:
+        ValueError: for another `norm_position`.
+
+    Example:
+    >>> Block(num_heads=2, d_ff=16, dropout=0.1).norm_position
+    'post'
+    """
+
+    num_heads: int
+    d_ff: int
+    key_dim: int | None = None
+    value_dim: int | None = None
+    dropout: float = 0.0
+    norm_position: str = "post"
+    layer_norm_epsilon: float = 1e-6
+    activation: str = "relu"
+    attention_bias: bool = False
+    attention_window: int | None = None
+    attention_dropout: float | None = None
+    activation_dropout: float | None = None
+    residual_dropout: float | None = None
+    kernel_initializer: Any = "glorot_uniform"
+    bias_initializer: Any = "zeros"
+    kernel_regularizer: Any = None
+    bias_regularizer: Any = None
+
+    def __post_init__(self) -> None:
+        if self.norm_position not in ("post", "pre"):
+            raise ValueError(f"norm_position is {self.norm_position!r}. Choose post or pre.")
+
+
+class BlockLayer(MaskedLayer):
+    """The base of layers whose arguments are the fields of a `Block`."""
+
+    @shows_arguments(Block)
+    def __init__(self, *args: Any, **kwargs: Any):
+        names = [field.name for field in dataclasses.fields(Block) if field.name in kwargs]
+        fields = {name: kwargs.pop(name) for name in names}
+        super().__init__(**kwargs)
+        self.block = Block(*args, **fields)
+
+    @property
+    def activation(self) -> str:
+        """The activation of the feed-forward network, which Keras's plots show."""
+        return self.block.activation
+
+    def _arguments(self) -> dict[str, Any]:
+        return vars(self.block)
+
+    def _new_self_attention(self, causal: bool) -> SelfAttention:
+        return SelfAttention(
+            **self._attention_arguments(),
+            causal=causal,
+            window=self.block.attention_window,
+            name="self_attention",
+        )
+
+    def _new_cross_attention(self) -> CrossAttention:
+        return CrossAttention(**self._attention_arguments(), name="cross_attention")
+
+    def _attention_arguments(self) -> dict[str, Any]:
+        block = self.block
+        return {
+            "num_heads": block.num_heads,
+            "key_dim": block.key_dim,
+            "value_dim": block.value_dim,
+            "dropout": self._rate(block.attention_dropout),
+            "use_bias": block.attention_bias,
+            **self._kernel_arguments(),
+        }
+
+    def _new_feed_forward(self) -> FeedForward:
+        return FeedForward(
+            self.block.d_ff,
+            self.block.activation,
+            dropout=self._rate(self.block.activation_dropout),
+            name="feed_forward",
+            **self._kernel_arguments(),
+        )
+
+    def _kernel_arguments(self) -> dict[str, Any]:
+        return {
+            "kernel_initializer": self.block.kernel_initializer,
+            "bias_initializer": self.block.bias_initializer,
+            "kernel_regularizer": self.block.kernel_regularizer,
+            "bias_regularizer": self.block.bias_regularizer,
+            "dtype": self.dtype_policy,
+        }
+
+    def _new_dropout(self, name: str) -> Dropout:
+        rate = self._rate(self.block.residual_dropout)
+        return Dropout(rate, name=name, dtype=self.dtype_policy)
+
+    def _new_norm(self, name: str) -> LayerNorm:
+        return LayerNorm(self.block.layer_norm_epsilon, name=name, dtype=self.dtype_policy)
+
+    def _rate(self, rate: float | None) -> float:
+        return self.block.dropout if rate is None else rate
+
+    def _build_sublayers(self, inputs_shape: Any) -> None:
+        for layer in self._sublayers():
+            if not layer.built:
+                layer.build(inputs_shape)
+
+    def _pre_norm(self, norm: LayerNorm, inputs: Any, training: bool | None) -> Any:
+        return norm(inputs, training=training) if self.block.norm_position == "pre" else inputs
+
+    def _post_norm(self, norm: LayerNorm, inputs: Any, training: bool | None) -> Any:
+        return norm(inputs, training=training) if self.block.norm_position == "post" else inputs
+
+
+class Stack(BlockLayer):
+    """The base of `Encoder` and `Decoder`: equal layers, with an optional layer norm at the end."""
+
+    layer_class: ClassVar[type[BlockLayer]]
+
+    @shows_arguments(Block)
+    def __init__(self, num_layers: int, *args: Any, final_norm: bool | None = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if num_layers < 1:
+            raise ValueError(f"num_layers is {num_layers}, but it must be at least 1.")
+        is_pre = self.block.norm_position == "pre"
+        self.num_layers = num_layers
+        self.final_norm = is_pre if final_norm is None else final_norm
+        self.layers = [
+            self.layer_class(**vars(self.block), name=f"layer_{i}", dtype=self.dtype_policy)
+            for i in range(num_layers)
+        ]
+        self.norm = self._new_norm("norm") if self.final_norm else None
+
+    def _arguments(self) -> dict[str, Any]:
+        own = {"num_layers": self.num_layers, "final_norm": self.final_norm}
+        return {**own, **super()._arguments()}
+
+    def _build_stack(self, inputs_shape: Any, *shapes: Any) -> None:
+        for layer in self.layers:
+            layer.build(inputs_shape, *shapes)
+        if self.norm is not None:
+            self.norm.build(inputs_shape)
+
+    def _final_norm(self, inputs: Any, training: bool | None) -> Any:
+        return inputs if self.norm is None else self.norm(inputs, training=training)
