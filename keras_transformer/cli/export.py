@@ -93,9 +93,9 @@ def _sentences() -> tuple[list[str], list[str] | None]:
     return read_text(FLAGS.valid_source), None if target is None else read_text(target)
 
 
-def _card() -> ModelCardData | None:
+def _card(format_has_card: bool) -> ModelCardData | None:
     """Returns the facts for the model card, or None if the format has no card."""
-    if FLAGS.format in ("cpu", "litert", "ctranslate2"):
+    if not format_has_card:
         for name in ("languages", "license"):
             if FLAGS[name].value is not None:
                 raise InputError(
@@ -121,27 +121,30 @@ def _card() -> ModelCardData | None:
 def main() -> None:
     """Runs `export` with the flags."""
     app.load_tensorflow()
-    from keras_transformer.export import ExportOptions, export  # late, so that --help is fast
+    from keras_transformer import export  # late, so that --help is fast
     from keras_transformer.export.shortlist import learn_shortlist
 
+    exporter = export.find_exporter(FLAGS.format)
+    card = _card("card" in exporter.options)
     sentences, references = _sentences()
     shortlist = None
     if FLAGS.shortlist is not None:
         shortlist = learn_shortlist(FLAGS.run_dir, FLAGS.data_dir, FLAGS.shortlist)
-    exported = export(
+    options = export.ExportOptions(
+        references=references,
+        quantization=FLAGS.quantization,
+        precision=FLAGS.precision,
+        max_bleu_loss=FLAGS.max_bleu_loss,
+        tokenize=FLAGS.tokenize,
+        card=card,
+        text_signature=FLAGS.text_signature,
+        shortlist=shortlist,
+    )
+    exported = export.export(
         FLAGS.run_dir,
         FLAGS.output_dir,
         sentences,
-        ExportOptions(
-            references=references,
-            quantization=FLAGS.quantization,
-            precision=FLAGS.precision,
-            max_bleu_loss=FLAGS.max_bleu_loss,
-            tokenize=FLAGS.tokenize,
-            card=_card(),
-            text_signature=FLAGS.text_signature,
-            shortlist=shortlist,
-        ),
+        options,
         format=FLAGS.format,
         settings=config_flags.config_settings(),
     )
@@ -151,13 +154,8 @@ def main() -> None:
         print(f"a tie, with different tokens of the same score: {tie}")
     compared = f"{exported.sentences:,} validation sentences"
     if exported.largest_difference is None:
-        default = "int8" if FLAGS.format == "cpu" else "none"
-        lossy = (
-            FLAGS.shortlist is not None
-            or FLAGS.precision != "float32"
-            or (FLAGS.quantization or default) != "none"
-        )
-        how = "about as well as" if lossy else "like"
+        is_exact = shortlist is None and exporter.weights_of(options) in ("none", "float32")
+        how = "like" if is_exact else "about as well as"
         print(f"Exported {exported.path}. It translates {compared} {how} the run.")
         if exported.scores is not None:
             print(f"BLEU of these: {exported.scores.bleu:.2f}  {exported.scores.signature}")
@@ -166,5 +164,3 @@ def main() -> None:
             f"Exported {exported.path}. On {compared}, its log-probabilities differ from the run "
             f"by at most {exported.largest_difference:.2g}."
         )
-    if exported.url is not None:
-        print(f"Uploaded to {exported.url}")
