@@ -61,7 +61,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "litert": {"converters"},
     "ctranslate2": set(),
     "huggingface": {"converters"},
-    "argos": {"converters", "ctranslate2"},
+    "argos": {"ctranslate2"},
     "serving": {"litert"},
     "documents": set(),
     "corpora": set(),

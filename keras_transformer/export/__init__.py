@@ -149,9 +149,7 @@ class Exporter:
     compared: ClassVar[str] = "tokens"
     task: ClassVar[TaskCard] = TRANSLATION
 
-    def write(
-        self, translator: TranslationModule, folder: Path, options: ExportOptions
-    ) -> None:
+    def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         """Writes the model into an empty folder.
 
         Args:

@@ -390,24 +390,20 @@ def test_settings_that_were_fixed_at_export(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "facts"),
     [
-        ({"quantization": "int2"}, mentions("quantization", "int2", "float16", "int8", "int4")),
-        ({"quantization": "int8"}, mentions("quantization", "int8", "references")),
-        ({"references": ["a"]}, mentions("11", "sentences", "1", "references")),
-        ({"max_bleu_loss": 0.1}, mentions("quantization", "none", "bound")),
-        ({"settings": {"decoding.sample": True}}, mentions("decoding.sample", "outputs")),
-        ({"precision": "bfloat16"}, mentions("precision", "bfloat16", "format")),
+        ({"quantization": "int2"}, ("quantization", "int2", "float16", "int8", "int4")),
+        ({"settings": {"decoding.sample": True}}, ("decoding.sample", "outputs")),
         (
             {"quantization": "int8", "references": SENTENCES, "max_bleu_loss": -1.0},
-            mentions("int8", "BLEU", "-1", "nothing was exported"),
+            ("int8", "BLEU", "-1", "nothing was exported"),
         ),
     ],
 )
 def test_invalid_options_are_refused(
-    tmp_path: Path, paper: LiteRTExport, arguments: dict[str, Any], sentence: str
+    tmp_path: Path, paper: LiteRTExport, arguments: dict[str, Any], facts: tuple[str, ...]
 ) -> None:
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError, match=mentions(*facts)):
         LiteRTExport(paper.run, tmp_path / "export", **{"settings": None, **arguments})
     assert not [*tmp_path.glob("export/*")]
 
@@ -496,7 +492,7 @@ def test_runtimes_that_differ_are_not_published(
         return run(self, {**inputs, "max_length": np.array([2], np.int32)})
 
     monkeypatch.setattr(litert._Compiled, "run", other)
-    with pytest.raises(InputError, match=mentions("sentence 1", "CompiledModel", "Interpreter")):
+    with pytest.raises(InputError, match=mentions("CompiledModel", "Interpreter")):
         export(paper.run, tmp_path / "export", PHRASES, format="litert", settings=SETTINGS)
     assert not [*tmp_path.glob("export/*")]
 
