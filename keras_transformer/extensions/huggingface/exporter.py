@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -35,7 +34,6 @@ from keras_transformer.export import (
 )
 from keras_transformer.export.comparison import (
     Comparison,
-    ids_by_pieces,
     plain_texts,
 )
 from keras_transformer.export.probes import ProbeTexts
@@ -83,11 +81,16 @@ class ConvertedEngine(Engine):
     def __init__(self, folder: Path):
         self.folder = folder
         converted = read_marian_mt(folder, ConvertOptions())
-        config = converted.config.decoding
+        tokenizer_config = json.loads((folder / "tokenizer_config.json").read_bytes())
+        limit = {"decoding.max_source_tokens": tokenizer_config["model_max_length"]}
+        config = converted.config.updated(limit).decoding
         self._module = TranslationModule([converted.transformer()], converted.tokenizer(), config)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        return _token_ids(self.folder, texts)
+        limit = self._module.max_source_tokens
+        vocabulary = self._module.tokenizer.vocabulary
+        rows = vocabulary.encode_source([text.encode() for text in texts])
+        return [ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]] for ids in rows]
 
     def log_probs(
         self, texts: Sequence[str], targets: Sequence[Sequence[int]]
@@ -230,25 +233,3 @@ def _has_transformers() -> bool:
 def _config(translator: TranslationModule) -> ModelConfig:
     assert isinstance(translator.transformer, Transformer)
     return translator.transformer.config
-
-
-def _token_ids(path: Path, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the ids that MarianTokenizer finds with the files of a version."""
-    ids = json.loads((path / "vocab.json").read_bytes())
-    settings = json.loads((path / "tokenizer_config.json").read_bytes())
-    # It takes language tokens, such as `>>de<<`, from the beginning.
-    matches = [re.match("(?s)(>>.*?<<)?(.*)", text) for text in texts]
-    unknown_id, limit = ids[settings["unk_token"]], settings["model_max_length"]
-    rows = ids_by_pieces(
-        path / "source.spm",
-        ids,
-        [match[2] for match in matches if match],
-        unknown_id=unknown_id,
-        end_id=ids[settings["eos_token"]],
-        max_tokens=limit,
-    )
-    codes = [[ids.get(match[1], unknown_id)] if match and match[1] else [] for match in matches]
-    return [
-        [*code, *ids_of_text][: limit - 1] + [end_id]
-        for code, (*ids_of_text, end_id) in zip(codes, rows, strict=True)
-    ]
