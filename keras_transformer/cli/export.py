@@ -38,9 +38,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
-    config_flags.define_choice_flag(
-        "format", "saved_model", *plugins.names("exporters")
-    )
+    config_flags.define_choice_flag("format", "saved_model", *plugins.names("exporters"))
     flags.DEFINE_string(
         "quantization",
         None,

@@ -214,9 +214,7 @@ def model_name(output_dir: Path) -> str:
     return re.sub(r"[^\w.-]", "_", output_dir.resolve().name, flags=re.ASCII) or "model"
 
 
-def _front_matter(
-    name: str, data: ModelCardData, format_card: FormatCard, task: TaskCard
-) -> str:
+def _front_matter(name: str, data: ModelCardData, format_card: FormatCard, task: TaskCard) -> str:
     """Returns YAML; JSON values are valid YAML."""
     fields: dict[str, Any] = {
         "model_name": name,

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from keras_transformer import plugins
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError

@@ -383,18 +383,37 @@ def load_text_signature(file: Path) -> Callable[[bytes], tuple[list[str], np.nda
 
 
 class LiteRTExporter(Exporter):
-    """The formats `litert` and `cpu`.
+    """The format `litert`."""
 
-    Args:
-        for_cpu: whether the version is for servers on CPUs.
-    """
+    options = frozenset({"quantization", "max_bleu_loss", "shortlist", "text_signature"})
 
-    def __init__(self, for_cpu: bool):
-        self.options = frozenset({"quantization", "max_bleu_loss", "shortlist"})
-        if not for_cpu:
-            self.options |= {"text_signature"}
-        self.export = export_for_cpu if for_cpu else export
+    def export(
+        self,
+        run: str | Path | RunDirectory,
+        output_dir: Path,
+        sentences: Sequence[str],
+        settings: Mapping[str, Any] | None,
+        options: ExportOptions,
+    ) -> ExportResult:
+        return export(run, output_dir, sentences, settings, options)
 
 
-EXPORTER = LiteRTExporter(for_cpu=False)
-CPU_EXPORTER = LiteRTExporter(for_cpu=True)
+class CPUExporter(Exporter):
+    """The format `cpu`."""
+
+    options = frozenset({"quantization", "max_bleu_loss", "shortlist"})
+    weights = {"int8": 0.3}
+
+    def export(
+        self,
+        run: str | Path | RunDirectory,
+        output_dir: Path,
+        sentences: Sequence[str],
+        settings: Mapping[str, Any] | None,
+        options: ExportOptions,
+    ) -> ExportResult:
+        return export_for_cpu(run, output_dir, sentences, settings, options)
+
+
+EXPORTER = LiteRTExporter()
+CPU_EXPORTER = CPUExporter()

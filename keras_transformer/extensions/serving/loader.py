@@ -22,9 +22,7 @@ class ServerLoader(Loader):
 
     def open(self, model: str, options: LoadOptions) -> LoadedModel:
         if options != LoadOptions():
-            raise InputError(
-                f"{model} is a server, whose options are fixed. Load it without any."
-            )
+            raise InputError(f"{model} is a server, whose options are fixed. Load it without any.")
         from keras_transformer.extensions.serving.client import connect_model
 
         return connect_model(model)

@@ -14,7 +14,6 @@ from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper.parsing.constraint import TreeConstraint
 from keras_transformer.extensions.paper.parsing.symbols import (
-    is_parser,
     require_parser,
     word_boundaries,
 )

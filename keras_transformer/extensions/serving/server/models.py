@@ -15,13 +15,13 @@ import grpc
 import numpy as np
 
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.litert.loader import find_litert
 from keras_transformer.extensions.serving.server import protos
 from keras_transformer.extensions.serving.server.batching import (
     Arrays,
     RequestError,
 )
 from keras_transformer.extensions.serving.server.protos import get_model_status_pb2
-from keras_transformer.extensions.litert.loader import find_litert
 from keras_transformer.inference import manifest
 from keras_transformer.inference.loading import MODEL_FILES
 from keras_transformer.inference.tags import check_tag
