@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.data.mixing import MixedBatches, parse_mix
-from keras_transformer.data.subword_sampling import SubwordSampler
+from keras_transformer.data.batches import MixedBatches, parse_mix
+from keras_transformer.data.subwords import SubwordSampler
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.runs.run_directory import RunDirectory, data_report_name

@@ -19,8 +19,7 @@ import tensorflow as tf
 from keras_transformer import presets
 from keras_transformer.config import Config, RunConfig
 from keras_transformer.console import duration
-from keras_transformer.data.batches import BATCH_ORDER
-from keras_transformer.data.mixing import MixedBatches
+from keras_transformer.data.batches import BATCH_ORDER, MixedBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics as evaluation
