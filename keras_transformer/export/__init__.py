@@ -16,7 +16,8 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from keras_transformer import plugins
 from keras_transformer.decoding.shortlist import Shortlist
@@ -51,8 +52,16 @@ from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
 __all__ = [
-    *("Engine", "ExportOptions", "ExportResult", "Exporter", "FormatCard", "Hypotheses"),
-    *("VersionFacts", "export", "find_exporter", "formats"),
+    "Engine",
+    "ExportOptions",
+    "ExportResult",
+    "Exporter",
+    "FormatCard",
+    "Hypotheses",
+    "VersionFacts",
+    "export",
+    "find_exporter",
+    "formats",
 ]
 
 
@@ -144,10 +153,10 @@ class Exporter:
         task: texts of the model card about the task of the model.
     """
 
-    options: ClassVar[frozenset[str]] = frozenset()
-    weights: ClassVar[Mapping[str, float]] = {"float32": 0.0}
-    compared: ClassVar[str] = "tokens"
-    task: ClassVar[TaskCard] = TRANSLATION
+    options: frozenset[str] = frozenset()
+    weights: Mapping[str, float] = MappingProxyType({"float32": 0.0})
+    compared: str = "tokens"
+    task: TaskCard = TRANSLATION
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         """Writes the model into an empty folder.

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -44,7 +45,7 @@ class SavedModelExporter(Exporter):
     """
 
     options = frozenset({"precision", "max_bleu_loss", "card", "shortlist"})
-    weights: ClassVar[Mapping[str, float]] = {"float32": 0.0, "bfloat16": 0.1, "int8": 0.3}
+    weights = MappingProxyType({"float32": 0.0, "bfloat16": 0.1, "int8": 0.3})
 
     def extra_signatures(
         self, translator: TranslationModule

@@ -4,7 +4,7 @@ This file runs as a script: `python -I fresh_process.py MODEL`. It does not impo
 because the package could provide what the export lacks.
 
 Each line of standard input is a request in JSON: the name of a signature, or `search`; the inputs
-of each call; and an .npz file, which gets the arrays `OUTPUT NUMBER` of each call. A line on
+of each call; and an .npz file, which gets the numeric arrays `OUTPUT NUMBER` of each call. A line on
 standard output follows when the file is complete.
 """
 
@@ -48,6 +48,7 @@ def _main(model: str) -> None:
                 f"{key} {number}": tensor.numpy()
                 for number, outputs in enumerate(pool.map(run, calls))
                 for key, tensor in outputs.items()
+                if tensor.dtype != tf.string  # they need pickle
             }
             np.savez(file, **arrays)
             imported = [name for name in sys.modules if name.startswith("keras_transformer")]

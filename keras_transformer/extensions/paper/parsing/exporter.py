@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions
 from keras_transformer.export.model_card import TaskCard
 from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.export.saved_model.exporter import SavedModelExporter, check_scores
-from keras_transformer.extensions.paper.parsing.parser import Parser, is_parser
+from keras_transformer.extensions.paper.parsing.parser import Parser
+from keras_transformer.extensions.paper.parsing.symbols import require_parser
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 
@@ -42,11 +42,7 @@ class ParserExporter(SavedModelExporter):
         options: ExportOptions,
     ) -> TranslationModule:
         translator = super().load(run, settings, options)
-        if not is_parser(translator.tokenizer.vocabulary):
-            raise InputError(
-                f"{run} is not a parser: it was not trained on data of keras-transformer "
-                "prepare_trees. Use the format saved_model."
-            )
+        require_parser(translator.tokenizer.vocabulary, str(run))
         return translator
 
     def extra_signatures(
