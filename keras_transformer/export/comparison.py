@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.decoding import NEG_INF, SearchResult
@@ -294,37 +292,6 @@ def check_tokens(
 
 
 # Engines that look tokens up by their pieces.
-
-
-def ids_by_pieces(
-    sentencepiece_file: Path,
-    ids: Mapping[str, int],
-    texts: Sequence[str],
-    *,
-    unknown_id: int,
-    end_id: int,
-    max_tokens: int,
-) -> list[list[int]]:
-    """Returns the ids of an engine that encodes texts into pieces, and looks up their ids.
-
-    Args:
-        sentencepiece_file: the SentencePiece model.
-        ids: the id of each piece.
-        texts: the texts.
-        unknown_id: id of all other pieces.
-        end_id: id that follows each text.
-        max_tokens: longer texts are truncated; the end id counts.
-
-    Example:
-    >>> file = Path("build/run/tokenizer/joint.model")
-    >>> ids_by_pieces(file, {}, ["a"], unknown_id=1, end_id=3, max_tokens=2)
-    [[1, 3]]
-    """
-    model = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_file))
-    rows = model.encode(list(texts), out_type=str)
-    return [
-        [*(ids.get(piece, unknown_id) for piece in row[: max_tokens - 1]), end_id] for row in rows
-    ]
 
 
 def plain_texts(translator: TranslationModule, texts: Sequence[str]) -> list[str]:
