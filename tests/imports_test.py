@@ -39,7 +39,7 @@ COMPONENTS: dict[str, set[str]] = {
     },
     "training": {
         *("config", "console", "data", "evaluation", "inference", "layers", "models", "presets"),
-        *("runs", "text", "tf_import"),
+        *("runs", "text"),
     },
     "export": {
         *("config", "console", "data", "decoding", "evaluation", "inference"),
@@ -78,8 +78,15 @@ PENDING = {
     ("cli", "documents"),
     ("cli", "pages"),
     ("cli", "paper"),
+<<<<<<< HEAD
     ("runs", "paper"),
     ("training", "pages"),
+=======
+    ("cli", "serving"),
+    ("inference", "converters"),
+    ("inference", "huggingface"),
+    ("inference", "litert"),
+>>>>>>> main
 }
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
 WITHOUT_KERAS = ("config", "errors", "presets", "schema")
