@@ -4,8 +4,8 @@ This file runs as a script: `python -I fresh_process.py MODEL`. It does not impo
 because the package could provide what the export lacks.
 
 Each line of standard input is a request in JSON: the name of a signature, or `search`; the inputs
-of each call; and an .npz file, which gets the numeric arrays `OUTPUT NUMBER` of each call. A line on
-standard output follows when the file is complete.
+of each call; and an .npz file, which gets the numeric arrays `OUTPUT NUMBER` of each call. A line
+on standard output follows when the file is complete.
 """
 
 from __future__ import annotations
