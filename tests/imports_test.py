@@ -61,7 +61,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "litert": {"converters"},
     "ctranslate2": set(),
     "huggingface": {"converters"},
-    "argos": {"converters", "ctranslate2"},
+    "argos": {"ctranslate2"},
     "serving": {"litert"},
     "documents": set(),
     "corpora": set(),
@@ -70,14 +70,9 @@ EXTENSIONS: dict[str, set[str]] = {
 }
 # Imports of extensions by the core that are still to be replaced by entry points.
 PENDING = {
-    ("api", "serving"),
     ("cli", "corpora"),
     ("cli", "documents"),
     ("cli", "paper"),
-    ("cli", "serving"),
-    ("inference", "converters"),
-    ("inference", "huggingface"),
-    ("inference", "litert"),
 }
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
 WITHOUT_KERAS = ("config", "errors", "presets", "schema")

@@ -35,7 +35,7 @@ from typing import Any, BinaryIO
 
 from absl import flags
 
-from keras_transformer import console
+from keras_transformer import console, plugins
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -96,11 +96,11 @@ def _is_interactive() -> bool:
 
 
 def _model() -> Any:
-    if FLAGS.server is not None:
-        from keras_transformer.extensions.serving.client import connect_model
-
-        return connect_model(FLAGS.server)
     from keras_transformer.inference import loading
+
+    if FLAGS.server is not None:
+        loader: loading.Loader = plugins.find("loaders", "server")
+        return loader.open(FLAGS.server, loading.LoadOptions())
 
     return loading.load_model(
         FLAGS.model_dir,

@@ -20,7 +20,7 @@ from keras_transformer.data.blocks import BlockReader, TextFile
 from keras_transformer.data.reading import Block, decode_lines, require_file
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
-from keras_transformer.inference.loading import LoadedModel, find_litert, load_model
+from keras_transformer.inference.loading import LoadedModel, RunLoader, load_model, loader_of
 from keras_transformer.inference.manifest import file_hashes
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.atomic import atomic_path, work_directory
@@ -115,11 +115,7 @@ def check_export(model_dir: str | Path) -> None:
     """
     if not Path(model_dir).exists():
         raise InputError(f"{model_dir} does not exist, so it cannot be read. Use an export.")
-    if find_litert(model_dir) is not None:
-        return
-    from keras_transformer.runs.run_directory import RunDirectory  # late: it loads TensorFlow
-
-    if RunDirectory.is_run(model_dir):
+    if isinstance(loader_of(str(model_dir)), RunLoader):
         raise InputError(
             f"{model_dir} is a run directory. Export it with keras-transformer export first."
         )

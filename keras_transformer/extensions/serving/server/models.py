@@ -15,6 +15,7 @@ import grpc
 import numpy as np
 
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.litert.loader import find_litert
 from keras_transformer.extensions.serving.server import protos
 from keras_transformer.extensions.serving.server.batching import (
     Arrays,
@@ -22,7 +23,7 @@ from keras_transformer.extensions.serving.server.batching import (
 )
 from keras_transformer.extensions.serving.server.protos import get_model_status_pb2
 from keras_transformer.inference import manifest
-from keras_transformer.inference.loading import MODEL_FILES, find_litert
+from keras_transformer.inference.loading import MODEL_FILES
 from keras_transformer.inference.tags import check_tag
 
 _LOG = logging.getLogger(__name__)
