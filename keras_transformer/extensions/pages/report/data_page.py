@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.pages.report.elements import (
     Cell,
@@ -53,7 +55,8 @@ def write_data_page(directory: Path, defaults: Mapping[str, Any] | None = None) 
 
     Args:
         directory: the `output_dir` of `prepare`.
-        defaults: the default options by name, to show which options differ. None shows all.
+        defaults: the default options by name, to show which options differ; None for those of
+            `PrepareOptions`.
 
     Returns:
         The path of the page.
@@ -61,6 +64,8 @@ def write_data_page(directory: Path, defaults: Mapping[str, Any] | None = None) 
     Raises:
         InputError: if the report cannot be read, or the page cannot be written.
     """
+    if defaults is None:
+        defaults = dataclasses.asdict(PrepareOptions())
     report = read_data_report(directory / "report.json")
     name = directory.resolve().name
     sections = [f"<header>\n<h1>{text(name)}</h1>\n{data_headline(report)}\n</header>"]
