@@ -15,6 +15,8 @@ declared in the same way. The groups are:
 * `options`: objects that add a flag to a command; the name is `COMMAND.FLAG`, and the module of the
   command says what they must have;
 * `after_preparation`: functions of a directory, which `prepare` calls when its data are complete;
+* `after_training`: functions of the path of a run directory, called when a training ends, also
+  after an error. An error of theirs is a warning;
 * `presets`: functions that return a mapping of names to changes of the configuration.
 """
 
