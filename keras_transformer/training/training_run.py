@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from keras_transformer import plugins
 from keras_transformer.config import RunConfig
-from keras_transformer.console import duration, warn
+from keras_transformer.console import duration
 from keras_transformer.data.batches import MixedBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
@@ -196,7 +196,7 @@ def train(
                 metrics = loop.fit(trainer, batches, rhythm, callbacks)
         finally:
             if cluster.is_chief:
-                _call_extensions(run)
+                plugins.call_all("after_training", run.path)
         cluster.finish()
         return TrainingResult(
             step=trainer.step,
@@ -207,15 +207,6 @@ def train(
             precision=trainer.transformer.compute_dtype,
             metrics=metrics,
         )
-
-
-def _call_extensions(run: RunDirectory) -> None:
-    """Calls the functions that extensions declare as `after_training`, such as the report."""
-    for name, function in plugins.all_of("after_training"):
-        try:
-            function(run.path)
-        except Exception as error:  # the training itself was successful
-            warn(f"{name} failed after training: {error}")
 
 
 @contextlib.contextmanager
