@@ -52,8 +52,8 @@ def model_name(place: str) -> str:
     Example:
     >>> model_name("build/run@best,build/other"), model_name("build/export/1")
     ('run@best, other', 'export/1')
-    >>> model_name("grpc://localhost:8500/export")
-    'grpc://localhost:8500/export'
+    >>> model_name("localhost:8501/export")
+    'localhost:8501/export'
     """
     if "://" in place:
         return place

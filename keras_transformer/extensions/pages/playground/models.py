@@ -176,7 +176,7 @@ def open_playground_model(
 
     Args:
         place: a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, a SavedModel, or the address of a server
-            such as `grpc://localhost:8500/MODEL`.
+            such as `localhost:8501/MODEL`.
         settings: changes of the `decoding.` configuration of a run. Without `decoding.n_best`, all
             hypotheses of the beam are shown. Exports and servers take no settings.
         source_tag: added to each source text that has no tag.
