@@ -22,8 +22,8 @@ from typing import Any
 from absl import flags
 
 from keras_transformer.cli import app, config_flags
-from keras_transformer.data import corpus, prepare
-from keras_transformer.data.pipeline import LEARNING_OPTIONS
+from keras_transformer.data import corpus, prepare, reading
+from keras_transformer.data.prepare import LEARNING_OPTIONS
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.pages.report.data_page import write_data_page
 from keras_transformer.runs.machine import available_cores
@@ -107,7 +107,7 @@ def _corpora(prefix: str, split: str | None) -> list[corpus.Corpus]:
     corpora: list[corpus.Corpus] = [*corpus.parallel_files(given("source"), given("target"))]
     columns = FLAGS.tsv_columns
     for path in given("tsv"):
-        file = corpus.require_file(path)
+        file = reading.require_file(path)
         corpora.append(
             corpus.TsvFile(file)
             if columns is None

@@ -9,7 +9,9 @@ from __future__ import annotations
 import abc
 import functools
 import itertools
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
@@ -22,18 +24,17 @@ from keras_transformer.data.bucketing import (
     choose_shapes,
     place_pairs,
 )
-from keras_transformer.data.subword_batches import Sentences, draw
-from keras_transformer.data.subword_sampling import (
-    PlannedLengths,
-    SubwordSampler,
-    hashed,
-    key_of,
-)
-from keras_transformer.data.token_pairs import (
+from keras_transformer.data.subwords import (
     IntArray,
     Lengths,
+    PlannedLengths,
+    Sentences,
+    SubwordSampler,
     TokenArray,
     TokenPairs,
+    draw,
+    hashed,
+    key_of,
 )
 from keras_transformer.errors import InputError
 
@@ -51,24 +52,7 @@ _TOKENS_AT_ONCE = 2**16
 
 
 class Batches(abc.ABC):
-    """The batches of all steps.
-
-    Attributes:
-        steps_per_epoch: number of batches of an epoch.
-        shapes: triples (rows, S, T), 16 by default. rows is a multiple of 8. rows * T is at most
-            `batch_tokens`, unless this gives fewer than 8 rows.
-        padding_share: share of padding in the source and target positions of an epoch, with filler
-            rows. Drawn segmentations have up to 4 % more.
-        filler_rows: number of rows of an epoch without a pair.
-
-    Example:
-    >>> from keras_transformer.data.token_store import TokenStore
-    >>> store = TokenStore("build/data/train")
-    >>> batches: Batches = CorpusBatches(store, 4096, seed=1, pad_id=0, start_id=2)
-    >>> inputs, labels = batches.batch(step=0)
-    >>> inputs["target_ids"].shape == labels.shape
-    True
-    """
+    """The batches of all steps."""
 
     shapes: tuple[Shape, ...]
     steps_per_epoch: int
@@ -77,31 +61,16 @@ class Batches(abc.ABC):
 
     @abc.abstractmethod
     def shape(self, step: int) -> Shape:
-        """Returns the (rows, S, T) of the batch of a step, without making the batch.
-
-        Args:
-            step: number of the step over all epochs, from 0.
-
-        Raises:
-            InputError: for a negative step.
-        """
+        """Returns the (rows, S, T) of the batch of a step, without making the batch."""
 
     @abc.abstractmethod
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """Returns the batch of a step, or one part of its rows.
 
-        Args:
-            step: number of the step over all epochs, from 0.
-            part: number of the part, from 0.
-            parts: number of parts with the same number of rows. Filler rows are added if necessary.
-
         Returns:
             `({"source_ids": int32[R, S], "target_ids": int32[R, T]}, labels int32[R, T])`. Labels
             are the target sentence with its end id. `target_ids` is the same, shifted right by one
             behind the start id. The rest is pad_id, also in filler rows.
-
-        Raises:
-            InputError: for a negative step.
         """
 
     def dataset(
@@ -207,13 +176,6 @@ class CorpusBatches(Batches):
     of each shape. An epoch shuffles the pairs of every bucket, distributes them to the shapes, and
     shuffles the pairs of every shape and the order of all batches. It needs 4 bytes for each pair,
     and 4 more for each of the last two epochs.
-
-    Example:
-    >>> from keras_transformer.data.token_store import TokenStore
-    >>> store = TokenStore("build/data/train")
-    >>> batches = CorpusBatches(store, 4096, seed=1, pad_id=0, start_id=2)
-    >>> batches.steps_per_epoch, len(batches.shapes)
-    (1, 1)
     """
 
     def __init__(
@@ -231,19 +193,8 @@ class CorpusBatches(Batches):
         """Plans the epoch.
 
         Args:
-            store: the encoded corpus.
-            batch_tokens: approximate target positions of a batch, over all replicas.
-            seed: seed of the order, at least 0. None gives all epochs the same order.
-            pad_id: id of padding.
-            start_id: id before each target sentence in the decoder's input.
-            sampler: draws new segmentations in every epoch; None uses the ids of the store.
             shapes: int64[C, 3], shapes from `common_shapes` for several corpora; None for the best
                 shapes of this corpus.
-            number: number of the corpus. Equal corpora with other numbers get other orders.
-
-        Raises:
-            InputError: for a corpus without pairs, `batch_tokens` below the longest target
-                sentence, or a negative seed.
         """
         if seed is not None and seed < 0:
             raise InputError(f"The seed of the batches is {seed}, but it must be at least 0.")
@@ -399,24 +350,7 @@ def common_shapes(
     frequencies: Sequence[float] | None = None,
     max_shapes: int = MAX_SHAPES,
 ) -> IntArray:
-    """Returns int64[C, 3]: shapes (rows, S, T) for several corpora.
-
-    Args:
-        stores: the corpora.
-        batch_tokens: approximate target positions of a batch.
-        sampler: draws segmentations; None uses the ids of the stores.
-        frequencies: relative frequency of the pairs of each corpus, above 0; None for equal ones.
-        max_shapes: largest number of shapes.
-
-    Raises:
-        InputError: as in `CorpusBatches`.
-
-    Example:
-    >>> from keras_transformer.data.token_store import TokenStore
-    >>> stores = [TokenStore("build/data/train"), TokenStore("build/data/valid")]
-    >>> common_shapes(stores, batch_tokens=4096).shape
-    (1, 3)
-    """
+    """Returns int64[C, 3]: shapes (rows, S, T) for several corpora."""
     lengths = (_planned_lengths(store, batch_tokens, sampler) for store in stores)
     histograms = [Histogram.of(planned.source, planned.target)[0] for planned in lengths]
     if frequencies is not None:
@@ -455,3 +389,144 @@ def _check_step(step: int) -> None:
 def _begins(counts: Lengths) -> IntArray:
     """Returns the first index of each of several consecutive groups."""
     return np.cumsum(counts, dtype=np.int64) - counts
+
+
+_EXAMPLE = "Give a number for each corpus, as in --mix=a:2,b:1."
+
+
+def parse_mix(mix: str, names: Sequence[str]) -> list[Fraction]:
+    """Reads weights such as "a:2,b:1", in the order of `names`."""
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise InputError(
+            f"Two corpora are called {doubled[0]}, so --mix cannot distinguish them. Use data "
+            "directories with different names."
+        )
+    weights: dict[str, Fraction] = {}
+    for entry in mix.split(","):
+        name, _, number = entry.strip().rpartition(":")
+        if name in weights:
+            raise InputError(f"--mix={mix} gives {name} twice. {_EXAMPLE}")
+        try:
+            if "e" in number.lower() and not 1e-99 < float(number) < 1e99:
+                raise ValueError  # the exact number would be too long
+            weights[name] = Fraction(number)
+        except (ValueError, ZeroDivisionError):
+            raise InputError(f"--mix={mix}: {entry.strip()!r} lacks a weight. {_EXAMPLE}") from None
+        if weights[name] <= 0:
+            raise InputError(
+                f"--mix={mix}: the weight of {name} is {number}, but it must be above 0."
+            )
+    if set(weights) != set(names):
+        raise InputError(
+            f"--mix={mix} names {', '.join(weights)}, but it needs one weight for each of "
+            f"{', '.join(names)}."
+        )
+    return [weights[name] for name in names]
+
+
+class MixedBatches(Batches):
+    """Batches of several corpora in turns, with given shares at every step.
+
+    Each corpus has separate epochs: no pair is repeated before all pairs have been used. The steps
+    of a corpus are spread evenly. `steps_per_epoch` is the number of steps of one epoch of every
+    corpus. If there are no weights, an epoch contains each corpus once.
+    """
+
+    def __init__(
+        self,
+        stores: Sequence[TokenPairs],
+        batch_tokens: int,
+        seed: int | None,
+        pad_id: int,
+        start_id: int,
+        sampler: SubwordSampler | None = None,
+        *,
+        shares: Sequence[Fraction] | float = 1.0,
+        max_shapes: int = MAX_SHAPES,
+    ) -> None:
+        """Plans the epochs of all corpora, with common shapes."""
+        weights, temperature = (None, shares) if isinstance(shares, float | int) else (shares, 1.0)
+        if not 1 <= temperature < math.inf:
+            raise InputError(
+                f"The temperature of the mixture is {temperature}, but it must be at least 1."
+            )
+        sizes = [int(store.target_lengths.sum(dtype=np.int64)) for store in stores]
+        by_tokens = weights or [_tempered(max(size, 1), temperature) for size in sizes]
+        shapes = common_shapes(
+            stores, batch_tokens, sampler,
+            [float(share / max(size, 1)) for share, size in zip(by_tokens, sizes, strict=True)],
+            max_shapes,
+        )  # fmt: skip
+        self.corpora = [
+            CorpusBatches(
+                store, batch_tokens, seed, pad_id, start_id, sampler,
+                shapes=shapes, number=number,
+            )
+            for number, store in enumerate(stores)
+        ]  # fmt: skip
+        sizes = [corpus.steps_per_epoch for corpus in self.corpora]
+        self._weights = _whole(weights or [_tempered(size, temperature) for size in sizes])
+        self.shapes = tuple(sorted({shape for corpus in self.corpora for shape in corpus.shapes}))
+        self.steps_per_epoch = sum(sizes)
+        self.filler_rows = round(self._in_an_epoch([c.filler_rows for c in self.corpora]))
+        tokens = self._in_an_epoch([corpus.tokens for corpus in self.corpora])
+        positions = self._in_an_epoch([corpus.positions for corpus in self.corpora])
+        self.padding_share = float(1 - tokens / positions)
+
+    def _in_an_epoch(self, counts: Sequence[int]) -> Fraction:
+        """Returns the sum of counts over an epoch of all corpora, from the counts in an epoch of
+        each.
+        """
+        found = Fraction()
+        for weight, count, corpus in zip(self._weights, counts, self.corpora, strict=True):
+            steps = Fraction(self.steps_per_epoch * weight, sum(self._weights))
+            found += steps * count / corpus.steps_per_epoch
+        return found
+
+    def shape(self, step: int) -> Shape:
+        """Returns the shape of a step; see `Batches.shape`."""
+        corpus, own_step = self._place(step)
+        return corpus.shape(own_step)
+
+    def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
+        """Returns the batch of a step; see `Batches.batch`."""
+        corpus, own_step = self._place(step)
+        return corpus.batch(own_step, part, parts)
+
+    def _place(self, step: int) -> tuple[CorpusBatches, int]:
+        if step < 0:
+            raise InputError(f"The step is {step}, but it must be at least 0.")
+        corpus, own_step = place_of_step(step, self._weights)
+        return self.corpora[corpus], own_step
+
+
+def _tempered(size: int, temperature: float) -> Fraction:
+    # At temperature 1 the shares are exact, so all corpora end an epoch at the same step.
+    return Fraction(size) if temperature == 1 else Fraction(size ** (1 / temperature))
+
+
+def _whole(weights: Sequence[Fraction]) -> list[int]:
+    """Returns weights of the same proportions that are whole numbers."""
+    denominator = math.lcm(*(weight.denominator for weight in weights))
+    return [int(weight * denominator) for weight in weights]
+
+
+def place_of_step(step: int, weights: Sequence[int]) -> tuple[int, int]:
+    """Returns the corpus of a step, and the number of the step in this corpus, from 0.
+
+    Step j of a corpus with weight w is due at time (j + 1/2) / w, and steps are sorted by this time
+    (Sainte-Laguë method). After any number of steps, each corpus has its share, up to about one
+    step.
+    """
+    total, count = sum(weights), len(weights)
+    # Start from the steps that are certainly taken: at most `step`, and only a few less.
+    passed = max(2 * step - count, 0)
+    taken = [(passed * weight + total) // (2 * total) for weight in weights]
+    common = math.lcm(*weights)
+    intervals = [common // weight for weight in weights]
+    while True:
+        corpus = min(range(count), key=lambda i: (2 * taken[i] + 1) * intervals[i])
+        if sum(taken) == step:
+            return corpus, taken[corpus]
+        taken[corpus] += 1

@@ -37,11 +37,6 @@ class Histogram:
     Attributes:
         source, target: int64[K], the two lengths of each bucket.
         count: int64[K], the number of pairs in each bucket.
-
-    Example:
-    >>> histogram, bucket = Histogram.of(np.array([3, 5, 3]), np.array([4, 4, 4]))
-    >>> histogram.source, histogram.count, bucket
-    (array([5, 3]), array([1, 2]), array([1, 0, 1], dtype=uint8))
     """
 
     source: IntArray
@@ -92,11 +87,6 @@ class BatchPlan:
         shapes: int64[C, 3], the (rows, S, T) of each shape, in decreasing order of S + T.
         num_batches: int64[C], number of batches of each shape.
         places: int64[C, K], number of pairs of bucket k in shape c. Each pair has one place.
-
-    Example:
-    >>> plan = BatchPlan(np.array([[8, 3, 4]]), np.array([2]), np.array([[15]]))
-    >>> plan.positions, plan.filler_rows
-    (112, 1)
     """
 
     shapes: IntArray
@@ -123,19 +113,8 @@ def choose_shapes(
     Recursive splitting makes several grids of shapes. The search starts from the best grid, and
     changes one bound of one shape at a time as long as that saves positions.
 
-    Args:
-        histogram: the lengths of the pairs, at least 1 each.
-        batch_tokens: largest number of target positions in a batch. The number of rows is a
-            multiple of 8 with rows * T <= batch_tokens, or 8 if there is no such multiple.
-        max_shapes: largest number of shapes. Fewer shapes need more padding, but less compilation.
-
     Returns:
         int64[C, 3], the (rows, S, T) of the shapes. Every pair fits into one of them.
-
-    Example:
-    >>> histogram, _ = Histogram.of(np.array([3, 9] * 50), np.array([4, 10] * 50))
-    >>> choose_shapes(histogram, batch_tokens=160).shape
-    (2, 3)
     """
     grids = _grids(histogram, max_shapes)
     costs = [_place(grid, histogram, batch_tokens).positions for grid in grids]
@@ -164,13 +143,6 @@ def place_pairs(shapes: IntArray, histogram: Histogram) -> BatchPlan:
     Args:
         shapes: int64[C, 3] (rows, S, T). Every pair must fit into one of them. The plan omits
             unused shapes.
-        histogram: the lengths of the pairs.
-
-    Example:
-    >>> histogram, _ = Histogram.of(np.array([3, 9] * 50), np.array([4, 10] * 50))
-    >>> plan = place_pairs(np.array([[16, 9, 10], [40, 3, 4]]), histogram)
-    >>> plan.num_batches, plan.places.sum(), plan.filler_rows
-    (array([4, 1]), np.int64(100), 4)
     """
     return _place(shapes[:, 1:], histogram, rows=shapes[:, 0])
 

@@ -1,21 +1,23 @@
-"""Drops or repairs pairs, and counts the reasons."""
+"""Drops or repairs pairs, counts the reasons, and finds duplicates and wrong languages."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from keras_transformer.data.corpus import Block, split_columns
-from keras_transformer.data.languages import LanguageCheck
-from keras_transformer.data.reading import BOM, check_line
-from keras_transformer.errors import InputError
+from keras_transformer.data.reading import BOM, Block, check_line, split_columns
+from keras_transformer.data.token_store import IntArray
+from keras_transformer.errors import InputError, needs_extra
 
 DropReason = Literal[
     "bad_utf8",
@@ -119,14 +121,7 @@ class _PairPlace(NamedTuple):
 
 @dataclasses.dataclass
 class CleaningReport:
-    """Counts of pairs read and dropped, by reason, with the first examples of each.
-
-    Example:
-    >>> report = CleaningReport(read=10)
-    >>> report.drop("empty", _PairPlace("a.en", 7), b"", b"Hund")
-    >>> report.kept, dict(report.dropped)
-    (9, {'empty': 1})
-    """
+    """Counts of pairs read and dropped, by reason, with the first examples of each."""
 
     read: int = 0
     control_characters: int = 0
@@ -186,14 +181,7 @@ class CleanPairs(NamedTuple):
     """The pairs that are left: one stripped line of text for each side, and its line number.
 
     Attributes:
-        corpus: name of the corpus.
         lines: int64 `[pairs]`, line numbers in the corpus, from 1.
-        sources, targets: UTF-8.
-
-    Example:
-    >>> pairs = CleanPairs("a.en", np.array([1, 2]), [b"a", b"b"], [b"x", b"y"])
-    >>> pairs.where(np.array([False, True])).sources
-    [b'b']
     """
 
     corpus: str
@@ -225,21 +213,6 @@ def clean(block: Block, options: CleaningOptions, report: CleaningReport) -> Cle
     """Returns the pairs of a block to encode. Duplicates are dropped later.
 
     Control characters and line separators become spaces.
-
-    Args:
-        block: lines of the corpus.
-        options: rules that drop or repair pairs.
-        report: counts of dropped and repaired pairs, which are increased.
-
-    Raises:
-        InputError: for NUL, lines that are not pairs, and invalid UTF-8 with on_bad_utf8="fail".
-
-    Example:
-    >>> from keras_transformer.data.corpus import BlockReader, parallel_files
-    >>> [block] = BlockReader(parallel_files(["train.en"], ["train.de"])[0])
-    >>> report = CleaningReport()
-    >>> len(clean(block, CleaningOptions(), report).sources), report.read
-    (3, 3)
     """
     sources, targets, well_formed = _read(block, options, report)
     report.read += len(sources)
@@ -281,24 +254,14 @@ def clean(block: Block, options: CleaningOptions, report: CleaningReport) -> Cle
 
 
 def is_invisible(line: bytes) -> bool:
-    r"""Returns True if no character of a line can be seen, as in an empty line.
-
-    Example:
-    >>> is_invisible("\u200b\ufe0f \u2800".encode()), is_invisible(b"a")
-    (True, False)
-    """
+    """Returns True if no character of a line can be seen, as in an empty line."""
     if b"!" <= line[:1] <= b"~":
         return False  # nearly all lines of most languages end here
     return _INVISIBLE.fullmatch(line.decode(errors="replace")) is not None
 
 
 def is_repetitive(line: bytes) -> bool:
-    """Returns True if a line contains the same two to eight words three times in a row.
-
-    Example:
-    >>> is_repetitive(b"so good so good so good"), is_repetitive(b"so good")
-    (True, False)
-    """
+    """Returns True if a line contains the same two to eight words three times in a row."""
     words = line.split()
     again = _REPETITIONS - 1
     if len(words) - len(set(words)) < again * _REPEATED_WORDS[0]:
@@ -400,3 +363,160 @@ def _excerpt(text: bytes) -> str:
     start = text[: 4 * EXAMPLE_CHARACTERS].decode(errors="replace")
     is_whole = len(text) <= 4 * EXAMPLE_CHARACTERS and len(start) <= EXAMPLE_CHARACTERS
     return start if is_whole else start[:EXAMPLE_CHARACTERS] + "…"
+
+
+# A side is in a third language if the identifier is sure of it: above the first number, with less
+# than the second one for the expected language.
+_SURE, _UNLIKELY = 0.9, 0.003
+# A side is in the language of the other side if this is at least so likely, and so many times as
+# likely as the expected language.
+_LEAST, _TIMES = 0.05, 30
+_SHORT_TEXT = 20  # bytes: "Wait!" and "Hello!" are words in many languages
+
+# Three-letter codes of ISO 639-2, both kinds (B and T), and withdrawn codes, with their code of
+# ISO 639-1.
+_CODES = dict(
+    each.split("=")
+    for each in """
+aar=aa abk=ab afr=af aka=ak alb=sq amh=am ara=ar arg=an arm=hy asm=as ava=av ave=ae aym=ay
+aze=az bak=ba bam=bm baq=eu bel=be ben=bn bih=bh bis=bi bod=bo bos=bs bre=br bul=bg bur=my
+cat=ca ces=cs cha=ch che=ce chi=zh chu=cu chv=cv cor=kw cos=co cre=cr cym=cy cze=cs dan=da
+deu=de div=dv dut=nl dzo=dz ell=el eng=en epo=eo est=et eus=eu ewe=ee fao=fo fas=fa fij=fj
+fin=fi fra=fr fre=fr fry=fy ful=ff geo=ka ger=de gla=gd gle=ga glg=gl glv=gv gre=el grn=gn
+guj=gu hat=ht hau=ha heb=he her=hz hin=hi hmo=ho hrv=hr hun=hu hye=hy ibo=ig ice=is ido=io
+iii=ii iku=iu ile=ie ina=ia ind=id ipk=ik isl=is ita=it jav=jv jpn=ja kal=kl kan=kn kas=ks
+kat=ka kau=kr kaz=kk khm=km kik=ki kin=rw kir=ky kom=kv kon=kg kor=ko kua=kj kur=ku lao=lo
+lat=la lav=lv lim=li lin=ln lit=lt ltz=lb lub=lu lug=lg mac=mk mah=mh mal=ml mao=mi mar=mr
+may=ms mkd=mk mlg=mg mlt=mt mon=mn mri=mi msa=ms mya=my nau=na nav=nv nbl=nr nde=nd ndo=ng
+nep=ne nld=nl nno=nn nob=nb nor=no nya=ny oci=oc oji=oj ori=or orm=om oss=os pan=pa per=fa
+pli=pi pol=pl por=pt pus=ps que=qu roh=rm ron=ro rum=ro run=rn rus=ru sag=sg san=sa sin=si
+slk=sk slo=sk slv=sl sme=se smo=sm sna=sn snd=sd som=so sot=st spa=es sqi=sq srd=sc srp=sr
+ssw=ss sun=su swa=sw swe=sv tah=ty tam=ta tat=tt tel=te tgk=tg tgl=tl tha=th tib=bo tir=ti
+ton=to tsn=tn tso=ts tuk=tk tur=tr twi=tw uig=ug ukr=uk urd=ur uzb=uz ven=ve vie=vi vol=vo
+wel=cy wln=wa wol=wo xho=xh yid=yi yor=yo zha=za zho=zh zul=zu in=id iw=he ji=yi
+""".split()
+)
+
+
+@functools.lru_cache(maxsize=1024)
+def normalized_language(code: str) -> str:
+    """Returns a language code in the form `en` or `en-us`."""
+    language, *others = code.strip().lower().replace("_", "-").split("-")
+    return "-".join([_CODES.get(language, language), *others])
+
+
+class LanguageCheck:
+    """Detects pairs with a side in the wrong language.
+
+    Names and numbers make single sentences unclear. So the identifier must be sure of another
+    language, or prefer the language of the other side. Sides of less than 20 bytes count as right.
+
+    Of three samples of 2,000 English and German pairs of Tatoeba, this drops 3 to 6 pairs. It finds
+    93 % of pairs with exchanged sides, 73 % with two English sides, 90 % with two German sides, and
+    97 % with French captions for German.
+    """
+
+    def __init__(self, source: str, target: str) -> None:
+        """Creates an identifier of all languages that `lingua` knows."""
+        with needs_extra("languages", "checking languages"):
+            import lingua
+        known = {
+            language.iso_code_639_1.name.lower(): language for language in lingua.Language.all()
+        }
+        for code in (source, target):
+            if code not in known:
+                raise InputError(
+                    f"lingua does not know the language {code!r}. Choose one of "
+                    f"{', '.join(sorted(known))}."
+                )
+        self._sides = (known[source], known[target])
+        # The small models. The large ones need a gigabyte and take four times as long.
+        builder = lingua.LanguageDetectorBuilder.from_all_languages()
+        self._detector: Any = builder.with_low_accuracy_mode().build()
+
+    @classmethod
+    @functools.cache
+    def of(cls, languages: tuple[str, str]) -> LanguageCheck:
+        """Returns the identifier for two languages. A process creates it only once."""
+        return cls(*languages)
+
+    def __call__(self, sources: Sequence[bytes], targets: Sequence[bytes]) -> list[bool]:
+        """Returns True for each pair whose sides are in the expected languages."""
+        source, target = self._sides
+        return [
+            self._fits(one, source, target) and self._fits(other, target, source)
+            for one, other in zip(sources, targets, strict=True)
+        ]
+
+    def _fits(self, line: bytes, expected: Any, other: Any) -> bool:
+        if len(line) < _SHORT_TEXT:
+            return True
+        found = self._detector.compute_language_confidence_values(line.decode())
+        probabilities = {each.language: each.value for each in found}
+        own = probabilities.get(expected, 0.0)
+        is_third = max(probabilities.values(), default=0.0) > _SURE and own < _UNLIKELY
+        of_other = probabilities.get(other, 0.0)
+        return not (is_third or (of_other >= _LEAST and of_other >= _TIMES * own))
+
+
+HASH = np.dtype([("high", np.uint64), ("low", np.uint64)])  # enough to drop pairs by
+SHORT_HASH = np.dtype(np.uint64)  # enough to count pairs by
+_MAX_HASHES = 2**22  # approximate number of hashes of one part, which needs 128 MB to sort
+
+
+def hash_pairs(pairs: CleanPairs, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Returns a hash of each pair. Equal pairs have equal hashes."""
+    digests = (
+        hashlib.blake2b(b"%b\n%b" % pair, digest_size=dtype.itemsize).digest()
+        for pair in zip(pairs.sources, pairs.targets, strict=True)
+    )
+    return np.frombuffer(b"".join(digests), dtype)
+
+
+def find_duplicates(files: Sequence[Path]) -> list[IntArray]:
+    """Returns the places of repeated hashes in each file.
+
+    A hash is repeated if it occurs earlier in the file or in a previous file.
+
+    The hashes are processed in parts, by their leading bits, to limit memory. Every part reads all
+    files.
+
+    Returns:
+        For each file: int64, positions in the file, sorted.
+    """
+    if not files:
+        return []
+    first = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in files)])
+    bits = max(0, int(first[-1]) // _MAX_HASHES).bit_length()
+    found = [_duplicates_of_part(files, first, part, bits) for part in range(2**bits)]
+    places = np.sort(np.concatenate(found))
+    ends = np.searchsorted(places, first)
+    return [places[a:b] - start for a, b, start in zip(ends, ends[1:], first, strict=False)]
+
+
+def _duplicates_of_part(files: Sequence[Path], first: IntArray, part: int, bits: int) -> IntArray:
+    """Returns the places, counted over all files, of the repeated hashes of a part."""
+    chosen, places = [], []
+    for path, start in zip(files, first, strict=False):
+        file = np.load(path, mmap_mode="r")  # one at a time: a map keeps its file open
+        # Two shifts, because an integer cannot be shifted by its whole width.
+        inside = np.flatnonzero(file["high"] >> np.uint64(1) >> np.uint64(63 - bits) == part)
+        chosen.append(np.array(file[inside]))
+        places.append(inside + start)
+    records, order = np.concatenate(chosen), np.concatenate(places)
+    by_hash = np.lexsort((order, records["low"], records["high"]))
+    records = records[by_hash]
+    again = np.flatnonzero(records[1:] == records[:-1]) + 1
+    return order[by_hash[again]]
+
+
+def count_known(files: Sequence[Path], others: Sequence[Path]) -> int:
+    """Returns the number of hashes in `files` that are also in `others`.
+
+    All hashes of `files`, 8 bytes each, are in memory, and one file of `others` at a time.
+    """
+    hashes = np.concatenate([np.zeros(0, SHORT_HASH), *map(np.load, files)])
+    known = np.zeros(len(hashes), np.bool_)
+    for path in others:
+        known |= np.isin(hashes, np.load(path))
+    return int(np.count_nonzero(known))

@@ -1,4 +1,4 @@
-"""Reads text files as bytes. Lines end only at LF, and error messages name the place.
+"""Reads text files as bytes. Lines end only at LF, and error messages name the line.
 
 Other readers remove CR or split lines at it, which shifts one side of a corpus.
 """
@@ -8,20 +8,16 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
-import hashlib
 import lzma
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, cast
-
-import numpy as np
+from typing import IO, NamedTuple, cast
 
 from keras_transformer.errors import InputError, needs_extra
 
 BOM = codecs.BOM_UTF8
-_CHUNK = 2**20
 # Invalid UTF-8, or very unlikely text.
 _FIRST_BYTES = {
     ".gz": rb"\x1f\x8b", ".bz2": rb"BZh[1-9]1AY&SY", ".xz": rb"\xfd7zXZ\x00",
@@ -30,18 +26,28 @@ _FIRST_BYTES = {
 _MAX_LINE = 2**28  # bytes; files with longer lines are not text
 
 
+class Block(NamedTuple):
+    """Consecutive lines of a corpus, unchanged, each with its LF.
+
+    Attributes:
+        names: name of the file of each side, for messages.
+        line: number of the first line, from 1.
+        offsets: position in the file of each side, in bytes.
+        texts: text of each side, with the same number of lines, or one text with both sides.
+        digest: SHA-256 in hex of the text of each file up to the end of the block.
+    """
+
+    names: tuple[str, ...]
+    line: int
+    offsets: tuple[int, ...]
+    texts: tuple[bytes, ...]
+    digest: str = ""
+
+
 def open_binary(path: Path) -> IO[bytes]:
-    r"""Opens a file to read its bytes. Compressed files (gzip, bzip2, xz, zstd) are decompressed.
+    """Opens a file to read its bytes. Compressed files (gzip, bzip2, xz, zstd) are decompressed.
 
     They are recognized by their name or by their first bytes.
-
-    Raises:
-        InputError: if the package that decompresses it is missing.
-
-    Example:
-    >>> with open_binary(Path("train.en")) as file:
-    ...     file.readline()
-    b'a small dog runs over the green field\n'
     """
     kind = path.suffix
     if kind not in _FIRST_BYTES:
@@ -63,12 +69,7 @@ def open_binary(path: Path) -> IO[bytes]:
 
 
 def reading_errors() -> tuple[type[Exception], ...]:
-    """Returns the exceptions that reading a file from `open_binary` may raise.
-
-    Example:
-    >>> OSError in reading_errors()
-    True
-    """
+    """Returns the exceptions that reading a file from `open_binary` may raise."""
     errors = (OSError, EOFError, zlib.error, lzma.LZMAError)
     try:
         from backports import zstd
@@ -78,31 +79,12 @@ def reading_errors() -> tuple[type[Exception], ...]:
 
 
 def read_text(path: str | Path) -> list[str]:
-    """Returns all lines of a file as text. Raises the errors of `read_lines`.
-
-    Example:
-    >>> len(read_text("train.en"))
-    3
-    """
+    """Returns all lines of a file as text. Raises the errors of `read_lines`."""
     return [line.decode() for line in read_lines(Path(path))]
 
 
 def decode_lines(data: bytes, name: str | Path, first_line: int = 1, offset: int = 0) -> list[str]:
-    r"""Splits UTF-8 text into lines, without their ends (LF or CR LF) and the BOM.
-
-    Args:
-        data: whole lines of a file, or all of it.
-        name: the file, for messages.
-        first_line: number of the first line of `data` in the file.
-        offset: byte offset of `data` in the file.
-
-    Raises:
-        InputError: for a line with a NUL or invalid UTF-8.
-
-    Example:
-    >>> decode_lines(b"one\r\ntwo", "input.en")
-    ['one', 'two']
-    """
+    """Splits UTF-8 text into lines, without their ends (LF or CR LF) and the BOM."""
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()  # after the end of the last line
@@ -115,46 +97,18 @@ def decode_lines(data: bytes, name: str | Path, first_line: int = 1, offset: int
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a UTF-8 file, which may be compressed, without line ends and BOM.
-
-    Raises:
-        InputError: for a file that is missing, unreadable or empty, and for a line with invalid
-            UTF-8 or NUL.
-
-    Example:
-    >>> next(read_lines(Path("train.en")))
-    b'a small dog runs over the green field'
-    """
-    number = 0
-    try:
-        with open_binary(path) as file:
-            offset = 0
-            for number, raw in enumerate(file, start=1):
-                check_line(path, number, offset, raw)
-                offset += len(raw)
-                if number == 1:
-                    raw = raw.removeprefix(BOM)
-                yield raw.removesuffix(b"\n").removesuffix(b"\r")
-    except reading_errors() as error:
-        raise _unreadable(path, number, error) from error
-    if number == 0:
-        raise InputError(f"{path} is empty. It must have one sentence per line.")
+    """Yields the lines of a UTF-8 file, which may be compressed, without line ends and BOM."""
+    offset = 0
+    for number, raw in enumerate(raw_lines(path), start=1):
+        check_line(path, number, offset, raw)
+        offset += len(raw)
+        if number == 1:
+            raw = raw.removeprefix(BOM)
+        yield raw.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def check_line(path: str | Path, number: int, offset: int, raw: bytes) -> None:
-    r"""Raises `InputError`, with line number and offset, for a line with NUL or invalid UTF-8.
-
-    Args:
-        path: the file, for the message.
-        number: number of the line, from 1.
-        offset: byte offset of the line in the file.
-        raw: the line.
-
-    Example:
-    >>> check_line("a.en", number=3, offset=20, raw=b"a\0")
-    Traceback (most recent call last):
-    keras_transformer.errors.InputError: a.en, line 3: NUL at byte offset 21. ...
-    """
+    """Raises `InputError`, with line number and offset, for a line with NUL or invalid UTF-8."""
     if b"\0" in raw:
         place = offset + raw.index(b"\0")
         raise InputError(
@@ -171,89 +125,48 @@ def check_line(path: str | Path, number: int, offset: int, raw: bytes) -> None:
             ) from None
 
 
-class LineReader:
-    r"""Reads many lines of a file at a time, unchanged, and computes its SHA-256.
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """Yields the lines of a file, unchanged, each with LF. The file may be compressed."""
+    number = 0
+    try:
+        with open_binary(path) as file:
+            while line := file.readline(_MAX_LINE + 1):
+                number += 1
+                if len(line) > _MAX_LINE:
+                    raise InputError(
+                        f"{path}, line {number} has more than {_MAX_LINE:,} bytes. Put one "
+                        "sentence on each line."
+                    )
+                yield line if line.endswith(b"\n") else line + b"\n"
+    except reading_errors() as error:
+        raise _unreadable(path, number, error) from error
+    if number == 0:
+        raise InputError(f"{path} is empty. It must have one sentence per line.")
 
-    Attributes:
-        path: the file, which may be compressed (`.gz`, `.bz2`, `.xz`, `.zst`).
-        lines: number of lines taken so far.
-        offset: byte offset of the next line in the (decompressed) text.
 
-    Example:
-    >>> reader = LineReader(Path("train.en"))
-    >>> reader.take(reader.ahead(lines=2, max_bytes=1000)).count(b"\n"), reader.lines
-    (2, 2)
-    >>> reader.close()
-    """
+def require_file(path: str | Path) -> Path:
+    """Returns the path; raises `InputError` if it is not a regular file."""
+    try:
+        is_file, exists = Path(path).is_file(), Path(path).exists()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}).") from error
+    if not is_file:  # a pipe could be read only once
+        state = "is not a regular file" if exists else "is missing"
+        raise InputError(f"{path} {state}. It must be a text file with one sentence per line.")
+    return Path(path)
 
-    def __init__(self, path: Path) -> None:
-        """Opens the file.
 
-        Raises:
-            InputError: if the file is missing or cannot be read. Every method may raise it.
-        """
-        self.path = path
-        self.lines = 0
-        self.offset = 0
-        self._digest = hashlib.sha256()
-        self._buffer = b""
-        self._ends = np.zeros(0, np.int64)  # end of each line in the buffer, after its LF
-        self._at_end = False
-        try:
-            self._file = open_binary(path)
-        except reading_errors() as error:
-            raise _unreadable(path, 0, error) from error
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 in hex of the file, or of the decompressed text."""
-        return self._digest.hexdigest()
-
-    def ahead(self, lines: int, max_bytes: int) -> int:
-        """Returns how many of the next `lines` lines fit into `max_bytes` together.
-
-        It is at least 1, but 0 at the end of the file.
-        """
-        while not self._at_end and len(self._ends) < lines and len(self._buffer) <= max_bytes:
-            self._fill()
-        while not self._at_end and not len(self._ends):
-            self._fill()
-        fitting = int(np.searchsorted(self._ends[:lines], max_bytes, side="right"))
-        return max(fitting, min(1, len(self._ends)))
-
-    def take(self, lines: int) -> bytes:
-        """Returns the next lines with their LFs, at most the number from `ahead`."""
-        if not lines:
-            return b""
-        end = int(self._ends[lines - 1])
-        taken, self._buffer = self._buffer[:end], self._buffer[end:]
-        self._ends = self._ends[lines:] - end
-        self.lines += lines
-        self.offset += end
-        return taken
-
-    def _fill(self) -> None:
-        try:
-            chunk = self._file.read(max(_CHUNK, len(self._buffer)))
-        except reading_errors() as error:
-            raise _unreadable(self.path, self.lines + len(self._ends), error) from error
-        self._digest.update(chunk)
-        if not chunk:
-            self._at_end = True
-            if len(self._buffer) > (self._ends[-1] if len(self._ends) else 0):
-                chunk = b"\n"  # the last line had no LF
-        found = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
-        self._ends = np.concatenate([self._ends, found + (len(self._buffer) + 1)])
-        self._buffer += chunk
-        if not len(self._ends) and len(self._buffer) > _MAX_LINE:
-            raise InputError(
-                f"{self.path}, line {self.lines + 1} has more than {_MAX_LINE:,} bytes. Put one "
-                "sentence on each line."
-            )
+def split_columns(name: str, number: int, line: bytes) -> tuple[bytes, bytes]:
+    """Returns the two columns of line `number` of the file `name`."""
+    columns = line.split(b"\t")
+    if len(columns) != 2:
+        shown = ", ".join(repr(column[:40].decode("utf-8", "replace")) for column in columns[:9])
+        raise InputError(
+            f"{name}, line {number} has {len(columns)} columns ({shown}). It must have 2: a "
+            "sentence, a tab, and its translation. Otherwise choose two columns by number or by "
+            "their name in the first line, as in --tsv_columns=1,2 or --tsv_columns=en,de."
+        )
+    return columns[0], columns[1]
 
 
 def _unreadable(path: Path, lines: int, error: Exception) -> InputError:

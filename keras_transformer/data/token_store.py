@@ -38,14 +38,7 @@ class Encoded(NamedTuple):
     """One side of pairs.
 
     Attributes:
-        lines: text of each pair.
-        ids: uint16 or int32, ids of all pairs, each with its end id.
         lengths: uint32 `[pairs]`, number of ids of each pair.
-
-    Example:
-    >>> side = encoded([b"A dog.", b"A cat."], [[5, 6, 3], [5, 3]], vocab_size=8000)
-    >>> side.where(np.array([False, True])).ids.tolist()
-    [5, 3]
     """
 
     lines: Sequence[bytes]
@@ -61,17 +54,7 @@ class Encoded(NamedTuple):
 
 
 def encoded(lines: Sequence[bytes], ids: Sequence[Sequence[int]], vocab_size: int) -> Encoded:
-    """Packs lines and their ids into arrays.
-
-    Args:
-        lines: text of each pair.
-        ids: ids of each pair.
-        vocab_size: size of the vocabulary, which decides the dtype.
-
-    Example:
-    >>> encoded([b"A dog."], [[5, 6, 3]], vocab_size=8000).ids
-    array([5, 6, 3], dtype=uint16)
-    """
+    """Packs lines and their ids into arrays."""
     lengths = np.fromiter(map(len, ids), np.uint32, len(ids))
     dtype = np.uint16 if vocab_size <= 2**16 else np.int32
     flat = np.fromiter(itertools.chain.from_iterable(ids), dtype, int(lengths.sum()))
@@ -82,27 +65,12 @@ class TokenStore:
     """A store on disk, which is memory-mapped.
 
     Attributes:
-        directory: directory of the store.
         source_lengths: uint32 `[len(self)]`, source ids of each pair, with the end id.
         target_lengths: uint32 `[len(self)]`, target ids of each pair, with the end id.
-        fingerprint: SHA-256 of ids and lengths in hex. Equal stores give the same training.
-
-    Example:
-    >>> source = encoded([b"A dog."], [[5, 6, 3]], vocab_size=8000)
-    >>> target = encoded([b"Ein Hund."], [[7, 8, 3]], vocab_size=8000)
-    >>> digest = write_shard(Path("store/0"), source, target)
-    >>> pairs = write_index(Path("store"), [("0", 1, digest)])
-    >>> store = TokenStore("store")
-    >>> len(store), store.target_ids(np.array([0])).tolist(), store.source_text()
-    (1, [7, 8, 3], ['A dog.'])
     """
 
     def __init__(self, directory: str | Path) -> None:
-        """Opens a store.
-
-        Raises:
-            InputError: if it does not exist, or is damaged.
-        """
+        """Opens a store."""
         self.directory = Path(directory)
         index = self._index()
         self.fingerprint: str = index["fingerprint"]
@@ -247,18 +215,7 @@ def _load(path: Path) -> npt.NDArray[Any]:
 
 
 def write_shard(directory: Path, source: Encoded, target: Encoded) -> str:
-    """Writes one shard atomically, and returns its SHA-256; "" without pairs.
-
-    Args:
-        directory: directory of the shard.
-        source: the source side.
-        target: the target side.
-
-    Example:
-    >>> side = encoded([b"A dog."], [[5, 6, 3]], vocab_size=8000)
-    >>> len(write_shard(Path("store/0"), side, side))
-    64
-    """
+    """Writes one shard atomically, and returns its SHA-256; "" without pairs."""
     if not source.lines:
         return ""
     digest = hashlib.sha256()
@@ -274,36 +231,12 @@ def write_shard(directory: Path, source: Encoded, target: Encoded) -> str:
 
 
 def write_lines(path: Path, lines: Sequence[bytes]) -> None:
-    """Writes lines, each with LF.
-
-    Args:
-        path: the file.
-        lines: the lines, without LF.
-
-    Example:
-    >>> write_lines(Path("a.txt"), [b"A dog.", b"A cat."])
-    >>> Path("a.txt").read_text().count("A")
-    2
-    """
+    """Writes lines, each with LF."""
     path.write_bytes(b"\n".join([*lines, b""]))
 
 
 def write_index(directory: Path, shards: Sequence[tuple[str, int, str]]) -> int:
-    """Makes a store of shards.
-
-    Args:
-        directory: directory of the store.
-        shards: name, number of pairs and SHA-256 of each shard, in order.
-
-    Returns:
-        The number of pairs.
-
-    Example:
-    >>> side = encoded([b"A dog."], [[5, 6, 3]], vocab_size=8000)
-    >>> digest = write_shard(Path("store/0"), side, side)
-    >>> write_index(Path("store"), [("0", 1, digest)])
-    1
-    """
+    """Makes a store of shards."""
     digest = hashlib.sha256()
     for _, pairs, shard_digest in shards:
         if pairs:

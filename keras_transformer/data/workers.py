@@ -29,19 +29,6 @@ def run_tasks(
     With one worker, this process does the work. With more, it is done in processes that stop
     immediately on Ctrl-C, after an error, and when the iterator is closed. A script then needs the
     line `if __name__ == "__main__":`. Only a few tasks are taken ahead of their results.
-
-    Args:
-        function: a function at the top of a module, so that other processes find it.
-        tasks: its arguments, which can be pickled.
-        num_workers: number of processes.
-
-    Raises:
-        InputError: for fewer than one worker, and if `function` raises it.
-        StoppedError: if a process was killed.
-
-    Example:
-    >>> list(run_tasks(len, ["a", "ab"]))
-    [1, 2]
     """
     if num_workers < 1:
         raise InputError(f"There are {num_workers} workers, but there must be at least 1.")
@@ -98,13 +85,7 @@ class _Pool(ProcessPoolExecutor):
 
 @contextlib.contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """Ignores Ctrl-C in the block. Processes that start there ignore it, too.
-
-    Example:
-    >>> with interrupts_ignored():
-    ...     signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    True
-    """
+    """Ignores Ctrl-C in the block. Processes that start there ignore it, too."""
     if threading.current_thread() is not threading.main_thread():
         yield  # other threads cannot change signal handlers
         return
@@ -129,11 +110,7 @@ def _begin() -> None:
 
 
 def end_with_parent() -> None:
-    """Waits for the end of the parent process, and then ends this process.
-
-    Example:
-    >>> end_with_parent()  # this process has no parent that started it as a worker
-    """
+    """Waits for the end of the parent process, and then ends this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

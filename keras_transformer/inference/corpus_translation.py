@@ -16,13 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_transformer.console import progress_bar
-from keras_transformer.data.corpus import (
-    Block,
-    BlockReader,
-    TextFile,
-    require_file,
-)
-from keras_transformer.data.reading import decode_lines
+from keras_transformer.data.blocks import BlockReader, TextFile
+from keras_transformer.data.reading import Block, decode_lines, require_file
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
 from keras_transformer.inference.loading import LoadedModel, find_litert, load_model
@@ -135,7 +130,7 @@ def _survey(path: Path) -> tuple[int, str]:
     reader = BlockReader(TextFile(require_file(path)), BLOCK_LINES)
     for block in reader:
         _decoded(block)
-    return reader.read.pairs, reader.read.sha256[str(path)]
+    return reader.pairs, reader.sha256[str(path)]
 
 
 def model_fingerprint(model_dir: Path) -> str:
@@ -155,7 +150,7 @@ def model_fingerprint(model_dir: Path) -> str:
 def _blocks(source: Path, digest: str) -> Iterator[Block]:
     reader = BlockReader(TextFile(source), BLOCK_LINES)
     yield from reader
-    if reader.read.sha256[str(source)] != digest:
+    if reader.sha256[str(source)] != digest:
         raise InputError(
             f"{source} has changed while it was translated. Start again with the new file."
         )

@@ -88,12 +88,6 @@ def add_missing_special_pieces(model: bytes) -> bytes:
 
     Many models lack some of these. Missing pieces are appended, so old ids and the segmentation of
     text stay the same. A model with all three is returned unchanged.
-
-    Example:
-    >>> from keras_transformer.text.vocabulary import learn_vocabulary
-    >>> model = learn_vocabulary([b"the cat sees the dog"], vocab_size=30)
-    >>> add_missing_special_pieces(model) == model
-    True
     """
     proto = ModelProto.FromString(model)
     types = {piece.piece: piece.type for piece in proto.pieces}
@@ -117,19 +111,6 @@ def append_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
 
     Symbols are appended after all other pieces, so old ids stay the same. Existing symbols are
     skipped.
-
-    Args:
-        model: the serialized model.
-        symbols: texts such as "<2de>".
-
-    Raises:
-        InputError: if a symbol is already a piece of another type.
-
-    Example:
-    >>> from keras_transformer.text.vocabulary import learn_vocabulary
-    >>> model = learn_vocabulary([b"the cat sees the dog"], vocab_size=30)
-    >>> ModelProto.FromString(append_symbols(model, ["<2de>"])).pieces[-1].piece
-    '<2de>'
     """
     proto = ModelProto.FromString(model)
     types = {piece.piece: piece.type for piece in proto.pieces}
@@ -146,18 +127,7 @@ def append_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
 
 
 def is_extension(model: bytes, old: bytes) -> bool:
-    """Returns True if a serialized model is an older model, possibly with symbols appended.
-
-    Args:
-        model: the model.
-        old: the older model.
-
-    Example:
-    >>> from keras_transformer.text.vocabulary import learn_vocabulary
-    >>> model = learn_vocabulary([b"the cat sees the dog"], vocab_size=30)
-    >>> is_extension(append_symbols(model, ["<2de>"]), model)
-    True
-    """
+    """Returns True if a serialized model is an older model, possibly with symbols appended."""
     new_proto, old_proto = ModelProto.FromString(model), ModelProto.FromString(old)
     added = new_proto.pieces[len(old_proto.pieces) :]
     del new_proto.pieces[len(old_proto.pieces) :]

@@ -47,15 +47,6 @@ def sample_lines(lines: Iterable[bytes], max_lines: int = MAX_LINES, seed: int =
 
     Returns all lines of a text within both limits. The sample is halved whenever it exceeds
     `MAX_BYTES`.
-
-    Args:
-        lines: UTF-8 lines without their ends.
-        max_lines: largest number of lines of the sample.
-        seed: seed of the sample.
-
-    Example:
-    >>> sample_lines([b"a", b"b"], max_lines=2)
-    [b'a', b'b']
     """
     random_ = random.Random(seed)
     sample: list[bytes] = []
@@ -90,30 +81,7 @@ def learn_vocabulary(
     `vocab_size` tokens.
 
     Args:
-        lines: UTF-8, one sentence each; for a large text a sample (see `sample_lines`).
-            SentencePiece ignores lines of more than `MAX_LINE_BYTES`.
-        vocab_size: maximum number of tokens, including the four special ones and the 256 of byte
-            fallback.
-        model_type: "unigram" (Kudo, 2018, arXiv:1804.10959) or "bpe" (Sennrich et al., 2016,
-            arXiv:1508.07909).
         byte_fallback: spell unknown characters in bytes, so that nothing is unknown.
-        character_coverage: share of the text's characters that get a token; below 1 for texts with
-            thousands of rare characters.
-        normalization: SentencePiece's rule; "nmt_nfkc_cf" also folds case.
-        symbols: texts that always become one token, such as "<2de>".
-
-    Returns:
-        The serialized model, with pad, unknown, start and end ids 0, 1, 2 and 3. The scores of a
-        unigram model are rounded, so that all libraries decide ties in the same way.
-
-    Raises:
-        InputError: for an empty text, a size too small for the characters of the text, or invalid
-            options or symbols.
-
-    Example:
-    >>> model = learn_vocabulary([b"the cat sees the dog"], vocab_size=30, model_type="bpe")
-    >>> Vocabulary(model).source_vocab_size
-    30
     """
     check_learning_options(vocab_size, model_type, character_coverage, normalization)
     symbols = list(symbols or ())
@@ -147,17 +115,7 @@ def learn_vocabulary(
 def check_learning_options(
     vocab_size: int, model_type: str, character_coverage: float, normalization: str
 ) -> None:
-    """Raises `InputError` for options of `learn_vocabulary` that are invalid for every text.
-
-    Args:
-        vocab_size: see `learn_vocabulary`, also for the other arguments.
-        model_type: kind of the model.
-        character_coverage: share of the characters that get tokens.
-        normalization: how text is normalized.
-
-    Example:
-    >>> check_learning_options(8000, "unigram", 1.0, "nmt_nfkc")
-    """
+    """Raises `InputError` for options of `learn_vocabulary` that are invalid for every text."""
     if vocab_size < 5:
         raise InputError(
             f"vocab_size is {vocab_size}. It must be at least 5: four special tokens and one of "
@@ -181,11 +139,7 @@ def check_symbols(symbols: Iterable[str], byte_fallback: bool) -> None:
     """Raises `InputError` for symbols that cannot become tokens.
 
     Args:
-        symbols: the symbols.
         byte_fallback: True if the vocabulary has tokens for bytes.
-
-    Example:
-    >>> check_symbols(["<2de>", "<2fr>"], byte_fallback=False)
     """
     for symbol in symbols:
         if not symbol or any(character.isspace() for character in symbol):
@@ -232,29 +186,7 @@ def _with_exact_sums(model: bytes) -> bytes:
 
 
 class Vocabulary:
-    """One SentencePiece model for both languages, or one for each.
-
-    Args:
-        source_model: serialized SentencePiece model of the source language, or of both languages
-            if `target_model` is None.
-        target_model: serialized model of the target language, or None for a joint vocabulary.
-
-    Attributes:
-        source_model, target_model: the serialized models, the same if `joint`.
-        joint: True if both languages share one model.
-        source_vocab_size, target_vocab_size: numbers of ids.
-        pad_id, unknown_id, start_id, end_id: read from the models.
-
-    Raises:
-        InputError: for invalid models, a missing special token, or special ids that differ between
-            the two.
-
-    Example:
-    >>> vocabulary = Vocabulary(learn_vocabulary([b"the cat sees the dog"], vocab_size=30))
-    >>> [ids] = vocabulary.encode_target([b"the dog"])
-    >>> ids[-1] == vocabulary.end_id, vocabulary.target_text(ids)
-    (True, 'the dog')
-    """
+    """One SentencePiece model for both languages, or one for each."""
 
     def __init__(self, source_model: bytes, target_model: bytes | None = None) -> None:
         self.joint = target_model is None
@@ -294,14 +226,6 @@ class Vocabulary:
 
         A model that learns from such lines never writes the original characters. Spaces that are
         added, removed or replaced by other spaces do not count.
-
-        Args:
-            lines: target text.
-
-        Example:
-        >>> model = learn_vocabulary([b"the cat sees the dog"], vocab_size=30)
-        >>> Vocabulary(model).rewritten_targets([b"the  cat", "the ½ dog…".encode()])
-        {1: 'the 1⁄2 dog...'}
         """
         rewritten = {}
         texts = [line.decode() for line in lines]
@@ -361,11 +285,6 @@ class Vocabulary:
         """Returns the source and the target pieces by id. Special pieces have the target's names.
 
         Other engines look tokens up by their pieces, and know the special pieces by name.
-
-        Example:
-        >>> source, target = Vocabulary(learn_vocabulary([b"the cat"], vocab_size=30)).pieces()
-        >>> source[:4], source == target
-        (['<pad>', '<unk>', '<s>', '</s>'], True)
         """
         source, target = (
             [model.id_to_piece(i) for i in range(model.get_piece_size())]
@@ -410,12 +329,7 @@ class Vocabulary:
 
     @classmethod
     def from_models(cls, models: Mapping[str, bytes]) -> Vocabulary:
-        """Returns a vocabulary of serialized models by file name, as `models` returns them.
-
-        Raises:
-            InputError: for invalid models.
-            KeyError: for a missing model.
-        """
+        """Returns a vocabulary of serialized models by file name, as `models` returns them."""
         if "joint.model" in models:
             return cls(models["joint.model"])
         return cls(models["source.model"], models["target.model"])
@@ -431,9 +345,6 @@ class Vocabulary:
         """Returns a copy of the vocabulary with these symbols appended.
 
         Old ids stay the same, so a trained model can be fine-tuned with the new vocabulary.
-
-        Raises:
-            InputError: if a symbol is already a token of another type.
         """
         symbols = list(symbols)
         return self.from_models(
@@ -449,16 +360,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, directory: str | Path) -> Vocabulary:
-        """Reads a vocabulary that `save` wrote, or a SentencePiece model.
-
-        Args:
-            directory: the directory of the models, or one with a subdirectory `tokenizer`, or the
-                file of a joint model. If the model in the file lacks a pad, a start or an end
-                piece, they are added after its pieces.
-
-        Raises:
-            InputError: if the vocabulary is missing or broken.
-        """
+        """Reads a vocabulary that `save` wrote, or a SentencePiece model."""
         if Path(directory).is_file():
             model = Path(directory).read_bytes()
             try:

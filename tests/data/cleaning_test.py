@@ -14,7 +14,7 @@ from keras_transformer.data.cleaning import (
     is_invisible,
     is_repetitive,
 )
-from keras_transformer.data.corpus import Block
+from keras_transformer.data.reading import Block
 from keras_transformer.errors import InputError
 from tests.messages import mentions
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = PrepareOptions(vocab_size=80)
 
 

@@ -3,21 +3,23 @@
 import contextlib
 import gzip
 import hashlib
+import re
 
 import hypothesis
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 
-from keras_transformer.data import corpus as corpus_module
+from keras_transformer.data import blocks as blocks_module
+from keras_transformer.data.blocks import BlockReader
 from keras_transformer.data.corpus import (
-    BlockReader,
     ParallelFiles,
     TsvColumns,
     TsvFile,
     parallel_files,
 )
 from keras_transformer.errors import InputError
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 
 @pytest.fixture
@@ -66,6 +68,41 @@ def test_different_numbers_of_lines_are_reported(files, tmp_path, source, target
             list(read())
 
 
+def lengths(count, seed=0):
+    """Lengths of sentences and of their translations."""
+    random = np.random.default_rng(seed)
+    source = random.normal(4, 0.6, count)
+    return [
+        np.exp(side).astype(int) for side in (source, source + 0.2 + random.normal(0, 0.25, count))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "gaps",  # side, line, and number of missing lines
+    [
+        *([(side, line, missing)] for side in (0, 1) for line in (0, 700) for missing in (1, 40)),
+        [(0, 700, 1), (0, 1500, 3)],
+        [(0, 600, 30), (1, 900, 7)],
+        [(0, 300, 60), (0, 1900, 300)],
+        [(1, 1900, 100)],
+    ],
+)
+def test_the_error_names_the_first_line_that_does_not_fit(files, gaps, seed):
+    sides = lengths(2000, seed)
+    for side, line, missing in reversed(gaps):
+        sides[side] = np.delete(sides[side], slice(line, line + missing))
+    corpus = files(*(b"".join(b"x" * length + b"\n" for length in side) for side in sides))
+    for read in (corpus.pairs, lambda: BlockReader(corpus)):
+        with pytest.raises(InputError) as error:
+            list(read())
+    (found,) = re.findall(r"near line ([\d,]+)", str(error.value))
+    assert abs(int(found.replace(",", "")) - (gaps[0][1] + 1)) <= 12
+    assert tells(
+        str(error.value), *(f"{len(side):,} lines" for side in sides[:1]), f"{len(sides[1]):,}"
+    )
+
+
 def test_errors_name_files_that_cannot_be_read(tmp_path):
     good = tmp_path / "good.en"
     good.write_bytes(b"a\n")
@@ -82,7 +119,7 @@ def test_two_columns_of_a_file(tmp_path):
     path.write_bytes(b"one\teins\ntwo\tzwei\r\n")
     assert list(TsvFile(path).pairs()) == [(b"one", b"eins"), (b"two", b"zwei")]
     (block,) = BlockReader(TsvFile(path))
-    assert block == ((str(path),), 1, (0,), (b"one\teins\ntwo\tzwei\r\n",))
+    assert block[:4] == ((str(path),), 1, (0,), (b"one\teins\ntwo\tzwei\r\n",))
     for line, columns in ((b"one", 1), (b"one\teins\tuno", 3)):
         path.write_bytes(b"a\tb\n" + line)
         with pytest.raises(InputError, match=mentions("c.tsv", "line 2", columns, "columns")):
@@ -141,8 +178,8 @@ def test_pairs_without_a_file_become_blocks(monkeypatch):
         def pairs(self):
             return iter([(b"a\nb", b"1"), (b"c", b"2"), (b"d", b"3" * 90), (b"e", b"4")])
 
-    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 2)
-    monkeypatch.setattr(corpus_module, "BLOCK_BYTES", 80)
+    monkeypatch.setattr(blocks_module, "BLOCK_LINES", 2)
+    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 80)
     reader = BlockReader(Pairs())
     blocks = list(reader)
     assert [(block.line, *block.texts) for block in blocks] == [
@@ -151,7 +188,8 @@ def test_pairs_without_a_file_become_blocks(monkeypatch):
         (4, b"e\n", b"4\n"),
     ]
     everything = b"".join(text for block in blocks for text in block.texts)
-    assert reader.read == (4, {"pairs": hashlib.sha256(everything).hexdigest()})
+    assert reader.pairs == 4 and reader.sha256 == {"pairs": hashlib.sha256(everything).hexdigest()}
+    assert blocks[-1].digest == reader.sha256["pairs"]
 
 
 LINES = st.lists(st.binary(max_size=6).map(lambda b: b.replace(b"\n", b" ")), max_size=9)
@@ -167,14 +205,14 @@ def test_blocks_are_the_files_or_an_error(tmp_path_factory, source, target, same
         (directory / name).write_bytes(b"".join(line + b"\n" for line in lines))
     reader = BlockReader(ParallelFiles(directory / "s", directory / "t"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus_module, "BLOCK_LINES", size)
-        patch.setattr(corpus_module, "BLOCK_BYTES", 5)
+        patch.setattr(blocks_module, "BLOCK_LINES", size)
+        patch.setattr(blocks_module, "BLOCK_BYTES", 5)
         try:
             blocks = list(reader)
         except InputError:
             assert len(source) != len(target) or not source
             return
-    assert len(source) == len(target) == reader.read.pairs
+    assert len(source) == len(target) == reader.pairs
     found = [
         (block.line + i, *pair)
         for block in blocks

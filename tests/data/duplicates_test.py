@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from keras_transformer.data import duplicates
+from keras_transformer.data import cleaning
 
 
 @hypothesis.settings(max_examples=100, deadline=None)
@@ -18,10 +18,10 @@ def test_all_repetitions_are_found(tmp_path_factory, files, at_once):
     paths, seen, expected = [], set(), []
     for number, file in enumerate(files):
         paths.append(directory / f"{number}.npy")
-        np.save(paths[-1], np.array([divmod(value, 2**64) for value in file], duplicates.HASH))
+        np.save(paths[-1], np.array([divmod(value, 2**64) for value in file], cleaning.HASH))
         expected.append([i for i, value in enumerate(file) if value in seen or value in file[:i]])
         seen |= set(file)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicates, "_MAX_HASHES", at_once)
-        found = duplicates.find_duplicates(paths)
+        patch.setattr(cleaning, "_MAX_HASHES", at_once)
+        found = cleaning.find_duplicates(paths)
     assert [places.tolist() for places in found] == expected

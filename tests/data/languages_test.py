@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.data.languages import LanguageCheck, normalized_language
+from keras_transformer.data.cleaning import LanguageCheck, normalized_language
 from keras_transformer.errors import InputError
 from tests.messages import mentions
 

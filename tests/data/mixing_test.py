@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from keras_transformer.data.mixing import MixedBatches, parse_mix, place_of_step
+from keras_transformer.data.batches import MixedBatches, parse_mix, place_of_step
 from keras_transformer.errors import InputError
 from tests.data.pairs_in_memory import PAD, START, like_text, of_lengths
 from tests.messages import mentions

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_transformer.data.token_pairs import IntArray, Lengths, TokenArray
+from keras_transformer.data.subwords import IntArray, Lengths, TokenArray
 from keras_transformer.text.vocabulary import Vocabulary
 
 PAD, START, END = 0, 2, 3

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.data.subword_batches import regroup
+from keras_transformer.data.subwords import regroup
 
 SIDE = st.integers(1, 6)
 PAIRS = st.lists(

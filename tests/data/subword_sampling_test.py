@@ -13,7 +13,7 @@ import pytest
 import sentencepiece
 
 from keras_transformer.data.batches import CorpusBatches
-from keras_transformer.data.subword_sampling import SubwordSampler, hashed, key_of
+from keras_transformer.data.subwords import SubwordSampler, hashed, key_of
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.conftest import PHRASES, ROOT
@@ -107,7 +107,7 @@ def test_words_of_a_sentence_are_drawn_each_by_itself(vocabulary):
 SCRIPT = """
 import sys
 import numpy as np
-from keras_transformer.data.subword_sampling import SubwordSampler, hashed, key_of
+from keras_transformer.data.subwords import SubwordSampler, hashed, key_of
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.data.pairs_in_memory import encoded
 vocabulary, lines, pairs = Vocabulary.load(sys.argv[1]), [b"the old house"] * 20, np.arange(20)

@@ -16,7 +16,7 @@ from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError, StoppedError
 from tests.messages import mentions
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def slow_first(task):

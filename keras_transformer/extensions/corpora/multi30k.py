@@ -106,12 +106,7 @@ _FILES = {
 
 
 class Multi30k(tfds.core.GeneratorBasedBuilder):
-    """Multi30k, task 1: translations of 31,014 captions and of four test sets.
-
-    Example:
-    >>> Multi30k(config="de-en", data_dir="sets").info.supervised_keys
-    ('de', 'en')
-    """
+    """Multi30k, task 1: translations of 31,014 captions and of four test sets."""
 
     VERSION = tfds.core.Version("1.0.0")
     BUILDER_CONFIGS: ClassVar = [

@@ -25,25 +25,11 @@ def tfds_corpus(
     target_language: str | None = None,
     download: bool = False,
 ) -> Corpus:
-    r"""Returns a registered set, as `TfdsCorpus` does, or the two files of a folder.
+    """Returns a registered set, as `TfdsCorpus` does, or the two files of a folder.
 
     The name "translate_folder:DIR" means the files DIR/{language}.{split}.txt, as in
     `tfds.TranslateFolder`. Lines end only at LF. TFDS itself would also end them at characters such
     as U+2028, which misaligns the two sides.
-
-    Args:
-        name: see `TfdsCorpus`; or "translate_folder:DIR".
-        split: the split, or the part of the files' names.
-        source_language: key of the source text; None if it follows from `target_language`.
-        data_dir: see `TfdsCorpus`.
-        target_language: key of the target text; None for the other one of two.
-        download: see `TfdsCorpus`.
-
-    Example:
-    >>> for language, text in (("en", "a dog\n"), ("de", "ein Hund\n")):
-    ...     _ = Path(f"{language}.train.txt").write_text(text)
-    >>> list(tfds_corpus("translate_folder:.", "train", "en").pairs())
-    [(b'a dog', b'ein Hund')]
     """
     if not name.startswith(FOLDER_PREFIX):
         return TfdsCorpus(
@@ -64,13 +50,6 @@ class TfdsCorpus:
 
     Attributes:
         name: name of the corpus in reports, such as "wmt14_translate/de-en[train]".
-        source_language, target_language: the keys of the set's two texts.
-
-    Example:
-    >>> corpus = TfdsCorpus("phrasebook/de-en", "validation", "en", data_dir="sets")
-    Downloading and preparing dataset ...
-    >>> corpus.name, len(list(corpus.pairs()))
-    ('phrasebook/de-en[validation]', 500)
     """
 
     def __init__(
@@ -88,18 +67,7 @@ class TfdsCorpus:
         The phrasebook is always prepared, because it needs no download.
 
         Args:
-            name: a registered set such as "wmt14_translate/de-en" or "multi30k/de-en", a set that
-                was prepared in `data_dir`, or a part of OPUS in the form "opus/en-fr for EMEA,
-                KDE4".
             split: split, such as "train", "validation" or "train[:10%]".
-            source_language: key of the source text, such as "de".
-            data_dir: directory of prepared sets; None for the default of TFDS.
-            target_language: key of the target text, for sets with more than two texts.
-            download: whether a set that is not in `data_dir` may be downloaded.
-
-        Raises:
-            InputError: for a set that does not exist, is not a translation set, lacks the language
-                or the split, or is not prepared and cannot or may not be prepared.
         """
         from keras_transformer.extensions.corpora import tfds_sets
 
@@ -120,9 +88,6 @@ class TfdsCorpus:
         """Yields (source, target), one line each, always in the same order.
 
         A line break inside a text becomes a space. Nothing else is changed or checked.
-
-        Raises:
-            InputError: for files that are missing, damaged, or of an unknown format.
         """
         for sources, targets in self._reader.batches():
             yield from zip(_one_line_each(sources), _one_line_each(targets), strict=True)

@@ -26,20 +26,7 @@ _OPUS_PART = re.compile(r"opus/([A-Za-z_]+)-([A-Za-z_]+) for (.+)")
 
 
 def find(name: str, data_dir: str | None) -> Any:
-    """Returns the builder of a set of TFDS or of this package, or of a set prepared in `data_dir`.
-
-    Args:
-        name: a name as in `TfdsCorpus`.
-        data_dir: directory of prepared sets; None for the default of TFDS.
-
-    Raises:
-        InputError: if the set or its part does not exist, or if the set has several parts and the
-            name selects none.
-
-    Example:
-    >>> find("wmt14_translate/de-en", data_dir=None).name
-    'wmt14_translate'
-    """
+    """Returns the builder of a set of TFDS, of this package, or prepared in `data_dir`."""
     if _NAMESPACE.match(name):
         raise InputError(
             f"{name!r} is a community dataset. Only datasets of TFDS itself are supported, such as "
@@ -68,12 +55,7 @@ def find(name: str, data_dir: str | None) -> Any:
 
 
 def text_keys(builder: Any) -> list[str]:
-    """Returns the keys of the texts in an example of the set. They are its languages.
-
-    Example:
-    >>> text_keys(find("wmt14_translate/de-en", data_dir=None))
-    ['de', 'en']
-    """
+    """Returns the keys of the texts in an example of the set. They are its languages."""
     features = builder.info.features
     if not isinstance(features, tfds.features.FeaturesDict):
         return []
@@ -81,33 +63,12 @@ def text_keys(builder: Any) -> list[str]:
 
 
 def needs_no_download(builder: Any) -> bool:
-    """Returns whether the set is generated from installed packages.
-
-    Example:
-    >>> needs_no_download(find("wmt14_translate/de-en", data_dir=None))
-    False
-    """
+    """Returns whether the set is generated from installed packages."""
     return bool(builder.name == "phrasebook")
 
 
 def prepare(name: str, builder: Any, data_dir: str | None) -> Any:
-    """Downloads and writes the set if it is not on disk, and returns its builder.
-
-    Args:
-        name: name of the set, for messages.
-        builder: builder of the set.
-        data_dir: directory of prepared sets; None for the default of TFDS.
-
-    Raises:
-        InputError: if TFDS cannot prepare it, for example without network or disk space, or if a
-            file must be downloaded by hand.
-
-    Example:
-    >>> builder = find("phrasebook/de-en", data_dir="own_sets")
-    >>> prepare("phrasebook/de-en", builder, data_dir="own_sets").data_path.exists()
-    Downloading and preparing dataset ...
-    True
-    """
+    """Downloads and writes the set if it is not on disk, and returns its builder."""
     if builder.data_path.exists():
         return builder
     try:
@@ -124,12 +85,7 @@ def prepare(name: str, builder: Any, data_dir: str | None) -> Any:
 
 
 def reason(error: Exception) -> str:
-    """Returns the first sentence of a message of TFDS, which can have pages.
-
-    Example:
-    >>> reason(ValueError("The disk is full. More details follow."))
-    'The disk is full'
-    """
+    """Returns the first sentence of a message of TFDS, which can have pages."""
     text = " ".join(str(error).split())
     text = re.sub(r"^Failed to construct dataset .*?\}\": |\{\{.*?\}\} ?", "", text)
     return text.split(". ")[0][:300].rstrip(".") or type(error).__name__
@@ -178,26 +134,13 @@ class SplitReader:
     """Reads texts of one split of a set.
 
     TFDS parses about 20,000 records per second, one at a time. Here they are parsed in batches.
-
-    Example:
-    >>> builder = prepare("phrasebook/de-en", find("phrasebook/de-en", "sets"), "sets")
-    Downloading and preparing dataset ...
-    >>> reader = SplitReader("phrasebook/de-en", builder, "test", ["en", "de"])
-    >>> sum(len(english) for english, german in reader.batches())
-    1000
     """
 
     def __init__(self, name: str, builder: Any, split: str, keys: Sequence[str]) -> None:
         """Finds the files of the split, without reading them.
 
         Args:
-            name: name of the set, for messages.
-            builder: builder of the set.
             split: a split, or an expression of TFDS such as "train[:10%]".
-            keys: keys of the texts to read.
-
-        Raises:
-            InputError: for a set that is not on disk, and for a missing or empty split.
         """
         self._name = name
         self._builder = builder
@@ -215,11 +158,7 @@ class SplitReader:
             raise InputError(f"The split {split!r} of {name} is empty.")
 
     def batches(self) -> Iterator[tuple[list[bytes], ...]]:
-        """Yields the texts of some pairs at a time, a list for each key.
-
-        Raises:
-            InputError: for files that are missing, damaged, or of an unknown format.
-        """
+        """Yields the texts of some pairs at a time, a list for each key."""
         read = _READERS.get(self._builder.info.file_format) if self._builder.info.splits else None
         if read is None:
             for batch in self._dataset().batch(_BATCH).as_numpy_iterator():

@@ -15,9 +15,8 @@ from typing import IO
 from lxml import etree
 
 from keras_transformer.console import warn
-from keras_transformer.data.corpus import require_file
-from keras_transformer.data.languages import normalized_language
-from keras_transformer.data.reading import open_binary, reading_errors
+from keras_transformer.data.cleaning import normalized_language
+from keras_transformer.data.reading import open_binary, reading_errors, require_file
 from keras_transformer.errors import InputError
 
 _CHUNK = 2**20  # bytes
@@ -78,19 +77,6 @@ class TmxFile:
     The segment of a missing language is empty, and both are empty if the unit is not valid XML.
     Cleaning counts and drops such pairs. The first bytes of the file determine its encoding, even
     if the XML declaration names another one.
-
-    Attributes:
-        path: path of the file.
-        source_language, target_language: codes such as "en", which matches en, en-US, en_US and
-            eng. "en-US" matches only this variant. The first matching variant of a unit is used.
-
-    Example:
-    >>> _ = Path("a.tmx").write_text(
-    ...     '<tmx><body><tu><tuv xml:lang="en-US"><seg>A dog.</seg></tuv>'
-    ...     '<tuv xml:lang="deu"><seg>Ein Hund.</seg></tuv></tu></body></tmx>'
-    ... )
-    >>> list(TmxFile(Path("a.tmx"), "en", "de").pairs())
-    [(b'A dog.', b'Ein Hund.')]
     """
 
     path: Path
@@ -106,9 +92,6 @@ class TmxFile:
         """Yields a pair of segments, each as one line, for each unit.
 
         Control characters are kept. A warning gives the number of units that cannot be read.
-
-        Raises:
-            InputError: if the file cannot be read, is truncated, has no units, or lacks a language.
         """
         wanted = [normalized_language(x) for x in (self.source_language, self.target_language)]
         units, first_problem, bad = 0, "", 0
@@ -150,17 +133,7 @@ class TmxFile:
 def tmx_files(
     paths: Sequence[str | Path], source_language: str | None, target_language: str | None
 ) -> list[TmxFile]:
-    """Returns one corpus per file. Raises `InputError` if a file or a language is missing.
-
-    Args:
-        paths: the files.
-        source_language: language code of the source, such as "en".
-        target_language: language code of the target.
-
-    Example:
-    >>> [corpus.name for corpus in tmx_files(["train.en"], "en", "de")]
-    ['train.en']
-    """
+    """Returns one corpus per file. Raises `InputError` if a file or a language is missing."""
     if not (source_language and target_language):
         raise InputError(
             f"{paths[0]} needs a source and a target language, but they are {source_language} and "

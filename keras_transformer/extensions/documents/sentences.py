@@ -53,7 +53,7 @@ _FILL = 0.8
 
 
 def segment(text: str) -> list[str]:
-    r"""Splits a text of any language into pieces of one sentence each, using rules.
+    """Splits a text of any language into pieces of one sentence each, using rules.
 
     Each piece has one sentence and the white space around it, or only white space. The
     concatenated pieces equal the text.
@@ -77,10 +77,6 @@ def segment(text: str) -> list[str]:
     - An unknown abbreviation before a capital ("Univ. Prof.") ends a sentence.
     - A Chinese or Japanese sentence that ends with a quotation ends only before white space.
     - In Thai and other scripts without stops, each line is one sentence.
-
-    Example:
-    >>> segment("It rains. She sleeps.\n")
-    ['It rains.', ' She sleeps.\n']
     """
     return [piece for line in _segment_lines(text.splitlines(keepends=True)) for piece in line]
 
@@ -110,14 +106,6 @@ def join_translations(pieces: Sequence[str], translations: Sequence[str]) -> str
     Line breaks and gaps of several spaces are kept. Any other gap becomes one space. There is no
     space after Chinese and Japanese characters, or inside a word that was split. Line breaks in a
     translation become spaces.
-
-    Args:
-        pieces: pieces of a text, as `segment` returns them.
-        translations: a translation for each piece that has a sentence.
-
-    Example:
-    >>> join_translations(["It rains.", "  She sleeps."], ["Es regnet.", "Sie schläft."])
-    'Es regnet.  Sie schläft.'
     """
     remaining = iter(translations)
     text, gap, last = "", "", ""  # `last` is the sentence before the gap
@@ -139,29 +127,11 @@ def join_translations(pieces: Sequence[str], translations: Sequence[str]) -> str
 def translate_document(
     model: LoadedModel, text: str, source_tag: str = ""
 ) -> tuple[str, list[str]]:
-    r"""Translates a document and keeps its lines.
+    """Translates a document and keeps its lines.
 
     A sentence is translated in parts if it has more tokens than the model accepts, or more than
     the longest training source. Parts end at a semicolon, colon or dash if possible, otherwise at
     a comma, at white space, or within a word.
-
-    Args:
-        model: a model with one translation per sentence.
-        text: the document.
-        source_tag: a symbol that begins each sentence, before the tags of its line.
-
-    Returns:
-        The translated document, and a warning for each sentence that was split or has no tokens.
-
-    Raises:
-        InputError: if the model returns several translations per sentence.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_model
-    >>> document = "A dog runs.\n\nA cat sleeps."
-    >>> text, warnings = translate_document(load_model("build/run"), document)
-    >>> text.count("\n\n"), warnings
-    (1, [])
     """
     if model.n_best > 1:
         raise InputError(

@@ -13,24 +13,14 @@ from keras_transformer.runs.atomic import atomic_path
 
 
 class Template(NamedTuple):
-    """A sentence in both languages, with the same `{slot}` names on both sides.
-
-    Example:
-    >>> Template("It is {time}.", "Es ist {time}.").german
-    'Es ist {time}.'
-    """
+    """A sentence in both languages, with the same `{slot}` names on both sides."""
 
     english: str
     german: str
 
 
 class Phrase(NamedTuple):
-    """A sentence with its exact translation and the template that both came from.
-
-    Example:
-    >>> Phrase("It is 5 PM.", "Es ist 17 Uhr.", Template("It is {time}.", "Es ist {time}.")).english
-    'It is 5 PM.'
-    """
+    """A sentence with its exact translation and the template that both came from."""
 
     english: str
     german: str
@@ -38,12 +28,7 @@ class Phrase(NamedTuple):
 
 
 class Split(NamedTuple):
-    """The phrases for training, validation and testing.
-
-    Example:
-    >>> Split(train=[], valid=[], test=[])._fields
-    ('train', 'valid', 'test')
-    """
+    """The phrases for training, validation and testing."""
 
     train: list[Phrase]
     valid: list[Phrase]
@@ -109,14 +94,6 @@ def phrases(seed: int = 1, per_template: int = 100) -> list[Phrase]:
     """Returns about `per_template` phrases of each template, no two with the same English.
 
     The result depends only on the arguments and on the version of the CLDR.
-
-    Args:
-        seed: seed of the values in the phrases.
-        per_template: largest number of phrases of a template.
-
-    Example:
-    >>> phrases(per_template=1)[0].template == TEMPLATES[0]
-    True
     """
     by_english: dict[str, Phrase] = {}
     for template in TEMPLATES:
@@ -132,20 +109,6 @@ def split(
     """Shuffles the phrases and splits them.
 
     No two phrases of `phrases` have the same English, so that no test phrase is in training.
-
-    Args:
-        corpus: phrases.
-        seed: seed of the order.
-        valid_size: number of phrases for validation.
-        test_size: number of phrases for testing.
-
-    Raises:
-        InputError: if no phrases would be left for training.
-
-    Example:
-    >>> parts = split(phrases(per_template=2), valid_size=10, test_size=20)
-    >>> len(parts.valid), len(parts.test)
-    (10, 20)
     """
     if len(corpus) <= valid_size + test_size:
         raise InputError(
@@ -162,21 +125,6 @@ def write_corpus(directory: str | os.PathLike[str], seed: int = 1) -> Split:
     """Writes {train,valid,test}.{en,de}: UTF-8, one phrase a line, each ended by a newline.
 
     The directory is created atomically. If it already holds the same six files, nothing happens.
-
-    Args:
-        directory: a new directory, or the result of the same call.
-        seed: seed of the phrases and of their order.
-
-    Returns:
-        The phrases written.
-
-    Raises:
-        InputError: if the directory contains other files, or cannot be written.
-
-    Example:
-    >>> parts = write_corpus("phrases")
-    >>> sorted(path.name for path in Path("phrases").iterdir())
-    ['test.de', 'test.en', 'train.de', 'train.en', 'valid.de', 'valid.en']
     """
     target = Path(directory)
     parts = split(phrases(seed), seed)

@@ -290,11 +290,5 @@ def _measure_slots() -> dict[str, tuple[Pair, ...]]:
 
 @functools.cache
 def slots() -> dict[str, tuple[Pair, ...]]:
-    """All slot kinds with their values (English, German).
-
-    Example:
-    >>> english, german = slots()["temperature"][0]
-    >>> english, german
-    ('2 degrees Celsius', '2 Grad Celsius')
-    """
+    """All slot kinds with their values (English, German)."""
     return {**_time_slots(), **_world_slots(), **_measure_slots()}

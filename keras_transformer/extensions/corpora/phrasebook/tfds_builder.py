@@ -20,12 +20,7 @@ from keras_transformer.extensions.corpora.phrasebook.corpus import (
 
 
 class Phrasebook(tfds.core.GeneratorBasedBuilder):
-    """Short phrases in English and German, made from the Unicode CLDR and templates.
-
-    Example:
-    >>> Phrasebook(config="de-en", data_dir="sets").info.supervised_keys
-    ('de', 'en')
-    """
+    """Short phrases in English and German, made from the Unicode CLDR and templates."""
 
     # A different version of the CLDR gives different phrases.
     VERSION = tfds.core.Version(f"1.{int(float(get_cldr_version()))}.0")

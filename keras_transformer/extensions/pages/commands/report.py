@@ -42,6 +42,5 @@ def main() -> None:
         from keras_transformer.extensions.pages.report.page import (
             write_report,
         )  # late, so that --help is fast
-        from keras_transformer.runs.run_directory import RunDirectory
 
-        print(write_report(RunDirectory(FLAGS.run_dir)))
+        print(write_report(FLAGS.run_dir))

@@ -47,7 +47,7 @@ class _Saved(NamedTuple):
     metrics: dict[str, float]
 
 
-def write_report(run: RunDirectory) -> Path:
+def write_report(run_dir: str | Path) -> Path:
     """Writes report.html into a run directory, before, during or after training.
 
     The page needs no other file and no network. The same run gives the same page.
@@ -58,6 +58,7 @@ def write_report(run: RunDirectory) -> Path:
     Raises:
         InputError: if the run cannot be read, or the page cannot be written.
     """
+    run = RunDirectory(run_dir)
     history = read_history(run.path / "metrics.jsonl")
     checkpoints = []
     for checkpoint in run.checkpoints():

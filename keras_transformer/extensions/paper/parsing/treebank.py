@@ -7,9 +7,8 @@ import glob
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from keras_transformer.data.corpus import require_file
 from keras_transformer.data.prepare import PreparedData, PrepareOptions, prepare
-from keras_transformer.data.reading import read_text
+from keras_transformer.data.reading import read_text, require_file
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper.parsing.symbols import symbol_model
 from keras_transformer.extensions.paper.parsing.trees import (

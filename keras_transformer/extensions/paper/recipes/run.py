@@ -23,8 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from keras_transformer.data.pipeline import PrepareOptions
-from keras_transformer.data.prepare import prepare
+from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.extensions.pages.report.data_page import write_data_page

@@ -83,7 +83,7 @@ def checkpoint(run: RunDirectory, step: int, **metrics: float) -> None:
 
 
 def page_of(run: RunDirectory) -> Page:
-    path = write_report(run)
+    path = write_report(run.path)
     assert path == run.path / "report.html"
     assert not list(run.path.glob(".*.unfinished"))
     page = Page(path.read_text(encoding="utf-8"))
@@ -225,7 +225,7 @@ def test_long_run_has_a_small_page(run: RunDirectory) -> None:
     )
     (run.path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     log(run, (validation(step, random.normal(3, 0.1)) for step in range(1000, 1_000_001, 1000)))
-    assert write_report(run).stat().st_size < 400_000
+    assert write_report(run.path).stat().st_size < 400_000
 
 
 def test_names_are_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -281,7 +281,7 @@ def test_prepared_data_are_shown(run: RunDirectory, tmp_path: Path) -> None:
 def test_page_that_cannot_be_written(run: RunDirectory) -> None:
     (run.path / "report.html").mkdir()
     with pytest.raises(InputError, match=mentions("report.html", "Is a directory")):
-        write_report(run)
+        write_report(run.path)
     assert not list(run.path.glob(".*.unfinished"))
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.data.subword_sampling import SubwordSampler
+from keras_transformer.data.subwords import SubwordSampler
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper.parsing.symbols import (
     is_parser,

@@ -1,12 +1,4 @@
-"""Subword regularization (Kudo, 2018): segmentations drawn from a unigram model.
-
-Each word of a sentence takes one of its best segmentations, with a probability proportional to
-P(segmentation)^alpha (section 3.3). Pieces do not cross word boundaries, so the product is a
-distribution over many more segmentations of the sentence than the n best of the whole sentence.
-
-The choice depends only on a key, so it is the same in every process. The library therefore only
-lists the segmentations. Its sampling is seeded differently in each process.
-"""
+"""The protocol of a corpus for batches. A token store implements it."""
 
 from __future__ import annotations
 
@@ -15,22 +7,57 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import sentencepiece
 
-from keras_transformer.data.token_pairs import (
-    IntArray,
-    Lengths,
-    TokenArray,
-    TokenPairs,
-)
 from keras_transformer.errors import InputError
 from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+TokenArray: TypeAlias = npt.NDArray[np.int32]
+Lengths: TypeAlias = npt.NDArray[np.integer[Any]]
+
+
+class TokenPairs(Protocol):
+    """Encoded pairs of sentences, numbered from 0, and their text.
+
+    The ids of some pairs lie one after another; each sentence ends with the end
+    id and has neither start id nor padding.
+    """
+
+    @property
+    def source_lengths(self) -> Lengths:
+        """int[pairs], ids of each source sentence, its end id counted."""
+        ...
+
+    @property
+    def target_lengths(self) -> Lengths:
+        """int[pairs], ids of each target sentence, its end id counted."""
+        ...
+
+    def source_ids(self, pairs: IntArray) -> TokenArray:
+        """Returns int32[their tokens], the source ids of pairs."""
+        ...
+
+    def target_ids(self, pairs: IntArray) -> TokenArray:
+        """Returns int32[their tokens], the target ids of pairs."""
+        ...
+
+    def source_lines(self, pairs: IntArray) -> list[bytes]:
+        """Returns the source text of pairs."""
+        ...
+
+    def target_lines(self, pairs: IntArray) -> list[bytes]:
+        """Returns the target text of pairs."""
+        ...
+
+    def __len__(self) -> int: ...
+
 
 _BEST = 32  # segmentations of a word that are considered; a word of 6 letters has no more
 _WORDS_KEPT = 2**16
@@ -45,23 +72,12 @@ Keys: TypeAlias = npt.NDArray[np.uint64]
 
 
 def key_of(*numbers: int) -> Keys:
-    """Returns a key, uint64[1], that is a function of the numbers, each at least 0.
-
-    Example:
-    >>> key_of(1, 2).shape
-    (1,)
-    """
+    """Returns a key, uint64[1], that is a function of the numbers, each at least 0."""
     return np.random.SeedSequence(numbers).generate_state(1, np.uint64).astype(np.uint64)
 
 
 def hashed(key: Keys, numbers: IntArray) -> Keys:
-    """Hashes numbers with a key to pseudo-random uint64 values. Both arguments are broadcast.
-
-    Example:
-    >>> values = hashed(key_of(1), np.arange(3))
-    >>> values.dtype, len(set(values.tolist()))
-    (dtype('uint64'), 3)
-    """
+    """Hashes numbers with a key to pseudo-random uint64 values. Both arguments are broadcast."""
     return _mixed(key ^ _mixed(numbers.astype(np.uint64)))
 
 
@@ -78,11 +94,6 @@ class PlannedLengths(NamedTuple):
     Attributes:
         source: int[pairs], source lengths.
         target: int[pairs], target lengths.
-        tokens: approximate number of tokens of an epoch, of both sides.
-
-    Example:
-    >>> PlannedLengths(np.array([5]), np.array([6]), tokens=11).tokens
-    11
     """
 
     source: Lengths
@@ -91,27 +102,10 @@ class PlannedLengths(NamedTuple):
 
 
 class SubwordSampler:
-    """Draws the segmentations of sentences.
-
-    Example:
-    >>> from keras_transformer.data.token_store import TokenStore
-    >>> sampler = SubwordSampler(Vocabulary.load("build/data"), alpha=0.1)
-    >>> ids, lengths = sampler.source_ids(TokenStore("build/data/train"), np.array([0]), key_of(1))
-    >>> len(ids) == int(lengths[0])
-    True
-    """
+    """Draws the segmentations of sentences."""
 
     def __init__(self, vocabulary: Vocabulary, alpha: float) -> None:
-        """Creates a sampler.
-
-        Args:
-            vocabulary: unigram models.
-            alpha: above 0. A smaller alpha makes the probabilities more uniform. Kudo uses 0.1
-                to 0.5.
-
-        Raises:
-            InputError: for a vocabulary that is not unigram, or an alpha that is not above 0.
-        """
+        """Creates a sampler."""
         if not 0 < alpha < math.inf:
             raise InputError(f"The alpha of subword sampling is {alpha}, but it must be above 0.")
         end = np.int32(vocabulary.end_id).tobytes()
@@ -124,7 +118,6 @@ class SubwordSampler:
         """Draws source segmentations.
 
         Args:
-            store: contains the pairs in their best segmentations.
             pairs: int64[N], numbers of the pairs.
             keys: uint64[N], the random key of each pair.
             longest: int[N], maximum tokens of each sentence, including the end id. A sentence
@@ -148,10 +141,6 @@ class SubwordSampler:
 
         The segmentations of some pairs are sampled. Each pair is planned with the relative growth
         of a sampled pair of similar length, so that there are enough rows for long sentences.
-
-        Args:
-            store: the corpus.
-            most: maximum target tokens of a sentence, unless its best segmentation has more.
         """
         sampled = np.unique(np.linspace(0, len(store) - 1, _SAMPLED_PAIRS).astype(np.int64))
         keys = hashed(key_of(0), sampled)
@@ -263,3 +252,136 @@ def _check(side: str, proto: Any) -> None:
             f"The {side} vocabulary does not mark spaces as SentencePiece does by default, so "
             "words cannot be found. Remove training.subword_alpha."
         )
+
+
+class Sentences(NamedTuple):
+    """Consecutive sentences, and the length of each."""
+
+    source_ids: TokenArray
+    source_lengths: Lengths
+    target_ids: TokenArray
+    target_lengths: Lengths
+
+    def rows(self, begin: int, end: int) -> Sentences:
+        """Returns the sentences of rows `begin` to `end`."""
+        return Sentences(
+            _part(self.source_ids, self.source_lengths, begin, end),
+            self.source_lengths[begin:end],
+            _part(self.target_ids, self.target_lengths, begin, end),
+            self.target_lengths[begin:end],
+        )
+
+
+class Drawn(NamedTuple):
+    """Drawn segmentations of pairs: for each side, an array of ids per pair."""
+
+    source: list[TokenArray]
+    target: list[TokenArray]
+
+    def of(self, pairs: Iterable[int]) -> Sentences:
+        """Returns the sentences of some pairs, in the given order."""
+        pairs = list(pairs)
+        source, target = (_joined([side[pair] for pair in pairs]) for side in self)
+        return Sentences(*source, *target)
+
+
+def draw(
+    sampler: SubwordSampler, store: TokenPairs, pairs: IntArray, keys: Keys, bounds: IntArray
+) -> tuple[IntArray, Drawn]:
+    """Draws segmentations of N pairs, and assigns each pair to one of N rows that is long enough.
+
+    Args:
+        pairs: int64[N], numbers of the pairs.
+        keys: uint64[N], the random key of each pair.
+        bounds: int64[N, 2], the S and T of each row. The best segmentation of pair i fits into
+            row i.
+
+    Returns:
+        The row of each pair, int64[N], and the sentences of all pairs. A pair that is too long for
+        every free row is drawn again, shorter.
+    """
+    draws = (sampler.source_ids, sampler.target_ids)
+    drawn = Drawn(*(_split(*side(store, pairs, keys)) for side in draws))
+    lengths = np.array([[len(ids) for ids in side] for side in drawn]).T
+    best = np.stack([store.source_lengths[pairs], store.target_lengths[pairs]], axis=1)
+    row_of, too_long = regroup(bounds, lengths, best.astype(np.int64))
+    for side, again_of in enumerate(draws):
+        longest = bounds[row_of, side]
+        again = np.flatnonzero(too_long & (lengths[:, side] > longest))
+        if len(again):
+            shorter = _split(*again_of(store, pairs[again], keys[again], longest[again]))
+            for pair, ids in zip(again.tolist(), shorter, strict=True):
+                drawn[side][pair] = ids
+    return row_of, drawn
+
+
+def regroup(
+    bounds: IntArray, lengths: IntArray, least: IntArray
+) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    """Assigns each of N pairs to one of N rows.
+
+    The smallest rows take the longest pairs that they hold, then the next larger rows. A pair
+    without a row takes the largest free row that holds it with a shorter segmentation. If there is
+    none, it takes the row with its number, and the pair in that row moves in the same way.
+
+    Args:
+        bounds: int64[N, 2], the S and T of row i. Pair i fits it with its shortest segmentation.
+        lengths: int64[N, 2], source and target lengths of each pair.
+        least: int64[N, 2], lengths of the shortest segmentation.
+
+    Returns:
+        int64[N], the row of each pair; bool[N], whether the pair is too long for its row.
+    """
+    pairs = np.argsort(-lengths.sum(axis=1), kind="stable")  # the longest first
+    shapes, shape_of_row = np.unique(bounds, axis=0, return_inverse=True)
+    shape_of_row = shape_of_row.reshape(-1)
+    row_of = np.full(len(bounds), -1)
+    left_over = []
+    for i in np.argsort(shapes.sum(axis=1), kind="stable").tolist():
+        rows = np.flatnonzero(shape_of_row == i)
+        chosen = np.flatnonzero((lengths[pairs] <= shapes[i]).all(axis=1))[: len(rows)]
+        row_of[pairs[chosen]] = rows[: len(chosen)]
+        pairs = np.delete(pairs, chosen)
+        left_over += rows[len(chosen) :].tolist()
+    if len(pairs):
+        _insert_pairs(pairs.tolist(), left_over, bounds, least, row_of)
+    return row_of, (lengths > bounds[row_of]).any(axis=1)
+
+
+def _insert_pairs(
+    pairs: list[int], rows: list[int], bounds: IntArray, least: IntArray, row_of: IntArray
+) -> None:
+    """Puts `pairs` into `rows`, a list of the same size with the largest row last. Moves other
+    pairs if necessary.
+    """
+    pair_in = {row: pair for pair, row in enumerate(row_of.tolist()) if row >= 0}
+    for pair in pairs:
+        # The loop ends, because no pair leaves the row with its own number.
+        while True:
+            fits = np.flatnonzero((least[pair] <= bounds[rows]).all(axis=1))
+            row = rows.pop(int(fits[-1])) if len(fits) else pair
+            sent_away = pair_in.pop(row, None)
+            row_of[pair], pair_in[row] = row, pair
+            if sent_away is None:
+                break
+            pair = sent_away
+        if row in rows:
+            rows.remove(row)
+
+
+def _split(ids: TokenArray, lengths: Lengths) -> list[TokenArray]:
+    """Returns the ids of each sentence."""
+    ends = np.cumsum(lengths, dtype=np.int64).tolist()
+    return [ids[begin:end] for begin, end in itertools.pairwise([0, *ends])]
+
+
+def _joined(sentences: Sequence[TokenArray]) -> tuple[TokenArray, Lengths]:
+    """Returns the ids of all sentences, and the length of each."""
+    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
+    return np.concatenate([np.zeros(0, np.int32), *sentences]), lengths
+
+
+def _part(ids: TokenArray, lengths: Lengths, begin: int, end: int) -> TokenArray:
+    """Returns the ids of sentences `begin` to `end`."""
+    first = int(lengths[:begin].sum())
+    return ids[first : first + int(lengths[begin:end].sum())]

@@ -1,14 +1,19 @@
-"""The work on one block of a corpus: cleaning it, and encoding it to token ids.
+"""Blocks of a corpus: reading them, cleaning them, and encoding them to token ids.
 
-Each stage is a function that may run in another process. It writes its files atomically.
+A block is a sequence of pairs that is cleaned and encoded separately. The ends of blocks depend
+only on the text. `clean_block` and `encode_block` may run in another process, and write their files
+atomically.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import itertools
 import json
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,30 +23,105 @@ import numpy.typing as npt
 from keras_transformer.data.cleaning import (
     EXAMPLE_CHARACTERS,
     EXAMPLES,
+    HASH,
+    SHORT_HASH,
     CleaningOptions,
     CleaningReport,
     CleanPairs,
     clean,
+    hash_pairs,
 )
-from keras_transformer.data.corpus import Block
-from keras_transformer.data.duplicates import HASH, SHORT_HASH, hash_pairs
+from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
+from keras_transformer.data.reading import Block, raw_lines
 from keras_transformer.data.token_store import IntArray, encoded, write_lines, write_shard
 from keras_transformer.runs.atomic import atomic_path, write_text
 from keras_transformer.text.vocabulary import Vocabulary
 
+BLOCK_LINES = 2**16
+BLOCK_BYTES = 2**23  # of the longer sides of all pairs; a longer pair is a separate block
+# Normalization is compared with the text for this many targets of a block.
+_COMPARED_TARGETS = 1000
 
-class BlockFiles(NamedTuple):
-    """The intermediate files of a block.
+
+@dataclasses.dataclass(frozen=True)
+class TextFile:
+    """A file in one language; its blocks have one side."""
+
+    path: Path
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The path."""
+        return (self.path,)
+
+
+class BlockReader:
+    """Reads a corpus block by block, and computes its SHA-256.
 
     Attributes:
-        directory: directory of the blocks of a split.
-        number: number of the block in its split, from 0.
-
-    Example:
-    >>> files = BlockFiles(Path("work"), 7)
-    >>> files.path("hashes.npy")
-    PosixPath('work/00007.hashes.npy')
+        pairs: number of pairs read so far.
+        blocks: number of blocks read so far.
     """
+
+    def __init__(self, corpus: Corpus | TextFile, max_lines: int | None = None) -> None:
+        self._corpus = corpus
+        self._max_lines = max_lines or BLOCK_LINES
+        self.pairs = 0
+        self.blocks = 0
+        if isinstance(corpus, ParallelFiles | TsvFile | TextFile):  # as raw bytes, which is fast
+            self._names = tuple(map(str, corpus.paths))
+        else:
+            self._names = (corpus.name,) * 2
+        self._digests = {name: hashlib.sha256() for name in self._names}
+
+    @property
+    def sha256(self) -> dict[str, str]:
+        """The SHA-256 in hex of the text of each file read so far, by its name."""
+        return {name: digest.hexdigest() for name, digest in self._digests.items()}
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yields all blocks."""
+        offsets = (0,) * len(self._names)
+        for rows in _chunks(self._rows(), self._max_lines):
+            texts = tuple(map(b"".join, zip(*rows, strict=True)))
+            for name, text in zip(self._names, texts, strict=False):
+                self._digests[name].update(text)
+            yield Block(self._names, self.pairs + 1, offsets, texts, "".join(self.sha256.values()))
+            self.pairs += len(rows)
+            self.blocks += 1
+            offsets = tuple(offset + len(text) for offset, text in zip(offsets, texts, strict=True))
+
+    def _rows(self) -> Iterator[tuple[bytes, ...]]:
+        """Yields the lines of each pair, each with LF."""
+        corpus = self._corpus
+        if isinstance(corpus, ParallelFiles):
+            for row in itertools.zip_longest(*map(raw_lines, corpus.paths)):
+                if None in row:
+                    raise corpus.misaligned()
+                yield row
+        elif isinstance(corpus, TsvFile | TextFile):
+            yield from zip(raw_lines(corpus.path), strict=True)
+        else:
+            for pair in corpus.pairs():
+                yield tuple(text.replace(b"\n", b" ") + b"\n" for text in pair)
+
+
+def _chunks(rows: Iterable[tuple[bytes, ...]], max_lines: int) -> Iterator[list[tuple[bytes, ...]]]:
+    chunk: list[tuple[bytes, ...]] = []
+    size = 0
+    for row in rows:
+        longest = max(map(len, row))
+        if chunk and (len(chunk) == max_lines or size + longest > BLOCK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(row)
+        size += longest
+    if chunk:
+        yield chunk
+
+
+class BlockFiles(NamedTuple):
+    """The intermediate files of a block."""
 
     directory: Path
     number: int
@@ -78,15 +158,7 @@ class BlockFiles(NamedTuple):
 
 
 class CleanTask(NamedTuple):
-    """A block to clean.
-
-    Example:
-    >>> from keras_transformer.data.corpus import BlockReader, ParallelFiles
-    >>> [block] = BlockReader(ParallelFiles(Path("train.en"), Path("train.de")))
-    >>> task = CleanTask(BlockFiles(Path("work"), 0), block, CleaningOptions())
-    >>> task.files.name
-    '00000'
-    """
+    """A block to clean."""
 
     files: BlockFiles
     block: Block
@@ -98,16 +170,8 @@ class CleanedBlock:
     """The cleaned pairs of a block, including duplicates and held-out pairs.
 
     Attributes:
-        files: files with the pairs.
-        corpus: name of the corpus.
-        pairs: number of pairs.
         duplicates: int64, places of duplicates in the block.
         held_out: int64, places of pairs that are held out for validation.
-
-    Example:
-    >>> block = CleanedBlock(BlockFiles(Path("work"), 0), "train.en + train.de", pairs=3)
-    >>> len(block.duplicates)
-    0
     """
 
     files: BlockFiles
@@ -118,20 +182,7 @@ class CleanedBlock:
 
 
 class EncodeTask(NamedTuple):
-    """A cleaned block to encode.
-
-    Attributes:
-        block: the block.
-        directory: directory with the vocabulary and the token stores.
-        split: store of the pairs. Those that are held out go to "valid".
-        fingerprint: fingerprint of the vocabulary.
-        max_tokens: pairs with a longer side are dropped. The end id counts.
-
-    Example:
-    >>> block = CleanedBlock(BlockFiles(Path("work"), 0), "train.en + train.de", pairs=3)
-    >>> EncodeTask(block, Path("build/data"), "train", "fingerprint", max_tokens=256).split
-    'train'
-    """
+    """A cleaned block to encode."""
 
     block: CleanedBlock
     directory: Path
@@ -141,25 +192,9 @@ class EncodeTask(NamedTuple):
 
 
 def clean_block(task: CleanTask) -> dict[str, Any]:
-    """Cleans a block and writes the clean pairs.
-
-    Args:
-        task: the block.
-
-    Returns:
-        The name of the corpus, the number of pairs read, and the cleaning report, as JSON values.
-
-    Raises:
-        InputError: for the reasons of `clean`.
-
-    Example:
-    >>> from keras_transformer.data.corpus import BlockReader, ParallelFiles
-    >>> [block] = BlockReader(ParallelFiles(Path("train.en"), Path("train.de")))
-    >>> clean_block(CleanTask(BlockFiles(Path("work"), 0), block, CleaningOptions()))["pairs"]
-    3
-    """
+    """Cleans a block and writes the clean pairs."""
     files = task.files
-    if (done := files.result("clean.json")) is not None:
+    if (done := files.result("clean.json")) and done["digest"] == task.block.digest:
         return done
     report = CleaningReport()
     pairs = clean(task.block, task.options, report)
@@ -170,33 +205,18 @@ def clean_block(task: CleanTask) -> dict[str, Any]:
     files.save("lines.npy", pairs.lines)
     if task.options.drop_duplicates:
         files.save("hashes.npy", hash_pairs(pairs, HASH))
-    result = {"corpus": pairs.corpus, "pairs": report.read, "cleaning": report.as_dict()}
+    result = {
+        "corpus": pairs.corpus,
+        "digest": task.block.digest,
+        "pairs": report.read,
+        "cleaning": report.as_dict(),
+    }
     write_text(files.path("clean.json"), json.dumps(result))  # after all other files
     return result
 
 
 def encode_block(task: EncodeTask) -> dict[str, Any]:
-    """Encodes a cleaned block, and writes a shard of each store that gets pairs.
-
-    Args:
-        task: the block.
-
-    Returns:
-        The number of clean pairs, the report of pairs dropped here, and for each store the counts
-        of its shard, as JSON values.
-
-    Example:
-    >>> from keras_transformer.data.corpus import BlockReader, ParallelFiles
-    >>> [block] = BlockReader(ParallelFiles(Path("train.en"), Path("train.de")))
-    >>> files = BlockFiles(Path("work"), 0)
-    >>> corpus = clean_block(CleanTask(files, block, CleaningOptions()))["corpus"]
-    >>> cleaned = CleanedBlock(files, corpus, pairs=3, held_out=np.array([1]))
-    >>> vocabulary = Vocabulary.load("build/data")
-    >>> vocabulary.save("new")
-    >>> task = EncodeTask(cleaned, Path("new"), "train", vocabulary.fingerprint, max_tokens=256)
-    >>> {store: shard["pairs"] for store, shard in encode_block(task)["shards"].items()}
-    {'train': 2, 'valid': 1}
-    """
+    """Encodes a cleaned block, and writes a shard of each store that gets pairs."""
     block, files = task.block, task.block.files
     if (done := files.result("encoded.json")) is not None:
         return done
@@ -226,7 +246,7 @@ def encode_block(task: EncodeTask) -> dict[str, Any]:
     masks = {task.split: ~held_out}
     if len(block.held_out):
         masks["valid"] = held_out
-    rewritten = vocabulary.rewritten_targets(pairs.targets)
+    rewritten = vocabulary.rewritten_targets(pairs.targets[:_COMPARED_TARGETS])
     shards: dict[str, dict[str, Any]] = {}
     for store, mask in masks.items():
         stored = full & short & mask
@@ -242,7 +262,8 @@ def encode_block(task: EncodeTask) -> dict[str, Any]:
                 "lengths": np.bincount(side.lengths).tolist(),  # sentences with 0, 1, 2, … tokens
             }
         changed = [place for place in rewritten if stored[place]]
-        shards[store]["target"]["rewritten"] = len(changed)
+        compared = int(np.count_nonzero(stored[:_COMPARED_TARGETS]))
+        shards[store]["target"] |= {"compared": compared, "rewritten": len(changed)}
         shards[store]["target"]["rewritten_examples"] = [
             {
                 "corpus": pairs.corpus,
