@@ -269,7 +269,10 @@ class Client:
         """
         if isinstance(lines, (str, bytes)):
             raise InputError(f"{lines[:40]!r} is a string. Pass a list of lines.")
-        texts = [_text_bytes(line) for line in lines]
+        try:
+            texts = [_bytes(line) for line in lines]
+        except (TypeError, UnicodeEncodeError) as error:
+            raise InputError(f"The lines cannot be sent as text ({error}).") from error
         known = self.tags(timeout) if texts else ServedTags()
         check_tag(source_tag, known.symbols, self.address)
         decoded = [text.decode("utf-8", "surrogateescape") for text in texts]
@@ -463,13 +466,6 @@ def _from_json(value: Any, dtype: Any) -> np.ndarray:
 
 def _output_bytes(text: Any) -> bytes:
     return base64.b64decode(text["b64"]) if isinstance(text, dict) else text.encode()
-
-
-def _text_bytes(line: Any) -> bytes:
-    try:
-        return line.encode() if isinstance(line, str) else bytes(memoryview(line))
-    except (TypeError, UnicodeEncodeError) as error:
-        raise InputError(f"{line!r} cannot be sent as text ({error}).") from error
 
 
 def _batches(texts: Sequence[bytes], most: int) -> Iterator[list[int]]:

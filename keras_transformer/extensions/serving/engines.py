@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +19,8 @@ _TEXT, _NUMBER = Tensor(object, (-1,)), Tensor(np.int32, (-1,))
 _INPUT = {"text": _TEXT}
 
 
-class Engine(Protocol):
-    """A loaded model.
+class TextEngine:
+    """A model with the signatures `serving_default`, `lengths` and `symbols`.
 
     Attributes:
         name: name of the engine, for the log.
@@ -28,36 +28,6 @@ class Engine(Protocol):
         signatures: its signatures by name.
         max_rows: the most rows that a call of `run` should have; None for any number.
     """
-
-    name: str
-    model: LoadedModel
-    signatures: Mapping[str, Signature]
-    max_rows: int | None
-
-    def run(self, signature: str, inputs: Arrays) -> Arrays:
-        """Returns all outputs of a signature. It is thread-safe."""
-
-    def warm_up(self) -> None:
-        """Runs the model until it is fast."""
-
-
-def open_engine(path: Path, batches_at_once: int) -> Engine:
-    """Loads any model that `kt.load` opens.
-
-    Args:
-        path: the model.
-        batches_at_once: number of calls of `run` at the same time, which share the cores.
-    """
-    if _runs_in_litert(path):
-        return LiteRTEngine(load_model(path, threads=batches_at_once))
-    _configure_tensorflow(batches_at_once)
-    model = load_model(path)
-    is_saved_model = hasattr(model.owner, "signatures")
-    return SavedModelEngine(path, model) if is_saved_model else TextEngine(model)
-
-
-class TextEngine:
-    """A model with the signatures `serving_default`, `lengths` and `symbols`."""
 
     name = "TensorFlow"
 
@@ -84,7 +54,7 @@ class TextEngine:
         }
 
     def run(self, signature: str, inputs: Arrays) -> Arrays:
-        """Returns all outputs of a signature."""
+        """Returns all outputs of a signature. It is thread-safe."""
         try:
             outputs = self._functions[signature](**inputs)
         except InputError as error:
@@ -218,6 +188,21 @@ class SavedModelEngine:
                 self.run(request.model_spec.signature_name, inputs)
         except (tf.errors.OpError, DecodeError) as error:
             raise InputError(f"{path} cannot be read: {error}. Remove or replace it.") from error
+
+
+def open_engine(path: Path, batches_at_once: int) -> TextEngine | SavedModelEngine:
+    """Loads any model that `kt.load` opens.
+
+    Args:
+        path: the model.
+        batches_at_once: number of calls of `run` at the same time, which share the cores.
+    """
+    if _runs_in_litert(path):
+        return LiteRTEngine(load_model(path, threads=batches_at_once))
+    _configure_tensorflow(batches_at_once)
+    model = load_model(path)
+    is_saved_model = hasattr(model.owner, "signatures")
+    return SavedModelEngine(path, model) if is_saved_model else TextEngine(model)
 
 
 def _tensors(specs: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving.engines import Engine, open_engine
+from keras_transformer.extensions.serving.engines import SavedModelEngine, TextEngine, open_engine
 from keras_transformer.extensions.serving.tensors import Arrays, RequestError, Signature
 from keras_transformer.inference.loading import MODEL_FILES
 from keras_transformer.inference.tags import check_tag
@@ -30,7 +30,7 @@ class Version:
     """A loaded version of a model. Its memory is freed with the last request that uses it."""
 
     number: int
-    engine: Engine
+    engine: TextEngine | SavedModelEngine
 
     def signature(self, name: str) -> Signature:
         """Returns a signature."""

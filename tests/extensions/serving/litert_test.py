@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.extensions.serving.client import Client
-from keras_transformer.extensions.serving.engines import Engine, open_engine
+from keras_transformer.extensions.serving.engines import open_engine
 from tests.conftest import PHRASES
 from tests.extensions.serving.running_server import running_server, wait_until
 from tests.extensions.serving.server_test import started, url_of
@@ -22,7 +22,7 @@ TEXTS = [*PHRASES, "", "ball " * 60, "?\u20ac"]
 
 
 @pytest.fixture(scope="module")
-def of_saved_model(exported_run: Path) -> Engine:
+def of_saved_model(exported_run: Path) -> Any:
     return open_engine(exported_run / "1", 1)
 
 
@@ -34,7 +34,7 @@ def path(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="module")
-def of_litert(path: Path) -> Engine:
+def of_litert(path: Path) -> Any:
     return open_engine(path, 2)
 
 
@@ -52,7 +52,7 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
             np.testing.assert_array_equal(array, expected, name)
 
 
-def test_it_answers_like_a_saved_model(of_litert: Engine, of_saved_model: Engine) -> None:
+def test_it_answers_like_a_saved_model(of_litert: Any, of_saved_model: Any) -> None:
     text = np.array([line.encode() for line in TEXTS], object)
     for name in ("serving_default", "tokenize", "lengths", "symbols"):
         own, expected = (engine.run(name, {"text": text}) for engine in (of_litert, of_saved_model))
@@ -68,9 +68,7 @@ def test_it_answers_like_a_saved_model(of_litert: Engine, of_saved_model: Engine
     assert_same(own, of_saved_model.run("translate", {**options, "prefix": prefix}))
 
 
-def test_a_large_request_is_split_into_batches_of_the_best_size(
-    path: Path, of_litert: Engine
-) -> None:
+def test_a_large_request_is_split_into_batches_of_the_best_size(path: Path, of_litert: Any) -> None:
     texts = [" ".join((phrase, *"ab"[:i])) for i in range(3) for phrase in PHRASES]
     most = of_litert.max_rows
     assert most is not None and (path.parent.name == "cpu") == (1 < most < len(texts))
