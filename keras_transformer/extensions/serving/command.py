@@ -75,9 +75,9 @@ def main() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     app.load_engine(FLAGS.model_dir)
     with needs_extra("serving", "serving"):
-        from keras_transformer.extensions.serving import server  # late: --help is fast
+        from keras_transformer.extensions.serving import server, state  # late: --help is fast
 
     settings = {name: FLAGS[name].value for name in _SETTINGS}
     settings["model_dir"] = Path(FLAGS.model_dir)
     settings["cors_origins"] = tuple(FLAGS.cors_origins)
-    server.run(server.Settings(**settings))
+    server.run(state.Settings(**settings))

@@ -26,7 +26,7 @@ from keras_transformer.extensions.serving.tensors import (
 )
 
 if TYPE_CHECKING:
-    from keras_transformer.extensions.serving.server import Server
+    from keras_transformer.extensions.serving.state import Server
 
 _LOG = logging.getLogger(__name__)
 _BODY_SECONDS = 60  # time limit for receiving a body

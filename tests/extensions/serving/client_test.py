@@ -112,11 +112,6 @@ def test_source_tag_begins_each_line_that_is_not_empty(client: Client) -> None:
     assert [best.text for best, *_ in results] == ["cba >ed2<", "", "ed >ed2<"]
 
 
-def test_large_requests_are_split(client: Client) -> None:
-    lengths = client.predict({"text": ["x" * i for i in range(20)]}, "size")["bytes"]
-    assert lengths.tolist() == list(range(20))
-
-
 @pytest.mark.parametrize(
     ("inputs", "signature", "sentence"),
     [
@@ -192,16 +187,6 @@ def test_a_full_queue_is_tried_again(reversing_version: Path) -> None:
             with pytest.raises(ServerError, match=mentions("respond", "0.2 s")):
                 client.predict({"text": ["a"]}, "size", timeout=0.2)
         assert [future.result()["bytes"].tolist() for future in futures] == [[1], [1], [1]]
-
-
-def test_a_request_that_is_too_large(reversing_version: Path) -> None:
-    with (
-        running_server(reversing_version.parent, max_body_bytes=1000) as running,
-        Client(running.rest, NAME) as client,
-    ):
-        with pytest.raises(InputError, match=r"413\b.*body"):
-            client.predict({"text": ["x" * 2000]})
-        assert client.predict({"text": ["x" * 200]}, "size")["bytes"] == [200]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from unittest import mock
 import httpx
 import pytest
 
-from keras_transformer.extensions.serving import server as serving_server
+from keras_transformer.extensions.serving import state
 from keras_transformer.extensions.serving.engines import SavedModelEngine
 from tests.extensions.serving.running_server import Running, model_held, running_server, wait_until
 from tests.messages import mentions, tells
@@ -126,14 +126,6 @@ def test_cors_allows_only_the_named_origins(reversing_version: Path) -> None:
                 assert told_origin == (origin if allowed else None)
 
 
-def test_every_dtype_survives_a_round_trip(running: Running) -> None:
-    row = {"values": [0.1, 1e30, float("-inf")], "number": -(2**63), "flag": True, "raw": "ä"}
-    body = json.dumps({"signature_name": "kinds", "instances": [row]}).encode()
-    expected = {**row, "raw_bytes": {"b64": "w6Q="}}
-    del expected["raw"]
-    assert running.predict(body).json() == {"predictions": [expected]}
-
-
 def test_status_and_metadata(running: Running) -> None:
     available = {"version": "1", "state": "AVAILABLE"}
     status = {**available, "status": {"error_code": "OK", "error_message": ""}}
@@ -153,13 +145,13 @@ def test_an_answer_that_would_be_too_large_is_refused(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A row of serving_default has two texts, whose pointers count, and two float32.
-    monkeypatch.setattr(serving_server, "_MAX_ANSWER_BYTES", 3 * (2 * 8 + 2 * 4) + 1)
+    monkeypatch.setattr(state, "_MAX_ANSWER_BYTES", 3 * (2 * 8 + 2 * 4) + 1)
     assert running.predict({"instances": ["a"] * 3}).status_code == 200
     answer = running.predict({"instances": ["a"] * 4})
     assert answer.status_code == 400
     assert tells(told(answer), "4 rows", "96 bytes", "3", "serving_default")
     # A single row is always answered. Unknown sizes count as 1: `join` has 8 and 4 bytes.
-    monkeypatch.setattr(serving_server, "_MAX_ANSWER_BYTES", 1)
+    monkeypatch.setattr(state, "_MAX_ANSWER_BYTES", 1)
     assert running.predict({"instances": ["a"]}).status_code == 200
     joined = {"signature_name": "join", "inputs": {"ids": [[1, 2]], "lengths": [2]}}
     assert running.predict(joined).json() == {"outputs": {"text": ["1 2"], "ids": [[1, 2]]}}
@@ -235,14 +227,6 @@ def test_a_body_of_100_megabytes_is_refused(running: Running, length: dict[str, 
     assert answer.status_code == 413
     assert tells(told(answer), "104,857,600", "16,777,216")
     assert running.predict(PREDICT).status_code == 200
-
-
-def test_many_instances_are_split(running: Running) -> None:
-    batches = running.metric("serving_batch_rows_count")
-    texts = [f"text {number}" for number in range(100)]
-    answer = running.predict({"signature_name": "size", "instances": texts})
-    assert answer.json() == {"predictions": [len(text) for text in texts]}
-    assert running.metric("serving_batch_rows_count") == batches + 13
 
 
 def ask_at_once(

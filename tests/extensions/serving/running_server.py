@@ -15,7 +15,8 @@ from unittest import mock
 import httpx
 
 from keras_transformer.extensions.serving.engines import SavedModelEngine, TextEngine
-from keras_transformer.extensions.serving.server import Server, Settings, serve
+from keras_transformer.extensions.serving.server import serve
+from keras_transformer.extensions.serving.state import Server, Settings
 
 SECONDS = 60.0  # after which a test stops waiting
 

@@ -22,7 +22,8 @@ import pytest
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.pages.playground.models import open_playground_model
 from keras_transformer.extensions.serving.client import Client
-from keras_transformer.extensions.serving.server import Settings, serve
+from keras_transformer.extensions.serving.server import serve
+from keras_transformer.extensions.serving.state import Settings
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.driver import Driver, Ended
