@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -77,7 +78,7 @@ def main() -> None:
     with needs_extra("serving", "serving"):
         from keras_transformer.extensions.serving import server, state  # late: --help is fast
 
-    settings = {name: FLAGS[name].value for name in _SETTINGS}
+    settings: dict[str, Any] = {name: FLAGS[name].value for name in _SETTINGS}
     settings["model_dir"] = Path(FLAGS.model_dir)
     settings["cors_origins"] = tuple(FLAGS.cors_origins)
     server.run(state.Settings(**settings))

@@ -59,7 +59,12 @@ class Settings:
     source_tag: str | None = None
 
     def __post_init__(self) -> None:
-        limits = {"max_batch_size": 1, "max_queue": 1, "max_body_bytes": 1, "batches_at_once": 1}
+        limits: dict[str, float] = {
+            "max_batch_size": 1,
+            "max_queue": 1,
+            "max_body_bytes": 1,
+            "batches_at_once": 1,
+        }
         limits |= {"batch_timeout_ms": 0, "grace_seconds": 0, "poll_seconds": 0.001}
         for name, minimum in limits.items():
             value = getattr(self, name)
