@@ -38,9 +38,6 @@ class Baseline(EncoderDecoder):
 
     A subclass creates its layers in `__init__`, builds them in `build_layers`, and implements
     the methods of `EncoderDecoder`. The cache of `decode` holds one state for each hypothesis.
-
-    Args:
-        config: the sizes of the model, or a dict of them.
     """
 
     needs_cache_reordering: ClassVar[bool] = True

@@ -141,25 +141,6 @@ def run_comparison(
 
     Each model is trained in a separate process. The same call resumes after an interruption, and
     skips finished models.
-
-    Args:
-        data: training data and test set.
-        work_dir: directory of the comparison.
-        only: names of the models to train in this call; None for all.
-        settings: settings of all models that differ from those in this module.
-        max_minutes: minutes after which this call stops training; None for no limit.
-
-    Returns:
-        The content of baselines.json: `trials` by name, and whether all are `finished`.
-
-    Raises:
-        InputError: for an unknown model, invalid settings or data, and a directory of another
-            experiment.
-        KeyboardInterrupt: if training was interrupted; a checkpoint is written.
-
-    Example:
-    >>> data = ComparisonData(Path("build/data"), test_set)  # doctest: +SKIP
-    >>> run_comparison(data, Path("build/baselines"))  # doctest: +SKIP
     """
     models = {
         model.name: dataclasses.replace(model, settings={**model.settings, **(settings or {})})
@@ -197,23 +178,7 @@ def run_comparison(
 def _train_model(
     directory: Path, max_minutes: float | None, model: ComparedModel, data: ComparisonData
 ) -> dict[str, Any]:
-    """Trains a model, and scores the weights with the best validation.
-
-    Args:
-        directory: directory of the trial.
-        max_minutes: minutes after which training stops, to be resumed; None for no limit.
-        model: the model.
-        data: training data and test set.
-
-    Returns:
-        Whether training is `finished`, its cost, the validation metrics over training (`curve`) and
-        the scores of the test set (`test`). A model that has diverged lacks scores, and has the
-        reason as `diverged`.
-
-    Raises:
-        InputError: for invalid settings or data.
-        KeyboardInterrupt: if training was interrupted; a checkpoint is written.
-    """
+    """Trains a model, and scores the weights with the best validation."""
     load_tensorflow()  # here, because the parent process must not hold the GPU
     from keras_transformer.extensions.paper.baselines import architectures  # noqa: F401  registers them
     from keras_transformer.models.encoder_decoder import get_architecture
@@ -251,10 +216,6 @@ def _train_model(
 
 def curve(run: RunDirectory, data_dir: Path) -> list[dict[str, float]]:
     """Returns the cost and the metrics of each validation of a run.
-
-    Args:
-        run: the run.
-        data_dir: directory of its training data.
 
     Returns:
         For each validation: `step`; `flop`, from the mean FLOP per token of the corpus;
@@ -320,12 +281,7 @@ def summary(results: Mapping[str, Any]) -> str:
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """Draws validation BLEU over training FLOP and over minutes, as an SVG file.
-
-    Args:
-        results: the results of `run_comparison`.
-        path: the file, which is replaced.
-    """
+    """Draws validation BLEU over training FLOP and over minutes, as an SVG file."""
     import matplotlib.style  # late, because it is an extra
     from matplotlib.figure import Figure
 

@@ -33,18 +33,7 @@ _PENALTY = "decoding.length_penalty"
 
 
 class RecipeModels:
-    """Trains and scores one model for each seed, and all of them as an ensemble.
-
-    Args:
-        recipe: the recipe.
-        work_dir: working directory of the recipe. `data` in it is the prepared data.
-        tests: the texts to score, by name.
-        settings: settings that depend on the machine.
-        init_from: the run that a recipe with `fine_tune` starts from, or `RUN@NAME`.
-
-    Raises:
-        InputError: if `init_from` is not a run.
-    """
+    """Trains and scores one model for each seed, and all of them as an ensemble."""
 
     def __init__(
         self,
@@ -106,10 +95,6 @@ class RecipeModels:
         """Scores the model that fine-tuning starts from, with its own search.
 
         It is the function of a `Trial`.
-
-        Args:
-            directory: the trial's directory.
-            max_minutes: not used, since nothing is trained.
         """
         model = loading.load_model(str(self._init_from))
         hypotheses = _translations(model, self._sources)
@@ -125,11 +110,6 @@ class RecipeModels:
         """Exports several runs as one model, and scores it.
 
         It is the function of a `Trial`.
-
-        Args:
-            directory: the trial's directory.
-            max_minutes: not used, since nothing is trained.
-            weights: by seed, the name of the weights that were selected for it.
         """
         members = ",".join(
             f"{self._work_dir / f'seed-{seed}' / 'run'}@{name}" for seed, name in weights.items()
@@ -243,15 +223,7 @@ class RecipeModels:
 
 
 def initial_config(recipe: Recipe, init_from: str | None) -> RunConfig:
-    """Returns the configuration that the settings of a recipe change.
-
-    Args:
-        recipe: the recipe.
-        init_from: the run that training starts from, for its model and its search, or None.
-
-    Raises:
-        InputError: if `init_from` is not a run, or lacks the weights.
-    """
+    """Returns the configuration that the settings of a recipe change."""
     config: RunConfig = preset(recipe.preset)
     if init_from is None:
         return config
@@ -261,19 +233,7 @@ def initial_config(recipe: Recipe, init_from: str | None) -> RunConfig:
 
 
 def run_identity(role: str, path: str) -> dict[str, str]:
-    """Returns the path of a run that the user gives, and a SHA-256 of its model.
-
-    Args:
-        role: name of the flag that gives the run: "init_from" or "teacher".
-        path: the run, or `RUN@NAME`.
-
-    Raises:
-        InputError: if `path` is not a run, or lacks the weights.
-
-    Example:
-    >>> sorted(run_identity("teacher", "build/run"))
-    ['teacher', 'teacher_sha256']
-    """
+    """Returns the path of a run that the user gives, and a SHA-256 of its model."""
     run, weights = _open_given(role, path)
     _, name = RunDirectory.split_weights(path)
     content = [

@@ -61,16 +61,7 @@ class Distillation:
     scoring: Scoring
 
     def export_teacher(self, directory: Path, max_minutes: float | None) -> dict[str, Any]:
-        """Exports the teacher, to translate the training text.
-
-        Args:
-            directory: the trial's directory.
-            max_minutes: not used, since nothing is trained.
-
-        Returns:
-            `export`: a SavedModel if there is a GPU. For CPUs, an int8 model, or a float32 model if
-            int8 loses too much quality.
-        """
+        """Exports the teacher, to translate the training text."""
         import tensorflow as tf
 
         if tf.config.list_physical_devices("GPU"):
@@ -82,13 +73,7 @@ class Distillation:
         return {"finished": True, "export": path}
 
     def comparison(self, seed: str, trained: Mapping[str, Any], facts: Mapping[str, Any]) -> Trial:
-        """Returns the trial that compares the student of a seed with the teacher.
-
-        Args:
-            seed: the seed.
-            trained: the results of its training.
-            facts: recorded with the results.
-        """
+        """Returns the trial that compares the student of a seed with the teacher."""
         student = f"{self.work_dir / f'seed-{seed}' / 'run'}@{trained['weights']}"
         search = {"decoding.length_penalty": trained["length_penalty"]}
         return Trial(f"comparison-{seed}", self.compare, (student, search), facts=facts)
@@ -96,17 +81,7 @@ class Distillation:
     def compare(
         self, directory: Path, max_minutes: float | None, student: str, search: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Exports the teacher and a student for CPUs, and measures them on one core.
-
-        Args:
-            directory: the trial's directory.
-            max_minutes: not used, since nothing is trained.
-            student: the run, or `RUN@NAME`.
-            search: changes of the student's `decoding.` configuration.
-
-        Returns:
-            `models`: for each export the scores, the source words per second, and the size.
-        """
+        """Exports the teacher and a student for CPUs, and measures them on one core."""
         rows = [
             {"model": model, **self._export(name, run, directory / model, settings)}
             for model, run, settings in (
@@ -185,17 +160,7 @@ class Distillation:
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the rows of `compare` as a table in Markdown.
-
-    Example:
-    >>> row = {"model": "student", "num_encoder_layers": 12, "num_decoder_layers": 1}
-    >>> row |= {"d_model": 256, "weights": "int8", "beam_size": 1, "megabytes": 7.1}
-    >>> row |= {"words_per_second": 2090.4, "tests": {"news": {"bleu": 30.125}}}
-    >>> print(table([row]))
-    | model | layers | d_model | weights | beam | MB | words/s | news |
-    |---|---|---|---|---|---|---|---|
-    | student | 12 + 1 | 256 | int8 | 1 | 7.1 | 2,090 | 30.12 |
-    """
+    """Returns the rows of `compare` as a table in Markdown."""
     usable = [row for row in rows if "refused" not in row]
     tests = list(usable[0]["tests"])
     head = ["model", "layers", "d_model", "weights", "beam", "MB", "words/s", *tests]

@@ -35,13 +35,6 @@ _STYLE = {
 def delta_chart(results: Mapping[str, Any]) -> str:
     """Draws BLEU minus BLEU of base, as a line for each row with a dot for this run and for the
     paper.
-
-    Args:
-        results: results of base and other rows. Unknown and diverged rows only have the paper's
-            dot.
-
-    Returns:
-        An SVG file without fonts, scripts and links.
     """
     rows = {name: row for name, row in results["rows"].items() if name != "base"}
     with matplotlib.style.context(["default", _STYLE]):
