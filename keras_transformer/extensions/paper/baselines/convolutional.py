@@ -77,8 +77,8 @@ def _linear_map(units: int, name: str, policy: Any) -> keras.layers.Layer:
 class GatedConvolution(keras.layers.Layer):
     """A convolution, half of whose outputs are gates of the other half (section 3.2).
 
-    `variance` is that of the outputs before the gate, for inputs of variance 1. With 4 it is 1 after
-    the gate; dropout of the input needs less (appendix A.3).
+    `variance` is that of the outputs before the gate, for inputs of variance 1. With 4 it is 1
+    after the gate; dropout of the input needs less (appendix A.3).
 
     Call arguments:
         inputs: `[B, T, d]`.

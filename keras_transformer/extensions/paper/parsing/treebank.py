@@ -60,7 +60,7 @@ class Treebank:
 def find_files(patterns: Sequence[str], ids: str | Path | None = None) -> list[Path]:
     """Returns the files of a treebank without repetitions, under their first names.
 
-    `ids` is a file with one name per line, with or without an ending, which selects and orders files.
+    `ids` is a file with one name per line, with or without an ending. It selects and orders files.
     """
     found = []
     for pattern in patterns:
