@@ -6,8 +6,8 @@ base/results.json    its results and settings
 base/translations    translations of the validation set
 reference            references of the validation set
 results.json         all requested or finished rows
-table.txt, table.md  the same as tables
-delta_bleu.svg       the same as a chart
+table.md             the same as a table
+chart.svg            the same as a chart
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from keras_transformer.extensions.paper.experiment import (
     results_of,
     run_trials,
 )
+from keras_transformer.extensions.paper.report import CHART, TABLE
 from keras_transformer.extensions.paper.results import write_lines, write_results
 from keras_transformer.extensions.paper.table3 import printed
-from keras_transformer.extensions.paper.table3.chart import delta_chart
 from keras_transformer.extensions.paper.table3.tables import (
     Row,
     Table,
@@ -106,10 +106,9 @@ def run_table3(
         shown = [row for row in table.rows if row in chosen or row.name in found]
         results = _assemble(table, shown, found)
         write_results(work_dir / RESULTS, results)
-        write_text(work_dir / "table.txt", printed.text(results))
-        write_text(work_dir / "table.md", printed.markdown(results))
+        write_text(work_dir / TABLE, printed.markdown(results))
         if len(results["rows"]) > 1:
-            write_text(work_dir / "delta_bleu.svg", delta_chart(results))
+            printed.draw(results, work_dir / CHART)
         return results
 
     with open_experiment(work_dir, identity):
@@ -119,7 +118,7 @@ def run_table3(
         to_run = [trial for name, trial in trials.items() if name in wanted]
 
         def report(found: Mapping[str, Mapping[str, Any]]) -> None:
-            log.info("\n%s", printed.text(write()))
+            log.info("\n%s", printed.markdown(write()))
             log.info(time_left([trial.name for trial in to_run], found))
 
         if not results["finished"]:

@@ -124,8 +124,8 @@ def test_finished_models_are_skipped_and_different_settings_are_errors(
     trained: tuple[Path, dict[str, Any]], data: ComparisonData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work, results = trained
-    assert results == json.loads((work / "baselines.json").read_text())
-    picture = (work / "baselines.svg").read_text()
+    assert results == json.loads((work / "results.json").read_text())
+    picture = (work / "chart.svg").read_text()
     assert "GRU with attention" in picture and "training FLOP" in picture
     monkeypatch.setattr(training_run, "train", lambda *_, **__: pytest.fail("training started"))
     assert run_comparison(data, work, only=["gru"], settings=TINY) == results
@@ -146,7 +146,7 @@ def test_a_model_that_diverges_is_a_result(data: ComparisonData, tmp_path: Path)
     result = results["trials"]["gru"]
     assert result["finished"] and "diverged" in result and result["test"] is None
     assert "diverged: " in summary(results)
-    assert "diverged" in (tmp_path / "baselines.svg").read_text()
+    assert "diverged" in (tmp_path / "chart.svg").read_text()
     assert run_comparison(data, tmp_path, only=["gru"], settings=settings) == results
 
 
