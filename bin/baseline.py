@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-from pathlib import Path
-from runpy import run_path
+from clone import run
 
 if __name__ == "__main__":
-    run_path(str(Path(__file__).resolve().with_name("clone.py")))["run"]("baseline")
+    run("baseline")

@@ -96,10 +96,9 @@ def two_cpus() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def driver() -> Iterator[Driver]:
-    """A process that runs binaries."""
-    with Driver() as driver:
-        yield driver
+def driver() -> Driver:
+    """Runs commands in this process."""
+    return Driver()
 
 
 @pytest.fixture(scope="module")

@@ -1,55 +1,24 @@
-"""The binaries run one after the other in a single process, which loads TensorFlow once.
-
-Each is run as `__main__`, with its own flags and streams, in the folder it is called in.
-"""
+"""Runs commands in this process, with their own streams, in the folder they are called in."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
+import contextlib
+import io
+import logging as stdlib_logging
 import sys
-import tempfile
+import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+import pytest
+from absl import logging
 
-_PROGRAM = """
-import io, json, os, pathlib, runpy, sys, traceback
-
-bin_dir = pathlib.Path(sys.argv[1])
-sys.path.insert(0, str(bin_dir))
-answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # whatever writes there by itself is no answer
-for line in sys.stdin:
-    folder, name, arguments, text = json.loads(line)
-    os.chdir(folder)
-    path = str(bin_dir / f"{name}.py")
-    before = set(pathlib.Path().rglob("*"))
-    contents = (text.encode("latin-1"), b"", b"")
-    streams = [io.TextIOWrapper(io.BytesIO(data), "utf-8") for data in contents]
-    old = sys.argv, sys.stdin, sys.stdout, sys.stderr
-    sys.argv, (sys.stdin, sys.stdout, sys.stderr) = [path, *arguments], streams
-    try:
-        runpy.run_path(path, run_name="__main__")
-        code = None
-    except SystemExit as exit:
-        code = exit.code
-    except BaseException:
-        traceback.print_exc()
-        code = "exception"
-    finally:
-        sys.argv, sys.stdin, sys.stdout, sys.stderr = old
-    out, err = (stream.flush() or stream.buffer.getvalue().decode() for stream in streams[1:])
-    left = sorted(map(str, set(pathlib.Path().rglob("*")) - before))
-    print(json.dumps([code, out, err, left]), file=answers, flush=True)
-"""
+from keras_transformer.cli import main
 
 
 class Ended(NamedTuple):
-    """The result of a binary."""
+    """The result of a command."""
 
     code: Any  # exit code, or "exception" if it had none
     out: str
@@ -58,41 +27,34 @@ class Ended(NamedTuple):
 
 
 class Driver:
-    """The process; it ends with the block.
-
-    Args:
-        environment: environment variables, in addition to the current ones.
-    """
-
-    def __init__(self, **environment: str):
-        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed by __exit__
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(ROOT / "bin")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        )  # fmt: skip
+    """Runs commands one after the other."""
 
     def run(self, folder: Path, name: str, arguments: Sequence[str], text: str | bytes) -> Ended:
-        """Runs `keras-transformer NAME` in a folder, with a text as its standard input."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        """Runs a command in a folder, with a text as its standard input."""
         data = text.encode() if isinstance(text, str) else text
-        command = [str(folder), name, list(arguments), data.decode("latin-1")]
-        self._process.stdin.write(f"{json.dumps(command)}\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            self._said.seek(0)
-            raise AssertionError(f"bin/{name}.py ended the process: {self._said.read()}")
-        return Ended(*json.loads(answer))
+        stdin, out, err = (io.TextIOWrapper(io.BytesIO(part), "utf-8") for part in (data, b"", b""))
+        before = set(folder.rglob("*"))
+        with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "stdin", stdin)
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", err)
+            patch.setattr(sys, "argv", ["keras-transformer", name, *arguments])
+            patch.setattr(logging.get_absl_handler().python_handler, "stream", err)
+            # TensorFlow warns when a process traces a function often, as many models do.
+            patch.setattr(stdlib_logging.getLogger("tensorflow"), "disabled", True)
+            try:
+                main.main()
+            except SystemExit as ended:
+                code: Any = ended.code
+            except BaseException:
+                traceback.print_exc()
+                code = "exception"
+            for stream in (out, err):
+                stream.flush()
+        texts = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
+        left = sorted(str(path.relative_to(folder)) for path in {*folder.rglob("*")} - before)
+        return Ended(code, *texts, left)
 
     def run_all(self, folder: Path, commands: Iterable[tuple[str, str, str]]) -> list[Ended]:
-        """Runs binaries in turn, each of `(name, flags with spaces between them, text)`."""
+        """Runs commands in turn, each of `(name, flags with spaces between them, text)`."""
         return [self.run(folder, name, flags.split(), text) for name, flags, text in commands]
-
-    def __enter__(self) -> Driver:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._said.close()

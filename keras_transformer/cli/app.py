@@ -22,72 +22,39 @@ flags are its `--help`:
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import difflib
 import errno
 import logging
 import os
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import NoReturn
 
+from absl import app as absl_app
+from absl import flags
+from absl import logging as absl_logging
+
 from keras_transformer import tf_import
-from keras_transformer.cli import environment
-from keras_transformer.console import with_command_names
+from keras_transformer.cli import config_flags
 from keras_transformer.errors import InputError, install_command
+from keras_transformer.runs.machine import stop_signals
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when TensorFlow is loaded
 
-
-@contextlib.contextmanager
-def hard_dependencies() -> Iterator[None]:
-    """Exits with one sentence if a package is missing that every installation has."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package in ("", "keras_transformer"):
-            raise  # a defect of this package
-        install = install_command()
-        is_clone = " -e " in install
-        remedy = "Run bin/quickstart once and use .venv/bin/python, or run" if is_clone else "Run"
-        sys.exit(f"error: {package} is not installed for {sys.executable}. {remedy}: {install}")
-
-
-with hard_dependencies():
-    from absl import app as absl_app
-    from absl import flags
-    from absl import logging as absl_logging
-
-    from keras_transformer.cli import config_flags
-
-__all__ = [
-    "data_folder",
-    "hard_dependencies",
-    "load_engine",
-    "load_tensorflow",
-    "read_input",
-    "refuse",
-    "run",
-    "run_command",
-]
-
 FLAGS = flags.FLAGS
+_MISSING = "must have a value other than None."  # message of absl for a missing required flag
 
 
 def run_command(command: ModuleType, argv: list[str]) -> NoReturn:
-    """Runs a module of `keras_transformer.cli` and exits.
+    """Runs a module with a docstring, `define_flags()` and `main()`, and exits.
 
     The flags are defined now and removed again at the end, so that one process can run several
     commands with flags of the same name.
-
-    Args:
-        command: a module with a docstring, `define_flags()` and `main()`.
-        argv: the program's name and the flags.
     """
     try:
         command.define_flags()
@@ -100,29 +67,95 @@ def run_command(command: ModuleType, argv: list[str]) -> NoReturn:
 def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoReturn:
     """Parses the flags, calls `main` and exits.
 
-    `environment.run` lists the exit codes. In addition, the code is 1 if a package is missing, and
-    2 if the command line is invalid.
+    Exit codes:
+
+    * the result of `main`, or 0
+    * 1 after an `InputError`, for a full disk or a missing package, in one line on stderr
+    * 2 if the command line is invalid
+    * 130 after Ctrl-C, SIGTERM or SIGHUP
+    * 141 if standard output is a closed pipe, for example after `| head`
+
+    Other exceptions are bugs. They print a stack trace.
 
     Args:
         main: a function of the module that has the docstring and has defined the flags.
         argv: name of the program and flags; `sys.argv` if None.
     """
     module = main.__module__
-
-    def guarded(_: list[str]) -> int | None:
-        with hard_dependencies():
-            return main()
-
-    atexit.register(_discard_last_log)
-    environment.run(
-        lambda: absl_app.run(guarded, argv, flags_parser=lambda argv: _parse(argv, module))
+    sys.exit(
+        exit_code(
+            lambda: absl_app.run(
+                lambda _: main(), argv, flags_parser=lambda argv: _parse(argv, module)
+            )
+        )
     )
 
 
-def _discard_last_log() -> None:
-    """Discards what LiteRT's C++ library logs when it is unloaded, after Python has ended."""
-    if "ai_edge_litert" in sys.modules:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+def exit_code(program: Callable[[], int | None]) -> int:
+    """Calls a program, and returns the exit code of the process."""
+    tf_import.set_variables()
+    _set_up_streams()
+    try:
+        with _interrupted_by_signals():
+            try:
+                code = program() or 0
+            except SystemExit as ended:  # also --help, whose output may be a closed pipe
+                code = int(ended.code or 0)
+            sys.stdout.flush()
+            return code
+    except InputError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return _fail("stopped by Ctrl-C, SIGTERM or SIGHUP before the end", 130)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "keras_transformer"):
+            raise  # a defect of this package
+        return _fail(
+            f"{package} is not installed for {sys.executable}. Run: {install_command()}, or "
+            "bin/quickstart, which creates .venv."
+        )
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
+            raise
+        # Otherwise, Python flushes standard output again at exit, and reports the error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if error.errno == errno.EPIPE:
+            return 141
+        return _fail(f"{error.filename or 'a file or standard output'}: {error.strerror}.")
+
+
+def _fail(message: str, code: int = 1) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+def _set_up_streams() -> None:
+    """Reads and writes UTF-8 in every locale. Streams that the shell has closed lose their text."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+        # A path may contain invalid UTF-8. Python represents such bytes as surrogates.
+        errors = "backslashreplace" if name == "stderr" else "surrogateescape"
+        if stream := getattr(getattr(sys, name), "reconfigure", None):  # not in a notebook
+            stream(encoding="utf-8", errors=errors)
+
+
+@contextlib.contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """Makes SIGTERM and SIGHUP raise `KeyboardInterrupt`, like Ctrl-C, to clean up files."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second signal ends the process
+        raise KeyboardInterrupt
+
+    signals = [number for number in stop_signals() if number != signal.SIGINT]
+    before = {number: signal.signal(number, interrupt) for number in signals}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old or signal.SIG_DFL)  # None: the handler was not set by Python
 
 
 def load_tensorflow() -> None:
@@ -151,16 +184,11 @@ def refuse(names: Iterable[str], reason: str) -> None:
 
 
 def read_input(path: str | None) -> bytes:
-    """Returns the content of a file, or of standard input if the path is None.
-
-    Raises:
-        InputError: if it cannot be read.
-    """
+    """Returns the content of a file, or of standard input if the path is None."""
     try:
         return sys.stdin.buffer.read() if path is None else Path(path).read_bytes()
     except OSError as error:
-        is_closed = path is None and error.errno == errno.EBADF
-        reason = "is closed" if is_closed else f"cannot be read ({error.strerror})"
+        reason = f"cannot be read ({error.strerror})"
         raise InputError(f"{path or 'standard input'} {reason}.") from error
 
 
@@ -173,40 +201,31 @@ def data_folder(name: str) -> Path:
 
 def _parse(argv: list[str], module: str) -> list[str]:
     """Parses the command line. Prints help or an error, and exits, if there is nothing to run."""
-    options = argv[1 : argv.index("--")] if "--" in argv else argv[1:]
-    if {"--help", "-help", "-h", "-?", "--helpshort"} & set(options):
+    if {"--help", "-help", "-h", "-?", "--helpshort"} & set(argv):
         print(_help(module))
         sys.exit(0)
-    for flag in _key_flags(module):
-        flag.allow_overwrite = False  # the last of two values would win silently
     try:
         rest = FLAGS(argv)
         if len(rest) > 1:
             raise flags.Error(f"{rest[1]!r} is not a flag. Flags have the form --name=value.")
-        _reject_empty(module)
+        for flag in _key_flags(module):
+            # Such as an unset variable of a shell. Settings may be empty.
+            if flag.present and flag.value in ("", [""]) and flag.name not in config_flags.FIELDS:
+                raise flags.Error(f"--{flag.name} is empty. Give it a value, or remove it.")
     except flags.UnrecognizedFlagError as error:
         names = [flag.name for flag in _key_flags(module)]
         near = difflib.get_close_matches(error.flagname.replace("-", "_"), names, n=1, cutoff=0.5)
         hint = f" Did you mean --{near[0]}?" if near else ""
-        print(
-            f"error: --{error.flagname} is not a flag.{hint} --help shows the flags.",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+        sys.exit(_fail(f"--{error.flagname} is not a flag.{hint} --help shows the flags.", 2))
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value
         message = str(error)
         if message.endswith(_MISSING):  # "flag --x=None: Flag --x must have …"
             message = f"--{message.split('=')[0].partition('--')[2]} is missing"
-        if ": already defined as " in message:
-            name, _, value = message.removeprefix("flag --").partition(": already defined as ")
-            message = f"--{name} repeats a flag, which was {value} before. Remove one of them"
-        print(f"error: {message.rstrip('.')}. --help shows the flags.", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(_fail(f"{message.rstrip('.')}. --help shows the flags.", 2))
     absl_logging.get_absl_handler().setFormatter(logging.Formatter("%(message)s"))
     if FLAGS["verbosity"].using_default_value:
-        absl_logging.set_verbosity(
-            absl_logging.WARNING
-        )  # level of the libraries; absl would use INFO
+        # The level of the libraries. absl would use INFO.
+        absl_logging.set_verbosity(absl_logging.WARNING)
     logging.getLogger("keras_transformer").setLevel(logging.INFO)
     return rest
 
@@ -215,25 +234,6 @@ def _key_flags(module: str) -> list[flags.Flag]:
     """Returns the flags that a module has defined, in order."""
     # absl calls the main module by the path of its file.
     return FLAGS.get_key_flags_for_module(sys.argv[0] if module == "__main__" else module)
-
-
-def _reject_empty(module: str) -> None:
-    """Raises `flags.Error` for a flag with an empty value, such as an unset variable of a shell.
-
-    Fields of the configuration may be empty. Their values are checked later.
-    """
-    for flag in _key_flags(module):
-        if flag.using_default_value or flag.name == "set" or flag.name in config_flags.FIELDS:
-            continue
-        values = flag.value if isinstance(flag.value, list) else [flag.value]
-        is_list = isinstance(flag.value, list) and not isinstance(flag, flags.MultiFlag)
-        if is_list or flag.name in config_flags.PATHS:  # several, separated by commas
-            values = [part for value in values for part in str(value).split(",")]
-        if not values or "" in values:
-            raise flags.Error(f"--{flag.name} is empty. Give it a value, or remove it.")
-
-
-_MISSING = "must have a value other than None."  # message of absl for a missing required flag
 
 
 def _help(module: str) -> str:
@@ -248,6 +248,6 @@ def _help(module: str) -> str:
             text += f" (default: {flag.default})"
         indent = " " * 24
         start = f"  {name:<21} " if len(name) <= 21 else f"  {name}\n{indent}"
-        filled = textwrap.fill(with_command_names(text), 76, break_on_hyphens=False)
+        filled = textwrap.fill(text, 76, break_on_hyphens=False)
         lines.append(start + filled.replace("\n", "\n" + indent))
-    return with_command_names("\n".join(lines))
+    return "\n".join(lines)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from keras_transformer import __version__, plugins
-from keras_transformer.cli import environment
+from keras_transformer.cli import app
 from keras_transformer.console import COMMAND
 
 GROUPS = {
@@ -33,7 +33,10 @@ def command_modules() -> dict[str, str]:
 
 def main() -> NoReturn:
     """Runs the command that the first argument names, and exits."""
-    environment.run(_main)
+    command, *options = sys.argv[1:] or [""]
+    if command in command_modules():
+        run(command, [sys.argv[0], *options])
+    sys.exit(app.exit_code(lambda: _without_command(command)))
 
 
 def run(command: str, argv: list[str] | None = None) -> NoReturn:
@@ -43,39 +46,31 @@ def run(command: str, argv: list[str] | None = None) -> NoReturn:
         command: a key of `command_modules()`.
         argv: the program's name and the flags; `sys.argv` if None, as for the scripts of bin/.
     """
-    environment.run(lambda: _run(command, sys.argv if argv is None else argv))
+
+    def load_and_run() -> NoReturn:
+        module = importlib.import_module(command_modules()[command])
+        app.run_command(module, sys.argv if argv is None else argv)
+
+    sys.exit(app.exit_code(load_and_run))
 
 
-def _main() -> int:
-    command, *options = sys.argv[1:] or [""]
-    if command in ("--help", "-help", "-h", "-?", "--helpshort", "help"):
+def _without_command(word: str) -> int:
+    if word in ("--help", "-help", "-h", "-?", "--helpshort", "help"):
         print(_help())
         return 0
-    if command == "--version":
+    if word == "--version":
         print(f"{COMMAND} {__version__}")
         return 0
-    if command in command_modules():
-        _run(command, [sys.argv[0], *options])
-    near = difflib.get_close_matches(command.replace("-", "_"), command_modules(), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word.replace("-", "_"), command_modules(), n=1, cutoff=0.5)
     print(
-        f"error: {f'{command!r} is not a command' if command else 'A command is missing'}. "
+        f"error: {f'{word!r} is not a command' if word else 'A command is missing'}. "
         f"{f'Did you mean {near[0]}? ' if near else ''}{COMMAND} --help lists them.",
         file=sys.stderr,
     )
     return 2
 
 
-def _run(command: str, argv: list[str]) -> NoReturn:
-    from keras_transformer.cli import app  # late: signals are handled by now
-
-    with app.hard_dependencies():
-        module = importlib.import_module(command_modules()[command])
-    app.run_command(module, argv)
-
-
 def _help() -> str:
-    from keras_transformer.cli import app
-
     lines = [
         "Trains, evaluates and serves Transformers that translate.",
         "",

@@ -13,7 +13,7 @@ import pytest
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.driver import Driver, Ended
-from tests.evaluation.test_sets_test import sgml
+from tests.evaluation.test_sets_test import sacrebleu_folder, sgml
 from tests.messages import mentions
 
 FILES = "--source=six.en --reference=six.de"
@@ -67,9 +67,9 @@ def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def ended(folder: Path) -> dict[str, Ended]:
+def ended(driver: Driver, folder: Path) -> dict[str, Ended]:
     lines = (*SCORED.values(), *MISTAKES)
-    with Driver(SACREBLEU=str(folder / "sacrebleu")) as driver:
+    with sacrebleu_folder(folder / "sacrebleu"):
         results = driver.run_all(folder, [("evaluate", line, "") for line in lines])
     return dict(zip((*SCORED, *MISTAKES), results, strict=True))
 
@@ -117,7 +117,7 @@ def test_a_test_set_of_sacrebleu_is_translated_and_named(ended: dict[str, Ended]
 
 
 def test_lines_without_a_tag_are_counted_unless_source_tag_adds_it(
-    folder: Path, tagged_run: RunDirectory
+    driver: Driver, folder: Path, tagged_run: RunDirectory
 ) -> None:
     (folder / "tagged.en").write_text("".join(f"<2de> {phrase}\n" for phrase in PHRASES))
     model = f"--model_dir={tagged_run.path} --reference=six.de --beam_size=1"
@@ -127,8 +127,7 @@ def test_lines_without_a_tag_are_counted_unless_source_tag_adds_it(
         f"{model} --source=six.en --output=none.de",
         f"{model} --source=six.en --source_tag=<2it>",
     ]
-    with Driver() as driver:
-        tagged, given, none, unknown = driver.run_all(folder, [("evaluate", a, "") for a in lines])
+    tagged, given, none, unknown = driver.run_all(folder, [("evaluate", a, "") for a in lines])
     assert tagged.err == given.err == ""
     tagged_text, given_text, none_text = (
         (folder / f"{name}.de").read_text() for name in ("tagged", "given", "none")

@@ -1,149 +1,225 @@
-"""The console command and the scripts of bin/: the same commands by two names."""
+"""How commands start, help and fail."""
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from absl import flags
 
 from keras_transformer.cli import app, main
-from tests.messages import tells
+from keras_transformer.console import progress_bar
+from keras_transformer.errors import InputError
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import PHRASES
+from tests.driver import Driver
+from tests.messages import mentions, tells
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = sorted(path for path in (ROOT / "bin").glob("*.py") if path.name != "clone.py")
-MODULES = {path.stem for path in (ROOT / "keras_transformer" / "cli").glob("*.py")}
-SHARED = {"__init__", "app", "config_flags", "environment", "main"}
+COMMANDS = sorted(main.command_modules())
+# What a shell may set for other programs.
+HOSTILE = {
+    "KERAS_BACKEND": "jax",
+    "KERAS_MAX_EPOCHS": "x",
+    "LC_ALL": "POSIX",
+    "PYTHONIOENCODING": "ascii",
+    "PYTHONUNBUFFERED": "1",
+    "TERM": "dumb",
+    "TF2_BEHAVIOR": "0",
+    "TF_USE_LEGACY_KERAS": "1",
+}
 
-CONSOLE = (
-    "import sys; sys.argv[0] = 'keras-transformer'\n"
-    "from keras_transformer.cli.main import main\n"
-    "main()"
-)
 
-
-def command_of(script: Path) -> str:
-    return {"average_checkpoints": "average"}.get(script.stem, script.stem)
-
-
-def python(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+def python(*arguments: str | Path, **settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
+        [sys.executable, *map(str, arguments)], capture_output=True, encoding="utf-8", check=False,
+        timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
     )  # fmt: skip
 
 
-def console(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return python("-c", CONSOLE, *arguments)
+def test_a_command_works_in_a_hostile_environment(
+    run_directory: RunDirectory, driver: Driver, tmp_path: Path
+) -> None:
+    (tmp_path / "rün").symlink_to(run_directory.path)
+    (tmp_path / "ü.en").write_text("\n".join(PHRASES) + "\n", "utf-8")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "keras.json").write_text('{"floatx": "float16", "image_data_format": "x"}')
+    flags = [f"--model_dir={tmp_path / 'rün'}", f"--input={tmp_path / 'ü.en'}", "--format=jsonl"]
+    command = ("-m", "keras_transformer", "translate", *flags)
+    ended = python(*command, **HOSTILE, KERAS_HOME=str(home))
+    expected = driver.run(tmp_path, "translate", flags, "")
+    assert (ended.returncode, ended.stderr) == (expected.code, expected.err) == (0, "")
+    numbers = r"-?\d+\.\d+"  # the last digits depend on the number of threads
+    assert re.sub(numbers, "", ended.stdout) == re.sub(numbers, "", expected.out)
+    assert "ü" in ended.stdout
 
 
-def test_every_module_is_a_command_with_a_script() -> None:
-    assert set(main.COMMANDS) == MODULES - SHARED
-    assert sorted(map(command_of, SCRIPTS)) == sorted(main.COMMANDS)
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_help_is_short_shows_an_example_and_is_the_same_by_both_names(script: Path) -> None:
-    ended = python(str(script), "--help")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    lines = ended.stdout.splitlines()
-    assert len(lines) <= 54 and max(map(len, lines)) <= 100
-    assert f"bin/{script.name} " in ended.stdout
-    assert os.access(script, os.X_OK) and script.read_text().startswith("#!/usr/bin/env python3\n")
-
-    shown = console(command_of(script), "--help")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert f"keras-transformer {command_of(script)} " in shown.stdout
-    assert "bin/" not in shown.stdout
-    assert max(map(len, shown.stdout.splitlines())) <= 110
-    renamed = ended.stdout
-    for each in SCRIPTS:
-        renamed = renamed.replace(f"bin/{each.name}", f"keras-transformer {command_of(each)}")
-    assert renamed.split() == shown.stdout.split()
+def test_scripts_run_the_commands_of_their_clone(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "bin", tmp_path / "bin")
+    (tmp_path / "keras_transformer").symlink_to(ROOT / "keras_transformer")
+    ended = python(tmp_path / "bin" / "train.py", "--help", PYTHONPATH="")
+    assert ended.returncode == 0 and "keras-transformer train " in ended.stdout
+    scripts = {path.stem: path for path in (ROOT / "bin").glob("*.py") if path.stem != "clone"}
+    assert {*main.CORE} <= scripts.keys() <= {*COMMANDS}
+    for command, script in scripts.items():
+        assert os.access(script, os.X_OK) and f'run("{command}")' in script.read_text()
 
 
 def test_help_lists_all_commands_without_loading_a_heavy_package() -> None:
     program = (
-        f"import atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); {CONSOLE}"
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        "from keras_transformer.cli.main import main; main()"
     )
-    ended = python("-c", f"import sys\n{program}", "--help")
+    ended = python("-c", program, "--help")
     assert ended.returncode == 0
     lines = ended.stdout.splitlines()
     listed = [line.split() for line in lines if line.startswith("    ")]
-    assert {words[0] for words in listed} - {"keras-transformer"} == set(main.COMMANDS)
+    assert {words[0] for words in listed} - {"keras-transformer"} == {*COMMANDS}
     assert min(map(len, listed)) >= 3 and max(map(len, lines[:-1])) <= 120
     loaded = set(ended.stderr.split())
-    assert "keras_transformer.cli.main" in loaded
     assert not loaded & {"tensorflow", "keras", "numpy", "keras_transformer.cli.train"}
     recipes, deploy = lines[-1].partition(": ")[2].split(", ")
     assert (Path(recipes) / "multi30k_en_de" / "recipe.json").is_file()
     assert (Path(deploy) / "docker-compose.yml").is_file()
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_short_and_shows_an_example(command: str, driver: Driver, tmp_path: Path) -> None:
+    code, out, err, _ = driver.run(tmp_path, command, ["--help"], "")
+    assert (code, err) == (0, "")
+    assert f"keras-transformer {command} " in out
+    assert out.count("\n") <= 54 and max(map(len, out.splitlines())) <= 110
+
+
+def test_help_has_the_flags_of_the_command(driver: Driver, tmp_path: Path) -> None:
+    out = driver.run(tmp_path, "score", ["--help"], "").out
+    flags = [line.split()[0] for line in out.splitlines() if line.startswith("  --")]
+    assert flags[:2] == ["--model_dir", "--source"] and "--set" in flags
+    assert "(required)" in out and "(default: tsv)" in out
+
+
 @pytest.mark.parametrize(
-    ("arguments", "facts"),
+    ("line", "code", "facts"),
     [
-        (["trian"], ["trian", "train", "keras-transformer --help"]),
-        (["translate-corpus"], ["translate_corpus", "keras-transformer --help"]),
-        (["app"], ["app", "keras-transformer --help"]),
-        (["xyz"], ["xyz", "keras-transformer --help"]),
-        ([], ["missing", "keras-transformer --help"]),
-        (["train", "--dat=3"], ["--dat is not a flag", "Did you mean --data_dir?"]),
-        (["train", "--run-dir=3"], ["--run-dir is not a flag", "Did you mean --run_dir?"]),
-        (["train", "--max_steps=1", "--max_steps=2"], ["--max_steps=2", "was 1 before"]),
+        ("trian", 2, ["trian", "train", "keras-transformer --help"]),
+        ("translate-corpus", 2, ["translate_corpus", "keras-transformer --help"]),
+        ("app", 2, ["app", "keras-transformer --help"]),
+        ("train --dat=3", 2, ["--dat is not a flag", "Did you mean --data_dir?"]),
+        ("train --run-dir=3", 2, ["--run-dir is not a flag", "Did you mean --run_dir?"]),
+        ("train --data_dir=x", 2, ["--run_dir", "missing", "--help"]),
+        ("train --data_dir= --run_dir=x", 2, ["--data_dir", "empty", "--help"]),
+        ("score --model_dir=x stray", 2, ["stray", "--name=value"]),
+        ("score --model_dir=x --format=xml", 2, ["--format=xml"]),
+        ("translate --model_dir=x --nodocument=1", 2, ["--nodocument=1"]),
+        ("score --model_dir=x --source=a", 1, ["Pairs", "--source"]),
+        ("translate --model_dir=x --input=none", 1, ["none", "No such file"]),
     ],
 )
-def test_invalid_commands_give_a_one_line_error(arguments: list[str], facts: list[str]) -> None:
-    ended = console(*arguments)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
-    assert tells(ended.stderr, *facts)
+def test_invalid_input_gives_a_one_line_error(
+    line: str, code: int, facts: list[str], driver: Driver, tmp_path: Path
+) -> None:
+    name, *arguments = line.split()
+    ended = driver.run(tmp_path, name, arguments, "")
+    assert (ended.code, ended.out) == (code, "")
+    assert ended.err.startswith("error: ") and ended.err.count("\n") == 1
+    assert tells(ended.err, *facts)
 
 
-def test_errors_name_the_commands_of_the_console(tmp_path: Path) -> None:
-    flags = [f"--run_dir={tmp_path / 'none'}", "--select=best"]
-    assert "as keras-transformer train --run_dir writes" in console("average", *flags).stderr
-    script = str(ROOT / "bin" / "average_checkpoints.py")
-    assert "as bin/train.py --run_dir writes" in python(script, *flags).stderr
+def test_version(driver: Driver, tmp_path: Path) -> None:
+    assert driver.run(tmp_path, "--version", [], "").out.startswith("keras-transformer 0.")
 
 
-def test_version() -> None:
-    assert console("--version").stdout.startswith("keras-transformer 0.")
+def test_a_defect_keeps_its_stack_trace() -> None:
+    with pytest.raises(ZeroDivisionError):
+        app.exit_code(lambda: 1 // 0)
 
 
-def test_two_commands_in_one_process_do_not_share_flags(tmp_path: Path) -> None:
-    program = (
-        "from keras_transformer.cli import main\n"
-        "import keras_transformer.cli.score, keras_transformer.cli.translate\n"
-        "for command, *flags in (('score', '--source=a'), ('translate', '--target=b'),\n"
-        "                        ('score', '--model_dir=x', '--source=a'), ('report',)):\n"
-        "    try: main.run(command, [command, *flags])\n"
-        "    except SystemExit as ended: print(ended.code)\n"
-    )
-    ended = python("-c", program)
-    assert ended.stdout.split() == ["2", "2", "1", "1"]
-    said = ended.stderr.splitlines()
-    assert said[0] == "error: --model_dir is missing. --help shows the flags."
-    assert said[1] == "error: --target is not a flag. --help shows the flags."
-    assert said[2].startswith("error: Pairs are given by --source. Use ")
-    assert said[3].startswith("error: --run_dir and --data_dir: neither given")
+@pytest.mark.parametrize(
+    ("error", "facts"),
+    [
+        (ModuleNotFoundError("no", name="not_there.part"), ["not_there", "pip install"]),
+        (InputError("line 3 is empty."), ["line 3 is empty."]),
+        (OSError(28, "No space left on device", "data/a"), ["data/a", "No space left"]),
+    ],
+)
+def test_expected_errors_are_one_line(
+    error: Exception, facts: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def program() -> int:
+        raise error
+
+    assert app.exit_code(program) == 1
+    err = capfd.readouterr().err
+    assert err.startswith("error: ") and err.count("\n") == 1 and tells(err, *facts)
 
 
-def test_a_script_finds_the_package_of_its_clone(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "bin", tmp_path / "bin")
-    (tmp_path / "keras_transformer").symlink_to(ROOT / "keras_transformer")
-    ended = python(str(tmp_path / "bin" / "report.py"), "--help", PYTHONPATH="")
-    assert ended.returncode == 0 and "bin/report.py" in ended.stdout
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_end_a_command_with_one_line(
+    number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(number)
+
+    def program() -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+
+    assert app.exit_code(program) == 130
+    assert re.fullmatch(mentions("error:", "Ctrl-C") + ".*\n", capsys.readouterr().err)
+    assert signal.getsignal(number) == before
 
 
-def test_without_packages_a_script_names_the_installation() -> None:
-    ended = python("-S", "-E", str(ROOT / "bin" / "train.py"))
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith("error: absl is not installed for ")
-    assert "bin/quickstart" in ended.stderr and ended.stderr.count("\n") == 1
+def test_nohup_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert app.exit_code(lambda: os.kill(os.getpid(), signal.SIGHUP)) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code", "facts"),
+    [
+        ("| true", "141", []),
+        (">/dev/full", "1", ["standard output", "No space left"]),
+        (">&-", "0", []),
+    ],
+)
+def test_output_that_cannot_be_written(
+    redirect: str, code: str, facts: list[str], tmp_path: Path
+) -> None:
+    command = f"{sys.executable} -m keras_transformer train --help; echo $? >code"
+    result = subprocess.run(
+        ["bash", "-c", f"(sleep 0.1; {command}) {redirect}"], cwd=tmp_path, check=False,
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (tmp_path / "code").read_text().strip() == code
+    assert result.stderr.count("\n") == bool(facts)
+    assert not facts or tells(result.stderr, "error:", *facts)
+
+
+def test_a_dumb_terminal_has_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert progress_bar(3, "lines").disable
+
+
+def test_two_commands_in_one_process_do_not_share_flags(driver: Driver, tmp_path: Path) -> None:
+    commands = [("score", "--source=a", ""), ("translate", "--target=b", ""), ("report", "", "")]
+    results = driver.run_all(tmp_path, commands)
+    assert [result.code for result in results] == [2, 2, 1]
+    assert tells(results[0].err, "--model_dir is missing")
+    assert tells(results[1].err, "--target is not a flag")
 
 
 def test_data_folders_are_found_inside_a_wheel_and_beside_a_clone(
@@ -154,3 +230,36 @@ def test_data_folders_are_found_inside_a_wheel_and_beside_a_clone(
     monkeypatch.setattr(app, "__file__", str(tmp_path / "keras_transformer" / "cli" / "app.py"))
     assert app.data_folder("recipes") == tmp_path / "keras_transformer" / "recipes"
     assert app.data_folder("deploy") == tmp_path / "deploy"
+
+
+# Flags whose help differs between commands, with the reason.
+DIFFERENT_HELP = {
+    "input": "a conversion reads a model, other commands read text",
+    "model_dir": "each command names the kinds of models that it takes",
+    "output": "a conversion writes a run, other commands write text",
+}
+
+
+@pytest.fixture(scope="module")
+def texts() -> Iterator[dict[str, dict[str, str]]]:
+    """The help of every flag, by its name and the command."""
+    found: dict[str, dict[str, str]] = {}
+    for command, module in main.command_modules().items():
+        values = flags.FlagValues()
+        with pytest.MonkeyPatch.context() as patch:
+            # The flags of a command would collide with those of the others.
+            for name in filter(re.compile("DEFINE_").match, dir(flags)):
+                patch.setattr(flags, name, partial(getattr(flags, name), flag_values=values))
+            patch.setattr(flags, "mark_flags_as_required", lambda names: None)
+            importlib.import_module(module).define_flags()
+        for name in values:
+            # Absl adds the choices before the help, and a line after the help of repeatable flags.
+            text = (values[name].help or "").split(">: ")[-1].split(";\n")[0]
+            found.setdefault(name, {})[command] = text
+    return found
+
+
+def test_a_flag_means_the_same_in_every_command(texts: dict[str, dict[str, str]]) -> None:
+    differing = {name for name, helps in texts.items() if len({*helps.values()}) > 1}
+    assert differing == DIFFERENT_HELP.keys()
+    assert texts["max_steps"].keys() >= {"train", "sweep"}

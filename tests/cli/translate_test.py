@@ -6,7 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,10 @@ from keras_transformer.inference.batching import string_array
 from keras_transformer.inference.loading import load_model
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
-from tests.driver import ROOT, Driver
+from tests.driver import Driver
 from tests.messages import tells
 
-_COMMAND = [sys.executable, str(ROOT / "bin/translate.py")]
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Driver]:
-    with Driver() as driver:
-        yield driver
+_COMMAND = [sys.executable, "-m", "keras_transformer", "translate"]
 
 
 def translate(driver: Driver, run: RunDirectory, text: str, *flags: str) -> tuple[str, str]:

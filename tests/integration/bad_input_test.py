@@ -79,7 +79,7 @@ MISTAKES = {
         "none", "keras-transformer train", "--run_dir"
     ),
     f"{_EXPORT}recurrent --data_dir=data": mentions("recurrent/config.json", "architecture", "gru"),
-    "average_checkpoints --run_dir=run --last=9": mentions("run", "3", "checkpoints", "9"),
+    "average --run_dir=run --last=9": mentions("run", "3", "checkpoints", "9"),
     "recipe --recipe=none --corpus_dir=. --work_dir=new": mentions("none", "multi30k_de_en"),
 }
 # Errors that absl finds. The exit code is 2.
@@ -88,7 +88,7 @@ USAGE_MISTAKES = {
     "prepare --source=six.en --target=six.de": mentions("--output_dir", "missing"),
     f"{_TRANSLATE}run --precision=int4": mentions("--precision=int4"),
     f"{_EXPORT}run --valid_source=six.en --format=onnx": mentions("--format=onnx", "saved_model"),
-    f"{_TRANSLATE}run,": mentions("--model_dir", "empty"),
+    f"{_TRANSLATE}": mentions("--model_dir", "empty"),
 }
 # Text to translate, and the facts of the warning, if there is one.
 TEXTS = {
@@ -137,14 +137,13 @@ def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path) -> dict[str, Ended]:
+def results(driver: Driver, folder: Path) -> dict[str, Ended]:
     """The results of all commands, by command line, or by text."""
     cases = {line: (line, "the dog\n") for line in (*MISTAKES, *USAGE_MISTAKES, DROPPED)}
     cases |= {text: (f"{_TRANSLATE}run", text) for text in TEXTS}
     cases[WARNED] = WARNED, f"the dog\n{' '.join(PHRASES)}\n"
-    with Driver(CUDA_VISIBLE_DEVICES="") as driver:  # a new process, without loaded modules
-        commands = [(*line.split(" ", 1), text) for line, text in cases.values()]
-        return dict(zip(cases, driver.run_all(folder, commands), strict=True))
+    commands = [(*line.split(" ", 1), text) for line, text in cases.values()]
+    return dict(zip(cases, driver.run_all(folder, commands), strict=True))
 
 
 @pytest.mark.parametrize("command", [*MISTAKES, *USAGE_MISTAKES])

@@ -37,9 +37,9 @@ COMMANDS = {
     "other samples": f"{SAMPLED} --set=decoding.seed=1",
     "evaluation": "evaluate --model_dir=run --precision=bfloat16 --source=text --reference=text "
     "--output=evaluated",
-    "selection": "average_checkpoints --run_dir=run --select=step-00000200",
+    "selection": "average --run_dir=run --select=step-00000200",
     "selected": "translate --model_dir=run",
-    "average": "average_checkpoints --run_dir=run --last=3",
+    "average": "average --run_dir=run --last=3",
     "export": "export --run_dir=run@step-00000100,run --precision=bfloat16 --n_best=2 "
     "--output_dir=export --valid_source=text --valid_target=text",
     "CTranslate2": "export --run_dir=run --format=ctranslate2 --output_dir=ctranslate2 "

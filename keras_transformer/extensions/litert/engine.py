@@ -33,6 +33,9 @@ with needs_extra("litert", "translating with a LiteRT model"):
 if TYPE_CHECKING:
     from ai_edge_litert import compiled_model
 
+# The C++ library logs when it is unloaded, after Python has ended.
+atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 2))
+
 MAX_THREADS = 1024
 _SIGNATURE = "translate_ids"
 _BATCH_SIGNATURE = "translate_batch"  # only of --format=cpu
