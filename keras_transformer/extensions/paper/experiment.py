@@ -242,6 +242,17 @@ def train(
     return trained, run
 
 
+def costs(trained: Trained, run: RunDirectory) -> dict[str, Any]:
+    """Returns the size of a model and the costs of its training, for the results of a trial."""
+    return {
+        "parameters": run.config.model.num_parameters(),
+        "steps": trained.step,
+        "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
+        "tokens_per_second": round(trained.tokens_per_second),
+        "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
+    }
+
+
 def results_of(trials: Iterable[Trial], work_dir: Path) -> dict[str, dict[str, Any]]:
     """Returns the results of all calls so far, by the name of the trial."""
     found = {trial.name: read_results(work_dir / trial.name / RESULTS) for trial in trials}

@@ -206,11 +206,7 @@ def _train_model(
     run.select("best" if run.best_checkpoints() else "last")
     return {
         "finished": trained.finished,
-        "parameters": run.config.model.num_parameters(),
-        "steps": trained.step,
-        "tokens_per_second": round(trained.tokens_per_second),
-        "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
-        "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
+        **experiment.costs(trained, run),
         "weights": run.selected,
         "curve": curve(run, data.data_dir),
         "test": _score(run, data),

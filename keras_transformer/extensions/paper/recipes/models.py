@@ -18,6 +18,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import export
+from keras_transformer.extensions.paper import experiment
 from keras_transformer.extensions.paper.recipes.recipe import Recipe, Scoring
 from keras_transformer.extensions.paper.recipes.texts import keep_text
 from keras_transformer.extensions.paper.results import write_lines
@@ -84,11 +85,7 @@ class RecipeModels:
             "weights": run.selected,
             "length_penalty": penalty,
             **self._export_and_score(run, directory, penalty, trained.finished),
-            "steps": trained.step,
-            "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
-            "tokens_per_second": round(trained.tokens_per_second),
-            "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
-            "parameters": run.config.model.num_parameters(),
+            **experiment.costs(trained, run),
         }
 
     def initial(self, directory: Path, max_minutes: float | None) -> dict[str, Any]:

@@ -184,8 +184,6 @@ class Recipe:
                 recipe.with_variant(variant)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-        except RecursionError:
-            raise InputError(f"{path} is nested too deep for a recipe.") from None
         return recipe
 
     @classmethod

@@ -193,14 +193,9 @@ class _RecipeExperiment:
         results = self.finished_results()
         if results is None:
             return None
-        try:
-            several = len(self._seeds) > 1
-            result = results["ensemble"] if several else results["seeds"][str(self._seeds[0])]
-            return self.work_dir / result["export"]
-        except (KeyError, TypeError):
-            raise InputError(
-                f"{self.work_dir / RESULTS} is finished but names no export."
-            ) from None
+        several = len(self._seeds) > 1
+        result = results["ensemble"] if several else results["seeds"][str(self._seeds[0])]
+        return self.work_dir / result["export"]
 
     def check(self, corpus_dir: Path, *, is_generator: bool = False) -> None:
         """Opens all texts, and reports errors that training would reach only after hours."""

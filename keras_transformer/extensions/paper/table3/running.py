@@ -176,18 +176,14 @@ def _train_row(
     scored = translate.evaluate(model, store.source_text(), store.target_text(), **bleu)
     log.info(scored.summary())
     write_lines(directory / "translations", scored.hypotheses)
-    cost = trained.metrics
     return {
         "finished": True,
-        "steps": trained.step,
-        "perplexity": round(cost["val_perplexity"], 4),
+        **experiment.costs(trained, run),
+        "perplexity": round(trained.metrics["val_perplexity"], 4),
         "bleu": round(scored.scores.bleu, 2),
         "signature": scored.scores.signature,
-        "parameters": run.config.model.num_parameters(),
-        "minutes": round((cost["training_seconds"] + scored.seconds) / 60, 1),
+        "minutes": round((trained.metrics["training_seconds"] + scored.seconds) / 60, 1),
         "precision": trained.precision,
-        "tokens_per_second": round(trained.tokens_per_second),
-        "peak_memory_mb": round(cost["peak_memory_mb"]),
     }
 
 

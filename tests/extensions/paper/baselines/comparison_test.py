@@ -178,22 +178,6 @@ def test_runs_of_a_baseline_load_with_their_architecture(
 FOUND: dict[str, Any] = {"parameters": 3, "steps": 2, "curve": [], "test": None}
 
 
-def test_models_are_trained_in_turn_until_the_time_is_over(
-    data: ComparisonData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called = []
-
-    def call(function: Any, directory: Path, minutes: float, model: Any, _: Any) -> dict[str, Any]:
-        called.append((model.name, model.settings["training.seed"], 0 < minutes <= 1))
-        (directory / "run").mkdir()
-        return {**FOUND, "finished": model.name == "transformer"}
-
-    monkeypatch.setattr(child_process, "call", call)
-    results = run_comparison(data, tmp_path, max_minutes=1, settings={"training.seed": 7})
-    assert called == [("transformer", 7, True), ("convolutional", 7, True)]
-    assert not results["finished"] and list(results["trials"]) == ["transformer", "convolutional"]
-
-
 def test_all_models_have_the_same_training_search_and_size() -> None:
     sizes = {"model.source_vocab_size": 4000, "model.target_vocab_size": 4000}
     configs = [

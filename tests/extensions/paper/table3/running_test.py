@@ -194,12 +194,6 @@ def test_errors_and_divergence_of_a_row(
         _train_row(*arguments)
 
 
-def test_one_row_always_starts(data: Path, tmp_path: Path, rows: Rows) -> None:
-    results = run_table3(data, tmp_path / "work", names=["B"], max_minutes=1e-9)
-    assert not results["finished"] and list(rows.jobs) == ["base"]
-    assert [row["bleu"] for row in results["rows"].values()] == [31.25, None, None]
-
-
 def test_equal_rows_are_one_run(data: Path, tmp_path: Path, rows: Rows) -> None:
     settings = {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1}
     settings["model.num_heads"] = 2
