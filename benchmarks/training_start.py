@@ -57,7 +57,7 @@ def measure(run_dir: Path) -> dict[str, Any]:
     import tensorflow as tf
 
     from keras_transformer.runs.run_directory import RunDirectory
-    from keras_transformer.training import step
+    from keras_transformer.training import trainer
     from keras_transformer.training.data import TrainingData
     from keras_transformer.training.devices import use_logical_cpus
     from keras_transformer.training.training_run import train
@@ -80,7 +80,7 @@ def measure(run_dir: Path) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         if not tf.config.list_physical_devices("GPU"):
             use_logical_cpus(FLAGS.replicas)
-            stack.enter_context(mock.patch.object(step, "uses_gpus", lambda _: True))
+            stack.enter_context(mock.patch.object(trainer, "uses_gpus", lambda _: True))
         train(FLAGS.data_dir, run_dir, FLAGS.preset, settings, callbacks=[StepTimes()])
     batches, _ = TrainingData.open(FLAGS.data_dir).batches(RunDirectory(run_dir).config.training)
     steps = [end - begin for begin, end in itertools.pairwise(ends)]

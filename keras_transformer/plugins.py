@@ -13,6 +13,8 @@ declared in the same way. The groups are:
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
 * `options`: functions that add flags to the command with the same name, or act after it;
+* `after_training`: functions of the path of a run directory, called when a training ends, also
+  after an error. An error of theirs is a warning;
 * `presets`: functions that return a mapping of names to changes of the configuration.
 """
 

@@ -53,31 +53,3 @@ def launched_browser() -> Iterator[Any]:
             yield browser
         finally:
             browser.close()
-
-
-class Visit:
-    """A page in a browser, and the problems that it reports.
-
-    Attributes:
-        page: Playwright's `Page`.
-        said: messages of the console, and uncaught errors of scripts.
-        requests: requested URLs. The first one is the page.
-    """
-
-    def __init__(self, browser: Any, **options: Any):
-        self._context = browser.new_context(**options)
-        self.page = self._context.new_page()
-        self.page.set_default_timeout(10_000)
-        self.said: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-
-    def open(self, path: Path) -> Any:
-        """Opens a file and returns the page."""
-        self.page.goto(path.as_uri())
-        return self.page
-
-    def close(self) -> None:
-        self._context.close()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browser import Visit, launched_browser
 from tests.driver import Driver
 from tests.messages import Pattern
 
@@ -117,22 +116,6 @@ def one_replica() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training_run, "choose_platform", choose)
         yield
-
-
-# The scope is the module, because other tests cannot start an asyncio loop while this one runs.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A browser; the tests are skipped if it is missing."""
-    with launched_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Visit]:
-    """An empty page in the browser."""
-    visit = Visit(browser)
-    yield visit
-    visit.close()
 
 
 PHRASES = (

@@ -39,7 +39,7 @@ COMPONENTS: dict[str, set[str]] = {
     },
     "training": {
         *("config", "console", "data", "evaluation", "inference", "layers", "models", "presets"),
-        *("runs", "text", "tf_import"),
+        *("runs", "text"),
     },
     "export": {
         *("config", "console", "data", "decoding", "evaluation", "inference"),
@@ -83,8 +83,6 @@ PENDING = {
     ("inference", "converters"),
     ("inference", "huggingface"),
     ("inference", "litert"),
-    ("runs", "paper"),
-    ("training", "pages"),
 }
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
 WITHOUT_KERAS = ("config", "errors", "presets", "schema")

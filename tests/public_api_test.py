@@ -32,7 +32,15 @@ SUBPACKAGES = {
 }
 NAMESPACES = {
     "layers": {
-        *("Block", "CrossAttention", "Decoder", "DecoderLayer", "Dropout", "Encoder", "EncoderLayer"),
+        *(
+            "Block",
+            "CrossAttention",
+            "Decoder",
+            "DecoderLayer",
+            "Dropout",
+            "Encoder",
+            "EncoderLayer",
+        ),
         *("FeedForward", "LayerNorm", "LearnedPositions", "PaddingMask", "SelfAttention"),
         *("SinusoidalPositions", "TokenEmbedding", "dropout_seed", "padding_mask"),
         *("position_mask", "scaled_dot_product_attention"),

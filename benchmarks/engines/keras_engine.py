@@ -45,7 +45,7 @@ def make_step(
     with platform.strategy.scope():
         transformer = Transformer(config.model, dtype=platform.policy())
         trainer = Trainer(transformer, config.training, platform.jit_compile)
-    return tf.function(trainer.training_step.__call__, input_signature=[element_spec])
+    return tf.function(trainer.take_step, input_signature=[element_spec])
 
 
 def train(settings: dict[str, Any]) -> Started:

@@ -173,7 +173,7 @@ class Run:
     def __init__(self, path: str | Path, data: str | Path | PreparedData | None = None):
         self.path = Path(path)
         self.data = data
-        self.result: training_run.Trained | None = None
+        self.result: training_run.TrainingResult | None = None
         RunDirectory(path)
 
     def __fspath__(self) -> str:

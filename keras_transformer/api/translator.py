@@ -23,8 +23,7 @@ from keras_transformer.inference.loading import LoadedModel
 from keras_transformer.inference.translate import Evaluation
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.runs.new_run import write_run
-from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.runs.run_directory import RunDirectory, write_run
 from keras_transformer.text.tokenizer import Tokenizer
 
 

@@ -46,12 +46,6 @@ def atomic_path(path: Path) -> Iterator[Path]:
     Several processes may write the same path at once, since each has its own temporary
     name; the last one to finish wins. A directory that replaces another one is missing for
     a moment between two renames.
-
-    Example:
-    >>> with atomic_path(Path("results.json")) as partial:
-    ...     _ = partial.write_text("{}")
-    >>> Path("results.json").read_text()
-    '{}'
     """
     partial = _unfinished(path)
     try:
@@ -75,19 +69,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_version(output_dir: Path, write: Callable[[Path], _Result]) -> tuple[Path, _Result]:
-    """Writes the next numbered version below `output_dir` atomically.
-
-    Args:
-        output_dir: directory of the versions; it is created if necessary.
-        write: writes the directory that it is given, which does not exist yet, and checks
-            it. The name is not a number, so servers ignore it until `write` has returned.
-
-    Returns:
-        The path of the version, and the result of `write`.
-
-    Raises:
-        InputError: if `output_dir` cannot be written.
-    """
+    """Writes the next numbered version below `output_dir` atomically."""
     partial = _unfinished(output_dir / "version")
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
@@ -172,13 +154,6 @@ def exclusive_lock(directory: Path) -> Iterator[None]:
     The directory itself is locked, so the lock ends with the process. It is created if
     necessary, and removed again if nothing was written there. A file system without locks
     keeps nobody out.
-
-    Raises:
-        InputError: if another process has the lock.
-
-    Example:
-    >>> with exclusive_lock(Path("build/run")):
-    ...     _ = Path("build/run/notes.txt").write_text("mine")
     """
     made = False
     with contextlib.suppress(OSError):  # reported by the code that writes there
@@ -218,9 +193,6 @@ def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
     """Yields a binary file that gets the name `path` when the block ends without an error.
 
     If the path is None, it is the standard output. Devices and pipes are written directly.
-
-    Raises:
-        InputError: if the file cannot be written.
     """
     if path is None or str(path) in _STANDARD_OUTPUT:
         yield sys.stdout.buffer
@@ -245,12 +217,6 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
 
     If an earlier process was killed, its directory is yielded again, provided that it was
     made for the same fingerprint. The subdirectory `work` is removed at the end.
-
-    Raises:
-        InputError: if another process is using the directory, if a disk is mounted at
-            `output_dir` (it could not be renamed), or if it cannot be written. In the last
-            case, and after a `StoppedError`, the work is kept. After an `InputError` in the
-            block it is removed.
     """
     place = output_dir.resolve()  # a symbolic link cannot be replaced by a directory
     if place.is_mount():

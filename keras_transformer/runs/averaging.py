@@ -14,21 +14,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 def average_checkpoints(
     run: RunDirectory, last: int | None = None, *, best: int | None = None
 ) -> str:
-    """Averages the weights (no EMA) of checkpoints, saves the mean and selects it.
-
-    Args:
-        run: the run.
-        last: number of newest checkpoints. The paper, section 6.1, takes 5, and 20 for big.
-        best: number of best checkpoints by `training.best_metric`, instead of `last`.
-
-    Returns:
-        Name of the average, `average-last-N-step-S` or `average-best-N-step-S`. S is the newest
-        step.
-
-    Raises:
-        InputError: for too few checkpoints, a number below 1, both numbers, or a damaged
-            checkpoint.
-    """
+    """Averages the weights (no EMA) of checkpoints, saves the mean and selects it."""
     if last is not None and best is not None:
         raise InputError(
             f"The last {last} and the best {best} checkpoints were both requested. Choose one of "
@@ -54,15 +40,7 @@ def average_checkpoints(
 
 
 def average_weights(many: Iterable[Arrays]) -> Arrays:
-    """Returns the mean of sets of weights, computed in float64, in the dtypes of the last set.
-
-    Args:
-        many: sets of arrays by path, with the same paths and shapes. Only one set at a time is in
-            memory, in addition to the sum.
-
-    Raises:
-        InputError: for no weights, or weights of different models.
-    """
+    """Returns the mean of sets of weights, computed in float64, in the dtypes of the last set."""
     total: Arrays = {}
     weights: Arrays = {}
     count = 0

@@ -36,7 +36,7 @@ class Checkpoint(NamedTuple):
     path: Path
 
 
-class Restored(NamedTuple):
+class CheckpointContent(NamedTuple):
     """The content of a checkpoint."""
 
     checkpoint: Checkpoint
@@ -46,21 +46,12 @@ class Restored(NamedTuple):
     metrics: dict[str, float]
 
 
-class Damaged(InputError):
+class DamagedCheckpointError(InputError):
     """The files differ from those that were written."""
 
 
 def write_checkpoint(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, Arrays]) -> None:
-    """Writes a checkpoint, and replaces an existing one.
-
-    Args:
-        path: directory of the checkpoint.
-        facts: JSON values. "files" and "crc32" are added.
-        arrays: sets of arrays by name. A set is written as NAME.npz.
-
-    Raises:
-        OSError: if it cannot be written. Then nothing is left of it.
-    """
+    """Writes a checkpoint, and replaces an existing one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as partial:
         partial.mkdir()
@@ -74,12 +65,7 @@ def write_checkpoint(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, 
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
-    """Returns the facts and the sets of arrays of a checkpoint.
-
-    Raises:
-        Damaged: if a file is missing or has changed.
-        InputError: if reading is not permitted.
-    """
+    """Returns the facts and the sets of arrays of a checkpoint."""
     facts = read_facts(path)
     names = [file.removesuffix(".npz") for file in facts["files"]]
     return facts, {name: read_arrays(path, name) for name in names}
@@ -120,12 +106,7 @@ def set_aside(path: Path) -> Path:
 
 @contextlib.contextmanager
 def reading(file: Path, what: str) -> Iterator[None]:
-    """Turns any error of reading a file into an error that names the file.
-
-    Raises:
-        Damaged: if the block fails.
-        InputError: if reading is not permitted.
-    """
+    """Turns any error of reading a file into an error that names the file."""
     try:
         yield
     except (InputError, MemoryError):
@@ -136,7 +117,7 @@ def reading(file: Path, what: str) -> Iterator[None]:
         ) from None
     except Exception as error:  # broken JSON and broken zip files raise a dozen types
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise Damaged(
+        raise DamagedCheckpointError(
             f"{file} cannot be read as {what} ({one_line(reason)}). It is damaged."
         ) from None
 

@@ -30,8 +30,8 @@ from typing import Any
 from keras_transformer.config import SCHEDULES_OVER_MAX_STEPS, RunConfig
 from keras_transformer.console import warn
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.results import trim_json_lines
 from keras_transformer.runs.atomic import (
+    atomic_path,
     is_leftover,
     remove,
     remove_leftovers,
@@ -41,8 +41,8 @@ from keras_transformer.runs.atomic import (
 from keras_transformer.runs.checkpoints import (
     Arrays,
     Checkpoint,
-    Damaged,
-    Restored,
+    CheckpointContent,
+    DamagedCheckpointError,
     read_arrays,
     read_checkpoint,
     read_facts,
@@ -86,14 +86,6 @@ class RunDirectory:
         data_fingerprint: fingerprint of the training and validation data.
         batch_order: version of the batch order at the start of the run.
         init_from: source of the initial weights, or None.
-
-    Args:
-        path: an existing run directory.
-        config_type: configuration class of the expected architecture; None for any registered
-            architecture.
-
-    Raises:
-        InputError: if the run does not exist, or has another architecture.
     """
 
     def __init__(self, path: str | Path, config_type: type[RunConfig] = RunConfig):
@@ -125,12 +117,7 @@ class RunDirectory:
 
     @classmethod
     def split_weights(cls, model_dir: str) -> tuple[str, str | None]:
-        """Splits `RUN@WEIGHTS` into the run directory and the name of its weights, if given.
-
-        Example:
-        >>> RunDirectory.split_weights("build/run@best")
-        ('build/run', 'best')
-        """
+        """Splits `RUN@WEIGHTS` into the run directory and the name of its weights, if given."""
         path, at, name = model_dir.rpartition("@")
         if at and not cls.is_run(model_dir):  # the name of a directory may contain @
             return path, name
@@ -148,17 +135,7 @@ class RunDirectory:
     ) -> RunDirectory:
         """Creates a run directory, or opens an existing one to resume it.
 
-        Args:
-            path: a new or empty directory, or the directory of the same run.
-            config: the configuration. Some fields may have changed since the run started.
-            tokenizer: the tokenizer.
-            data_fingerprint: fingerprint of the training and validation data.
-            init_from: source of the initial weights. A resumed run keeps its own.
-            batch_order: version of the batch order. A run keeps it from its first checkpoint on.
-
-        Raises:
-            InputError: if `path` contains something else or a run with another configuration,
-                vocabulary or corpus, or cannot be written.
+        A resumed run keeps its `init_from`, and from its first checkpoint on its `batch_order`.
         """
         path = Path(path)
         if cls.is_run(path):
@@ -229,7 +206,7 @@ class RunDirectory:
         by_loss = self.config.training.best_metric == "loss"
         costs = {}
         for checkpoint in self.checkpoints():
-            with contextlib.suppress(Damaged):
+            with contextlib.suppress(DamagedCheckpointError):
                 metrics = self.read_metrics(checkpoint)
                 value = metrics.get("val_loss" if by_loss else "val_bleu", math.nan)
                 if math.isfinite(value):
@@ -250,16 +227,6 @@ class RunDirectory:
         checkpoint stay.  An interruption writes a checkpoint between two multiples of
         `training.checkpoint_steps`. It does not count once another one follows, so averages do not
         depend on interruptions.
-
-        Args:
-            step: number of batches so far.
-            weights: weights of the model.
-            state: everything else that the next step depends on.
-            metrics: metrics of the weights.
-            ema: moving average of the weights.
-
-        Raises:
-            InputError: if it cannot be written. Existing files stay unchanged.
         """
         path = self.path / "checkpoints" / f"step-{step:08d}"
         facts = {
@@ -296,24 +263,20 @@ class RunDirectory:
         try:
             training = read_facts(checkpoint.path)["config"]["training"]
             steps, last = training["checkpoint_steps"], training["max_steps"]
-        except (Damaged, KeyError):  # `restore` reports it
+        except (DamagedCheckpointError, KeyError):  # `restore` reports it
             return False
         return checkpoint.step % steps != 0 and checkpoint.step != last
 
-    def restore(self) -> Restored | None:
+    def restore(self) -> CheckpointContent | None:
         """Returns the newest intact checkpoint, or None before the first one.
 
         Newer checkpoints that are damaged are renamed, with a warning.
-
-        Raises:
-            InputError: if all checkpoints are damaged, or if the newest intact one belongs to
-                another run.
         """
-        damaged: dict[Path, Damaged] = {}
+        damaged: dict[Path, DamagedCheckpointError] = {}
         for checkpoint in reversed(self.checkpoints()):
             try:
                 facts, arrays = read_checkpoint(checkpoint.path)
-            except Damaged as error:
+            except DamagedCheckpointError as error:
                 damaged[checkpoint.path] = error
                 continue
             self._check_is_ours(checkpoint, facts)
@@ -324,7 +287,7 @@ class RunDirectory:
                     f"{reason} It was renamed to {aside.name}. The last checkpoint is now step "
                     f"{checkpoint.step}."
                 )
-            return Restored(
+            return CheckpointContent(
                 checkpoint, arrays["weights"], arrays["state"], arrays.get("ema"), facts["metrics"]
             )
         if damaged:  # they keep their names, because a run must not silently start again
@@ -348,11 +311,7 @@ class RunDirectory:
             raise InputError(f"{checkpoint.path} belongs to {difference}, not to this run.")
 
     def read_weights(self, checkpoint: Checkpoint) -> Arrays:
-        """Returns the weights of a checkpoint.
-
-        Raises:
-            InputError: if it is damaged.
-        """
+        """Returns the weights of a checkpoint."""
         return read_arrays(checkpoint.path, "weights")
 
     def read_metrics(self, checkpoint: Checkpoint) -> dict[str, float]:
@@ -376,9 +335,6 @@ class RunDirectory:
                 best on validation (its moving average if there is one), "step-00001000" for a
                 checkpoint, or the name of an average. The first three are looked up when the
                 weights are read.
-
-        Raises:
-            InputError: if there are no such weights.
         """
         self._find(name)
         with writing(self.path / "selected.json"):
@@ -398,19 +354,11 @@ class RunDirectory:
         return self.named_weights(self.selected)
 
     def named_weights(self, name: str) -> Arrays:
-        """Returns the weights with a name, as in `select`.
-
-        Raises:
-            InputError: if there are none, or if they are damaged.
-        """
+        """Returns the weights with a name, as in `select`."""
         return read_arrays(*self._find(name))
 
     def weights_crc32(self, name: str) -> int:
-        """Returns the CRC-32 of the file of the weights with a name, without reading them.
-
-        Raises:
-            InputError: if there are none, or if the facts about them are damaged.
-        """
+        """Returns the CRC-32 of the file of the weights with a name, without reading them."""
         path, arrays = self._find(name)
         return int(read_facts(path)["files"][f"{arrays}.npz"])
 
@@ -475,6 +423,32 @@ class RunDirectory:
     @property
     def tensorboard_directory(self) -> Path:
         return self.path / "tensorboard"
+
+
+def write_run(path: Path, config: RunConfig, tokenizer: Tokenizer, weights: Arrays) -> None:
+    """Writes a model that was not trained here as a new run. It appears only when complete."""
+    if path.exists():
+        raise InputError(f"{path} exists. Choose a new directory.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as partial:
+            run = RunDirectory.create(partial, config, tokenizer, "unknown")
+            run.save_checkpoint(1, weights, {}, {})
+    except (InputError, OSError) as error:
+        reason = getattr(error.__cause__ or error, "strerror", None) or error
+        raise InputError(f"The model cannot be saved as {path} ({reason}).") from error
+
+
+def trim_json_lines(path: Path, step: int) -> None:
+    """Removes the lines of a file of JSON objects after `step`, and an incomplete last line."""
+    kept = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+        try:
+            if line.endswith("\n") and json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):
+            continue
+    write_text(path, "".join(kept))
 
 
 def _difference(old: RunConfig, new: RunConfig) -> str | None:

@@ -28,11 +28,6 @@ class TrainingData(NamedTuple):
         train, valid: training and validation pairs of each corpus.
         weights: share of the steps of each corpus, or None for shares that follow from sizes.
         temperature: without weights, shares are sizes to the power of 1 / temperature.
-
-    Example:
-    >>> data = TrainingData.open("build/data")
-    >>> len(data.train[0]), len(data.valid[0])
-    (2, 1)
     """
 
     directories: list[Path]
@@ -49,17 +44,7 @@ class TrainingData(NamedTuple):
         mix: str | None = None,
         temperature: float | None = None,
     ) -> TrainingData:
-        """Opens prepared data.
-
-        Args:
-            data_dir: directory from `prepare`, or several with the same vocabulary.
-            mix: see `TrainOptions`.
-            temperature: see `TrainOptions.mix_temperature`.
-
-        Raises:
-            InputError: for directories without prepared data, different vocabularies, or an invalid
-                mixture.
-        """
+        """Opens prepared data."""
         if isinstance(data_dir, str | Path):
             data_dir = [data_dir]
         directories = [Path(directory) for directory in data_dir]
@@ -133,11 +118,7 @@ class TrainingData(NamedTuple):
         )  # fmt: skip
 
     def copy_reports(self, run: RunDirectory) -> None:
-        """Copies the reports of `prepare` on the data into a run directory.
-
-        Raises:
-            InputError: if a report cannot be copied.
-        """
+        """Copies the reports of `prepare` on the data into a run directory."""
         for number, directory in enumerate(self.directories, start=1):
             try:
                 shutil.copyfile(directory / "report.json", run.path / data_report_name(number))

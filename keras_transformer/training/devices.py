@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import itertools
-import logging
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -16,25 +18,11 @@ from tensorflow.python.framework import ops  # and the counter of functions have
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.console import warn
-from keras_transformer.errors import InputError
-from keras_transformer.tf_import import (
-    nvidia_gpus,
-    op_error_reason,
-    program_cache_error,
-    xla_problems,
-)
-
-log = logging.getLogger(__name__)
+from keras_transformer.errors import InputError, one_line
 
 
 class Platform(NamedTuple):
-    """The devices and the mode of training. `reasons` explains them to the user.
-
-    Example:
-    >>> platform = Platform(tf.distribute.get_strategy(), "bfloat16", False, ())
-    >>> platform.policy().name
-    'mixed_bfloat16'
-    """
+    """The devices and the mode of training. `reasons` explains them to the user."""
 
     strategy: tf.distribute.Strategy
     precision: str  # float32, bfloat16 or float16
@@ -49,16 +37,7 @@ class Platform(NamedTuple):
 
 
 def use_logical_cpus(count: int) -> None:
-    """Splits the CPU into `count` logical devices, as replicas for tests and trials.
-
-    Raises:
-        InputError: if TensorFlow has already started, or if `count` is below 1.
-
-    Example:
-    >>> use_logical_cpus(0)
-    Traceback (most recent call last):
-    keras_transformer.errors.InputError: The number of logical CPUs is 0, ...
-    """
+    """Splits the CPU into `count` logical devices, as replicas for tests and trials."""
     if count < 1:
         raise InputError(f"The number of logical CPUs is {count}, but it must be at least 1.")
     [cpu] = tf.config.list_physical_devices("CPU")
@@ -73,66 +52,12 @@ def use_logical_cpus(count: int) -> None:
 
 
 def uses_gpus(strategy: tf.distribute.Strategy) -> bool:
-    """True if the replicas of a strategy are on GPUs.
-
-    Example:
-    >>> uses_gpus(tf.distribute.MirroredStrategy(["CPU:0"]))
-    False
-    """
+    """True if the replicas of a strategy are on GPUs."""
     if isinstance(
         strategy, tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy
     ):
         return any("GPU" in device for device in strategy.extended.worker_devices)
     return bool(tf.config.list_logical_devices("GPU"))
-
-
-_NUMBERS = 1_000_000
-
-
-def renumber_functions() -> None:
-    """Makes the names of functions that are traced next independent of those traced before.
-
-    XLA finds a program in its cache on disk by the name of its function. The name ends with a
-    number that counts all functions of the process, also those that restore a checkpoint. After
-    this call, the numbers continue at the next million. In deterministic mode they continue half a
-    million later, so that these runs do not load programs that were autotuned for other runs.
-
-    Example:
-    >>> renumber_functions()
-    >>> first = ops.uid()
-    >>> renumber_functions()
-    >>> ops.uid() - first
-    1000000
-    """
-    next_number = _NUMBERS // 2 if tf_config.is_op_determinism_enabled() else 0
-    last = ops.uid()
-    for _ in range((next_number - last) % _NUMBERS):
-        ops.uid()
-
-
-# More threads would delay the first program, because each compilation already uses several cores.
-_MOST_THREADS = 4
-
-
-def compilation_threads(num_replicas: int) -> int:
-    """Returns how many batch shapes can be compiled at a time, while steps are taken.
-
-    A compilation occupies one of TensorFlow's inter-op threads per replica. One thread is left for
-    the steps.
-
-    Args:
-        num_replicas: number of replicas that compile each shape.
-
-    Example:
-    >>> compilation_threads(num_replicas=1_000_000)
-    0
-    """
-    inter_op_threads = (
-        tf.config.threading.get_inter_op_parallelism_threads()
-        or int(os.environ.get("TF_NUM_INTEROP_THREADS") or 0)
-        or len(os.sched_getaffinity(0))
-    )
-    return max(min(_MOST_THREADS, (inter_op_threads - 1) // num_replicas), 0)
 
 
 # Steps per batch shape from which compilation pays off. On a CPU with 2 cores, XLA takes about 10 s
@@ -152,19 +77,9 @@ def choose_platform(
     products in the whole process.
 
     Args:
-        config: configuration of the training.
         num_shapes: number of batch shapes. XLA compiles each one.
         device: "cpu", "gpu", or "auto" for GPUs if there are any.
         strategy: strategy of several workers, or None for one worker.
-
-    Raises:
-        InputError: if the machine lacks a device of this kind, or if `config.jit_compile` is
-            "true", but XLA does not work.
-
-    Example:
-    >>> config = TrainingConfig(mixed_precision="float32", jit_compile="false")
-    >>> choose_platform(config, num_shapes=1, device="cpu").policy().name
-    'float32'
     """
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -174,7 +89,7 @@ def choose_platform(
         devices = list(strategy.extended.worker_devices)
     kind = f"{len(devices)} {'GPU' if gpus else 'CPU device'}{'s' if len(devices) > 1 else ''}"
     if strategy is None:
-        strategy = _MirroredStrategy([each.name for each in devices])
+        strategy = _MirroredStrategy([device.name for device in devices])
         reasons = [f"devices: {kind}, one replica each, under MirroredStrategy"]
     else:
         replicas = strategy.num_replicas_in_sync
@@ -189,23 +104,12 @@ def choose_platform(
         jit_compile, why = _xla_pays(gpus, precision, config.max_steps, num_shapes * len(devices))
     problem = _xla_problem(getattr(devices[0], "name", devices[0])) if jit_compile else ""
     if problem:
-        sentence = f"XLA does not work on this machine ({problem})."
+        problem = f"XLA does not work on this machine ({problem}). docs/gpu.md lists what to check."
         if config.jit_compile == "true":
-            raise InputError(
-                f"{sentence} docs/gpu.md lists what to check. Or train with --jit_compile=false."
-            )
-        warn(
-            f"{sentence} Training goes on without it, which is slower. docs/gpu.md lists what to "
-            "check. --jit_compile=false hides this warning."
-        )
+            raise InputError(f"{problem} Or train with --jit_compile=false.")
+        warn(f"{problem} Training goes on without it. --jit_compile=false hides this warning.")
         jit_compile, why = False, "it does not work on this machine"
     reasons.append(f"XLA: {'on' if jit_compile else 'off'} ({why})")
-    if jit_compile and gpus:
-        in_background = compilation_threads(strategy.num_replicas_in_sync) > 0
-        how = "in the background" if in_background else "each at its first step"
-        reasons.append(f"{num_shapes} batch shapes are compiled {how}")
-        for text in xla_problems:
-            warn(text)
     if config.deterministic:
         reasons.append("deterministic: the same bits every time, on the same devices")
     return Platform(strategy, precision, jit_compile, tuple(reasons))
@@ -231,32 +135,24 @@ def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
     if kind not in ("auto", "cpu", "gpu"):
         raise InputError(f"The device is {kind!r}. Choose auto, cpu or gpu.")
     gpus = [] if kind == "cpu" else tf.config.list_logical_devices("GPU")
-    if kind == "cpu" or gpus:
-        return gpus or tf.config.list_logical_devices("CPU"), bool(gpus)
-    card = (nvidia_gpus().splitlines() or [""])[0]
-    found = (
-        f"This machine has {card}, but TensorFlow does not find it"
-        if card
-        else "Neither TensorFlow nor the NVIDIA driver finds a GPU on this machine"
-    )
-    check = (
-        "docs/gpu.md lists what to check, beginning with: pip install 'tensorflow[and-cuda]'."
-        if card
-        else "docs/gpu.md lists what to check."
-    )
+    if gpus:
+        return gpus, True
+    has_driver = Path("/proc/driver/nvidia/version").exists()
     if kind == "gpu":
-        raise InputError(f"{found}. {check} --device=cpu trains without a GPU.")
-    if card:
-        warn(f"{found}, so the CPU trains. {check} --device=cpu hides this warning.")
+        raise InputError(
+            "TensorFlow does not find a GPU. docs/gpu.md lists what to check, beginning with: pip "
+            "install 'tensorflow[and-cuda]'. --device=cpu trains without a GPU."
+        )
+    if kind == "auto" and has_driver and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
+        warn(
+            "This machine has an NVIDIA driver, but TensorFlow does not find a GPU, so the CPU "
+            "trains. docs/gpu.md lists what to check. --device=cpu hides this warning."
+        )
     return tf.config.list_logical_devices("CPU"), False
 
 
 def _xla_problem(device: str) -> str:
-    """Returns why XLA cannot compile for a device, or "" if it can.
-
-    Raises:
-        InputError: if the folder of XLA's programs cannot be used.
-    """
+    """Returns why XLA cannot compile for a device, or "" if it can."""
 
     def sum_of_powers(x: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(tf.exp(x))  # on a GPU, this needs libdevice
@@ -265,8 +161,6 @@ def _xla_problem(device: str) -> str:
         with tf.device(device):
             tf.function(sum_of_powers, jit_compile=True, autograph=False)(tf.ones([8])).numpy()
     except tf.errors.OpError as error:
-        if (cache_error := program_cache_error(error.message)) is not None:
-            raise cache_error from error
         return op_error_reason(error.message)
     return ""
 
@@ -299,3 +193,102 @@ def _fastest_cpu_precision() -> tuple[str, str]:
     if "avx512_bf16" in cpu_flags or "amx_bf16" in cpu_flags:
         return "bfloat16", "the CPU multiplies bfloat16 natively"
     return "float32", "the CPU does not support bfloat16 products"
+
+
+# Programs of XLA.
+
+
+def make_xla_cache_names_reproducible() -> None:
+    """Makes the names of functions that are traced next independent of those traced before.
+
+    XLA finds a program in its cache on disk by the name of its function. The name ends with a
+    number that counts all functions of the process, also those that restore a checkpoint. After
+    this call, the numbers continue at the next million. In deterministic mode they continue half a
+    million later, so that these runs do not load programs that were autotuned for other runs.
+    """
+    million = 1_000_000
+    first = million // 2 if tf_config.is_op_determinism_enabled() else 0
+    for _ in range((first - ops.uid()) % million):
+        ops.uid()
+
+
+def replica_function(
+    function: Callable[..., Any],
+    variables: Callable[[], Iterable[keras.Variable]],
+    jit_compile: bool | None = None,
+) -> Callable[..., Any]:
+    """Returns a `tf.function` that is traced in the first replica, and runs in all of them.
+
+    `tf.function` would trace it again for each replica, and XLA would compile a program for each.
+
+    Args:
+        function: a function of nested tensors. It must not depend on the replica, except by its
+            arguments and by the values of variables.
+        variables: returns the variables that the function uses.
+        jit_compile: compile the function with XLA.
+    """
+    traced = tf.function(function, jit_compile=jit_compile, autograph=False)
+    if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+        return traced
+    traces: dict[tuple[tf.TensorSpec, ...], Any] = {}
+
+    def handle(variable: keras.Variable) -> tf.Tensor:
+        return variable.value.handle  # in a replica, the handle of its own copy
+
+    def call(*arguments: Any) -> Any:
+        tensors = map(tf.convert_to_tensor, tf.nest.flatten(arguments))
+        key = tuple(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors)
+        if key not in traces:
+            traces[key] = traced.get_concrete_function(*arguments)
+            captures = traces[key].captured_inputs
+            own = {id(handle(variable)): variable for variable in variables()}
+            if all(id(tensor) in own or _is_constant(tensor) for tensor in captures):
+                traces[key].set_external_captures([
+                    functools.partial(handle, own[id(tensor)]) if id(tensor) in own else tensor
+                    for tensor in captures
+                ])  # fmt: skip
+            else:  # a variable that only one replica has, or a tensor of the calling graph
+                traces[key] = traced
+        return traces[key](*arguments)
+
+    return call
+
+
+def _is_constant(tensor: tf.Tensor) -> bool:
+    return tensor.dtype != tf.resource and not tf.is_symbolic_tensor(tensor)
+
+
+# Errors of TensorFlow.
+
+
+def op_error_reason(message: str) -> str:
+    """Returns the reason in the message of a TensorFlow error, without stack traces and nodes."""
+    skipped = r"\s|Graph execution error|Detected at node|\d+ root error|$"
+    for line in message.splitlines():
+        several = re.match(r"\s+\(0\) (.*)", line)  # several replicas failed
+        if several or not re.match(skipped, line):
+            line = several[1] if several else line
+            return one_line(re.sub(r"\[Op:.*", "", line)).strip(" .")
+    return one_line(message)
+
+
+def explain(error: tf.errors.OpError, config: TrainingConfig) -> InputError | None:
+    """Returns what the user can do about an error of TensorFlow in training, if it is known."""
+    reason = op_error_reason(error.message)
+    if any(os.strerror(code) in error.message for code in (errno.ENOSPC, errno.EDQUOT)):
+        return InputError(
+            f"The disk is full ({reason}). Free some space, and run the same command again."
+        )
+    cache = re.search(r"persistent_cache_directory=(\S+)", os.environ.get("TF_XLA_FLAGS", ""))
+    if cache and (cache[1] in reason or re.search("[Ss]erialized|Read less bytes", reason)):
+        return InputError(
+            f"The programs that XLA keeps in {cache[1]} cannot be used ({reason}). Delete this "
+            "folder, and run the same command again."
+        )
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return InputError(
+            f"A batch of {config.batch_tokens:,} tokens in {config.num_microbatches} microbatches "
+            f"does not fit into memory ({reason}). Raise training.num_microbatches, or lower "
+            "training.batch_tokens."
+        )
+    return None

@@ -30,19 +30,6 @@ def hashed_masks(seed: tf.Tensor) -> DrawMask:
 
     The hash has two keys of 32 bits, one before the first round and one after it. Both are random
     in every step and differ between layers.
-
-    Args:
-        seed: int64 `[2]`, a different one for each step, microbatch and replica.
-
-    Returns:
-        A function of a shape of at least one dimension, a rate, the salt of a layer and a dtype. It
-        returns a tensor of this shape and dtype: 0 with the probability of the rate, otherwise
-        1 / (1 - rate).
-
-    Example:
-    >>> draw_mask = hashed_masks(tf.constant([1, 2], tf.int64))
-    >>> draw_mask((2, 3), 0.5, 7, tf.float32).shape
-    TensorShape([2, 3])
     """
     # Not from Philox: XLA would repeat its rounds in the kernel of every mask.
     words = tf.bitcast(seed, tf.uint32) * _word(0x9E3779B1)  # [2, 2]: low and high words
@@ -79,18 +66,6 @@ def philox_masks(seed: tf.Tensor) -> DrawMask:
 
     Each random integer makes two decisions with 16 bits each, because drawing is most of the cost
     of dropout on a CPU. So rates are rounded to 1 / 65,536.
-
-    Args:
-        seed: int64 `[2]`, a different one for each step, microbatch and replica. The first number
-            must be a multiple of 2**32.
-
-    Returns:
-        The same kind of function as `hashed_masks`, with other masks.
-
-    Example:
-    >>> draw_mask = philox_masks(tf.constant([1 << 32, 2], tf.int64))
-    >>> draw_mask((2, 3), 0.5, 7, tf.float32).shape
-    TensorShape([2, 3])
     """
     # The seed is where a stream begins, and the layer chooses the stream, so that masks need no
     # other operation. Two seeds with first numbers that are close would be parts of one stream.

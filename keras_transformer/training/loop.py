@@ -1,396 +1,337 @@
-"""The training loop: initial weights, intervals and checkpoints of a run."""
+"""The training loop of a run: when to log, validate, write a checkpoint, and stop.
+
+Training is Keras's `fit` of a `Trainer`, whose `train_step` has the steps. `Rhythm` has everything
+between them. An epoch is an interval of `training.checkpoint_steps` steps. Intervals end at
+multiples of it, even after an interruption, so that every run is validated at the same steps.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import resource
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import keras
-import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.console import say, warn
+from keras_transformer.console import warn
 from keras_transformer.data.batches import Batches
-from keras_transformer.errors import DivergedError, InputError
-from keras_transformer.models.transformer import is_excluded
-from keras_transformer.runs.checkpoints import Arrays, Checkpoint, Damaged
+from keras_transformer.errors import DivergedError
+from keras_transformer.runs.checkpoints import Checkpoint, DamagedCheckpointError
+from keras_transformer.runs.machine import stop_signals
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.tf_import import is_disk_full, op_error_reason, program_cache_error
-from keras_transformer.training.callbacks import (
-    CallbackList,
-    EarlyStopping,
-    StopTraining,
-    Validation,
-)
-from keras_transformer.training.compilation import background_compilation
-from keras_transformer.training.multi_worker import Cluster
-from keras_transformer.training.progress import NotFiniteError, Progress
+from keras_transformer.training.compilation import compile_ahead
+from keras_transformer.training.devices import explain
+from keras_transformer.training.progress import Progress
 from keras_transformer.training.trainer import Trainer
 
 
-def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> None:
-    """Copies the weights of another run to a new trainer.
+class StopRequest:
+    """A request to end training: by a signal, or after `max_minutes`.
 
-    If the vocabulary of the data has more symbols than that of the run, their weights start from
-    the mean of the others.
-
-    Args:
-        init_from: a run directory, for its selected weights, or `RUN@NAME` for others.
-        trainer: a trainer before its first step.
-        tokenizer: tokenizer of the training data.
-
-    Raises:
-        InputError: if the weights do not exist, or have another vocabulary or shape.
-
-    Example:
-    >>> from keras_transformer.models import Transformer
-    >>> run = RunDirectory("build/run")
-    >>> trainer = Trainer(Transformer(run.config.model), run.config.training)
-    >>> init_from_run("build/run@step-00000100", trainer, run.tokenizer())
+    The time is measured, and signals are handled, inside a `with` block. A second Ctrl-C stops
+    immediately.
     """
-    path, name = RunDirectory.split_weights(init_from)
-    other = RunDirectory(path, trainer.transformer.run_config)
-    old = other.tokenizer().vocabulary
-    if not tokenizer.vocabulary.extends(old):
-        raise InputError(
-            f"{path} has a different vocabulary from the data directory, so training cannot start "
-            f"from it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
+
+    def __init__(self, max_minutes: float | None = None):
+        self._max_minutes = max_minutes
+        self.interrupted = False
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        self._start = time.monotonic()
+        for number in stop_signals():
+            self._handlers[number] = signal.signal(number, self._interrupt)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)  # None: not set by Python
+        self._handlers.clear()
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return  # a cluster may send SIGTERM repeatedly, and a terminal SIGHUP after Ctrl-C
+        self.interrupted = True
+        with contextlib.suppress(OSError):  # after SIGHUP the terminal may be gone
+            # print must not be used here, because the signal may have interrupted a print.
+            os.write(2, b"\nstopping after this step, with a checkpoint ...\n")
+
+    def __bool__(self) -> bool:
+        minutes = (time.monotonic() - self._start) / 60
+        is_late = self._max_minutes is not None and minutes >= self._max_minutes
+        return self.interrupted or is_late
+
+
+class EarlyStopping:
+    """Counts the validations in a row without a better `best_metric`.
+
+    Its state is part of the metrics of every checkpoint: `best_val_loss` or `best_val_bleu`,
+    `best_step` and `validations_since_best`. `metrics` are those of the checkpoint to resume from.
+    """
+
+    def __init__(self, config: TrainingConfig, metrics: Mapping[str, float]):
+        self._patience = config.early_stopping
+        self.metric = f"val_{config.best_metric}"
+        names = (f"best_{self.metric}", "best_step", "validations_since_best")
+        has_state = names[0] in metrics
+        self.state = {name: metrics[name] for name in names} if has_state else {}
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Compares a validation with the best one before."""
+        if self.metric not in metrics:
+            return
+        value, by_loss = metrics[self.metric], self.metric == "val_loss"
+        best_name = f"best_{self.metric}"
+        best = self.state.get(best_name, math.inf if by_loss else -math.inf)
+        if value < best if by_loss else value > best:
+            self.state = {best_name: value, "best_step": float(step), "validations_since_best": 0.0}
+        else:
+            count = self.state.get("validations_since_best", 0.0) + 1
+            self.state = {best_name: best, "best_step": float(step), **self.state}
+            self.state["validations_since_best"] = count
+
+    @property
+    def stopped(self) -> bool:
+        """True after `early_stopping` validations in a row without a better one."""
+        return 0 < self._patience <= self.state.get("validations_since_best", 0.0)
+
+    def reason(self) -> str:
+        """Returns why training has ended, or "" if it has not."""
+        if not self.stopped:
+            return ""
+        best, step, count = self.state.values()
+        return (
+            f"no better {self.metric} in the last {count:.0f} validations; best {best:.4g} at step "
+            f"{step:.0f}"
         )
-    weights = other.named_weights(name or other.selected)
-    if tokenizer.fingerprint != old.fingerprint:
-        sizes = {
-            (old.source_vocab_size, tokenizer.source_vocab_size),
-            (old.target_vocab_size, tokenizer.target_vocab_size),
-        }
-        for weight, variable in trainer.transformer.weights_by_path().items():
-            if weight in weights:
-                weights[weight] = _grown(weights[weight], tuple(variable.shape), sizes)
-    try:
-        trainer.transformer.assign_weights(weights)
-    except InputError as error:
-        raise InputError(f"Training cannot start from {init_from}: {error}") from None
-    for weight, average in trainer.ema_by_path().items():
-        average.assign(weights[weight])
 
 
-def _grown(
-    array: npt.NDArray[Any], shape: Sequence[int], sizes: set[tuple[int, int]]
-) -> npt.NDArray[Any]:
-    """Enlarges a weight for more tokens. The new rows are the mean of the old ones.
-
-    An output bias that excludes a token has no part in the mean.
-
-    Args:
-        array: a weight.
-        shape: shape of the weight in the new model.
-        sizes: old and new sizes of the vocabularies.
-    """
-    for axis, (size, new) in enumerate(zip(array.shape, shape, strict=False)):
-        if size != new and (size, new) in sizes:
-            used = array[~is_excluded(array)] if array.ndim == 1 else array
-            mean = used.mean(axis, keepdims=True, dtype=np.float64).astype(array.dtype)
-            array = np.concatenate([array, np.repeat(mean, new - size, axis)], axis)
-    return array
+def ends_interval(step: int, config: TrainingConfig) -> bool:
+    """Returns whether a run is validated after `step`."""
+    return step % config.checkpoint_steps == 0 or step >= config.max_steps
 
 
-def restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
-    """Loads the newest checkpoint into the trainer.
-
-    Returns:
-        The metrics of the checkpoint; {} without a checkpoint.
-
-    Raises:
-        InputError: if no checkpoint can be read, or the newest does not fit the trainer.
-
-    Example:
-    >>> from keras_transformer.models import Transformer
-    >>> config = RunDirectory("build/run").config
-    >>> trainer = Trainer(Transformer(config.model), config.training)
-    >>> empty = RunDirectory.create("empty", config, RunDirectory("build/run").tokenizer(), "data")
-    >>> restore(empty, trainer)
-    {}
-    """
-    restored = run.restore()
-    if restored is None:
-        return {}
-    trainer.transformer.assign_weights(restored.weights)
-    for own, saved in (
-        (trainer.state_by_path(), restored.state),
-        (trainer.ema_by_path(), restored.ema or {}),
-    ):
-        if own.keys() != saved.keys():
-            raise InputError(
-                f"{restored.checkpoint.path} was written with another precision or "
-                "optimizer. Resume with the flags of the run, on the same kind of machine."
-            )
-        for path, variable in own.items():
-            variable.assign(saved[path])
-    return dict(restored.metrics)
+def bleu_is_due(step: int, config: TrainingConfig) -> bool:
+    """Returns whether `step` is the first end of an interval after a multiple of `bleu_steps`."""
+    if not config.bleu_steps or not ends_interval(step, config):
+        return False
+    interval_before = (step - 1) // config.checkpoint_steps * config.checkpoint_steps
+    return step // config.bleu_steps > interval_before // config.bleu_steps
 
 
-def initialize_workers(
-    cluster: Cluster, trainer: Trainer, begin: Callable[[], dict[str, float]]
-) -> dict[str, float]:
-    """Calls `begin` on the chief, and copies the state of its trainer to all workers.
+def is_finished(step: int, config: TrainingConfig, early_stopping: EarlyStopping) -> bool:
+    """True if a run needs no more steps. Everything that ends training asks this function."""
+    return step >= config.max_steps or early_stopping.stopped
+
+
+class Rhythm(keras.callbacks.Callback):
+    """Logs, validates, writes checkpoints and ends training.
+
+    It acts at the ends of steps, before other callbacks see the end of an epoch. So its position
+    among them does not matter, and they find the validation in the logs of an epoch. Training
+    always ends with a checkpoint. In the middle of an interval this is without a validation, so
+    that validations and early stopping do not depend on interruptions.
 
     Args:
-        cluster: the workers.
-        trainer: trainer of this worker.
-        begin: restores or initializes the chief's trainer, and returns metrics.
-
-    Returns:
-        The result of `begin`.
-
-    Example:
-    >>> from keras_transformer.models import Transformer
-    >>> config = RunDirectory("build/run").config
-    >>> trainer = Trainer(Transformer(config.model), config.training)
-    >>> initialize_workers(Cluster(), trainer, lambda: {"val_loss": 2.0})
-    {'val_loss': 2.0}
-    """
-    metrics = dict(cluster.from_chief(begin))
-    if cluster.num_workers > 1:
-        for group in (
-            trainer.transformer.weights_by_path(),
-            trainer.state_by_path(),
-            trainer.ema_by_path(),
-        ):
-            for variable in group.values():
-                variable.assign(cluster.broadcast(keras.ops.convert_to_numpy(variable)))
-    return metrics
-
-
-def arrays(variables: Mapping[str, keras.Variable]) -> Arrays:
-    """Returns the values of variables.
-
-    Example:
-    >>> arrays({"w": keras.Variable(2.0)})
-    {'w': array(2., dtype=float32)}
-    """
-    return {path: keras.ops.convert_to_numpy(variable) for path, variable in variables.items()}
-
-
-class TrainingCallbacks:
-    """The callbacks of a run, in the order in which they run at the end of an interval.
-
-    Args:
-        validation: adds `val_*` to the logs.
-        early_stopping: ends training without progress.
-        stop: ends training at a limit or a signal.
-        *others: callbacks of the user.
-
-    Example:
-    >>> config = TrainingConfig()
-    >>> callbacks = TrainingCallbacks(
-    ...     Validation(None, config), EarlyStopping(config, {}), StopTraining(0, max_steps=100)
-    ... )
-    >>> callbacks.stop.max_steps
-    100
+        run: run directory, which gets metrics and checkpoints.
+        first_step: number of steps taken before.
+        metrics: metrics of the checkpoint that training resumes from.
+        stop: the request to end training.
+        validate: returns the metrics of the validation set, without `val_`.
+        bleu: returns the BLEU of the validation set; None if `bleu_steps` is 0.
+        is_chief: whether this worker writes checkpoints and shows progress.
     """
 
     def __init__(
         self,
-        validation: Validation,
+        run: RunDirectory,
+        first_step: int,
+        metrics: Mapping[str, float],
+        stop: StopRequest,
         early_stopping: EarlyStopping,
-        stop: StopTraining,
-        *others: keras.callbacks.Callback,
+        validate: Callable[[], Mapping[str, float]],
+        bleu: Callable[[], float] | None = None,
+        is_chief: bool = True,
     ):
+        super().__init__()
+        self.run = run
         self.stop = stop
-        self.in_order = [validation, early_stopping, stop, *others]
+        self.is_chief = is_chief
+        self.metrics = dict(metrics)  # of the newest checkpoint
+        self._config = run.config.training
+        self._early_stopping = early_stopping
+        self._validation, self._bleu = validate, bleu
+        self.progress = Progress(
+            first_step, self._config, run.append_metrics, run.tensorboard_directory, is_chief
+        )
+        self._before = metrics
+        self._start = time.monotonic()
+        self._step_of_checkpoint = first_step
+        self._previous_logs: Mapping[str, Any] | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.progress.restart_clock()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if not logs:  # a step of the interval that was taken before an interruption
+            return
+        self.progress.add(logs)
+        step = self.progress.step
+        if step % self._config.log_steps == 0 or ends_interval(step, self._config):
+            self.progress.report()
+        if ends_interval(step, self._config):
+            self._validate(logs)
+            self._write_checkpoint(logs)
+        finished = is_finished(step, self._config, self._early_stopping)
+        if self._is_stop_requested(logs) or finished:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self.progress.step > self._step_of_checkpoint:  # stopped inside an interval
+            self.progress.report()
+            self._write_checkpoint(dict(logs or {}))
+
+    def _is_stop_requested(self, logs: Mapping[str, Any]) -> bool:
+        stop, flag = bool(self.stop), self.model.stop_flag
+        if flag is None:
+            return stop
+        # All workers stop after the same step: two steps after the first one was asked to.
+        if stop:
+            flag.assign(1)
+        # Read the logs of the previous step, because a GPU may not have finished this one.
+        before, self._previous_logs = self._previous_logs, logs
+        return before is not None and float(before["stop"]) > 0
+
+    def _validate(self, logs: dict[str, Any]) -> None:
+        """Adds the metrics of a validation to the logs."""
+        step = self.progress.step
+        metrics = {f"val_{name}": value for name, value in self._validation().items()}
+        if self._bleu is not None and bleu_is_due(step, self._config):
+            metrics["val_bleu"] = self._bleu()
+        self.progress.report_validation(metrics)
+        self._early_stopping.add(step, metrics)
+        logs |= metrics
+
+    def _write_checkpoint(self, logs: dict[str, Any]) -> None:
+        """Writes a checkpoint, with the cost of the whole run so far."""
+        model, step, before, progress = self.model, self.progress.step, self._before, self.progress
+        self._step_of_checkpoint = step
+        logs |= self._early_stopping.state
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        costs = {
+            "training_seconds": time.monotonic() - self._start,
+            "step_seconds": progress.seconds,
+            "tokens": progress.tokens,
+        }
+        costs = {name: cost + before.get(name, 0.0) for name, cost in costs.items()}
+        self.metrics = {
+            **{name: float(value) for name, value in logs.items()},
+            **costs,
+            "peak_memory_mb": max(peak_mb, before.get("peak_memory_mb", 0.0)),
+        }
+        if not self.is_chief:
+            return
+        # The metrics come before the checkpoint: a resumed run drops metrics that come after it.
+        self.run.append_metrics({"step": step, **costs})
+        if not math.isfinite(self.metrics.get("val_loss", 0.0)):
+            warn(f"Step {step}: no checkpoint, because the validation loss is not finite.")
+            return
+        self.run.save_checkpoint(
+            step,
+            arrays(model.transformer.weights_by_path()),
+            arrays(model.state_by_path()),
+            self.metrics,
+            ema=arrays(model.ema_by_path()) or None,
+        )
+
+
+class _CallbackList(keras.callbacks.CallbackList):
+    """A list of callbacks that passes on the logs of a step as tensors.
+
+    Keras would convert them to numbers after every step, and a GPU would wait for Python.
+    """
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        for callback in self.callbacks:
+            callback.on_train_batch_end(batch, logs)
 
 
 def fit(
     trainer: Trainer,
-    run: RunDirectory,
     batches: Batches,
-    metrics: Mapping[str, float],
-    callbacks: TrainingCallbacks,
-    is_chief: bool,
+    rhythm: Rhythm,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> dict[str, float]:
-    """Trains from the current step until a callback stops the training.
+    """Trains until the run is finished or stopped, and returns the metrics of its last checkpoint.
 
     Args:
-        trainer: the trainer.
-        run: run directory, which gets metrics and checkpoints.
-        batches: training batches.
-        metrics: metrics of the checkpoint that the trainer resumed from.
-        callbacks: callbacks that validate and end training.
-        is_chief: whether this worker writes checkpoints and shows progress.
-
-    Returns:
-        The metrics of the newest checkpoint.
-
-    Raises:
-        InputError: if too many gradients were not finite, if a batch needs too much memory, if a
-            checkpoint cannot be written, or if XLA's programs cannot be read or written.
-
-    Example:
-    >>> from keras_transformer.models import Transformer
-    >>> from keras_transformer.training.data import TrainingData
-    >>> data, tokenizer = TrainingData.open("build/data"), RunDirectory("build/run").tokenizer()
-    >>> config = RunDirectory("build/run").config.replace(
-    ...     training__max_steps=1, training__checkpoint_steps=1, training__log_steps=1
-    ... )
-    >>> run = RunDirectory.create("new", config, tokenizer, "data")
-    >>> batches, valid = data.batches(config.training)
-    >>> trainer = Trainer(Transformer(config.model), config.training)
-    >>> stop = StopTraining(0, max_steps=1)
-    >>> callbacks = TrainingCallbacks(
-    ...     Validation(valid.dataset(num_steps=1), config.training),
-    ...     EarlyStopping(config.training, {}),
-    ...     stop,
-    ... )
-    >>> with stop:
-    ...     metrics = fit(trainer, run, batches, {}, callbacks, is_chief=True)
-    >>> trainer.step, "val_loss" in metrics
-    (1, True)
+        callbacks: callbacks of the user.
     """
-    config = run.config.training
-    step = trainer.step
-    compilation = background_compilation(
-        trainer.training_step, batches, step, config, say if is_chief else lambda line: None
-    )
-    trainer.compilation = compilation
-    progress = Progress(
-        step,
-        config,
-        run.append_metrics,
-        run.tensorboard_directory,
-        compilation.status if compilation else str,
-        is_shown=is_chief,
-    )
-    writer = _CheckpointWriter(run, progress, metrics, is_chief)
-    stop = callbacks.stop
+    step, config = trainer.step, trainer.config
+    epoch, trainer.steps_to_pass = divmod(step, config.checkpoint_steps)
+    epochs = math.ceil(config.max_steps / config.checkpoint_steps)
+    with _explained_errors(rhythm), rhythm.stop, rhythm.progress:
+        compile_ahead(trainer, batches, lambda: rhythm.stop.interrupted, rhythm.is_chief)
+        trainer.fit(
+            batches.distributed(trainer.distribute_strategy, step),
+            initial_epoch=epoch,
+            epochs=epochs,
+            steps_per_epoch=config.checkpoint_steps,
+            callbacks=_CallbackList(
+                [rhythm, *callbacks], add_history=True, model=trainer, epochs=epochs,
+                steps=config.checkpoint_steps, verbose=0,
+            ),
+            shuffle=False,
+            verbose=0,
+        )  # fmt: skip
+    return rhythm.metrics
+
+
+@contextlib.contextmanager
+def _explained_errors(rhythm: Rhythm) -> Iterator[None]:
+    """Tells the user what to do about errors of training."""
+    run = rhythm.run
     try:
-        with stop, progress, compilation or contextlib.nullcontext():
-            for length, count in _intervals(step, config):
-                trainer.fit(
-                    batches.distributed(trainer.distribute_strategy, step),
-                    epochs=count,
-                    steps_per_epoch=length,
-                    callbacks=CallbackList(
-                        [*callbacks.in_order, progress, writer],
-                        add_history=True,
-                        model=trainer,
-                        epochs=count,
-                        steps=length,
-                        verbose=0,
-                    ),  # fmt: skip
-                    shuffle=False,
-                    verbose=0,
-                )
-                step += length * count
-                if trainer.stop_training:
-                    break
-                if trainer.step < step:
-                    raise RuntimeError(
-                        f"Training ended at step {trainer.step}, before step {step}, although "
-                        "nothing stopped it."
-                    )
+        yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError):
-        if stop.interrupted:  # another worker stopped before this one
+        if rhythm.stop.interrupted:  # another worker stopped before this one
             raise KeyboardInterrupt from None
         raise
     except tf.errors.OpError as error:
-        if (cache_error := program_cache_error(error.message)) is not None:
-            raise cache_error from error
-        if not isinstance(error, tf.errors.ResourceExhaustedError):
+        if (explained := explain(error, run.config.training)) is None:
             raise
-        reason = op_error_reason(error.message)
-        if is_disk_full(error.message):
-            raise InputError(
-                f"The disk is full ({reason}). Free some space, and run the same command again."
-            ) from error
-        raise InputError(
-            f"A batch of {config.batch_tokens:,} tokens in {config.num_microbatches} microbatches "
-            f"does not fit into memory ({reason}). Raise training.num_microbatches, or lower "
-            "training.batch_tokens."
-        ) from error
-    except NotFiniteError as error:
-        if not is_chief:
-            raise DivergedError(f"{error}.") from None
+        raise explained from error
+    except DivergedError as error:
+        if not rhythm.is_chief:
+            raise
         good = [checkpoint.path for checkpoint in run.checkpoints() if _is_good(run, checkpoint)]
         restart = "Start a new run"
         if good:
             restart += f" from the last good checkpoint ({good[-1]}) with --init_from={run.path}@"
             restart += good[-1].name
         raise DivergedError(
-            f"{error}. {restart}, and lower training.learning_rate or set training.clip_norm."
+            f"{error} {restart}, and lower training.learning_rate or set training.clip_norm."
         ) from None
-    return writer.metrics
 
 
 def _is_good(run: RunDirectory, checkpoint: Checkpoint) -> bool:
     try:
         return math.isfinite(run.read_metrics(checkpoint).get("val_loss", 0.0))
-    except Damaged:
+    except DamagedCheckpointError:
         return False
 
 
-def _intervals(step: int, config: TrainingConfig) -> list[tuple[int, int]]:
-    """Returns the remaining intervals: their length in steps, and how many have this length.
-
-    Intervals end at multiples of `checkpoint_steps`, even after an interruption, so that every
-    run is validated at the same steps.
-    """
-    length = config.checkpoint_steps
-    taken = step % length
-    whole = math.ceil(config.max_steps / length) - math.ceil(step / length)
-    return [(length - taken, 1)] * bool(taken) + [(length, whole)] * bool(whole)
-
-
-class _CheckpointWriter(keras.callbacks.Callback):
-    """Writes a checkpoint at the end of every interval, with the cost of the whole run so far.
-
-    It must come after all callbacks that add to the logs.
-    """
-
-    def __init__(
-        self,
-        run: RunDirectory,
-        progress: Progress,
-        before: Mapping[str, float],
-        is_chief: bool,
-    ):
-        super().__init__()
-        self._run = run
-        self._progress = progress
-        self._before = before
-        self._is_chief = is_chief
-        self._start = time.monotonic()
-        self.metrics = dict(before)  # metrics of the newest checkpoint
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        step, before, progress = self.model.step, self._before, self._progress
-        logs = {name: float(value) for name, value in (logs or {}).items()}
-        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        seconds = time.monotonic() - self._start
-        self.metrics = {
-            **logs,
-            "training_seconds": seconds + before.get("training_seconds", 0.0),
-            "step_seconds": progress.seconds + before.get("step_seconds", 0.0),
-            "tokens": progress.tokens + before.get("tokens", 0.0),
-            "peak_memory_mb": max(peak_mb, before.get("peak_memory_mb", 0.0)),
-        }
-        if not self._is_chief:
-            return
-        # The metrics come before the checkpoint: a resumed run drops metrics that come after it.
-        costs = ("training_seconds", "step_seconds", "tokens")
-        self._run.append_metrics({"step": step, **{name: self.metrics[name] for name in costs}})
-        if not math.isfinite(logs.get("val_loss", 0.0)):
-            warn(f"Step {step}: no checkpoint, because the validation loss is not finite.")
-            return
-        self._run.save_checkpoint(
-            step,
-            arrays(self.model.transformer.weights_by_path()),
-            arrays(self.model.state_by_path()),
-            self.metrics,
-            ema=arrays(self.model.ema_by_path()) or None,
-        )
+def arrays(variables: Mapping[str, keras.Variable]) -> dict[str, npt.NDArray[Any]]:
+    """Returns the values of variables."""
+    return {path: keras.ops.convert_to_numpy(variable) for path, variable in variables.items()}

@@ -15,6 +15,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 # TensorFlow's own group keys count up from 1, so this one does not clash.
 _GROUP = 1 << 20
 _ONE_MACHINE = ("localhost:0",)
-_CHIEFS = ("chief", "master")  # two names of the same role; master is from TensorFlow 1
 _TF_CONFIG_FORM = (
     'It must have the form {"cluster": {"worker": ["host:port", ...]}, '
     '"task": {"type": "worker", "index": 0}}'
@@ -39,39 +39,18 @@ _TF_CONFIG_FORM = (
 
 
 class WorkerLost(RuntimeError):
-    """Another worker was lost, so this process cannot continue training.
-
-    Example:
-    >>> raise WorkerLost("worker 1 does not answer")
-    Traceback (most recent call last):
-    keras_transformer.training.multi_worker.WorkerLost: worker 1 does not answer
-    """
+    """Another worker was lost, so this process cannot continue training."""
 
 
 class EvaluatorTask(InputError):
-    """`TF_CONFIG` makes this process an evaluator, but the chief evaluates.
-
-    Example:
-    >>> raise EvaluatorTask("The chief evaluates.")
-    Traceback (most recent call last):
-    keras_transformer.training.multi_worker.EvaluatorTask: The chief evaluates.
-    """
+    """`TF_CONFIG` makes this process an evaluator, but the chief evaluates."""
 
 
 class Cluster:
     """The workers of a run, one process each.
 
     Every worker calls the same methods in the same order: `connect` before TensorFlow runs its
-    first operation, then `agree`, then the training, then `finish`.
-
-    Args:
-        workers: `host:port` of every worker, the chief first. At least one.
-        index: index of this process in `workers`.
-
-    Example:
-    >>> cluster = Cluster()
-    >>> cluster.num_workers, cluster.is_chief
-    (1, True)
+    first operation, then `check_equal_on_all_workers`, then the training, then `finish`.
     """
 
     def __init__(self, workers: Sequence[str] = _ONE_MACHINE, index: int = 0):
@@ -81,12 +60,7 @@ class Cluster:
 
     @classmethod
     def from_environment(cls) -> Cluster:
-        """Reads `TF_CONFIG`. Without it, there is one worker.
-
-        Raises:
-            InputError: if `TF_CONFIG` is invalid.
-            EvaluatorTask: if the task of this process is to evaluate.
-        """
+        """Reads `TF_CONFIG`. Without it, there is one worker."""
         return cls(*read_tf_config(os.environ.get("TF_CONFIG", "")))
 
     @property
@@ -100,11 +74,7 @@ class Cluster:
         return self.index == 0
 
     def connect(self, device: str = "auto") -> tf.distribute.Strategy | None:
-        """Waits for all workers, and returns the distribution strategy (None for one worker).
-
-        Args:
-            device: "cpu" to ignore GPUs; otherwise all visible GPUs are used.
-        """
+        """Waits for all workers, and returns the distribution strategy (None for one worker)."""
         if self.num_workers == 1:
             return None
         if device == "cpu":
@@ -125,15 +95,8 @@ class Cluster:
         with _default_signal_handlers():
             return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
-    def agree(self, facts: Mapping[str, Any]) -> None:
-        """Checks that values are the same on every worker.
-
-        Args:
-            facts: JSON values. Error messages contain the keys.
-
-        Raises:
-            InputError: on every worker, if a worker has a different value from the chief.
-        """
+    def check_equal_on_all_workers(self, facts: Mapping[str, Any]) -> None:
+        """Checks that values are the same on every worker."""
         if self.num_workers == 1:
             return
         facts = json.loads(json.dumps(facts))
@@ -156,14 +119,7 @@ class Cluster:
             )
 
     def from_chief(self, read: Callable[[], Any]) -> Any:
-        """Calls `read` only on the chief, and returns its result on every worker.
-
-        Args:
-            read: returns a JSON value.
-
-        Raises:
-            InputError: on every worker, if `read` raises it.
-        """
+        """Calls `read` only on the chief, and returns its result on every worker."""
         if self.num_workers == 1:
             return read()
         message: dict[str, Any] = {}
@@ -183,11 +139,7 @@ class Cluster:
         return message["value"]
 
     def broadcast(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Returns the chief's array on every worker, with the same bits.
-
-        Args:
-            array: has the same shape and dtype on every worker, with 4 or 8 bytes per element.
-        """
+        """Returns the chief's array on every worker, with the same bits."""
         if self.num_workers == 1:
             return array
         # Integers keep all bits, but floats could lose some. CPUs make the result independent of
@@ -255,74 +207,37 @@ def read_tf_config(text: str) -> tuple[Sequence[str], int]:
     """Returns `host:port` of every worker, the chief first, and the index of this process.
 
     The chief is the task `chief` or `master` (used by Kubeflow's `TFJob`), or the first worker if
-    neither exists. Without a cluster, there is one worker.
-
-    Args:
-        text: the value of `TF_CONFIG`.
-
-    Raises:
-        InputError: if `text` is invalid.
-        EvaluatorTask: if the task of this process is `evaluator`.
-
-    Example:
-    >>> read_tf_config('{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, '
-    ...                '"task": {"type": "worker", "index": 0}, "environment": "cloud"}')
-    (['a:1', 'b:1'], 1)
+    neither exists. Without a cluster, there is one worker. Kubernetes operators also write an empty
+    object as null or "".
     """
     try:
-        config = _json_object(json.loads(text) if text.strip() else None)
-        cluster, task = (_json_object(config.get(name)) for name in ("cluster", "task"))
-        listed = {job: list(() if each is None else each) for job, each in cluster.items()}
-    except (ValueError, TypeError, RecursionError):
+        config = json.loads(text.strip() or "null") or {}
+        listed = (config.get("cluster") or {}).items()
+        cluster = {job: list(addresses) for job, addresses in listed if addresses}
+        task = config.get("task") or {}
+        job, index = task.get("type"), task.get("index")
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise InputError(f"TF_CONFIG is {text[:200]!r}. {_TF_CONFIG_FORM}") from None
-    job, index = task.get("type"), task.get("index")
     if job == "evaluator":
         raise EvaluatorTask(
             "TF_CONFIG makes this process an evaluator, but the chief evaluates. Remove the "
             "evaluator from the job."
         )
-    jobs = {job: addresses for job, addresses in listed.items() if addresses}
-    if not jobs:
+    if not cluster:
         return _ONE_MACHINE, 0
-    jobs.pop("evaluator", None)
-    chiefs = [address for name in _CHIEFS for address in jobs.get(name, [])]
-    workers = chiefs + jobs.get("worker", [])
-    own_job = jobs.get(job, []) if isinstance(job, str) else []
-    problem = None
-    if other_jobs := sorted(jobs.keys() - {*_CHIEFS, "worker"}):
-        problem = (
-            f"lists the task types {', '.join(other_jobs)}, but training uses only a chief and "
-            "workers, without parameter servers"
-        )
-    elif not workers:
-        problem = "lists no worker"
-    elif len(chiefs) > 1:
-        problem = f"lists {len(chiefs)} chiefs"
-    elif wrong := [address for address in workers if not _is_address(address)]:
-        problem = f"lists the address {wrong[0]!r}, which is not host:port"
-    elif len(set(workers)) < len(workers):
-        problem = f"lists an address twice: {', '.join(workers)}"
-    elif not own_job:
-        problem = f"has the task type {job!r}, which its cluster does not list"
-    elif type(index) is not int or not 0 <= index < len(own_job):
-        problem = f"has the task index {index!r}, but lists {len(own_job)} of type {job}"
-    if problem:
-        raise InputError(f"TF_CONFIG {problem}. {_TF_CONFIG_FORM}")
-    assert isinstance(index, int)
-    return workers, index + (len(chiefs) if job == "worker" else 0)
-
-
-def _json_object(value: object) -> dict[str, Any]:
-    """Returns a JSON object. Kubernetes operators also write an empty one as null or ""."""
-    if value is None or value == "":
-        return {}
-    if not isinstance(value, dict):
-        raise TypeError
-    return value
-
-
-def _is_address(address: object) -> bool:
-    if not isinstance(address, str):
-        return False
-    host, _, port = address.rpartition(":")
-    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 1 << 16
+    chiefs = [*cluster.get("chief", []), *cluster.get("master", [])]
+    workers = [*chiefs, *cluster.get("worker", [])]
+    tasks = cluster.get(job, []) if job in ("chief", "master", "worker") else []
+    if "ps" in cluster:
+        problem = "lists parameter servers (ps), but training uses only a chief and workers"
+    elif (
+        len(chiefs) > 1
+        or len(set(map(str, workers))) < len(workers)
+        or not all(re.fullmatch(r"\S+:0*[1-9]\d{0,4}", str(address)) for address in workers)
+    ):
+        problem = f"lists {workers}, which must be different addresses, with at most one chief"
+    elif type(index) is not int or not 0 <= index < len(tasks):
+        problem = f"has the task {task}, but lists {len(tasks)} tasks of this type"
+    else:
+        return workers, index + (len(chiefs) if job == "worker" else 0)
+    raise InputError(f"TF_CONFIG {problem}. {_TF_CONFIG_FORM}")

@@ -9,49 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.console import duration, progress_bar, say
-from keras_transformer.errors import InputError
+from keras_transformer.errors import DivergedError, InputError
 
 
-class NotFiniteError(ArithmeticError):
-    """Too many steps in a row had gradients that were not finite.
-
-    Example:
-    >>> raise NotFiniteError("20 steps in a row had gradients that are not finite")
-    Traceback (most recent call last):
-    keras_transformer.training.progress.NotFiniteError: 20 steps in a row ...
-    """
-
-
-class Progress(keras.callbacks.Callback):
+class Progress:
     """Shows the step, the loss, tokens per second and the time left, and logs all metrics.
 
-    A terminal shows a bar. Other outputs get a line every `log_steps` steps. At the same steps, and
-    at every validation, `write` and TensorBoard get the metrics. These are means over all tokens
-    since the last report. Logs are read only for a report, because reading waits for the GPU.
-
-    Args:
-        first_step: number of steps taken before.
-        config: configuration of the training.
-        write: gets the metrics, with their "step".
-        tensorboard_directory: directory for event files.
-        status: returns what else happens now, such as the state of a compilation, or "".
-        is_shown: False if another worker shows the progress.
-
-    Raises:
-        InputError: if the files of TensorBoard cannot be written.
-        NotFiniteError: during training, after `max_skipped_steps` steps in a row with gradients
-            that are not finite. The interval is neither validated nor saved.
-
-    Example:
-    >>> progress = Progress(0, TrainingConfig(log_steps=1), print, Path("tensorboard"))
-    >>> with progress:
-    ...     progress.tokens, progress.seconds
-    (0.0, 0.0)
+    A terminal shows a bar. Other outputs get a line for each report. Reports also go to `write`,
+    with their "step", and to TensorBoard. They are means over all tokens since the last report.
+    Logs are read only for a report, because reading waits for the GPU.
     """
 
     def __init__(
@@ -60,21 +30,18 @@ class Progress(keras.callbacks.Callback):
         config: TrainingConfig,
         write: Callable[[Mapping[str, Any]], None],
         tensorboard_directory: Path,
-        status: Callable[[], str] = str,
         is_shown: bool = True,
     ):
-        super().__init__()
         self._config = config
         self._write = write
         self._tensorboard_directory = tensorboard_directory
         with self._writing():
             self._summaries = tf.summary.create_file_writer(str(tensorboard_directory))
-        self._status = status
         self._is_shown = is_shown
         self._recent: list[Mapping[str, Any]] = []
-        self._step = (
-            first_step  # counted here, because reading it from the trainer would wait for a GPU
-        )
+        self._since = time.monotonic()
+        # Counted here, because reading it from the trainer would wait for a GPU.
+        self.step = first_step
         self.tokens = 0.0  # real target tokens trained on
         self.seconds = 0.0  # spent in steps
 
@@ -82,7 +49,7 @@ class Progress(keras.callbacks.Callback):
         self._bar = progress_bar(
             self._config.max_steps,
             "steps",
-            initial=self._step,
+            initial=self.step,
             # tqdm's own time left would count a validation as a slow step.
             bar_format="step {n_fmt} of {total_fmt} |{bar}|{postfix}",
             is_shown=self._is_shown,
@@ -109,29 +76,24 @@ class Progress(keras.callbacks.Callback):
                 "permissions and free space."
             ) from error
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def restart_clock(self) -> None:
+        """Leaves the time until now out of the speed."""
         self._since = time.monotonic()
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._step += 1
+    def add(self, logs: Mapping[str, Any]) -> None:
+        """Adds the logs of a step."""
+        self.step += 1
         self._recent.append(logs)
         self._bar.update(1)
-        # Also reports at the end of an interval, because the speed must not include validation and
-        # checkpoints.
-        last = batch + 1 == self.params["steps"] or self.model.stop_training
-        if last or self._step % self._config.log_steps == 0:
-            self._report()
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        validation = {k: float(v) for k, v in (logs or {}).items() if k.startswith("val_")}
-        if validation:
-            self._record(validation)
-            bleu = f", BLEU {validation['val_bleu']:.2f}" if "val_bleu" in validation else ""
-            self._print(
-                f"validation after step {self._step}: loss {validation['val_loss']:.4f}{bleu}"
-            )
+    def report(self) -> None:
+        """Reports the steps since the last report.
 
-    def _report(self) -> None:
+        Raises:
+            DivergedError: after `max_skipped_steps` steps in a row without finite gradients.
+        """
+        if not self._recent:
+            return
         recent = [{name: float(log) for name, log in logs.items()} for logs in self._recent]
         self._recent = []
         now = time.monotonic()
@@ -141,36 +103,36 @@ class Progress(keras.callbacks.Callback):
         self.seconds += seconds
         metrics = {**_means(recent), "tokens_per_second": tokens / seconds}
         self._record(metrics)
-        time_left = (self._config.max_steps - self._step) * seconds / len(recent)
+        time_left = (self._config.max_steps - self.step) * seconds / len(recent)
         loss = f"loss {metrics['loss']:.4f}" if "loss" in metrics else "all gradients not finite"
         text = f"{loss}, {metrics['tokens_per_second']:,.0f} tokens/s, {duration(time_left)} left"
-        if status := self._status():
-            text += f"; {status}"
         if self._bar.disable:
-            self._print(f"step {self._step} of {self._config.max_steps}: {text}")
+            self._print(f"step {self.step} of {self._config.max_steps}: {text}")
         else:
             self._bar.set_postfix_str(text)
         self._check_finite([int(logs["skipped"]) for logs in recent])
 
-    def _check_finite(self, skipped: Sequence[int]) -> None:
-        """Raises an error after too many skipped steps.
+    def report_validation(self, metrics: Mapping[str, float]) -> None:
+        """Reports `val_loss` and other metrics of a validation."""
+        self._record(metrics)
+        bleu = f", BLEU {metrics['val_bleu']:.2f}" if "val_bleu" in metrics else ""
+        self._print(f"validation after step {self.step}: loss {metrics['val_loss']:.4f}{bleu}")
 
-        Args:
-            skipped: for each recent step, the number of steps skipped in a row up to it.
-        """
+    def _check_finite(self, skipped: Sequence[int]) -> None:
+        """Raises an error, given the steps skipped in a row up to each recent step."""
         most = max(skipped)
         if most >= self._config.max_skipped_steps:
-            last = self._step - len(skipped) + 1 + skipped.index(most)
-            raise NotFiniteError(
+            last = self.step - len(skipped) + 1 + skipped.index(most)
+            raise DivergedError(
                 f"The gradients of {most} steps in a row, from step {last - most + 1} to {last}, "
-                "were not finite"
+                "were not finite."
             )
 
     def _record(self, metrics: Mapping[str, float]) -> None:
         # JSON cannot represent NaN and infinity.
         numbers = {k: value if math.isfinite(value) else None for k, value in metrics.items()}
-        self._write({"step": self._step, **numbers})
-        with self._writing(), self._summaries.as_default(step=self._step):
+        self._write({"step": self.step, **numbers})
+        with self._writing(), self._summaries.as_default(step=self.step):
             for name, value in metrics.items():
                 tf.summary.scalar(name, value)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import math
@@ -16,14 +15,13 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_transformer import presets
-from keras_transformer.config import Config, RunConfig
-from keras_transformer.console import duration
-from keras_transformer.data.batches import BATCH_ORDER, MixedBatches
+from keras_transformer import plugins
+from keras_transformer.config import RunConfig
+from keras_transformer.console import duration, warn
+from keras_transformer.data.batches import MixedBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics as evaluation
-from keras_transformer.extensions.pages.report.page import write_report
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
@@ -32,10 +30,10 @@ from keras_transformer.presets import resolve_config
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
-from keras_transformer.training import loop
-from keras_transformer.training.callbacks import EarlyStopping, StopTraining, Validation
+from keras_transformer.training import loop, start
 from keras_transformer.training.data import TrainingData
 from keras_transformer.training.devices import Platform, choose_platform, use_logical_cpus
+from keras_transformer.training.loop import EarlyStopping, Rhythm, StopRequest
 from keras_transformer.training.loss import AuxiliaryLoss
 from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.trainer import Trainer
@@ -43,7 +41,7 @@ from keras_transformer.training.trainer import Trainer
 log = logging.getLogger(__name__)
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     """The result of `train`.
 
     Attributes:
@@ -56,11 +54,6 @@ class Trained(NamedTuple):
         metrics: metrics of the last checkpoint: the logs of its last step, `val_*`, the best
             validation and the cost of the whole run. `training_seconds` includes validation and
             compilation. `step_seconds` and `tokens` (real target tokens) do not.
-
-    Example:
-    >>> trained = Trained(100, True, False, "", "last", "float32", {})
-    >>> trained.finished, trained.tokens_per_second
-    (True, 0.0)
     """
 
     step: int
@@ -107,10 +100,6 @@ class TrainOptions(NamedTuple):
         device: "cpu", "gpu", or "auto" for GPUs if there are any.
         logical_cpus: the number of replicas to split the CPU into.
         max_minutes: minutes after which this call stops. The same call resumes the run.
-
-    Example:
-    >>> TrainOptions(mix="news:2,talks:1", max_minutes=60).device
-    'auto'
     """
 
     mix: str | None = None
@@ -131,7 +120,7 @@ def train(
     architecture: type[EncoderDecoder] = Transformer,
     make_auxiliary_loss: Callable[[Vocabulary], AuxiliaryLoss | None] | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
-) -> Trained:
+) -> TrainingResult:
     """Trains the run in `run_dir` on prepared data, or resumes it.
 
     Args:
@@ -146,16 +135,6 @@ def train(
             vocabulary of the data, or None if the data has none.
         callbacks: further callbacks. An epoch is an interval of `training.checkpoint_steps`, and
             its logs contain the validation. The model that they see is the `Trainer`.
-
-    Raises:
-        InputError: if data, settings and run directory do not fit together, or if too many
-            gradients were not finite.
-
-    Example:
-    >>> settings = {"training.max_steps": 2, "model.d_model": 8, "training.jit_compile": "false"}
-    >>> trained = train("build/data", "build/new_run", "tiny", settings)
-    >>> trained.step, trained.finished
-    (2, True)
     """
     options = options or TrainOptions()
     _check_callbacks(callbacks)
@@ -175,9 +154,7 @@ def train(
                 f"{cluster.num_workers} workers. Use one of the two."
             )
         use_logical_cpus(options.logical_cpus)
-    strategy = cluster.connect(
-        options.device
-    )  # must come before TensorFlow runs its first operation
+    strategy = cluster.connect(options.device)  # before TensorFlow runs its first operation
     if strategy is None and tf.distribute.has_strategy():  # called in the scope of a strategy
         strategy = tf.distribute.get_strategy()
     with cluster.watch(), _worker_run_dir(cluster, run_dir) as run_dir, exclusive_lock(run_dir):
@@ -185,41 +162,60 @@ def train(
         vocabulary = data.tokenizer.vocabulary
         settings = dict(settings or {})
         config_type = architecture.run_config
-        cluster.agree({
+        cluster.check_equal_on_all_workers({
             "architecture": config_type.architecture, "preset": str(preset), **settings,
             "init_from": options.init_from, **data.facts,
         })  # fmt: skip
 
         def resolve() -> str:
-            start = _first_config(run_dir, preset, config_type, options.init_from)
-            return resolve_config(start, settings, vocabulary).to_json()
+            first = start.first_config(run_dir, preset, config_type, options.init_from)
+            return resolve_config(first, settings, vocabulary).to_json()
 
         config = config_type.from_json(cluster.from_chief(resolve))
-        batches, valid_batches = data.batches(config.training)
-        platform = choose_platform(config.training, len(batches.shapes), options.device, strategy)
-        cluster.agree({"precision": platform.precision, "XLA": platform.jit_compile})
+        training = config.training
+        batches, valid_batches = data.batches(training)
+        platform = choose_platform(training, len(batches.shapes), options.device, strategy)
+        cluster.check_equal_on_all_workers(
+            {"precision": platform.precision, "XLA": platform.jit_compile}
+        )
         auxiliary_loss = make_auxiliary_loss(vocabulary) if make_auxiliary_loss else None
         trainer = _make_trainer(architecture, config, platform, cluster, auxiliary_loss)
-        run, metrics = _open_run(run_dir, cluster, trainer, config, data, options.init_from)
-        stop = StopTraining(trainer.step, config.training.max_steps, max_minutes)
-        early_stopping = EarlyStopping(config.training, metrics)
+        run, metrics = start.open_run(run_dir, cluster, trainer, config, data, options.init_from)
         _log_summary(platform, trainer, config, batches)
-        if trainer.step < config.training.max_steps and not early_stopping.stopped:
-            validation = Validation(
-                valid_batches.distributed(platform.strategy, 0, valid_batches.steps_per_epoch),
-                config.training,
-                _validation_bleu(cluster, trainer, run, data),
-            )
-            all_callbacks = loop.TrainingCallbacks(validation, early_stopping, stop, *callbacks)
-            try:
-                metrics = loop.fit(trainer, run, batches, metrics, all_callbacks, cluster.is_chief)
-            except InputError:
-                with contextlib.suppress(InputError):  # the disk may still be full
-                    write_report(run)
-                raise
-        trained = _finish(trainer, run, metrics, stop, early_stopping)
+        stop, early_stopping = StopRequest(max_minutes), EarlyStopping(training, metrics)
+        try:
+            if not loop.is_finished(trainer.step, training, early_stopping):
+                valid = valid_batches.distributed(
+                    platform.strategy, 0, valid_batches.steps_per_epoch
+                )
+                rhythm = Rhythm(
+                    run, trainer.step, metrics, stop, early_stopping,
+                    functools.partial(trainer.evaluate, valid),
+                    _validation_bleu(cluster, trainer, run, data), cluster.is_chief,
+                )  # fmt: skip
+                metrics = loop.fit(trainer, batches, rhythm, callbacks)
+        finally:
+            if cluster.is_chief:
+                _call_extensions(run)
         cluster.finish()
-        return trained
+        return TrainingResult(
+            step=trainer.step,
+            finished=loop.is_finished(trainer.step, training, early_stopping),
+            interrupted=stop.interrupted,
+            stopped_early=early_stopping.reason(),
+            selected=run.selected,
+            precision=trainer.transformer.compute_dtype,
+            metrics=metrics,
+        )
+
+
+def _call_extensions(run: RunDirectory) -> None:
+    """Calls the functions that extensions declare as `after_training`, such as the report."""
+    for name, function in plugins.all_of("after_training"):
+        try:
+            function(run.path)
+        except Exception as error:  # the training itself was successful
+            warn(f"{name} failed after training: {error}")
 
 
 @contextlib.contextmanager
@@ -230,25 +226,6 @@ def _worker_run_dir(cluster: Cluster, run_dir: str | Path) -> Iterator[Path]:
     else:
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder) / "run"
-
-
-def _first_config(
-    run_dir: str | Path,
-    preset: str | RunConfig | None,
-    config_type: type[RunConfig],
-    init_from: str | None,
-) -> RunConfig:
-    """Returns the configuration that `settings` change."""
-    if preset is None and RunDirectory.is_run(run_dir):
-        return RunDirectory(run_dir, config_type).config
-    if isinstance(preset, RunConfig):
-        return preset
-    config = presets.preset(preset or "base") if config_type is Config else config_type()
-    if preset is None and init_from is not None:  # the model must fit the weights
-        path, _ = RunDirectory.split_weights(init_from)
-        other = RunDirectory(path, config_type).config
-        config = dataclasses.replace(config, model=other.model, decoding=other.decoding)
-    return config
 
 
 def _make_trainer(
@@ -263,9 +240,8 @@ def _make_trainer(
             transformer = architecture(config.model, dtype=platform.policy())
         trainer = Trainer(transformer, config.training, platform.jit_compile, auxiliary_loss)
     if cluster.num_workers > 1:
-        trainer.training_step.stop_flag = tf.Variable(
-            0, trainable=False
-        )  # not shared: each worker has its own
+        # Not created in the scope of the strategy, because each worker has its own.
+        trainer.stop_flag = tf.Variable(0, trainable=False)
     return trainer
 
 
@@ -295,55 +271,6 @@ def _check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
             )
 
 
-def _open_run(
-    run_dir: Path,
-    cluster: Cluster,
-    trainer: Trainer,
-    config: RunConfig,
-    data: TrainingData,
-    init_from: str | None,
-) -> tuple[RunDirectory, dict[str, float]]:
-    """Creates or resumes the run, and copies the state of the chief to every trainer.
-
-    Returns:
-        The run, and the metrics of the checkpoint that it resumes from.
-    """
-
-    def create(init_from: str | None) -> RunDirectory:
-        return RunDirectory.create(
-            run_dir, config, data.tokenizer, data.fingerprint, init_from, BATCH_ORDER
-        )
-
-    def begin() -> dict[str, float]:
-        if init := _initial_weights(run_dir, init_from, type(config)):
-            loop.init_from_run(init, trainer, data.tokenizer)
-        # The run directory is created only now, so that invalid input does not leave one behind.
-        run = create(init)
-        data.copy_reports(run)
-        metrics = loop.restore(run, trainer)
-        early_stopping = EarlyStopping(config.training, metrics)
-        if trainer.step < config.training.max_steps and not early_stopping.stopped:
-            _check_batch_order(run)
-        return metrics
-
-    metrics = loop.initialize_workers(cluster, trainer, begin)
-    run = RunDirectory(run_dir, type(config)) if cluster.is_chief else create(None)
-    run.trim_metrics(trainer.step)
-    return run, metrics
-
-
-def _check_batch_order(run: RunDirectory) -> None:
-    """Raises `InputError` if the order of batches has changed since the run was started."""
-    if run.batch_order != BATCH_ORDER:
-        last = run.checkpoints()[-1]
-        raise InputError(
-            f"{run.path} was started by a version of this program that ordered batches "
-            f"differently, so it cannot be resumed after step {last.step}. Finish it with that "
-            f"version, or start a new run with --init_from={run.path}@{last.path.name}. The run "
-            "can still be evaluated and exported."
-        )
-
-
 def _validation_bleu(
     cluster: Cluster, trainer: Trainer, run: RunDirectory, data: TrainingData
 ) -> Callable[[], float] | None:
@@ -357,21 +284,6 @@ def _validation_bleu(
     return functools.partial(cluster.from_chief, score)
 
 
-def _initial_weights(
-    run_dir: str | Path, init_from: str | None, config_type: type[RunConfig]
-) -> str | None:
-    """Returns the initial weights of a run without a checkpoint, or None."""
-    if not RunDirectory.is_run(run_dir):
-        return init_from
-    run = RunDirectory(run_dir, config_type)
-    if init_from is not None and init_from != run.init_from:
-        raise InputError(
-            f"{run_dir} was initialized from {run.init_from or 'random weights'}, not from "
-            f"{init_from}. Choose another --run_dir."
-        )
-    return None if run.checkpoints() else run.init_from
-
-
 def _log_summary(
     platform: Platform,
     trainer: Trainer,
@@ -383,7 +295,7 @@ def _log_summary(
     for reason in platform.reasons:
         log.info(reason)
     total = config.model.num_parameters()
-    trained = sum(math.prod(weight.shape) for weight in trainer.trained_by_path().values())
+    trained = sum(math.prod(weight.shape) for weight in trainer.update.trained.values())
     frozen = f", {trained:,} of them trained (training.freeze)" if trained < total else ""
     log.info("parameters: %s%s", f"{total:,}", frozen)
     parts = training.num_microbatches
@@ -418,9 +330,9 @@ class _ValidationBleu:
         self._model = loading.LoadedModel.of(module, str(run.path))
         # Equal numbers of sentences from all mixed corpora.
         count = run.config.training.bleu_sentences
-        each = -(-count // len(stores)) if count else None
-        self._sources = [line for store in stores for line in store.source_text()[:each]]
-        self._references = [line for store in stores for line in store.target_text()[:each]]
+        share = -(-count // len(stores)) if count else None
+        self._sources = [line for store in stores for line in store.source_text()[:share]]
+        self._references = [line for store in stores for line in store.target_text()[:share]]
         self._tokenize = run.config.training.bleu_tokenize
         own = evaluation.evaluate(self._references, self._references, tokenize=self._tokenize)
         if own.bleu < 99.9 and run.config.training.best_metric == "bleu":
@@ -441,24 +353,3 @@ class _ValidationBleu:
             self._model, self._sources, self._references, tokenize=self._tokenize
         )
         return result.scores.bleu
-
-
-def _finish(
-    trainer: Trainer,
-    run: RunDirectory,
-    metrics: dict[str, float],
-    stop: StopTraining,
-    early_stopping: EarlyStopping,
-) -> Trained:
-    """Writes the report of the run, and returns how it ended."""
-    write_report(run)
-    stopped_early = early_stopping.reason() if early_stopping.stopped else ""
-    return Trained(
-        step=trainer.step,
-        finished=trainer.step >= run.config.training.max_steps or bool(stopped_early),
-        interrupted=stop.interrupted,
-        stopped_early=stopped_early,
-        selected=run.selected,
-        precision=trainer.transformer.compute_dtype,
-        metrics=metrics,
-    )

@@ -1,22 +1,20 @@
 """The part of a training step after the gradients: clipping, Adam, averages and counters.
 
-It does not depend on the shape of the batch. On a CPU, each weight is updated by one fused
-operation. With XLA on GPUs, one program per replica updates all weights, slots and counters,
-because a GPU would wait for hundreds of small operations. The host does not wait for that program:
-it keeps the old values if the gradients are not finite. On a CPU that program is slower.
+Every replica updates its own copies of the variables by the same total gradients. On GPUs with XLA
+the update is one program, because a GPU would wait for hundreds of small operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.training.averages import WeightAverages
-from keras_transformer.training.optimizer import FusedAdam
-from keras_transformer.training.replica_function import replica_function
+from keras_transformer.config import TrainingConfig
+from keras_transformer.training.devices import replica_function
+from keras_transformer.training.schedules import LearningRate
 
 # Bounds and growth of the loss scale of float16.
 FIRST_SCALE = 2.0**15
@@ -24,252 +22,186 @@ MAX_SCALE = 2.0**24
 STEPS_TO_DOUBLE = 2000
 
 
-class LossScale:
-    """A factor of the loss that keeps small float16 gradients from becoming 0.
+def make_optimizer(config: TrainingConfig, d_model: int) -> keras.optimizers.Adam:
+    """Returns Keras's Adam with the schedule of the run.
 
-    Args:
-        add_weight: adds a variable to a Keras model, as `keras.Model.add_weight`.
-
-    Attributes:
-        scale: the factor.
-        finite_steps: steps since the factor last changed.
-
-    Example:
-    >>> loss_scale = LossScale(keras.layers.Layer().add_weight)
-    >>> loss_scale.adapt(tf.constant(False))
-    >>> float(loss_scale.scale), int(loss_scale.finite_steps)
-    (16384.0, 0)
+    It holds the two moments of each weight (paper, section 5.3). `Update` changes them itself,
+    because `apply` would sum the gradients over the replicas once more.
     """
-
-    def __init__(self, add_weight: Callable[..., keras.Variable]):
-        self.scale = add_weight(
-            name="loss_scale", initializer=keras.initializers.Constant(FIRST_SCALE),
-            trainable=False, dtype="float32", autocast=False,
-        )  # fmt: skip
-        self.finite_steps = add_counter(add_weight, "finite_steps")
-
-    def adapted(self, finite: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the next scale and `finite_steps`.
-
-        The scale is halved after an overflow, and doubled after many steps without one.
-
-        Args:
-            finite: bool scalar, True if the gradients of this step were finite.
-        """
-        steps = tf.where(finite, self.finite_steps.value + 1, 0)
-        grow = steps >= STEPS_TO_DOUBLE
-        scale = tf.convert_to_tensor(self.scale.value)
-        grown = tf.where(grow, tf.minimum(scale * 2.0, MAX_SCALE), scale)
-        scale = tf.where(finite, grown, tf.maximum(scale / 2.0, 1.0))
-        return scale, tf.where(grow, tf.zeros_like(steps), steps)
-
-    def adapt(self, finite: tf.Tensor) -> None:
-        """Assigns the values that `adapted` returns."""
-        scale, steps = self.adapted(finite)
-        self.scale.assign(scale)
-        self.finite_steps.assign(steps)
-
-
-class TrainingState(NamedTuple):
-    """The variables that a step changes.
-
-    Attributes:
-        trained: the weights that are trained, by path.
-        averages: the moving averages of all weights.
-        counters: `step`, the number of steps, and `skipped`, the number of steps in a row without
-            an update.
-        loss_scale: the scale of float16, or None.
-
-    Example:
-    >>> add_weight = keras.layers.Layer().add_weight
-    >>> counters = {"step": add_weight(shape=(), dtype="int64")}
-    >>> TrainingState({}, WeightAverages({}, 0.0, add_weight), counters, None).loss_scale is None
-    True
-    """
-
-    trained: Mapping[str, keras.Variable]
-    averages: WeightAverages
-    counters: Mapping[str, keras.Variable]
-    loss_scale: LossScale | None
+    rate = LearningRate(
+        config.schedule, config.learning_rate, config.warmup_steps, config.max_steps, d_model
+    )
+    # The name is part of the paths of its variables. By default, Keras counts optimizers.
+    return keras.optimizers.Adam(rate, config.beta_1, config.beta_2, config.epsilon, name="adam")
 
 
 class Update:
-    """Updates the training state by the total gradients, which every replica has.
+    """Updates the weights, and all other state of the training.
 
     Args:
-        state: the variables.
-        optimizer: an optimizer that was built for the trained weights.
-        clip_norm: largest norm of the gradients; 0 does not clip them.
-        compiled: compile the update with XLA. The optimizer must be a `FusedAdam`.
+        weights: all weights by path.
+        trained: the weights that are trained, by path.
+        optimizer: the result of `make_optimizer`, built for the trained weights.
+        add_weight: adds a variable to a Keras model, as `keras.Model.add_weight`.
+        scales_loss: whether the loss has a factor that keeps small float16 gradients from 0.
+        as_one_program: whether XLA compiles the update.
 
     Attributes:
-        compiled: whether to call `compiled_step` in every replica, or `step` outside of them.
-        global_norm: returns the norm of a list of gradients, a float32 scalar.
-
-    Example:
-    >>> add_weight = keras.layers.Layer().add_weight
-    >>> weight = keras.Variable([3.0, 4.0])
-    >>> optimizer = FusedAdam(0.1)
-    >>> optimizer.build([weight])
-    >>> counters = {name: add_weight(shape=(), dtype="int64") for name in ("step", "skipped")}
-    >>> averages = WeightAverages({}, 0.0, add_weight)
-    >>> state = TrainingState({"w": weight}, averages, counters, None)
-    >>> update = Update(state, optimizer, clip_norm=0.0, compiled=False)
-    >>> gradients = [tf.constant([1.0, -1.0])]
-    >>> logs = update.step(gradients, update.global_norm(gradients))
-    >>> weight.numpy().round(2), int(logs["skipped"])
-    (array([2.9, 4.1], dtype=float32), 0)
+        step: number of steps.
+        skipped: number of steps in a row without an update.
+        averages: the moving average of each weight, by path; empty if `ema_decay` is 0.
     """
 
     def __init__(
         self,
-        state: TrainingState,
-        optimizer: keras.optimizers.Optimizer,
-        clip_norm: float,
-        compiled: bool,
+        weights: Mapping[str, keras.Variable],
+        trained: Mapping[str, keras.Variable],
+        optimizer: keras.optimizers.Adam,
+        config: TrainingConfig,
+        add_weight: Callable[..., keras.Variable],
+        *,
+        scales_loss: bool,
+        as_one_program: bool,
     ):
-        self._state = state
-        self._optimizer: Any = optimizer
-        self._clip_norm = clip_norm
-        self._strategy = tf.distribute.get_strategy()
-        self.compiled = compiled
-        self.global_norm: Callable[[Sequence[tf.Tensor]], tf.Tensor] = _global_norm
-        if compiled:
-            self.global_norm = replica_function(_compiled_norm, list, jit_compile=True)
-            self._program = replica_function(self._compiled_step, self._variables, jit_compile=True)
+        self.trained = trained
+        self._weights = weights
+        self._optimizer = optimizer
+        self._config = config
+
+        def add_counter(name: str) -> keras.Variable:
+            # TensorFlow keeps int32 variables in the memory of the host, so a GPU would wait.
+            return add_weight(
+                shape=(), name=name, initializer="zeros", trainable=False, dtype="int64"
+            )
+
+        self.step, self.skipped = add_counter("step"), add_counter("skipped")
+        self.counters = [self.step, self.skipped]
+        self._scale: keras.Variable | None = None
+        if scales_loss:
+            first = keras.initializers.Constant(FIRST_SCALE)
+            self._scale = add_weight(
+                name="loss_scale", initializer=first, trainable=False, dtype="float32",
+                autocast=False,
+            )  # fmt: skip
+            self._finite_steps = add_counter("finite_steps")
+            self.counters += [self._scale, self._finite_steps]
+        self.averages: dict[str, keras.Variable] = {}
+        for path, weight in weights.items() if config.ema_decay else ():
+            self.averages[path] = add_weight(
+                shape=weight.shape, dtype=weight.dtype, trainable=False, autocast=False,
+                name="average_of_" + path.replace("/", "_"), initializer="zeros",
+            )  # fmt: skip
+            self.averages[path].assign(weight.value)
+        self.global_norm: Callable[[list[tf.Tensor]], tf.Tensor] = _global_norm
+        self.apply: Callable[..., dict[str, tf.Tensor]] = self._apply
+        if as_one_program:
+            self.global_norm = replica_function(_global_norm, list, jit_compile=True)
+            self.apply = replica_function(self._apply, self._variables, jit_compile=True)
 
     def _variables(self) -> list[keras.Variable]:
-        counters = self._state.counters.values()
-        return [*self._state.averages.variables, *counters, *self._optimizer.variables]
+        kept = [*self._weights.values(), *self.averages.values(), *self.counters]
+        return [*kept, *self._optimizer.variables]
 
-    def loss_scale(self) -> tf.Tensor | float:
+    def scale(self) -> tf.Tensor | float:
         """Returns the factor of the loss; 1.0 without float16."""
-        loss_scale = self._state.loss_scale
-        return tf.convert_to_tensor(loss_scale.scale.value) if loss_scale else 1.0
+        return 1.0 if self._scale is None else tf.convert_to_tensor(self._scale.value)
 
-    # One operation per weight, for all replicas.
+    def _apply(self, gradients: Sequence[tf.Tensor], norm: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Updates all variables of a replica, and returns the logs. Call it in every replica.
 
-    def step(self, gradients: Sequence[Any], norm: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Ends a step with an update, or without one if `norm` is not finite.
-
-        Call it outside of the replicas.
+        If the norm is not finite, only the counters and the loss scale change. No branch decides
+        about it, because a GPU would wait for the host: with a learning rate of 0, decays of 1 and
+        gradients of 0, all values stay.
 
         Args:
-            gradients: the total gradient of each trained weight, times the loss scale.
+            gradients: the total gradients of the trained weights, times the loss scale.
             norm: their global norm, without the loss scale.
-
-        Returns:
-            The logs `skipped` and `learning_rate`, and `loss_scale` if there is one.
         """
-        step, skipped = (self._state.counters[name].value for name in ("step", "skipped"))
-        # Read now, because the logs belong to this step, and the scale is changed below.
-        scale = self.loss_scale()
-        learning_rate = tf.convert_to_tensor(self._optimizer.learning_rate)
+        config, optimizer, scale = self._config, self._optimizer, self.scale()
         finite = tf.math.is_finite(norm)
-
-        def update() -> tf.Tensor:
-            self._update_weights(gradients, norm, scale, learning_rate)
-            return tf.constant(True)
-
-        tf.cond(finite, update, lambda: tf.constant(False))
-        logs = {
-            "skipped": tf.where(finite, tf.zeros_like(skipped), skipped + 1),
-            "learning_rate": learning_rate,
-        }
-        skipped.assign(logs["skipped"])
-        with tf.control_dependencies([finite]):  # a step whose gradients fail is not counted
-            step.assign_add(1)
-        if self._state.loss_scale is not None:
-            self._state.loss_scale.adapt(finite)
-            logs["loss_scale"] = scale
-        return logs
-
-    def _update_weights(
-        self, gradients: Sequence[Any], norm: tf.Tensor, scale: Any, learning_rate: tf.Tensor
-    ) -> None:
-        """`optimizer.apply` would sum the gradients over the replicas once more. This is what it
-        does after that.
-        """
-        strategy, optimizer = self._strategy, self._optimizer
-        factor = self._clipping(norm)
-        rescaled = self._clip_norm > 0 or self._state.loss_scale is not None
-        # The same for all weights, so they are computed once.
-        powers = (optimizer.beta_powers(),) if isinstance(optimizer, FusedAdam) else ()
-
-        def update_one(variable: Any, gradient: tf.Tensor) -> None:
-            if rescaled:
-                gradient = gradient * (factor / scale)
-            optimizer.update_step(gradient, variable, learning_rate, *powers)
-
-        with strategy.scope():
-            for variable, gradient in zip(self._state.trained.values(), gradients, strict=True):
-                strategy.extended.update(variable.value, update_one, args=(gradient,), group=False)
-            optimizer.iterations.assign_add(1)
-            self._state.averages.update(optimizer.iterations.value)
-
-    def _clipping(self, norm: tf.Tensor) -> tf.Tensor | float:
-        if not self._clip_norm > 0:
-            return 1.0
-        return self._clip_norm / tf.maximum(norm, self._clip_norm)
-
-    # One program of XLA, for one replica.
-
-    def compiled_step(
-        self, gradients: Sequence[tf.Tensor], norm: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Does the same as `step`, in one program. Call it in every replica."""
-        return self._program(list(gradients), norm)
-
-    def _compiled_step(
-        self, gradients: Sequence[tf.Tensor], norm: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        optimizer, state = self._optimizer, self._state
-        finite = tf.math.is_finite(norm)
-        updates = tf.convert_to_tensor(optimizer.iterations.value) + 1
         learning_rate = tf.convert_to_tensor(optimizer.learning_rate)
-        scale, powers = self.loss_scale(), optimizer.beta_powers()
-        factor = self._clipping(norm) / scale
-        values: list[tuple[keras.Variable, tf.Tensor]] = [(optimizer.iterations, updates)]
-        weights: dict[str, tf.Tensor] = {}
-        for (path, variable), gradient in zip(state.trained.items(), gradients, strict=True):
-            slots = optimizer.slots(variable)
-            weights[path], *moments = optimizer.updated(
-                gradient * factor, variable.value, slots, learning_rate, powers
+        rate = tf.where(finite, learning_rate, 0.0)
+        updates = tf.cast(optimizer.iterations.value + 1, tf.float32)
+        factor = 1.0 / scale
+        if config.clip_norm > 0:
+            factor = config.clip_norm / tf.maximum(norm, config.clip_norm) / scale
+        factor = tf.where(finite, factor, 0.0)
+        beta_1, beta_2 = optimizer.beta_1, optimizer.beta_2
+        same_for_all_weights = {
+            "lr": rate,
+            "beta1": tf.where(finite, beta_1, 1.0),
+            "beta2": tf.where(finite, beta_2, 1.0),
+            "beta1_power": beta_1**updates,
+            "beta2_power": beta_2**updates,
+            "epsilon": optimizer.epsilon,
+        }
+        moments = zip(optimizer._momentums, optimizer._velocities, strict=True)
+        for weight, gradient, (first, second) in zip(
+            self.trained.values(), gradients, moments, strict=True
+        ):
+            if config.weight_decay and len(weight.shape) > 1:  # not biases and layer norms
+                _subtract(weight, weight.value * (rate * config.weight_decay))
+            tf.raw_ops.ResourceApplyAdam(
+                var=weight.value.handle,
+                m=first.value.handle,
+                v=second.value.handle,
+                grad=tf.math.multiply_no_nan(gradient, factor),
+                **same_for_all_weights,
             )
-            values += zip((variable, *slots), (weights[path], *moments), strict=True)
-        values += state.averages.updated(updates, weights)
-        # All values are computed from the old ones, which stay if the step is skipped.
-        values = [(v, tf.where(finite, value, v.value)) for v, value in values]
-        step, skipped = (state.counters[name] for name in ("step", "skipped"))
+        # At first the averages move faster, so that they forget the initial weights.
+        distance = 1.0 - tf.minimum(config.ema_decay, (1.0 + updates) / (10.0 + updates))
+        distance = tf.where(finite, distance, 0.0)
+        for path, average in self.averages.items():
+            _subtract(average, (average.value - self._weights[path].value) * distance)
         logs = {
-            "skipped": tf.where(finite, tf.zeros_like(skipped.value), skipped.value + 1),
+            "skipped": tf.where(finite, tf.zeros_like(self.skipped.value), self.skipped.value + 1),
             "learning_rate": learning_rate,
         }
-        values += [(step, step.value + 1), (skipped, logs["skipped"])]
-        if state.loss_scale is not None:
+        if self._scale is not None:
             logs["loss_scale"] = scale
-            variables = (state.loss_scale.scale, state.loss_scale.finite_steps)
-            values += zip(variables, state.loss_scale.adapted(finite), strict=True)
-        for variable, value in values:
-            # `assign` of a mirrored variable is not allowed in a replica. All replicas assign the
-            # same value.
-            tf.raw_ops.AssignVariableOp(resource=variable.value.handle, value=value)
+            self._adapt_scale(finite)
+        with tf.control_dependencies([finite]):  # a step whose gradients fail is not counted
+            _assign(optimizer.iterations, optimizer.iterations.value + tf.cast(finite, tf.int64))
+            _assign(self.skipped, logs["skipped"])
+            _assign(self.step, self.step.value + 1)
         return logs
 
+    def _adapt_scale(self, finite: tf.Tensor) -> None:
+        """Halves the loss scale after an overflow, and doubles it after many steps without one."""
+        assert self._scale is not None
+        steps = tf.where(finite, self._finite_steps.value + 1, 0)
+        grow = steps >= STEPS_TO_DOUBLE
+        scale = tf.convert_to_tensor(self._scale.value)
+        grown = tf.where(grow, tf.minimum(scale * 2.0, MAX_SCALE), scale)
+        _assign(self._scale, tf.where(finite, grown, tf.maximum(scale / 2.0, 1.0)))
+        _assign(self._finite_steps, tf.where(grow, tf.zeros_like(steps), steps))
 
-def add_counter(add_weight: Callable[..., keras.Variable], name: str) -> keras.Variable:
-    """Adds a counter to a Keras model, in the memory of the device.
+    @contextlib.contextmanager
+    def averages_in_place(self) -> Iterator[None]:
+        """Exchanges the weights and their averages inside the block."""
 
-    Args:
-        add_weight: adds a variable to a Keras model, as `keras.Model.add_weight`.
-        name: name of the variable.
+        def exchange() -> None:
+            for path, average in self.averages.items():
+                weight = tf.identity(self._weights[path].value)
+                self._weights[path].assign(average.value)
+                average.assign(weight)
 
-    Example:
-    >>> add_counter(keras.layers.Layer().add_weight, "step").dtype
-    'int64'
-    """
-    # TensorFlow keeps int32 variables in the memory of the host, so a GPU would wait for them.
-    return add_weight(shape=(), name=name, initializer="zeros", trainable=False, dtype="int64")
+        exchange()
+        try:
+            yield
+        finally:
+            exchange()
+
+
+# A mirrored variable cannot be assigned in a replica, but each of its copies can.
+
+
+def _assign(variable: keras.Variable, value: tf.Tensor) -> None:
+    tf.raw_ops.AssignVariableOp(resource=variable.value.handle, value=value)
+
+
+def _subtract(variable: keras.Variable, value: tf.Tensor) -> None:
+    tf.raw_ops.AssignSubVariableOp(resource=variable.value.handle, value=value)
 
 
 def _global_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -277,15 +209,3 @@ def _global_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     vectors = [tensor for tensor in tensors if tensor.shape.rank == 1]
     others = [tensor for tensor in tensors if tensor.shape.rank != 1]
     return tf.linalg.global_norm([*others, tf.concat(vectors, axis=0)] if vectors else others)
-
-
-def _compiled_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the global norm of tensors, in a form for XLA.
-
-    Columns are summed first: XLA vectorizes this sum on CPUs, and it is more exact than one sum
-    over all elements.
-    """
-    sums = [
-        tf.reduce_sum(tf.square(tensor), axis=range(tensor.shape.rank - 1)) for tensor in tensors
-    ]
-    return tf.sqrt(tf.reduce_sum(tf.concat(sums, axis=0)))

@@ -17,7 +17,7 @@ import pytest
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import remove_leftovers
 from keras_transformer.runs.checkpoints import (
-    Damaged,
+    DamagedCheckpointError,
     read_arrays,
     read_checkpoint,
     read_facts,
@@ -111,7 +111,7 @@ class TestDamage:
             flipped = bytearray(content)
             flipped[place] ^= generator.randrange(1, 256)
             (path / name).write_bytes(flipped)
-            with pytest.raises(Damaged, match=mentions(name, "read")):
+            with pytest.raises(DamagedCheckpointError, match=mentions(name, "read")):
                 read_checkpoint(path)
         (path / name).write_bytes(content)
         read_checkpoint(path)
@@ -121,16 +121,16 @@ class TestDamage:
         content = (path / name).read_bytes()
         for damaged in (*(content[:size] for size in range(len(content))), content + b"\0", b"[]"):
             (path / name).write_bytes(damaged)
-            with pytest.raises(Damaged, match=mentions(name, "read")):
+            with pytest.raises(DamagedCheckpointError, match=mentions(name, "read")):
                 read_checkpoint(path)
         (path / name).unlink()
-        with pytest.raises(Damaged, match=mentions(name, "No such file")):
+        with pytest.raises(DamagedCheckpointError, match=mentions(name, "No such file")):
             read_checkpoint(path)
 
     def test_damage_in_one_set_leaves_the_other(self, path: Path) -> None:
         (path / "weights.npz").write_bytes(b"")
         assert_equal(read_arrays(path, "state"), ARRAYS["state"])
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedCheckpointError):
             read_arrays(path, "weights")
 
     def test_a_forbidden_file_is_not_a_damaged_one(
@@ -142,7 +142,7 @@ class TestDamage:
         monkeypatch.setattr(Path, "read_bytes", forbidden)
         with pytest.raises(InputError, match=mentions("checkpoint.json", "Permission")) as error:
             read_facts(path)
-        assert not isinstance(error.value, Damaged)
+        assert not isinstance(error.value, DamagedCheckpointError)
 
 
 class TestFailure:

@@ -53,7 +53,7 @@ def test_without_tf_config_there_is_one_worker(monkeypatch: pytest.MonkeyPatch) 
     assert cluster.connect() is None
     value = {"weights": np.zeros(3)}
     assert cluster.from_chief(lambda: value) is value
-    cluster.agree({"seed": 1})
+    cluster.check_equal_on_all_workers({"seed": 1})
     cluster.finish()
     with pytest.raises(tf.errors.UnavailableError), cluster.watch():
         raise tf.errors.UnavailableError(None, None, "a file server")
@@ -65,7 +65,7 @@ def test_the_environment_identifies_the_worker(monkeypatch: pytest.MonkeyPatch) 
     assert (cluster.workers, cluster.num_workers) == (tuple(WORKERS), 2)
     assert (cluster.index, cluster.is_chief) == (1, False)
     monkeypatch.setenv("TF_CONFIG", tf_config(WORKERS, 2))
-    with pytest.raises(InputError, match=mentions("TF_CONFIG", "task", "index 2")):
+    with pytest.raises(InputError, match=mentions("TF_CONFIG", "task", "'index': 2")):
         Cluster.from_environment()
 
 
@@ -108,10 +108,12 @@ def take_part() -> None:
 
     for name, act in (
         ("failed", lambda: cluster.from_chief(fail)),
-        ("agreed", lambda: cluster.agree({"training.seed": 1, "data": "f00"})),
+        ("agreed", lambda: cluster.check_equal_on_all_workers({"training.seed": 1, "data": "f00"})),
         (
             "differed",
-            lambda: cluster.agree({"seed": cluster.index, "same": 1, "data": [cluster.index]}),
+            lambda: cluster.check_equal_on_all_workers(
+                {"seed": cluster.index, "same": 1, "data": [cluster.index]}
+            ),
         ),
     ):
         try:
@@ -227,17 +229,11 @@ TFJOB = {"chief": ADDRESSES[:1], "worker": ADDRESSES[1:]}
         ({"cluster": {"chief": ["a:1"]}, "task": ("chief", 0)}, (["a:1"], 0)),
         ({"cluster": {"worker": ["a:1"]}, "task": ("worker", 0)}, (["a:1"], 0)),
         # One machine: no cluster.
-        ("", ONE_MACHINE),
         (" \n", ONE_MACHINE),
-        ("{}", ONE_MACHINE),
         ('""', ONE_MACHINE),
         ("null", ONE_MACHINE),
-        ({"cluster": {}}, ONE_MACHINE),
         ({"cluster": None, "task": None}, ONE_MACHINE),
-        ({"environment": "cloud"}, ONE_MACHINE),
-        ({"task": ("worker", 0)}, ONE_MACHINE),
         ({"task": ("chief", 0), "environment": "cloud"}, ONE_MACHINE),
-        ({"cluster": {}, "task": ("worker", 3)}, ONE_MACHINE),
         ({"cluster": {"worker": [], "ps": None}, "task": ("worker", 0)}, ONE_MACHINE),
     ],
 )  # fmt: skip
@@ -265,35 +261,25 @@ def test_an_evaluator_has_nothing_to_do(cluster: Any) -> None:
     [
         ("{cluster", mentions("'{cluster")),
         ("[" * 100_000, mentions("'[[[")),
-        ("[1]", mentions("[1]")),
         ("1", mentions("1")),
-        ("[]", mentions("[]")),
-        ("false", mentions("false")),
-        ('{"cluster": [], "task": {}}', mentions('{"cluster": []')),
         ('{"cluster": "a:1"}', mentions('{"cluster": "a:1"')),
         ('{"cluster": {"worker": 1}}', mentions('{"worker": 1')),
         ('{"cluster": {"worker": ["a:1"]}, "task": "worker"}', mentions('"task": "worker"')),
-        ('{"cluster": {"worker": ["a:1"]}}', mentions("task type", "None")),
+        ('{"cluster": {"worker": ["a:1"]}}', mentions("task", "0 tasks")),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": ["worker"]}}', mentions("['worker']")),
-        (tf_config([], 0, evaluator=["a:1"]), mentions("no worker")),
         (tf_config(WORKERS, 0, ps=["c:1"]), mentions("ps", "parameter servers", "chief")),
-        (tf_config(WORKERS, 0, "ps", ps=["c:1"]), mentions("ps", "parameter servers")),
-        (tf_config(WORKERS, 1, "chief", chief=["c:1"]), mentions("index 1", "1 of type chief")),
-        (tf_config(WORKERS, 0, chief=["c:1"], master=["d:1"]), mentions("2 chiefs")),
+        (tf_config(WORKERS, 1, "chief", chief=["c:1"]), mentions("'index': 1", "1 tasks")),
+        (tf_config(WORKERS, 0, chief=["c:1"], master=["d:1"]), mentions("at most one chief")),
         (tf_config({"0": "a:1"}, 0), mentions("'0'", "host:port")),
         (tf_config(["a"], 0), mentions("'a'", "host:port")),
         (tf_config([":1"], 0), mentions("':1'")),
         (tf_config(["a:0"], 0), mentions("'a:0'")),
-        (tf_config(["a:65536"], 0), mentions("'a:65536'")),
-        (tf_config(["a:" + "1" * 5000], 0), "'a:1111"),
         (tf_config([1], 0), mentions("1", "host:port")),
-        (tf_config(["a:1", "b:1", "a:1"], 0), mentions("a:1", "twice")),
-        (tf_config(["b:1"], 0, chief=["a:1", "c:1"]), mentions("2 chiefs")),
-        (tf_config(WORKERS, 0, "chief"), mentions("task type", "chief")),
-        (tf_config(WORKERS, 2), mentions("index 2", "2", "worker")),
-        (tf_config(WORKERS, -1), mentions("index -1")),
-        (tf_config(WORKERS, "0"), mentions("index '0'")),
-        (tf_config(WORKERS, None), mentions("index None")),
+        (tf_config(["a:1", "b:1", "a:1"], 0), mentions("a:1", "different")),
+        (tf_config(WORKERS, 0, "chief"), mentions("task", "chief")),
+        (tf_config(WORKERS, 2), mentions("'index': 2", "2 tasks")),
+        (tf_config(WORKERS, -1), mentions("'index': -1")),
+        (tf_config(WORKERS, "0"), mentions("'index': '0'")),
     ],
 )
 def test_invalid_tf_config_is_one_error(text: str, named: str) -> None:

@@ -10,9 +10,9 @@ import keras
 import pytest
 import tensorflow as tf
 
-from keras_transformer.training import step as step_module
+from keras_transformer.training import trainer as trainer_module
 from keras_transformer.training import update as update_module
-from keras_transformer.training.replica_function import replica_function
+from keras_transformer.training.devices import replica_function
 from tests.training.tiny_model import TRAINING, batches, make_trainer
 
 
@@ -80,34 +80,13 @@ def test_a_variable_that_was_not_given_makes_every_replica_trace(
     assert counted.traces == 2
 
 
-def test_all_replicas_change_their_variables(strategy: tf.distribute.Strategy) -> None:
-    weight = variable(strategy, 2.0, 3.0)
-
-    def add(x: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        value = weight.value + x["x"]
-        tf.raw_ops.AssignVariableOp(resource=weight.value.handle, value=value)
-        return {"y": value}
-
-    with strategy.scope():
-        function = replica_function(add, lambda: [weight])
-    for expected in ([3.0, 4.0], [4.0, 5.0]):
-        assert values_of(strategy, function, 1.0) == expected
-        copies = strategy.experimental_local_results(weight.value)
-        assert [float(each) for each in copies] == expected
-
-
-def test_one_replica_needs_no_other_function_than_tensorflow() -> None:
-    function = replica_function(lambda x: x + 1, list)
-    assert isinstance(function, type(tf.function(lambda x: x)))
-
-
 # The training step.
 
 
 @pytest.fixture
 def as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA also compiles the norm and the update."""
-    monkeypatch.setattr(step_module, "uses_gpus", lambda _: True)
+    monkeypatch.setattr(trainer_module, "uses_gpus", lambda _: True)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -115,9 +94,9 @@ def test_two_replicas_trace_the_training_step_once(
     two_cpus: list[str], as_on_gpus: None, jit_compile: bool
 ) -> None:
     parts = {
-        "differentiate": (step_module.TrainingStep, "_loss_and_gradients"),
-        "update": (update_module.Update, "_compiled_step"),
-        "norm": (update_module, "_compiled_norm"),
+        "differentiate": (trainer_module.Trainer, "_loss_and_gradients"),
+        "update": (update_module.Update, "_apply"),
+        "norm": (update_module, "_global_norm"),
     }
     training = dataclasses.replace(TRAINING, ema_decay=0.9, clip_norm=1.0, freeze="encoder/*")
     counts = dict.fromkeys(parts, 0)
@@ -135,10 +114,11 @@ def test_two_replicas_trace_the_training_step_once(
         trainer = make_trainer(
             training=training, policy="mixed_float16", devices=two_cpus, jit_compile=jit_compile
         )
-        graph = tf.function(trainer.training_step.__call__, autograph=False)
+        graph = tf.function(trainer.take_step, autograph=False)
         graph.get_concrete_function(distributed(trainer))
     assert counts["differentiate"] == 1
-    assert counts["update"] == counts["norm"] == int(jit_compile)
+    # Without XLA, they are parts of the step of each replica.
+    assert counts["update"] == counts["norm"] == (1 if jit_compile else 2)
 
 
 def distributed(trainer: Any) -> Any:
@@ -147,17 +127,15 @@ def distributed(trainer: Any) -> Any:
     return next(iter(trainer.distribute_strategy.experimental_distribute_dataset(data)))
 
 
-@pytest.mark.parametrize("folder", ["", "programs"])
-def test_a_replica_compiles_after_the_first_one_if_programs_are_kept(
-    two_cpus: list[str], as_on_gpus: None, monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
-    monkeypatch.setattr(step_module, "program_cache", lambda: folder)
-    step = make_trainer(devices=two_cpus, jit_compile=True).training_step
+def test_a_replica_compiles_after_the_first_one(two_cpus: list[str], as_on_gpus: None) -> None:
+    trainer = make_trainer(devices=two_cpus, jit_compile=True)
     size = tf.TensorSpec([], tf.int32)
-    graph = tf.function(step.compile_shape, [size] * 3, autograph=False).get_concrete_function()
+    graph = tf.function(trainer.compile_shape, [size] * 3, autograph=False).get_concrete_function()
     first, second = (
-        each for each in graph.graph.get_operations() if "PartitionedCall" in each.type
+        operation
+        for operation in graph.graph.get_operations()
+        if "PartitionedCall" in operation.type
     )
     assert "replica_1" in second.name and "replica_1" not in first.name
     waits_for = {source.op for control in second.control_inputs for source in control.inputs}
-    assert (first in waits_for | set(second.control_inputs)) == bool(folder)
+    assert first in waits_for | set(second.control_inputs)

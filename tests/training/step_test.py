@@ -18,7 +18,7 @@ from keras_transformer.layers import LayerNorm
 from keras_transformer.models import Transformer
 from keras_transformer.models.losses import LabelSmoothedCrossEntropy
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
-from keras_transformer.training import step as step_module
+from keras_transformer.training import trainer as trainer_module
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.update import MAX_SCALE, STEPS_TO_DOUBLE
 from tests.layers.layer_check import assert_same, randomize
@@ -136,7 +136,7 @@ def test_one_program_updates_the_weights_of_each_gpu_as_single_operations_do(
     monkeypatch: pytest.MonkeyPatch, two_cpus: list[str]
 ) -> None:
     expected = trained(CLIPPED, two_cpus)
-    monkeypatch.setattr(step_module, "uses_gpus", lambda _: True)
+    monkeypatch.setattr(trainer_module, "uses_gpus", lambda _: True)
     for count in (1, 2):
         found = trained(CLIPPED, two_cpus[:count], parts=3 - count, jit_compile=True)
         assert_same_up_to(1e-5, found, expected)
@@ -148,7 +148,7 @@ def test_slices_of_the_loss_on_a_gpu_change_no_weight(
 ) -> None:
     expected = make_trainer()
     train(expected, DATA[:3])
-    monkeypatch.setattr(step_module, "uses_gpus", lambda _: True)
+    monkeypatch.setattr(trainer_module, "uses_gpus", lambda _: True)
     found = make_trainer(jit_compile=jit_compile)
     train(found, DATA[:3])
     validated = [found.evaluate(dataset(DATA[:1])), expected.evaluate(dataset(DATA[:1]))]
@@ -273,10 +273,10 @@ class Spoiler:
     """Adds a number to one gradient element of one replica."""
 
     def __init__(self, trainer: Trainer):
-        self._differentiate = trainer.training_step.differentiate
+        self._differentiate = trainer.differentiate
         with trainer.distribute_strategy.scope():
             self._replica, self._number = tf.Variable(0), tf.Variable(0.0)
-        trainer.training_step.differentiate = self
+        trainer.differentiate = self
 
     def add(self, number: float, replica: int = 0) -> None:
         self._number.assign(number)
@@ -292,7 +292,7 @@ class Spoiler:
 @functools.cache
 def _spoiled_trainer(policy: str, jit_compile: bool) -> tuple[Trainer, Spoiler, Arrays]:
     training = dataclasses.replace(TRAINING, clip_norm=1.0, ema_decay=0.9)
-    with mock.patch.object(step_module, "uses_gpus", lambda _: jit_compile):
+    with mock.patch.object(trainer_module, "uses_gpus", lambda _: jit_compile):
         trainer = make_trainer(
             training=training, policy=policy, devices=("CPU:0", "CPU:1"), jit_compile=jit_compile
         )
@@ -448,7 +448,7 @@ def test_softmax_norms_and_loss_are_computed_in_float32(policy: str) -> None:
     ids = tf.TensorSpec([None, None], tf.int32)
     data = ({"source_ids": ids, "target_ids": ids}, ids)
     seed, scale = tf.TensorSpec([2], tf.int64), tf.TensorSpec([], tf.float32)
-    training = operations(trainer.training_step._loss_and_gradients, *data, seed, scale)
+    training = operations(trainer._loss_and_gradients, *data, seed, scale)
     evaluation = operations(trainer._replica_evaluation, data)
     assert ("Softmax", "float32") in training & evaluation
     assert ("ArgMax", "float32") in evaluation

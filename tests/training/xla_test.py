@@ -15,23 +15,23 @@ SCRIPT = """
 import dataclasses
 import re
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
-from keras_transformer.training import step
-from keras_transformer.training.compilation import BackgroundCompilation
+from keras_transformer.training import trainer as trainer_module
+from keras_transformer.training.compilation import compile_ahead
 from keras_transformer.training.devices import use_logical_cpus
 from tests.training.tiny_model import TRAINING, batches, make_batch, make_trainer, train
 
 
 def compiled():
     names = " ".join(file.name for file in Path(sys.argv[1]).iterdir())
-    parts = ("loss_and_gradients", "compiled_step")
+    parts = ("loss_and_gradients", "_apply")
     return [len(set(re.findall(rf"module_\\d+\\S*_{part}", names))) for part in parts]
 
 
 use_logical_cpus(2)
-step.uses_gpus = lambda strategy: True
+trainer_module.uses_gpus = lambda strategy: True
 """
 
 AT_FIRST_STEPS = """
@@ -43,17 +43,11 @@ for data in ([first, make_batch([7, 1, 1, 0], [8, 3, 2, 1], 5)], [second], batch
     print(*compiled())
 """
 
-IN_BACKGROUND = """
+AHEAD = """
 training = dataclasses.replace(TRAINING, num_microbatches=2)
 trainer = make_trainer(training=training, devices=("CPU:0", "CPU:1"), jit_compile=True)
-shapes = [(4, 7, 8), (4, 5, 6)]
-trainer.compilation = BackgroundCompilation(
-    trainer.training_step, shapes, use_graph_executor=False
-)
-with trainer.compilation:
-    train(trainer, batches(1))
-    while not trainer.compilation.finished:
-        time.sleep(0.1)
+compile_ahead(trainer, SimpleNamespace(shapes=[(4, 7, 8), (4, 5, 6)]), lambda: False)
+train(trainer, batches(1))
 print(*compiled())
 train(trainer, batches(4))
 print(*compiled())
@@ -80,18 +74,19 @@ def test_each_replica_compiles_every_batch_shape_once_and_one_update(tmp_path: P
 
 
 @pytest.mark.long
-def test_steps_compile_nothing_after_the_background_compilation(tmp_path: Path) -> None:
+def test_steps_compile_nothing_after_the_compilation_ahead(tmp_path: Path) -> None:
     flags = f"--xla_dump_to={tmp_path} --xla_backend_optimization_level=0"
-    assert run(SCRIPT + IN_BACKGROUND, tmp_path, XLA_FLAGS=flags) == ["4 2", "4 2"]
+    assert run(SCRIPT + AHEAD, tmp_path, XLA_FLAGS=flags) == ["4 2", "4 2"]
 
 
 CACHED = """
 import sys
+from types import SimpleNamespace
 
 import tensorflow as tf
 
-from keras_transformer.training import step
-from keras_transformer.training.compilation import BackgroundCompilation
+from keras_transformer.training import trainer as trainer_module
+from keras_transformer.training.compilation import compile_ahead
 from keras_transformer.training.devices import use_logical_cpus
 from tests.training.tiny_model import batches, make_trainer, train
 
@@ -99,13 +94,10 @@ replicas = int(sys.argv[2])
 use_logical_cpus(replicas)
 for number in range(int(sys.argv[1])):  # functions of other code
     tf.function(lambda x: x + number)(tf.constant(1.0))
-step.uses_gpus = lambda strategy: True
+trainer_module.uses_gpus = lambda strategy: True
 trainer = make_trainer(devices=[f"CPU:{i}" for i in range(replicas)], jit_compile=True)
-trainer.compilation = BackgroundCompilation(
-    trainer.training_step, [(4, 7, 8)], use_graph_executor=False
-)
-with trainer.compilation:
-    train(trainer, batches(1))
+compile_ahead(trainer, SimpleNamespace(shapes=[(4, 7, 8)]), lambda: False)
+train(trainer, batches(1))
 """
 
 

@@ -170,8 +170,8 @@ def write_run(model: ConvertedModel, output_dir: str | Path) -> None:
     >>> Path("build/new/config.json").is_file()
     True
     """
-    from keras_transformer.runs import new_run
+    from keras_transformer.runs.run_directory import write_run
 
     model.transformer()  # checks the shapes of the weights
 
-    new_run.write_run(Path(output_dir), model.config, model.tokenizer(), model.weights)
+    write_run(Path(output_dir), model.config, model.tokenizer(), model.weights)

@@ -79,27 +79,13 @@ def attention(ask: Ask, source: str, target: str | None = None) -> Attention:
     """Returns the attention of one pair.
 
     Args:
-        ask: the signature `attention` of a model.
-        source: the source text.
         target: the target text. None uses the model's best translation.
-
-    Raises:
-        InputError: if a weight is not finite.
-
-    Example:
-    >>> from keras_transformer.extensions.pages.visible_model import open_visible_model
-    >>> attention(open_visible_model("build/run").attention, "a dog").cross.shape
-    (2, 2, 10, 5)
     """
     return read_attention(ask({"source": [source], "target": [target or ""]}))[0]
 
 
 def read_attention(outputs: Mapping[str, Any]) -> list[Attention]:
-    """Returns the attention of each row of the outputs of the signature `attention`.
-
-    Raises:
-        InputError: if a weight is not finite.
-    """
+    """Returns the attention of each row of the outputs of the signature `attention`."""
     arrays = {name: np.asarray(value) for name, value in outputs.items()}
     count = len(arrays["status"])
     return [_row({name: array[i] for name, array in arrays.items()}) for i in range(count)]
@@ -163,11 +149,6 @@ def measure_heads(weights: np.ndarray) -> dict[str, np.ndarray]:
 
     Args:
         weights: `[layers, heads, queries, keys]`.
-
-    Example:
-    >>> sums = measure_heads(np.eye(3)[None, None])
-    >>> float(sums["diagonal"][0, 0]), float(sums["distance"][0, 0])
-    (3.0, 0.0)
     """
     weights = weights.astype(np.float64)
     queries, keys = weights.shape[-2:]

@@ -25,15 +25,7 @@ class Projection(NamedTuple):
 
 
 def embed(ask: Ask, sentences: Sequence[str]) -> np.ndarray:
-    """Returns the mean encoder output of each sentence, float32 `[N, d_model]`.
-
-    Args:
-        ask: the signature `embed` of a model.
-        sentences: at least one.
-
-    Raises:
-        InputError: if an embedding is not finite.
-    """
+    """Returns the mean encoder output of each sentence, float32 `[N, d_model]`."""
 
     def embed_batch(batch: list[int]) -> np.ndarray:
         return np.asarray(ask({"text": [sentences[i] for i in batch]})["embeddings"])

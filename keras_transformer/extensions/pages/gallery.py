@@ -108,12 +108,7 @@ class SelectedSentences(NamedTuple):
 
 
 def read_sentences(options: VisualizationOptions) -> SelectedSentences:
-    """Reads the files, if there are any.
-
-    Raises:
-        InputError: if a file cannot be read, if the numbers of lines differ, or if all lines are
-            empty.
-    """
+    """Reads the files, if there are any."""
     if options.source is None:
         return SelectedSentences([], None, 0)
     sources = read_text(options.source)
@@ -160,23 +155,7 @@ class VisualizationResult(NamedTuple):
 def visualize(
     model_dir: str | Path, output_dir: str | Path, options: VisualizationOptions
 ) -> VisualizationResult:
-    """Draws the attention of a pair, statistics of the heads, positions and embeddings.
-
-    Args:
-        model_dir: a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN` (its first model is drawn), or a
-            SavedModel.
-        output_dir: a new directory. It appears when all files are written.
-        options: the sentences.
-
-    Raises:
-        InputError: if the directory exists or cannot be written, if a file cannot be read, or if
-            the model does not return its attention.
-
-    Example:
-    >>> options = VisualizationOptions("a dog")
-    >>> visualize("build/run", "build/pictures", options).files[0]
-    'index.html'
-    """
+    """Draws the attention of a pair, statistics of the heads, positions and embeddings."""
     path = Path(output_dir)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(f"{path} already exists. Choose a new directory.")
@@ -205,13 +184,13 @@ def visualize(
         path.absolute().parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as directory:
             directory.mkdir()
-            for title, name, figure in _pictures(pair, summary, model.positions(_POSITIONS)):
-                write_png(figure, directory / name)
-                pictures.setdefault(title, []).append(name)
+            for title, file, figure in _pictures(pair, summary, model.positions(_POSITIONS)):
+                write_png(figure, directory / file)
+                pictures.setdefault(title, []).append(file)
             header = pair_header("Visualization", pair, name, source, target)
             pages["index.html"] = index_page(header + notices(remarks), titles, pictures)
-            for name, page in pages.items():
-                write_page(directory / name, page)
+            for file, page in pages.items():
+                write_page(directory / file, page)
             (directory / "heads.tsv").write_text(format_tsv(summary), encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror}).") from error

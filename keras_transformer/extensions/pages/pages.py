@@ -36,10 +36,6 @@ def pair_header(
     """Returns the title of a page, with the model, the pair of sentences and its problems.
 
     Args:
-        title: the title.
-        attention: the attention of the pair.
-        model: the name of the model.
-        source: the source text.
         target: the given target text, or None for the model's translation.
     """
     known = {
@@ -59,9 +55,6 @@ def attention_page(attention: Attention, model: str, source: str, target: str | 
     """Returns the interactive page of one pair: lines and a matrix for a chosen layer and head.
 
     Args:
-        attention: the attention of the pair.
-        model: the name of the model.
-        source: the source text.
         target: the given target text, or None for the model's translation.
     """
     data = {"attentions": {kind: _data(attention, kind) for kind in TITLES}}
@@ -108,13 +101,7 @@ token. Escape releases it.</p>
 
 
 def embeddings_page(projection: Projection, sentences: Sequence[str], model: str) -> str:
-    """Returns the interactive page with a point for each sentence.
-
-    Args:
-        projection: the embeddings in two dimensions.
-        sentences: the text of each point.
-        model: the name of the model.
-    """
+    """Returns the interactive page with a point for each sentence."""
     first, second = (f"{100 * share:.1f} %" for share in projection.explained)
     known = {
         "Model": text(model),
@@ -136,13 +123,7 @@ def embeddings_page(projection: Projection, sentences: Sequence[str], model: str
 
 
 def index_page(header: str, pages: Mapping[str, str], pictures: Mapping[str, Sequence[str]]) -> str:
-    """Returns the page that shows all pictures and links the other pages.
-
-    Args:
-        header: HTML from `pair_header`.
-        pages: titles by file.
-        pictures: files by the title of their section.
-    """
+    """Returns the page that shows all pictures and links the other pages."""
     links = "\n".join(f'<li><a href="{file}">{title}</a></li>' for file, title in pages.items())
     parts = [f"<header>\n{header}\n<ul>\n{links}\n</ul>\n</header>"]
     for title, files in pictures.items():

@@ -66,11 +66,7 @@ def _style() -> Iterator[None]:
 
 
 def write_png(figure: Figure, path: Path) -> None:
-    """Writes a picture.
-
-    Raises:
-        InputError: if it cannot be written.
-    """
+    """Writes a picture."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # letters without a font are boxes
         try:
@@ -102,8 +98,6 @@ def draw_heads(attention: Attention, kind: str, layer: int) -> Figure:
     """Draws the heads of a layer with their tokens.
 
     Args:
-        attention: the attention of a pair.
-        kind: a key of `TITLES`.
         layer: the layer, counted from 0.
     """
     weights = attention.weights(kind)[layer]

@@ -47,14 +47,7 @@ class VisibleModel:
 
 
 def model_name(place: str) -> str:
-    """Returns a short name of a model for titles, from its path or address.
-
-    Example:
-    >>> model_name("build/run@best,build/other"), model_name("build/export/1")
-    ('run@best, other', 'export/1')
-    >>> model_name("grpc://localhost:8500/export")
-    'grpc://localhost:8500/export'
-    """
+    """Returns a short name of a model for titles, from its path or address."""
     if "://" in place:
         return place
     paths = [Path(member) for member in place.split(",")]
@@ -69,17 +62,7 @@ def open_visible_model(
     """Opens a model.
 
     Args:
-        model_dir: a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, or a SavedModel.
         settings: changes of the configuration of a run, such as `decoding.beam_size`.
-
-    Raises:
-        InputError: if there is no model, if it does not return its attention, or if a setting is
-            invalid.
-
-    Example:
-    >>> model = open_visible_model("build/run")
-    >>> model.attention({"source": ["a dog"], "target": [""]})["status"]
-    array([0], dtype=int32)
     """
     model = load_model(model_dir, settings)
     owner: Any = model.owner

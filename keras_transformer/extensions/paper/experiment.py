@@ -34,7 +34,7 @@ from keras_transformer.tf_import import load_tensorflow
 if TYPE_CHECKING:  # they load TensorFlow, which a process that only starts others does not need
     from keras_transformer.models.encoder_decoder import EncoderDecoder
     from keras_transformer.runs.run_directory import RunDirectory
-    from keras_transformer.training.training_run import Trained
+    from keras_transformer.training.training_run import TrainingResult
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ def train(
     *,
     preset_name: str | None = None,
     architecture: type[EncoderDecoder] | None = None,
-) -> tuple[Trained, RunDirectory]:
+) -> tuple[TrainingResult, RunDirectory]:
     """Trains or resumes the run of a trial."""
     load_tensorflow()  # here, because the parent process must not hold the GPU
     from keras_transformer.models.transformer import Transformer
@@ -242,7 +242,7 @@ def train(
     return trained, run
 
 
-def costs(trained: Trained, run: RunDirectory) -> dict[str, Any]:
+def costs(trained: TrainingResult, run: RunDirectory) -> dict[str, Any]:
     """Returns the size of a model and the costs of its training, for the results of a trial."""
     return {
         "parameters": run.config.model.num_parameters(),

@@ -38,18 +38,6 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
-def trim_json_lines(path: Path, step: int) -> None:
-    """Removes the lines of a file of JSON objects after `step`, and an incomplete last line."""
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
-        try:
-            if line.endswith("\n") and json.loads(line)["step"] <= step:
-                kept.append(line)
-        except (ValueError, KeyError, TypeError):
-            continue
-    write_text(path, "".join(kept))
-
-
 def run_metadata() -> dict[str, Any]:
     """Returns the command, the commit, the date, the versions of libraries, and the machine."""
     return {

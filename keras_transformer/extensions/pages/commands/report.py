@@ -39,9 +39,6 @@ def main() -> None:
 
         print(write_data_page(Path(FLAGS.data_dir), dataclasses.asdict(PrepareOptions())))
     if FLAGS.run_dir:
-        from keras_transformer.extensions.pages.report.page import (
-            write_report,
-        )  # late, so that --help is fast
-        from keras_transformer.runs.run_directory import RunDirectory
+        from keras_transformer.extensions.pages.report.page import write_report
 
-        print(write_report(RunDirectory(FLAGS.run_dir)))
+        print(write_report(FLAGS.run_dir))

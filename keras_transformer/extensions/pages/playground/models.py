@@ -75,13 +75,7 @@ class PlaygroundModel:
     """A model that translates and returns its attention.
 
     Args:
-        place: the path or address of the model.
-        ask: the signatures by name.
         examples: sentences to try; None if none are known.
-        source_tag: added to each source text that has no tag.
-
-    Raises:
-        InputError: if a signature is missing, or the vocabulary lacks the tag.
     """
 
     def __init__(
@@ -120,12 +114,7 @@ class PlaygroundModel:
         """Translates one text.
 
         Args:
-            source: the source text.
-            prefix: the beginning of all translations.
             length_penalty: the exponent of the length penalty, or None for the model's default.
-
-        Raises:
-            InputError: if the source is blank or very long, or if a server fails.
         """
         if not source.strip():
             raise InputError("There is nothing to translate. Enter a sentence.")
@@ -177,12 +166,6 @@ def open_playground_model(
     Args:
         place: a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, a SavedModel, or the address of a server
             such as `grpc://localhost:8500/MODEL`.
-        settings: changes of the `decoding.` configuration of a run. Without `decoding.n_best`, all
-            hypotheses of the beam are shown. Exports and servers take no settings.
-        source_tag: added to each source text that has no tag.
-
-    Raises:
-        InputError: if there is no model, or if it lacks a signature or the tag.
     """
     path = Path(place)
     settings = dict(settings or {})

@@ -43,7 +43,6 @@ def build_page(
     """Returns the page.
 
     Args:
-        models: one model, or two to compare side by side.
         examples: sentences to choose from; by default, the examples of the first model.
     """
     examples = examples or models[0].examples
@@ -88,13 +87,7 @@ def serve(page: gr.Blocks, host: str, port: int, *, open_browser: bool) -> str:
     """Serves the page in threads, and returns its address.
 
     Args:
-        page: the page from `build_page`.
-        host: the address to listen on.
         port: the port. 0 uses the first free port from 7860 on.
-        open_browser: open the page in a browser.
-
-    Raises:
-        InputError: if the port is not available.
     """
     style = importlib.resources.files(__package__).joinpath("page.css").read_text("utf-8")
     # Gradio requests its own page before it reports that it serves. A proxy would not find it.

@@ -220,16 +220,13 @@ def curve(run: RunDirectory, data_dir: Path) -> list[dict[str, float]]:
         For each validation: `step`; `flop`, from the mean FLOP per token of the corpus;
         `minutes` of the training steps; and the metrics.
     """
-    from keras_transformer.extensions.pages.report.history import read_history
+    from keras_transformer.extensions.pages.report.page import read_history
     from keras_transformer.extensions.paper.baselines.flop import training_flop
 
     store = TokenStore(data_dir / "train")
     flop = training_flop(run.config.model, store.source_lengths, store.target_lengths)
     flop_per_token = flop / int(store.target_lengths.sum())
-    series = {
-        name: dict(zip(values.steps.tolist(), values.values.tolist(), strict=True))
-        for name, values in read_history(run.path / "metrics.jsonl").series.items()
-    }
+    series = read_history(run.path / "metrics.jsonl")
     return [
         {
             "step": step,

@@ -154,10 +154,10 @@ def test_a_final_loss_that_is_not_finite_has_diverged(
     trained: tuple[Path, dict[str, Any]], data: ComparisonData, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    def train(data_dir: Path, run_dir: Path, *_: Any, **__: Any) -> training_run.Trained:
+    def train(data_dir: Path, run_dir: Path, *_: Any, **__: Any) -> training_run.TrainingResult:
         of = RunDirectory(trained[0] / "gru" / "run", GRURun)
         RunDirectory.create(run_dir, of.config, of.tokenizer(), of.data_fingerprint)
-        return training_run.Trained(60, True, False, "", "last", "float32", {})
+        return training_run.TrainingResult(60, True, False, "", "last", "float32", {})
 
     monkeypatch.setattr(training_run, "train", train)
     results = run_comparison(data, tmp_path, only=["gru"], settings=TINY)

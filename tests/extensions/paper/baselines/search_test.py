@@ -87,7 +87,7 @@ def test_eight_pairs_are_memorized_and_translated() -> None:
     trainer = Trainer(model, training)
     batch = ({"source_ids": tf.constant(source), "target_ids": tf.constant(target)},
              tf.constant(labels))  # fmt: skip
-    step = tf.function(trainer.training_step)
+    step = tf.function(trainer.take_step)
     losses = [float(step(batch)["loss"]) for _ in range(120)]
     assert losses[0] > 1.5 and losses[-1] < 0.05
     result = search(model, source, 6, beam_size=2)
