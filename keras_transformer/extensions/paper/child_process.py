@@ -29,20 +29,8 @@ _Result = TypeVar("_Result")
 def call(function: Callable[..., _Result], *arguments: Any) -> _Result:
     """Returns the result of `function` in a new process, which logs to standard error.
 
+    `function` is at the top of a module, so that the other process finds it.
     Ctrl-C, SIGTERM and SIGHUP are passed on to the process, and this call waits until it has ended.
-
-    Args:
-        function: a function at the top of a module, so that the other process finds it.
-        arguments: its arguments, which can be pickled.
-
-    Raises:
-        InputError: if `function` raises one, or if the process was killed.
-        KeyboardInterrupt: after a signal.
-        RuntimeError: after any other exception, whose stack trace the process has printed.
-
-    Example:
-    >>> call(os.path.join, "build", "run")  # doctest: +SKIP
-    'build/run'
     """
     level = logging.getLogger("keras_transformer").getEffectiveLevel()
     context = multiprocessing.get_context("spawn")  # a fork would lack the threads of libraries

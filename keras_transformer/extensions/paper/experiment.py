@@ -66,14 +66,7 @@ class Trial:
 
 
 class Deadline:
-    """The end of this call's training.
-
-    Args:
-        max_minutes: minutes from now; None for no limit.
-
-    Raises:
-        InputError: if `max_minutes` is not above 0.
-    """
+    """The end of this call's training."""
 
     def __init__(self, max_minutes: float | None) -> None:
         if max_minutes is not None and not max_minutes > 0:
@@ -91,18 +84,7 @@ class Deadline:
 
 
 def check_identity(work_dir: Path, identity: Mapping[str, Any]) -> None:
-    """Checks that a directory is new, or belongs to the same experiment.
-
-    Args:
-        work_dir: the directory.
-        identity: everything that the results depend on besides code and machine, as JSON values.
-
-    Raises:
-        InputError: if the directory belongs to something else.
-
-    Example:
-    >>> check_identity(Path("build/new"), {"seed": 1})
-    """
+    """Checks that a directory is new, or belongs to the same experiment."""
     path = work_dir / _IDENTITY
     with _readable(work_dir):
         found = read_results(path)
@@ -122,13 +104,6 @@ def open_experiment(work_dir: Path, identity: Mapping[str, Any]) -> Iterator[Non
 
     If the block writes nothing there, for example because of invalid settings, the directory does
     not change.
-
-    Args:
-        work_dir: the directory.
-        identity: see `check_identity`.
-
-    Raises:
-        InputError: if the directory belongs to something else, or cannot be read or written.
     """
     check_identity(work_dir, identity)
     with _readable(work_dir):
@@ -182,19 +157,6 @@ def run_trials(
 
     Finished trials are skipped. At least one unfinished trial is run, so every call makes
     progress.
-
-    Args:
-        trials: the trials.
-        work_dir: directory of the experiment.
-        deadline: the time at which this call stops training.
-        report: called after each trial, with all results so far by name.
-
-    Returns:
-        The results of finished trials by name.
-
-    Raises:
-        InputError: if the settings, the data and the directory do not fit together.
-        KeyboardInterrupt: if training was interrupted. It can be resumed.
     """
     metadata = run_metadata()  # read now, because the files may change while this process runs
     results: dict[str, dict[str, Any]] = {}
@@ -222,18 +184,7 @@ def run_trials(
 def run_trial(
     trial: Trial, work_dir: Path, deadline: Deadline, metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Runs a trial unless it is finished, and writes and returns its results.
-
-    Args:
-        trial: the trial.
-        work_dir: directory of the experiment.
-        deadline: the time at which this call stops training.
-        metadata: from `run_metadata`.
-
-    Raises:
-        InputError: for settings, data or a directory that do not fit together, and if another
-            process runs the trial.
-    """
+    """Runs a trial unless it is finished, and writes and returns its results."""
     directory = work_dir / trial.name
     with exclusive_lock(directory):  # held until the results are written
         found = read_results(directory / RESULTS)
@@ -261,24 +212,7 @@ def train(
     preset_name: str | None = None,
     architecture: type[EncoderDecoder] | None = None,
 ) -> tuple[TrainingResult, RunDirectory]:
-    """Trains or resumes the run of a trial.
-
-    Args:
-        directory: directory of the trial. Its run is in `run/`.
-        max_minutes: minutes after which training stops, to be resumed; None for no limit.
-        data_dir: prepared data.
-        settings: changes to the configuration.
-        preset_name: name of the configuration; None for the default of the architecture.
-        architecture: class of the model; None for the Transformer.
-
-    Returns:
-        The result of the training, and the run.
-
-    Raises:
-        DivergedError: if training has diverged.
-        InputError: if the run cannot be trained or resumed.
-        KeyboardInterrupt: if training was interrupted; a checkpoint is written.
-    """
+    """Trains or resumes the run of a trial."""
     load_tensorflow()  # here, because the parent process must not hold the GPU
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.runs.run_directory import RunDirectory
@@ -308,6 +242,17 @@ def train(
     return trained, run
 
 
+def costs(trained: TrainingResult, run: RunDirectory) -> dict[str, Any]:
+    """Returns the size of a model and the costs of its training, for the results of a trial."""
+    return {
+        "parameters": run.config.model.num_parameters(),
+        "steps": trained.step,
+        "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
+        "tokens_per_second": round(trained.tokens_per_second),
+        "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
+    }
+
+
 def results_of(trials: Iterable[Trial], work_dir: Path) -> dict[str, dict[str, Any]]:
     """Returns the results of all calls so far, by the name of the trial."""
     found = {trial.name: read_results(work_dir / trial.name / RESULTS) for trial in trials}
@@ -315,10 +260,5 @@ def results_of(trials: Iterable[Trial], work_dir: Path) -> dict[str, dict[str, A
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the mean and the standard deviation of at least two values, with two decimals.
-
-    Example:
-    >>> mean_and_std([40.0, 41.0])
-    (40.5, 0.71)
-    """
+    """Returns the mean and the standard deviation of at least two values, with two decimals."""
     return round(statistics.mean(values), 2), round(statistics.stdev(values), 2)

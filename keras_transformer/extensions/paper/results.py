@@ -18,11 +18,7 @@ from keras_transformer.runs.machine import available_cores, cpu_name
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """Returns the results of an earlier call, or {}.
-
-    Raises:
-        InputError: if the file is not a JSON object.
-    """
+    """Returns the results of an earlier call, or {}."""
     if not path.exists():
         return {}
     try:
@@ -60,14 +56,6 @@ def mixed_origins(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns a warning if results come from several commits or processors, else "".
 
     Results of earlier calls are kept, so a table may compare old with new results.
-
-    Args:
-        results: results with the fields of `run_metadata`, by name.
-
-    Example:
-    >>> seed = {"commit": "abc", "machine": {"processor": "x"}}
-    >>> mixed_origins({"seed 1": seed, "seed 2": {**seed, "commit": "def"}})
-    'Results from different commits or processors: seed 1: abc on x; seed 2: def on x'
     """
     origins = {
         name: (each["commit"], each["machine"]["processor"]) for name, each in results.items()

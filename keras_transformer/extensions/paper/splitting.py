@@ -25,24 +25,6 @@ def split_by_source(
     their original order and without duplicates.
 
     The files are replaced atomically, because another process may be reading them.
-
-    Args:
-        corpus: the corpus. It is read twice.
-        output_dir: directory of PART.source and PART.target of each part.
-        held_out: number of sentences by part, such as `{"valid": 1000, "test": 2000}`.
-
-    Returns:
-        The files of "train" and of each part.
-
-    Raises:
-        InputError: if the corpus does not have more different sources than are held out.
-
-    Example:
-    >>> from keras_transformer.data.corpus import parallel_files
-    >>> [corpus] = parallel_files(["train.en"], ["train.de"])
-    >>> parts = split_by_source(corpus, "parts", {"test": 1})
-    >>> {part: len(list(files.pairs())) for part, files in parts.items()}
-    {'train': 2, 'test': 1}
     """
     part_of = _choose(corpus, held_out)
     output_dir = Path(output_dir)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -186,21 +185,6 @@ def test_a_failed_call_keeps_the_directory_of_another_call(tmp_path: Path) -> No
             raise InputError("refused")
         check_identity(work, IDENTITY)
         assert [path.name for path in work.iterdir()] == ["experiment.json"]
-
-
-@pytest.mark.parametrize(
-    "enter",
-    [lambda work: check_identity(work, {}), lambda work: open_experiment(work, {}).__enter__()],
-)
-def test_a_directory_that_cannot_be_written_is_one_sentence(
-    tmp_path: Path, enter: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any) -> None:
-        raise PermissionError("not yours")
-
-    monkeypatch.setattr(experiment, "read_results", fail)
-    with pytest.raises(InputError, match=mentions("work", "not yours", "same command")):
-        enter(tmp_path / "work")
 
 
 def test_a_file_as_work_directory_is_an_error(tmp_path: Path) -> None:

@@ -40,9 +40,6 @@ class Baseline(EncoderDecoder):
     A subclass creates its layers in `__init__`, builds them in `build_layers`, and implements
     the methods of `EncoderDecoder`. The layers of a `DecodeState` have one entry for each
     hypothesis.
-
-    Args:
-        config: the sizes of the model, or a dict of them.
     """
 
     embedding_stddev: ClassVar[float]

@@ -5,8 +5,9 @@ The work directory of a comparison has
 experiment.json    the settings, the data and the test set of the comparison
 NAME/run/          the run of a model, with its report
 NAME/results.json  its cost, its validation metrics over training, and its scores
-baselines.json     the results of all models
-baselines.svg      a chart of them
+results.json       the results of all models
+table.md           a table of them
+chart.svg          a chart of them
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.test_sets import EvaluationSet
-from keras_transformer.extensions.paper import experiment
+from keras_transformer.extensions.paper import experiment, report
 from keras_transformer.extensions.paper.experiment import (
+    RESULTS,
     Deadline,
     Trial,
     open_experiment,
@@ -34,7 +36,7 @@ from keras_transformer.extensions.paper.experiment import (
     run_trials,
 )
 from keras_transformer.extensions.paper.results import mixed_origins, write_results
-from keras_transformer.runs.atomic import atomic_path
+from keras_transformer.runs.atomic import write_text
 from keras_transformer.tf_import import load_tensorflow
 
 if TYPE_CHECKING:  # it loads TensorFlow
@@ -141,25 +143,6 @@ def run_comparison(
 
     Each model is trained in a separate process. The same call resumes after an interruption, and
     skips finished models.
-
-    Args:
-        data: training data and test set.
-        work_dir: directory of the comparison.
-        only: names of the models to train in this call; None for all.
-        settings: settings of all models that differ from those in this module.
-        max_minutes: minutes after which this call stops training; None for no limit.
-
-    Returns:
-        The content of baselines.json: `trials` by name, and whether all are `finished`.
-
-    Raises:
-        InputError: for an unknown model, invalid settings or data, and a directory of another
-            experiment.
-        KeyboardInterrupt: if training was interrupted; a checkpoint is written.
-
-    Example:
-    >>> data = ComparisonData(Path("build/data"), test_set)  # doctest: +SKIP
-    >>> run_comparison(data, Path("build/baselines"))  # doctest: +SKIP
     """
     models = {
         model.name: dataclasses.replace(model, settings={**model.settings, **(settings or {})})
@@ -189,31 +172,16 @@ def run_comparison(
         found = results_of(trials.values(), work_dir)
         finished = len(found) == len(trials) and all(each["finished"] for each in found.values())
         results = {"finished": finished, "trials": found}
-        write_results(work_dir / "baselines.json", results)
-        draw(results, work_dir / "baselines.svg")
+        write_results(work_dir / RESULTS, results)
+        write_text(work_dir / report.TABLE, summary(results))
+        draw(results, work_dir / report.CHART)
     return results
 
 
 def _train_model(
     directory: Path, max_minutes: float | None, model: ComparedModel, data: ComparisonData
 ) -> dict[str, Any]:
-    """Trains a model, and scores the weights with the best validation.
-
-    Args:
-        directory: directory of the trial.
-        max_minutes: minutes after which training stops, to be resumed; None for no limit.
-        model: the model.
-        data: training data and test set.
-
-    Returns:
-        Whether training is `finished`, its cost, the validation metrics over training (`curve`) and
-        the scores of the test set (`test`). A model that has diverged lacks scores, and has the
-        reason as `diverged`.
-
-    Raises:
-        InputError: for invalid settings or data.
-        KeyboardInterrupt: if training was interrupted; a checkpoint is written.
-    """
+    """Trains a model, and scores the weights with the best validation."""
     load_tensorflow()  # here, because the parent process must not hold the GPU
     from keras_transformer.extensions.paper.baselines import architectures  # noqa: F401  registers them
     from keras_transformer.models.encoder_decoder import get_architecture
@@ -238,11 +206,7 @@ def _train_model(
     run.select("best" if run.best_checkpoints() else "last")
     return {
         "finished": trained.finished,
-        "parameters": run.config.model.num_parameters(),
-        "steps": trained.step,
-        "tokens_per_second": round(trained.tokens_per_second),
-        "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
-        "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
+        **experiment.costs(trained, run),
         "weights": run.selected,
         "curve": curve(run, data.data_dir),
         "test": _score(run, data),
@@ -251,10 +215,6 @@ def _train_model(
 
 def curve(run: RunDirectory, data_dir: Path) -> list[dict[str, float]]:
     """Returns the cost and the metrics of each validation of a run.
-
-    Args:
-        run: the run.
-        data_dir: directory of its training data.
 
     Returns:
         For each validation: `step`; `flop`, from the mean FLOP per token of the corpus;
@@ -294,54 +254,40 @@ def _score(run: RunDirectory, data: ComparisonData) -> dict[str, Any]:
 
 def summary(results: Mapping[str, Any]) -> str:
     """Returns a table of the results of `run_comparison`."""
-    heads = ("parameters", "steps", "minutes", "training FLOP", "BLEU", "perplexity", "published")
-    lines = [f"{'':<15}" + "".join(f"{head:>14}" for head in heads)]
-    for name, each in results["trials"].items():
-        last, test = each["curve"][-1] if each["curve"] else {}, each["test"]
-        cells = [
-            f"{each['parameters']:,}",
-            f"{each['steps']:,}",
-            f"{last.get('minutes', 0.0):.1f}",
-            f"{last.get('flop', 0.0):.2e}",
-            f"{test['bleu']:.2f}" if test else "",
-            f"{test['perplexity']:.2f}" if test else "",
-            f"{PUBLISHED_BLEU[name]}",
-        ]
-        lines.append(f"{name:<15}" + "".join(f"{cell:>14}" for cell in cells))
-        if "diverged" in each:
-            lines.append(f"  diverged: {each['diverged']}")
-        elif not each["finished"]:
-            lines.append("  not finished")
-    signatures = {each["test"]["signature"] for each in results["trials"].values() if each["test"]}
-    return "\n".join(filter(None, [*lines, *signatures, mixed_origins(results["trials"])]))
+    head = ["model", "parameters", "steps", "minutes", "training FLOP", "BLEU", "perplexity"]
+    rows, notes = [], []
+    for name, result in results["trials"].items():
+        last, test = result["curve"][-1] if result["curve"] else {}, result["test"]
+        rows.append(
+            [
+                name,
+                f"{result['parameters']:,}",
+                f"{result['steps']:,}",
+                f"{last.get('minutes', 0.0):.1f}",
+                f"{last.get('flop', 0.0):.2e}",
+                f"{test['bleu']:.2f}" if test else "",
+                f"{test['perplexity']:.2f}" if test else "",
+                f"{PUBLISHED_BLEU[name]}",
+            ]
+        )
+        if "diverged" in result:
+            notes.append(f"{name} diverged: {result['diverged']}")
+        elif not result["finished"]:
+            notes.append(f"{name} is not finished.")
+    trials = results["trials"]
+    signatures = {trial["test"]["signature"] for trial in trials.values() if trial["test"]}
+    notes += filter(None, [*sorted(signatures), mixed_origins(trials)])
+    return report.table([*head, "published"], rows, notes)
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """Draws validation BLEU over training FLOP and over minutes, as an SVG file.
-
-    Args:
-        results: the results of `run_comparison`.
-        path: the file, which is replaced.
-    """
-    import matplotlib.style  # late, because it is an extra
-    from matplotlib.figure import Figure
-
-    style = {"svg.fonttype": "none", "svg.hashsalt": "baselines", "font.size": 9}
-    with matplotlib.style.context(["default", style]):
-        figure = Figure(figsize=(9, 4), layout="constrained")
-        panels = dict(zip(("flop", "minutes"), figure.subplots(1, 2, sharey=True), strict=True))
-        for each in results["trials"].values():
-            reached = f"BLEU {each['test']['bleu']:.1f}" if each["test"] else "diverged"
-            label = f"{each['title']}, {each['parameters'] / 1e6:.1f} M: {reached}"
-            points = [point for point in each["curve"] if "val_bleu" in point]
-            bleu = [point["val_bleu"] for point in points]
-            for quantity, axes in panels.items():
-                x = [point[quantity] for point in points]
-                axes.plot(x, bleu, "o-", label=label, markersize=3, linewidth=1.3)
-                axes.spines[["top", "right"]].set_visible(False)
-        panels["flop"].set(xscale="log", xlabel="training FLOP", ylabel="validation BLEU (13a)")
-        panels["minutes"].set(xlabel="minutes of training")
-        handles, labels = panels["flop"].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", frameon=False, fontsize=8)
-        with atomic_path(path) as partial:
-            figure.savefig(partial, format="svg", metadata={"Date": None})
+    """Draws validation BLEU over training FLOP and over minutes."""
+    panels: dict[str, list[report.Series]] = {"training FLOP": [], "minutes of training": []}
+    for result in results["trials"].values():
+        reached = f"BLEU {result['test']['bleu']:.1f}" if result["test"] else "diverged"
+        label = f"{result['title']}, {result['parameters'] / 1e6:.1f} M: {reached}"
+        points = [point for point in result["curve"] if "val_bleu" in point]
+        for name, series in zip(("flop", "minutes"), panels.values(), strict=True):
+            line = [(point[name], point["val_bleu"]) for point in points]
+            series.append(report.Series(label, line))
+    report.draw(path, panels, "validation BLEU (13a)", log_scale=["training FLOP"])

@@ -78,12 +78,8 @@ def _linear_map(units: int, name: str, policy: Any) -> keras.layers.Layer:
 class GatedConvolution(keras.layers.Layer):
     """A convolution, half of whose outputs are gates of the other half (section 3.2).
 
-    Args:
-        filters: width of the output.
-        kernel_size: tokens of a window, k.
-        padding: "same", or "valid" for an output of k - 1 positions less.
-        variance: variance of the outputs before the gate, for inputs of variance 1. With 4 it is
-            1 after the gate; dropout of the input needs less (appendix A.3).
+    `variance` is that of the outputs before the gate, for inputs of variance 1. With 4 it is 1
+    after the gate; dropout of the input needs less (appendix A.3).
 
     Call arguments:
         inputs: `[B, T, d]`.
@@ -121,12 +117,6 @@ class GatedConvolution(keras.layers.Layer):
 
 class ConvolutionalDecoderLayer(keras.layers.Layer):
     """A gated convolution over the past, then attention to the memory (section 3.3).
-
-    Args:
-        filters: width of the layer.
-        kernel_size: tokens of a window, k.
-        d_model: width of embeddings and memory.
-        dropout: of the convolution's input.
 
     Call arguments:
         inputs: `[B, N, T, filters]` for N alternative targets of each sentence.
@@ -202,13 +192,7 @@ class ConvolutionalDecoderLayer(keras.layers.Layer):
 @register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Convolutional(Baseline):
-    """A convolutional encoder-decoder with the sizes of a `ConvolutionalConfig`.
-
-    Args:
-        config: the sizes of the model, or a dict of them.
-
-    Call arguments: see `EncoderDecoder`.
-    """
+    """A convolutional encoder-decoder with the sizes of a `ConvolutionalConfig`."""
 
     run_config: ClassVar[type[RunConfig]] = ConvolutionalRun
     embedding_stddev: ClassVar[float] = 0.1  # section 4.2

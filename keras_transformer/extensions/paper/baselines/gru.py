@@ -58,10 +58,6 @@ class AttentionCell(keras.layers.Layer):
     As a cell of `keras.layers.RNN` it has the states of the GRU, and in addition the keys, values
     and mask of the memory, which do not change.
 
-    Args:
-        units: width of the state.
-        value_dim: width of the values.
-
     Call arguments:
         inputs: `[B, d]`, the previous token.
         states: the state `[B, units]`, keys `[B, S, units]`, values `[B, S, value_dim]`, and
@@ -125,13 +121,7 @@ class AttentionCell(keras.layers.Layer):
 @register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GRU(Baseline):
-    """A recurrent encoder-decoder with the sizes of a `GRUConfig`.
-
-    Args:
-        config: the sizes of the model, or a dict of them.
-
-    Call arguments: see `EncoderDecoder`.
-    """
+    """A recurrent encoder-decoder with the sizes of a `GRUConfig`."""
 
     run_config: ClassVar[type[RunConfig]] = GRURun
     embedding_stddev: ClassVar[float] = 0.05

@@ -7,8 +7,8 @@ Example:
 Trains a Transformer, ConvS2S and a GRU with attention, each of about 9 million parameters, with
 the same data and settings, and scores them on the test set.
 
-Writes a folder for each model, baselines.json and baselines.svg. The same command resumes after an
-interruption. The last line of standard output is the content of baselines.json.
+Writes a folder for each model, results.json, table.md and chart.svg. The same command resumes after
+an interruption. The last line of standard output is the content of results.json.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ The same command resumes after an interruption, even in the middle of a row. Oth
 to the existing results. A row that diverges is marked in the table, and training continues with the
 next row. Ctrl-C stops after the current step and writes a checkpoint.
 
-The work directory has a run for each row, table.txt, table.md, delta_bleu.svg and results.json,
+The work directory has a run for each row, table.md, chart.svg and results.json,
 which is also the last line of standard output.
 """
 
@@ -72,5 +72,5 @@ def main() -> None:
         lowercase=FLAGS.lowercase,
         max_minutes=FLAGS.max_minutes,
     )
-    print(printed.text(results))
+    print(printed.markdown(results))
     print(json.dumps(results))

@@ -28,13 +28,8 @@ class GuidedAlignment:
     of a word is the probability of that word, trained by cross-entropy (Chen et al., 2016). The
     head is the first one of the second-to-last decoder layer (Garg et al., 2019).
 
-    Args:
-        begins: whether each source id starts a word. The end token counts as a word.
-        stands: whether each target id stands for a word.
-        pad_id: id of padding of both sides.
-
-    Raises:
-        InputError: if no source id starts a word, or no target id stands for one.
+    `begins` tells whether each source id starts a word, where the end token counts as a word.
+    `stands` tells whether each target id stands for a word.
     """
 
     def __init__(self, begins: Sequence[bool], stands: Sequence[bool], pad_id: int):

@@ -107,12 +107,7 @@ class TreebankScores:
 
 
 def score_trees(gold: Sequence[Tree], predicted: Sequence[Tree]) -> TreebankScores:
-    """Scores predicted trees.
-
-    Raises:
-        InputError: for different numbers of trees, no trees, or more than 10 sentences whose words
-            differ (as in EVALB).
-    """
+    """Scores predicted trees."""
     if len(gold) != len(predicted) or not gold:
         raise InputError(
             f"There are {len(gold):,} gold trees but {len(predicted):,} predicted ones. Both need "

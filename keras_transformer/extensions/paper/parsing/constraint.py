@@ -31,14 +31,6 @@ class TreeConstraint:
         opening, closing, leaves: ids of the tokens of each kind.
         end: id of the end token.
         vocab_size: number of tokens.
-
-    Example:
-        >>> constraint = TreeConstraint([3], [4], [2], end=1, vocab_size=5)
-        >>> is_allowed = constraint.allowed_tokens(
-        ...     tf.constant([1]), tf.constant([[3, 2]]), tf.constant(2), tf.constant([9])
-        ... )
-        >>> tf.where(is_allowed[0])[:, 0].numpy()  # after "( leaf" only ")" may come
-        array([4])
     """
 
     opening: Sequence[int]
@@ -61,9 +53,6 @@ class TreeConstraint:
             histories: int32 `[rows, longest]`, the ids of the beginning of a tree.
             length: int32 scalar, the number of ids that each history has.
             max_lengths: int32 `[rows]`, the maximum number of tokens, including the end token.
-
-        Raises:
-            InputError: if there are no inputs.
         """
         if inputs is None:
             raise InputError(

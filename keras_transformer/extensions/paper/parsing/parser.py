@@ -35,13 +35,6 @@ class Parser(tf.Module):
 
     No text and no output of the model fails. The leaves of every tree are exactly the words of the
     text, in their order, including words that were truncated.
-
-    Args:
-        translator: translator of a model that was trained on trees.
-        place: path of the model, for messages.
-
-    Raises:
-        InputError: if the target vocabulary is not from a treebank.
     """
 
     def __init__(self, translator: TranslationModule, place: str = "the model"):
@@ -63,11 +56,7 @@ class Parser(tf.Module):
         autograph=False, jit_compile=False,
     )  # fmt: skip
     def parse(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Parses `text`, UTF-8 strings `[B]`, one sentence each, by the words of `tokenize`.
-
-        Returns:
-            As `parse_tokens`.
-        """
+        """Parses `text`, UTF-8 strings `[B]`, one sentence each, by the words of `tokenize`."""
         return self._parsed(words_of(tokenize(text)))
 
     @tf.function(
@@ -150,11 +139,7 @@ def load_parser(
     *,
     precision: str = "float32",
 ) -> ParserModel:
-    """Loads a run, an ensemble of runs, or a SavedModel, with the arguments of `load_model`.
-
-    Raises:
-        InputError: as in `loading.load_model`, or if the model is not a parser.
-    """
+    """Loads a run, an ensemble of runs, or a SavedModel, with the arguments of `load_model`."""
     model = loading.load_model(model_dir, settings, precision=precision)
     if isinstance(model.owner, TranslationModule):
         parser = Parser(model.owner, model.place)
@@ -183,13 +168,7 @@ class Parsed(NamedTuple):
 
 
 def parse_lines(model: ParserModel, lines: Sequence[str], tokens: bool = False) -> list[Parsed]:
-    """Parses sentences. The results are in the same order.
-
-    Args:
-        model: the parser.
-        lines: one sentence each.
-        tokens: True if words are separated by spaces, and need not be split.
-    """
+    """Parses sentences. The results are in the same order."""
 
     def trees(text: np.ndarray) -> dict[str, tf.Tensor]:
         text = tf.constant(text)

@@ -77,11 +77,9 @@ def symbols_by_id(vocabulary: Vocabulary) -> list[str] | None:
 
 
 def word_boundaries(vocabulary: Vocabulary) -> tuple[list[bool], list[bool]] | None:
-    """Returns the properties of ids that align symbols with words; None if there are none.
+    """Returns whether each source id starts a word, and whether each target id stands for one.
 
-    Returns:
-        For each source id, whether it starts a word (the end token counts as a word), and for each
-        target id, whether it stands for a word.
+    The end token counts as a word. None if the vocabulary is not from a treebank.
     """
     symbols = symbols_by_id(vocabulary)
     if symbols is None:
@@ -98,11 +96,7 @@ def is_parser(vocabulary: Vocabulary) -> bool:
 
 
 def require_parser(vocabulary: Vocabulary, place: str) -> list[str]:
-    """Returns the result of `symbols_by_id`.
-
-    Raises:
-        InputError: with `place`, if the vocabulary is not from a treebank.
-    """
+    """Returns the result of `symbols_by_id`."""
     symbols = symbols_by_id(vocabulary)
     if symbols is None:
         raise InputError(

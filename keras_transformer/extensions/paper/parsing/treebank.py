@@ -60,14 +60,7 @@ class Treebank:
 def find_files(patterns: Sequence[str], ids: str | Path | None = None) -> list[Path]:
     """Returns the files of a treebank without repetitions, under their first names.
 
-    Args:
-        patterns: files, or patterns such as `penn/*.tree`.
-        ids: file with one name per line. Only files with these names, with or without an ending,
-            are returned, in this order.
-
-    Raises:
-        InputError: for a pattern that matches nothing, or a name that does not match exactly one
-            file.
+    `ids` is a file with one name per line, with or without an ending. It selects and orders files.
     """
     found = []
     for pattern in patterns:
@@ -111,17 +104,6 @@ def prepare_trees(
     """Prepares a treebank, as `data.prepare.prepare` prepares text.
 
     The source vocabulary is learned from the words. The target vocabulary is the symbols.
-
-    Args:
-        files: training trees. Repeated files are read once.
-        output_dir: a new directory, or the result of the same input and options.
-        options: options. The options of the vocabulary apply to the source side.
-        valid_files: validation trees; None to hold out sentences of `files`.
-        tags: whether the model learns parts of speech, too.
-        num_workers: number of processes.
-
-    Raises:
-        InputError: for invalid trees, for a file in both sets, and as in `prepare`.
     """
     both = {path.resolve() for path in files} & {path.resolve() for path in valid_files or ()}
     if both:

@@ -98,25 +98,12 @@ class Tree:
 
 
 def read_trees(path: str | Path) -> list[Tree]:
-    """Reads a file of trees, with any line breaks.
-
-    Raises:
-        InputError: for a file that cannot be read, and for invalid trees.
-    """
+    """Reads a file of trees, with any line breaks."""
     return list(parse_trees(read_text(path), str(path)))
 
 
 def parse_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
-    """Yields the trees of a text.
-
-    Args:
-        lines: the text.
-        name: name of the text, for messages.
-
-    Raises:
-        InputError: for brackets that do not match, a tree without words, a control character, or
-            other text; with line and column, from 1.
-    """
+    """Yields the trees of a text."""
     reader = _Reader(name)
     for number, line in enumerate(lines, start=1):
         if control := _CONTROL.search(line):
@@ -266,12 +253,7 @@ CLOSE = ")"
 
 
 def linearize(tree: Tree, tags: bool = True) -> list[str]:
-    """Returns the symbols of a tree. `restore` is the inverse.
-
-    Args:
-        tree: a tree.
-        tags: True if words become their tags, else `XX`.
-    """
+    """Returns the symbols of a tree. `restore` is the inverse."""
     symbols = []
     for constituent, place in tree.walk():
         if constituent is None:
@@ -309,10 +291,6 @@ def restore(words: Sequence[str], symbols: Iterable[str]) -> Tree:
     * Open brackets are closed at the end. Constituents without words are left out.
 
     `text_ops.restored` does the same in a graph.
-
-    Args:
-        words: any number of words.
-        symbols: any symbols, such as those of `linearize`.
     """
     tags: list[str] = []
     constituents: list[Constituent] = []

@@ -18,6 +18,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import export
+from keras_transformer.extensions.paper import experiment
 from keras_transformer.extensions.paper.recipes.recipe import Recipe, Scoring
 from keras_transformer.extensions.paper.recipes.texts import keep_text
 from keras_transformer.extensions.paper.results import write_lines
@@ -33,18 +34,7 @@ _PENALTY = "decoding.length_penalty"
 
 
 class RecipeModels:
-    """Trains and scores one model for each seed, and all of them as an ensemble.
-
-    Args:
-        recipe: the recipe.
-        work_dir: working directory of the recipe. `data` in it is the prepared data.
-        tests: the texts to score, by name.
-        settings: settings that depend on the machine.
-        init_from: the run that a recipe with `fine_tune` starts from, or `RUN@NAME`.
-
-    Raises:
-        InputError: if `init_from` is not a run.
-    """
+    """Trains and scores one model for each seed, and all of them as an ensemble."""
 
     def __init__(
         self,
@@ -95,21 +85,13 @@ class RecipeModels:
             "weights": run.selected,
             "length_penalty": penalty,
             **self._export_and_score(run, directory, penalty, trained.finished),
-            "steps": trained.step,
-            "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
-            "tokens_per_second": round(trained.tokens_per_second),
-            "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
-            "parameters": run.config.model.num_parameters(),
+            **experiment.costs(trained, run),
         }
 
     def initial(self, directory: Path, max_minutes: float | None) -> dict[str, Any]:
         """Scores the model that fine-tuning starts from, with its own search.
 
         It is the function of a `Trial`.
-
-        Args:
-            directory: the trial's directory.
-            max_minutes: not used, since nothing is trained.
         """
         model = loading.load_model(str(self._init_from))
         hypotheses = _translations(model, self._sources)
@@ -125,11 +107,6 @@ class RecipeModels:
         """Exports several runs as one model, and scores it.
 
         It is the function of a `Trial`.
-
-        Args:
-            directory: the trial's directory.
-            max_minutes: not used, since nothing is trained.
-            weights: by seed, the name of the weights that were selected for it.
         """
         members = ",".join(
             f"{self._work_dir / f'seed-{seed}' / 'run'}@{name}" for seed, name in weights.items()
@@ -243,15 +220,7 @@ class RecipeModels:
 
 
 def initial_config(recipe: Recipe, init_from: str | None) -> RunConfig:
-    """Returns the configuration that the settings of a recipe change.
-
-    Args:
-        recipe: the recipe.
-        init_from: the run that training starts from, for its model and its search, or None.
-
-    Raises:
-        InputError: if `init_from` is not a run, or lacks the weights.
-    """
+    """Returns the configuration that the settings of a recipe change."""
     config: RunConfig = preset(recipe.preset)
     if init_from is None:
         return config
@@ -261,19 +230,7 @@ def initial_config(recipe: Recipe, init_from: str | None) -> RunConfig:
 
 
 def run_identity(role: str, path: str) -> dict[str, str]:
-    """Returns the path of a run that the user gives, and a SHA-256 of its model.
-
-    Args:
-        role: name of the flag that gives the run: "init_from" or "teacher".
-        path: the run, or `RUN@NAME`.
-
-    Raises:
-        InputError: if `path` is not a run, or lacks the weights.
-
-    Example:
-    >>> sorted(run_identity("teacher", "build/run"))
-    ['teacher', 'teacher_sha256']
-    """
+    """Returns the path of a run that the user gives, and a SHA-256 of its model."""
     run, weights = _open_given(role, path)
     _, name = RunDirectory.split_weights(path)
     content = [

@@ -144,9 +144,6 @@ class Recipe:
 
         Fields with their default value are left out, so that a new field of recipes does not
         change the identity of existing recipes.
-
-        Raises:
-            InputError: for a generator that `generator` refuses.
         """
         aside = ("description", "published", "variants", "recipes_dir")
         fields = {
@@ -174,11 +171,7 @@ class Recipe:
 
     @classmethod
     def load(cls, recipes_dir: str | Path, name: str) -> Recipe:
-        """Reads `recipes_dir/name/recipe.json`.
-
-        Raises:
-            InputError: if the recipe is unknown or invalid.
-        """
+        """Reads `recipes_dir/name/recipe.json`."""
         name = name.rstrip("/")  # a shell adds it when it completes the name
         paths = Path(recipes_dir).glob("*/recipe.json")
         known = sorted(path.parent.name for path in paths if path.is_file())
@@ -191,8 +184,6 @@ class Recipe:
                 recipe.with_variant(variant)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-        except RecursionError:
-            raise InputError(f"{path} is nested too deep for a recipe.") from None
         return recipe
 
     @classmethod
@@ -297,11 +288,7 @@ class Recipe:
         return preset(self.preset).updated(self.settings)
 
     def with_variant(self, names: str) -> Recipe:
-        """Returns a variant of the recipe, or several together, as in `short+wide`.
-
-        Raises:
-            InputError: for an unknown variant, and for one that is named twice.
-        """
+        """Returns a variant of the recipe, or several together, as in `short+wide`."""
         recipe = self
         for name in (parts := names.split("+")):
             if parts.count(name) > 1:
@@ -326,26 +313,14 @@ class Recipe:
         return dataclasses.replace(recipe, variant=names)
 
     def with_symbols(self, symbols: Sequence[str]) -> Recipe:
-        """Returns the recipe with more symbols in its vocabulary, such as new language tokens.
-
-        Args:
-            symbols: texts that become one token, such as "▁>>nds<<".
-
-        Raises:
-            InputError: for symbols that cannot become tokens.
-        """
+        """Returns the recipe with more symbols in its vocabulary, such as new language tokens."""
         known = self.prepare.get("symbols") or ()
         prepare = {**self.prepare, "symbols": list(dict.fromkeys([*known, *symbols]))}
         PrepareOptions(**prepare)
         return dataclasses.replace(self, prepare=prepare)
 
     def generator(self, kind: Synthetic) -> Generator:
-        """Returns the recipe of the model that generates pairs of a kind.
-
-        Raises:
-            InputError: if the recipe is missing, has synthetic pairs, fine-tunes, translates in
-                the wrong direction (by its files), or may train on held-out sentences.
-        """
+        """Returns the recipe of the model that generates pairs of a kind."""
         fields = self.synthetic[kind]
         try:
             recipe = Recipe.load(self.recipes_dir, fields["recipe"])

@@ -72,10 +72,6 @@ class GivenModels:
         init_from: the run that a recipe with `fine_tune` starts from, or `RUN@NAME` for other
             weights than the selected ones. It is scored too.
         teacher: the run that teaches the model of a recipe with `teacher`, or `RUN@NAME`.
-
-    Example:
-    >>> GivenModels(teacher="build/en-de").init_from is None
-    True
     """
 
     synthetic_from: Mapping[Synthetic, str | Path] = dataclasses.field(default_factory=dict)
@@ -99,29 +95,6 @@ def run_recipe(
     resumes after an interruption and skips finished work. More seeds are added to the results.
     After a stop by `max_minutes`, the next call exports the next version, and `results.json` names
     it.
-
-    Args:
-        recipe: the recipe.
-        corpus_dir: directory of the corpus files.
-        work_dir: directory of all results.
-        seeds: seed of each run. The exports of several seeds are also scored as an ensemble.
-        given: models that the recipe needs, or uses instead of its own.
-        num_microbatches: parts of a batch, for less memory. The result is the same, except for
-            rounding and dropout.
-        max_minutes: minutes after which this call stops training. The best weights so far are
-            exported, and the next call resumes training. Tests are scored after the end of
-            training.
-
-    Returns:
-        The content of results.json. `peak_memory_mb` includes the models of synthetic pairs.
-
-    Raises:
-        InputError: for a corpus or a run that cannot be read, or a `work_dir` of another
-            experiment.
-
-    Example:
-    >>> recipe = Recipe.load("recipes", "multi30k_en_de")  # doctest: +SKIP
-    >>> run_recipe(recipe, "multi30k/tok", "build/multi30k", seeds=[1, 2])  # doctest: +SKIP
     """
     experiment = _RecipeExperiment(recipe, Path(work_dir), seeds, given)
     if results := experiment.finished_results():
@@ -133,18 +106,7 @@ def run_recipe(
 
 
 class _RecipeExperiment:
-    """A recipe in a work directory.
-
-    Args:
-        recipe: the recipe.
-        work_dir: the work directory.
-        seeds: the seed of each run.
-        given: models of the user.
-
-    Raises:
-        InputError: for seeds, exports, a run or a directory that do not fit the recipe or its
-            generators.
-    """
+    """A recipe in a work directory."""
 
     def __init__(
         self,
@@ -230,14 +192,9 @@ class _RecipeExperiment:
         results = self.finished_results()
         if results is None:
             return None
-        try:
-            several = len(self._seeds) > 1
-            result = results["ensemble"] if several else results["seeds"][str(self._seeds[0])]
-            return self.work_dir / result["export"]
-        except (KeyError, TypeError):
-            raise InputError(
-                f"{self.work_dir / RESULTS} is finished but names no export."
-            ) from None
+        several = len(self._seeds) > 1
+        result = results["ensemble"] if several else results["seeds"][str(self._seeds[0])]
+        return self.work_dir / result["export"]
 
     def check(self, corpus_dir: Path, *, is_generator: bool = False) -> None:
         """Opens all texts, and reports errors that training would reach only after hours."""

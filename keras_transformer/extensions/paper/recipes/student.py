@@ -7,7 +7,6 @@ al., 2020), int8 weights, and greedy search, which costs a student less quality 
 from __future__ import annotations
 
 import dataclasses
-import io
 import itertools
 import logging
 import statistics
@@ -21,15 +20,14 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import ExportOptions, export
+from keras_transformer.extensions.paper import report
 from keras_transformer.extensions.paper.experiment import Trial
 from keras_transformer.extensions.paper.recipes.recipe import Scoring
 from keras_transformer.inference import loading, translate
-from keras_transformer.runs.atomic import write_text
 from keras_transformer.runs.run_directory import RunDirectory
 
 log = logging.getLogger(__name__)
 
-CHART = "comparison.svg"
 _GREEDY = {"decoding.beam_size": 1, "decoding.n_best": 1}
 # The exports of each model: the type of their weights, and changes of the search.
 _EXPORTS: dict[str, tuple[str, Mapping[str, Any]]] = {
@@ -39,7 +37,6 @@ _EXPORTS: dict[str, tuple[str, Mapping[str, Any]]] = {
 }
 _SHAPE = ("num_encoder_layers", "num_decoder_layers", "d_model")
 _ROUNDS = 3  # in which the models take turns
-_COLORS = {"teacher": "#bf4f14", "student": "#2f6db0"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,16 +58,7 @@ class Distillation:
     scoring: Scoring
 
     def export_teacher(self, directory: Path, max_minutes: float | None) -> dict[str, Any]:
-        """Exports the teacher, to translate the training text.
-
-        Args:
-            directory: the trial's directory.
-            max_minutes: not used, since nothing is trained.
-
-        Returns:
-            `export`: a SavedModel if there is a GPU. For CPUs, an int8 model, or a float32 model if
-            int8 loses too much quality.
-        """
+        """Exports the teacher, to translate the training text."""
         import tensorflow as tf
 
         if tf.config.list_physical_devices("GPU"):
@@ -82,13 +70,7 @@ class Distillation:
         return {"finished": True, "export": path}
 
     def comparison(self, seed: str, trained: Mapping[str, Any], facts: Mapping[str, Any]) -> Trial:
-        """Returns the trial that compares the student of a seed with the teacher.
-
-        Args:
-            seed: the seed.
-            trained: the results of its training.
-            facts: recorded with the results.
-        """
+        """Returns the trial that compares the student of a seed with the teacher."""
         student = f"{self.work_dir / f'seed-{seed}' / 'run'}@{trained['weights']}"
         search = {"decoding.length_penalty": trained["length_penalty"]}
         return Trial(f"comparison-{seed}", self.compare, (student, search), facts=facts)
@@ -96,17 +78,7 @@ class Distillation:
     def compare(
         self, directory: Path, max_minutes: float | None, student: str, search: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Exports the teacher and a student for CPUs, and measures them on one core.
-
-        Args:
-            directory: the trial's directory.
-            max_minutes: not used, since nothing is trained.
-            student: the run, or `RUN@NAME`.
-            search: changes of the student's `decoding.` configuration.
-
-        Returns:
-            `models`: for each export the scores, the source words per second, and the size.
-        """
+        """Exports the teacher and a student for CPUs, and measures them on one core."""
         rows = [
             {"model": model, **self._export(name, run, directory / model, settings)}
             for model, run, settings in (
@@ -115,7 +87,7 @@ class Distillation:
             for name in _EXPORTS
         ]  # fmt: skip
         words = self._measure([row for row in rows if "refused" not in row])
-        write_text(directory / CHART, chart(rows))
+        draw(rows, directory / report.CHART)
         return {"finished": True, "words": words, "models": rows}
 
     def _export(
@@ -185,64 +157,35 @@ class Distillation:
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the rows of `compare` as a table in Markdown.
-
-    Example:
-    >>> row = {"model": "student", "num_encoder_layers": 12, "num_decoder_layers": 1}
-    >>> row |= {"d_model": 256, "weights": "int8", "beam_size": 1, "megabytes": 7.1}
-    >>> row |= {"words_per_second": 2090.4, "tests": {"news": {"bleu": 30.125}}}
-    >>> print(table([row]))
-    | model | layers | d_model | weights | beam | MB | words/s | news |
-    |---|---|---|---|---|---|---|---|
-    | student | 12 + 1 | 256 | int8 | 1 | 7.1 | 2,090 | 30.12 |
-    """
+    """Returns the rows of `compare` as a table in Markdown."""
     usable = [row for row in rows if "refused" not in row]
     tests = list(usable[0]["tests"])
     head = ["model", "layers", "d_model", "weights", "beam", "MB", "words/s", *tests]
-    lines = [head, ["---"] * len(head)]
-    for row in usable:
-        lines.append(
-            [
-                row["model"],
-                f"{row['num_encoder_layers']} + {row['num_decoder_layers']}",
-                str(row["d_model"]),
-                row["weights"],
-                str(row["beam_size"]),
-                f"{row['megabytes']:.1f}",
-                f"{row['words_per_second']:,.0f}",
-                *(f"{row['tests'][test]['bleu']:.2f}" for test in tests),
-            ]
-        )
-    return "\n".join(f"| {' | '.join(cells)} |".replace(" --- ", "---") for cells in lines)
+    cells = [
+        [
+            row["model"],
+            f"{row['num_encoder_layers']} + {row['num_decoder_layers']}",
+            str(row["d_model"]),
+            row["weights"],
+            str(row["beam_size"]),
+            f"{row['megabytes']:.1f}",
+            f"{row['words_per_second']:,.0f}",
+            *(f"{row['tests'][test]['bleu']:.2f}" for test in tests),
+        ]
+        for row in usable
+    ]
+    return report.table(head, cells)
 
 
-def chart(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Draws BLEU against words per second, and returns an SVG file."""
-    import matplotlib.style  # late: an optional package
-    from matplotlib.figure import Figure
-
-    style = {"svg.fonttype": "none", "svg.hashsalt": "student", "font.size": 9}
-    with matplotlib.style.context(["default", style]):
-        figure = Figure(figsize=(5.5, 3.2), layout="constrained")
-        axes = figure.subplots()
-        usable = [row for row in rows if "refused" not in row]
-        for model, color in _COLORS.items():
-            found = [row for row in usable if row["model"] == model]
-            points = [
-                (row["words_per_second"], next(iter(row["tests"].values()))["bleu"])
-                for row in found
-            ]
-            axes.plot(*zip(*points, strict=True), "o-", color=color, linewidth=0.8, label=model)
-            for row, point in zip(found, points, strict=True):
-                label = f"{row['weights']}\nbeam {row['beam_size']}"
-                axes.annotate(
-                    label, point, (0, 5), textcoords="offset points", ha="center", color=color
-                )
-        axes.legend(frameon=False)
-        axes.set_ylabel(f"BLEU, {next(iter(usable[0]['tests']))}")
-        axes.set_xscale("log")
-        axes.set_xlabel("source words per second on one core")
-        axes.margins(0.15, 0.25)
-        file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None})
-    return file.getvalue()
+def draw(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Draws BLEU of the first test against words per second."""
+    usable = [row for row in rows if "refused" not in row]
+    test = next(iter(usable[0]["tests"]))
+    series = []
+    for model in ("teacher", "student"):
+        found = [row for row in usable if row["model"] == model]
+        points = [(row["words_per_second"], row["tests"][test]["bleu"]) for row in found]
+        texts = [f"{row['weights']}\nbeam {row['beam_size']}" for row in found]
+        series.append(report.Series(model, points, texts))
+    xlabel = "source words per second on one core"
+    report.draw(path, {xlabel: series}, f"BLEU, {test}", log_scale=[xlabel])

@@ -51,18 +51,7 @@ class Texts:
 def open_texts(
     recipe: Recipe, corpus_dir: Path, split_dir: Path, *, check_training: bool = False
 ) -> Texts:
-    """Opens and checks the texts of a recipe.
-
-    Args:
-        recipe: the recipe.
-        corpus_dir: directory of the files, or of TFDS.
-        split_dir: directory for the parts that the recipe holds out.
-        check_training: also reads the training text, for when it is not prepared next.
-
-    Raises:
-        InputError: for text that is missing or cannot be read, and for a missing package that
-            the scoring needs.
-    """
+    """Opens and checks the texts of a recipe."""
     train, parts = _corpus(recipe.train, corpus_dir), {}
     if recipe.held_out:
         parts = split_by_source(train, split_dir, recipe.held_out)
@@ -99,11 +88,7 @@ def _corpus(text: Text, corpus_dir: Path) -> Corpus:
 
 
 def keep_text(path: Path, lines: Iterable[bytes]) -> None:
-    """Writes lines to a file, each with an LF, unless the file already has the same lines.
-
-    Raises:
-        InputError: if the file has other lines, which other results depend on.
-    """
+    """Writes lines to a file, each with an LF, unless the file already has the same lines."""
     ended = (line + b"\n" for line in lines)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,15 +103,7 @@ def keep_text(path: Path, lines: Iterable[bytes]) -> None:
 
 
 def parse_generators(texts: Sequence[str]) -> dict[Synthetic, str]:
-    """Returns the exports of `--synthetic_from`, by kind.
-
-    Raises:
-        InputError: if a text is not `KIND=EXPORT`, or a kind is unknown or given twice.
-
-    Example:
-    >>> parse_generators(["distillation=build/export/1"])
-    {'distillation': 'build/export/1'}
-    """
+    """Returns the exports of `--synthetic_from`, by kind."""
     generators: dict[Synthetic, str] = {}
     for text in texts:
         name, _, model_dir = text.partition("=")
@@ -147,13 +124,6 @@ def check_generator(directory: Path, model_dir: str | Path) -> None:
 
     If no model has started there, the model is loaded, because its first use may be after hours of
     training.
-
-    Args:
-        directory: directory of the pairs.
-        model_dir: an export.
-
-    Raises:
-        InputError: if the model is not an export, or a different model has started in `directory`.
     """
     if has_written(directory) and not Path(model_dir).exists():
         return  # an export may be removed after it has written everything
@@ -182,18 +152,7 @@ def generator_fingerprint(directory: Path) -> str | None:
 def synthetic_pairs(
     kind: Synthetic, corpus: Corpus, model_dir: str | Path | None, directory: Path
 ) -> ParallelFiles:
-    """Returns the pairs of `corpus` with one generated side.
-
-    Args:
-        kind: "back_translation" to generate the sources, or "distillation" to generate the targets.
-        corpus: the pairs.
-        model_dir: an export, for back-translation from target to source. None if all pairs exist.
-        directory: directory of both sides. The same call resumes after an interruption.
-
-    Raises:
-        InputError: if the model is not an export, or differs from the first call, or if `directory`
-            has other text.
-    """
+    """Returns the pairs of `corpus` with one generated side."""
     given, generator = directory / "given.txt", directory / _GENERATOR
     if model_dir is not None:
         check_generator(directory, model_dir)

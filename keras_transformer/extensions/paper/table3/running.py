@@ -6,8 +6,8 @@ base/results.json    its results and settings
 base/translations    translations of the validation set
 reference            references of the validation set
 results.json         all requested or finished rows
-table.txt, table.md  the same as tables
-delta_bleu.svg       the same as a chart
+table.md             the same as a table
+chart.svg            the same as a chart
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from keras_transformer.extensions.paper.experiment import (
     results_of,
     run_trials,
 )
+from keras_transformer.extensions.paper.report import CHART, TABLE
 from keras_transformer.extensions.paper.results import write_lines, write_results
 from keras_transformer.extensions.paper.table3 import printed
-from keras_transformer.extensions.paper.table3.chart import delta_chart
 from keras_transformer.extensions.paper.table3.tables import (
     Row,
     Table,
@@ -64,29 +64,6 @@ def run_table3(
     The same call resumes after an interruption, even in the middle of a row. Other rows are added
     to the existing results. A row that diverges is a result, except for base. A script that calls
     this function needs the line `if __name__ == "__main__":`.
-
-    Args:
-        data_dir: prepared data. Rows are scored on its validation set.
-        work_dir: directory of the results.
-        preset_base: name of the configuration of base.
-        settings: changes to the configuration of all rows.
-        names: names of rows or groups, such as `("A", "B_dk16")`; None for all. Base is always
-            included.
-        tokenize: sacreBLEU's tokenizer; "none" for tokenized text. None chooses it by the script
-            of the validation set.
-        lowercase: whether BLEU ignores case.
-        max_minutes: minutes after which this call stops training; None for no limit.
-
-    Returns:
-        The content of results.json, as described in `_assemble`.
-
-    Raises:
-        InputError: for invalid settings or data, a `work_dir` of another experiment, and a row that
-            cannot be trained.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM; the run of the row has a checkpoint.
-
-    Example:
-    >>> run_table3("build/data", "build/table3", names=["A", "B_dk16"])  # doctest: +SKIP
     """
     deadline = Deadline(max_minutes)
     data_dir, work_dir = Path(data_dir), Path(work_dir)
@@ -129,10 +106,9 @@ def run_table3(
         shown = [row for row in table.rows if row in chosen or row.name in found]
         results = _assemble(table, shown, found)
         write_results(work_dir / RESULTS, results)
-        write_text(work_dir / "table.txt", printed.text(results))
-        write_text(work_dir / "table.md", printed.markdown(results))
+        write_text(work_dir / TABLE, printed.markdown(results))
         if len(results["rows"]) > 1:
-            write_text(work_dir / "delta_bleu.svg", delta_chart(results))
+            printed.draw(results, work_dir / CHART)
         return results
 
     with open_experiment(work_dir, identity):
@@ -142,7 +118,7 @@ def run_table3(
         to_run = [trial for name, trial in trials.items() if name in wanted]
 
         def report(found: Mapping[str, Mapping[str, Any]]) -> None:
-            log.info("\n%s", printed.text(write()))
+            log.info("\n%s", printed.markdown(write()))
             log.info(time_left([trial.name for trial in to_run], found))
 
         if not results["finished"]:
@@ -154,16 +130,7 @@ def run_table3(
 
 
 def time_left(names: Sequence[str], found: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns a status line with the time that the remaining rows will take.
-
-    Args:
-        names: names of all rows to train.
-        found: results of rows by name.
-
-    Example:
-    >>> time_left(["base", "A", "B"], {"base": {"finished": True, "minutes": 30.0}})
-    '1 of 3 rows are finished. About 1 h 00 min left.'
-    """
+    """Returns a status line with the time that the remaining rows will take."""
     finished = [name for name in names if found.get(name, {}).get("finished")]
     minutes = [found[name]["minutes"] for name in finished if "minutes" in found[name]]
     line = f"{len(finished)} of {len(names)} rows are finished."
@@ -184,23 +151,6 @@ def _train_row(
     """Trains or resumes a row, and scores its last weights on the validation set.
 
     It is the function of a `Trial`, in a process without TensorFlow.
-
-    Args:
-        directory: directory of the row.
-        max_minutes: minutes after which training stops, to be resumed; None for no limit.
-        data_dir: prepared data.
-        preset_base: name of the initial configuration.
-        settings: changes to the configuration.
-        bleu: options of the scores.
-
-    Returns:
-        `finished` and `steps`. If finished, also `perplexity` (per token, of the true labels),
-        `bleu` and its `signature`, `parameters`, `minutes` of training and scoring, `precision`,
-        `tokens_per_second` and `peak_memory_mb`; or the reason as `diverged`.
-
-    Raises:
-        InputError: if the run cannot be resumed, or base has diverged.
-        KeyboardInterrupt: if training was interrupted; a checkpoint is written.
     """
     is_base = directory.name == "base"
     try:
@@ -226,18 +176,14 @@ def _train_row(
     scored = translate.evaluate(model, store.source_text(), store.target_text(), **bleu)
     log.info(scored.summary())
     write_lines(directory / "translations", scored.hypotheses)
-    cost = trained.metrics
     return {
         "finished": True,
-        "steps": trained.step,
-        "perplexity": round(cost["val_perplexity"], 4),
+        **experiment.costs(trained, run),
+        "perplexity": round(trained.metrics["val_perplexity"], 4),
         "bleu": round(scored.scores.bleu, 2),
         "signature": scored.scores.signature,
-        "parameters": run.config.model.num_parameters(),
-        "minutes": round((cost["training_seconds"] + scored.seconds) / 60, 1),
+        "minutes": round((trained.metrics["training_seconds"] + scored.seconds) / 60, 1),
         "precision": trained.precision,
-        "tokens_per_second": round(trained.tokens_per_second),
-        "peak_memory_mb": round(cost["peak_memory_mb"]),
     }
 
 

@@ -90,14 +90,7 @@ class Table(NamedTuple):
         return self.rows[0]
 
     def chosen(self, names: Sequence[str] | None = None) -> list[Row]:
-        """Returns base and the chosen rows, in the order of the table.
-
-        Args:
-            names: names of rows or groups; None for all rows.
-
-        Raises:
-            InputError: for an unknown name.
-        """
+        """Returns base and the chosen rows, in the order of the table."""
         groups = {row.name.partition("_")[0] for row in self.rows}
         for name in names or ():
             if name not in groups | {row.name for row in self.rows}:
@@ -122,17 +115,7 @@ class Table(NamedTuple):
 
 
 def table3(preset_base: str, settings: Mapping[str, Any], vocabulary: Vocabulary) -> Table:
-    """Returns the paper's Table 3 on a base.
-
-    Args:
-        preset_base: name of the base in `presets.py`; "base" is the paper's base.
-        settings: changes to all rows.
-        vocabulary: vocabulary of the training data.
-
-    Raises:
-        InputError: for invalid settings, settings that make rows incomparable, or a base from which
-            a row cannot be derived.
-    """
+    """Returns the paper's Table 3 on a base."""
     defaults = {**_NOT_AVERAGED, **_BUDGETS.get(preset_base, {})}
     base = resolve_config(preset(preset_base), {**defaults, **settings}, vocabulary)
     for name in ("ema_decay", "early_stopping"):
@@ -153,15 +136,7 @@ def table3(preset_base: str, settings: Mapping[str, Any], vocabulary: Vocabulary
 
 
 def scaled(name: str, base: Config) -> Config:
-    """Returns a row of the paper's Table 3 on another base. The module describes the rules.
-
-    Args:
-        name: name of the row, a preset; "base" changes nothing.
-        base: the base.
-
-    Raises:
-        InputError: if a model cannot have the resulting sizes.
-    """
+    """Returns a row of the paper's Table 3 on another base. The module describes the rules."""
     changes: dict[str, Any] = {}
     for column, field in _changed(name):
         if column in _SIZES:

@@ -124,8 +124,8 @@ def test_finished_models_are_skipped_and_different_settings_are_errors(
     trained: tuple[Path, dict[str, Any]], data: ComparisonData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work, results = trained
-    assert results == json.loads((work / "baselines.json").read_text())
-    picture = (work / "baselines.svg").read_text()
+    assert results == json.loads((work / "results.json").read_text())
+    picture = (work / "chart.svg").read_text()
     assert "GRU with attention" in picture and "training FLOP" in picture
     monkeypatch.setattr(training_run, "train", lambda *_, **__: pytest.fail("training started"))
     assert run_comparison(data, work, only=["gru"], settings=TINY) == results
@@ -146,7 +146,7 @@ def test_a_model_that_diverges_is_a_result(data: ComparisonData, tmp_path: Path)
     result = results["trials"]["gru"]
     assert result["finished"] and "diverged" in result and result["test"] is None
     assert "diverged: " in summary(results)
-    assert "diverged" in (tmp_path / "baselines.svg").read_text()
+    assert "diverged" in (tmp_path / "chart.svg").read_text()
     assert run_comparison(data, tmp_path, only=["gru"], settings=settings) == results
 
 
@@ -176,22 +176,6 @@ def test_runs_of_a_baseline_load_with_their_architecture(
 
 
 FOUND: dict[str, Any] = {"parameters": 3, "steps": 2, "curve": [], "test": None}
-
-
-def test_models_are_trained_in_turn_until_the_time_is_over(
-    data: ComparisonData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called = []
-
-    def call(function: Any, directory: Path, minutes: float, model: Any, _: Any) -> dict[str, Any]:
-        called.append((model.name, model.settings["training.seed"], 0 < minutes <= 1))
-        (directory / "run").mkdir()
-        return {**FOUND, "finished": model.name == "transformer"}
-
-    monkeypatch.setattr(child_process, "call", call)
-    results = run_comparison(data, tmp_path, max_minutes=1, settings={"training.seed": 7})
-    assert called == [("transformer", 7, True), ("convolutional", 7, True)]
-    assert not results["finished"] and list(results["trials"]) == ["transformer", "convolutional"]
 
 
 def test_all_models_have_the_same_training_search_and_size() -> None:

@@ -82,18 +82,10 @@ def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
         ({"tests": {"x": {}}}, mentions("x", "{}")),
         ({"prepare": {"vocab": 40}}, mentions("prepare", "vocab", "vocab_size")),
         ({"prepare": {"vocab_size": "40"}}, mentions("prepare.vocab_size", "40")),
-        (
-            {"prepare": {"drop_identical": "no"}},
-            mentions("prepare.drop_identical", "no", "true", "false"),
-        ),
-        ({"prepare": {"max_length_ratio": math.nan}}, mentions("max_length_ratio", "nan")),
-        ({"prepare": {"check_languages": "en"}}, mentions("check_languages", "en")),
-        ({"prepare": {"model_type": "word"}}, mentions("model_type", "word", "unigram", "bpe")),
         ({"prepare": {"max_tokens": 1}}, mentions("max_tokens", "1")),
         ({"preset": "huge"}, mentions("huge", "preset")),
         ({"settings": {"training.steps": 3}}, mentions("training.steps", "setting")),
         ({"settings": [1]}, mentions("settings", "[1]")),
-        ({"settings": {"training.learning_rate": True}}, mentions("learning_rate", "True")),
         (
             {"synthetic": {"translation": {"recipe": "a"}}},
             mentions("synthetic", "translation"),
@@ -212,22 +204,9 @@ def test_missing_and_unreadable_recipes(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"animals/recipe\.json.*(JSON|fields)"):
             Recipe.load(tmp_path, "animals")
     twice = '{"preset": "tiny", "preset": "big"}'
-    for text, message in (
-        (twice, mentions("preset", "twice")),
-        ('{"a": ' + "[" * 100_000, mentions("recipe.json", "nested", "deep")),
-        *(
-            (
-                json.dumps({**FIELDS, "settings": {"model.d_model": 0}}).replace(
-                    '"model.d_model": 0', '"model.d_model": ' + "[" * depth + "]" * depth
-                ),
-                r"recipe\.json.*(model\.d_model|nested)",
-            )
-            for depth in range(900, 1000)
-        ),
-    ):
-        (tmp_path / "animals" / "recipe.json").write_text(text)
-        with pytest.raises(InputError, match=message):
-            Recipe.load(tmp_path, "animals")
+    (tmp_path / "animals" / "recipe.json").write_text(twice)
+    with pytest.raises(InputError, match=mentions("preset", "twice")):
+        Recipe.load(tmp_path, "animals")
     (tmp_path / "stones" / "recipe.json").mkdir(parents=True)
     with pytest.raises(InputError, match=mentions("recipe", "stones", "animals", "plants")):
         Recipe.load(tmp_path, "stones")

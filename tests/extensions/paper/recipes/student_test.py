@@ -136,7 +136,7 @@ def test_a_student_learns_the_translations_of_its_teacher(
     assert refused["refused"] == "it loses too much"
     shown = summary(results)
     assert "| student | 1 + 1 | 16 | int8 | 2 | " in shown and shown.count("| int8 | 1 |") == 1
-    svg = (work / "comparison-1" / student.CHART).read_text()
+    svg = (work / "comparison-1" / "chart.svg").read_text()
     assert svg.count("beam 1") == 1 and svg.count("beam 2") == 2
 
     monkeypatch.setattr(recipe_models.training_run, "train", refuse_to_train)

@@ -333,32 +333,6 @@ def test_seeds_must_be_distinct_and_in_range(
         run_recipe(recipe, tmp_path, tmp_path / "work", seeds=seeds)
 
 
-@pytest.mark.usefixtures("shouting")
-def test_generator_results_without_an_export_are_refused(
-    taught: Recipe,
-    corpus: Path,
-    tmp_path: Path,
-    followed: list[tuple[str, int]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given: dict[Synthetic, Path] = {"back_translation": tmp_path}
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
-        stopped.setattr(recipe_run, "synthetic_pairs", stop)
-        run_recipe(taught, corpus, tmp_path / "work", given=GivenModels(synthetic_from=given))
-    path = tmp_path / "work" / "generators" / "distillation" / "results.json"
-    results = json.loads(path.read_text())
-    del results["ensemble"]
-    path.write_text(json.dumps(results))
-    followed.clear()
-    with pytest.raises(InputError, match="distillation/results.json is finished but names no"):
-        run_recipe(taught, corpus, tmp_path / "work", given=GivenModels(synthetic_from=given))
-    assert not followed
-
-
 def test_seeds_of_a_generator_are_checked_before_another_is_trained(
     taught: Recipe, corpus: Path, tmp_path: Path, followed: list[tuple[str, int]]
 ) -> None:
@@ -372,8 +346,6 @@ def test_seeds_of_a_generator_are_checked_before_another_is_trained(
     ("damage", "message"),
     [
         (lambda path: path.unlink(), mentions("test.de", "missing")),
-        (lambda path: path.write_bytes(b""), mentions("test.de", "empty")),
-        (lambda path: path.write_bytes(b"a\n"), mentions("test.en", "2", "test.de", "1")),
         (lambda path: path.write_bytes(b"a\n\xff\n"), mentions("test.de", "line 2", "0xff")),
     ],
 )

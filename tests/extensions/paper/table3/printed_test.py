@@ -1,16 +1,15 @@
-"""A table of known figures, as text, as Markdown and as a picture."""
+"""A table of known figures, as Markdown and as a chart."""
 
 from __future__ import annotations
 
-import copy
-import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keras_transformer.extensions.paper.table3.chart import delta_chart
-from keras_transformer.extensions.paper.table3.printed import markdown, text
+from keras_transformer.extensions.paper import report
+from keras_transformer.extensions.paper.table3.printed import draw, markdown
 
 BASE = {
     "N": 4, "d_model": 128, "d_ff": 256, "h": 4, "d_k": 32, "d_v": 32, "P_drop": 0.1,
@@ -79,121 +78,75 @@ def results() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_text(results: dict[str, Any]) -> None:
-    lines = text(results).splitlines()
-    group, header, rule, *rows = lines[:8]
-    assert [part.strip() for part in group.split("|")] == ["", "here", "paper", "Δ here", "Δ paper"]
-    assert header.split("|")[0].split() == ["row", *BASE]
-    assert [part.split() for part in header.split("|")[1:]] == [
-        ["PPL", "BLEU", "10^6"], ["PPL", "BLEU", "10^6"], ["PPL", "BLEU"], ["PPL", "BLEU"],
+def cells(results: dict[str, Any]) -> list[list[str]]:
+    """Returns the cells of the header and of the rows, without the rule between them."""
+    table = markdown(results).split("\n\n")[0].splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
+    assert {len(row) for row in rows} == {2 + 10 + 3 + 3 + 4} and set(rows[1]) == {"---"}
+    return [rows[0], *rows[2:]]
+
+
+def test_the_table(results: dict[str, Any]) -> None:
+    header, base, *rows = cells(results)
+    assert header[:12] == ["row", "change", *BASE]
+    assert base[2:12] == ["4", "128", "256", "4", "32", "32", "0.1", "0.1", "sinusoidal", "2400"]
+    assert base[12:] == ["6.12", "31.5", "1.83", "4.92", "25.8", "65", "", "", "", ""]
+    assert [list(filter(None, row)) for row in rows] == [
+        ["A_h4", "h × 1/2", "2", "64", "64", "6.20", "31.0", "1.83", "5.00", "25.5",
+         "+0.08", "-0.4", "+0.08", "-0.3"],
+        ["A_h16", "h × 1/2", "8", "5.00", "31.5", "1.83", "4.91", "25.8",
+         "-1.12", "0.0", "-0.01", "0.0"],
+        ["C_n2", "6.12", "31.5", "1.83", "6.11", "23.7", "36", "0.00", "0.0", "+1.19", "-2.1"],
+        ["E_learned", "h × 1/2", "learned", "1.83", "4.92", "25.7", "0.00", "-0.1"],
     ]  # fmt: skip
-    assert set(rule) == {"-", "+"}
-    cells = [[part.split() for part in line.split("|")] for line in rows]
-    assert cells == [
-        [
-            ["base", "4", "128", "256", "4", "32", "32", "0.1", "0.1", "sinusoidal", "2400"],
-            ["6.12", "31.5", "1.83"], ["4.92", "25.8", "65"], [], [],
-        ],
-        [
-            ["A_h4", "2", "64", "64"], ["6.20", "31.0", "1.83"], ["5.00", "25.5"],
-            ["+0.08", "-0.4"], ["+0.08", "-0.3"],
-        ],
-        [
-            ["A_h16", "8"], ["5.00", "31.5", "1.83"], ["4.91", "25.8"],
-            ["-1.12", "0.0"], ["-0.01", "0.0"],
-        ],
-        [["C_n2"], ["6.12", "31.5", "1.83"], ["6.11", "23.7", "36"], ["0.00", "0.0"],
-         ["+1.19", "-2.1"]],
-        [["E_learned", "learned"], ["1.83"], ["4.92", "25.7"], [], ["0.00", "-0.1"]],
-    ]  # fmt: skip
-    notes = "\n".join(lines[8:])
+    notes = markdown(results)
     assert "beam 4, length penalty 0.6" in notes and "nrefs:1|tok:none." in notes
     assert "C_n2 equals base on this base, and is the same run." in notes
+    only = {**results, "rows": {"base": results["rows"]["base"]}}
+    assert cells(only) == [header, base]
 
 
-def test_columns_are_aligned(results: dict[str, Any]) -> None:
-    _, header, rule, *rows = text(results).splitlines()[:8]
-    bars = [match.start() for match in re.finditer(r"\|", header)]
-    assert [match.start() for match in re.finditer(r"\+", rule)] == bars
-    assert all([m.start() for m in re.finditer(r"\|", line)] == bars for line in rows)
-    assert rows[1][: header.index(" h ") + 2].split() == ["A_h4", "2"]
+def test_large_models_are_shown_in_millions_before_training(results: dict[str, Any]) -> None:
+    for row in results["rows"].values():
+        row |= {"parameters": 62_984_192, "run": None}
+    assert cells(results)[1][12:15] == ["", "", "63"]
+    assert "not averaged." in markdown(results)
 
 
-def test_large_models_are_shown_in_millions_before_training(
-    results: dict[str, Any],
+def test_the_chart_has_a_dot_for_each_row_here_and_in_the_paper(
+    results: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for each in results["rows"].values():
-        each["parameters"] = 62_984_192
-        each["run"] = None
-    lines = text(results).splitlines()
-    assert lines[3].split("|")[1].split() == ["63"]
-    assert "not averaged." in lines[10]
-
-
-def test_markdown(results: dict[str, Any]) -> None:
-    lines = markdown(results).splitlines()
-    table = lines[: lines.index("")]
-    assert {line.count("|") for line in table} == {1 + 1 + 10 + 3 + 3 + 4}
-    assert table[3].split("|")[1].strip() == "A_h4"
-    assert table[3].replace(" |  ", "").endswith("6.20 | 31.0 | 1.83 | 5.00 | 25.5"
-        "| +0.08 | -0.4 | +0.08 | -0.3 |")  # fmt: skip
-    at = lines.index("| row | in the paper | change | here |")
-    assert lines[at + 2].startswith("| base | N 6, d_model 512, d_ff 2048, h 8, d_k 64, d_v 64, P")
-    assert lines[at + 3] == "| A_h4 | h 4, d_k 128, d_v 128 | h × 1/2 | h 2, d_k 64, d_v 64 |"
-    assert lines[at + 5] == "| C_n2 | N 2 |  | as base |"
-
-
-def test_the_chart_has_a_dot_for_each_row_here_and_in_the_paper(results: dict[str, Any]) -> None:
-    svg = delta_chart(results)
-    assert svg == delta_chart(copy.deepcopy(results))
+    for name in ("a.svg", "b.svg"):
+        draw(results, tmp_path / name)
+    svg = (tmp_path / "a.svg").read_text()
+    assert svg == (tmp_path / "b.svg").read_text()
     root = ElementTree.fromstring(svg)
     words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     for word in ("A_h4", "A_h16", "C_n2", "E_learned", "here", "paper"):
         assert words.count(word) == 1, words
-    assert "base" not in words and "Table 3 on tiny: BLEU minus BLEU of base" in words
-    paper, here = _places(svg, "#bf4f14")[:4], _places(svg, "#2f6db0")[:3]
-    assert [y for _, y in here] == [y for _, y in paper[:3]]  # the last row is not trained
-    assert paper == sorted(paper, key=lambda place: place[1])
-    # The positions of a difference of 0, and of 2.1 to the left.
-    zero, unit = paper[1][0], (paper[1][0] - paper[2][0]) / 2.1
-    differences = [-0.3, 0.0, -2.1, -0.1, -0.42, 0.04, 0.0]
-    expected = [zero + unit * difference for difference in differences]
-    assert unit > 0 and [x for x, _ in (*paper, *here)] == pytest.approx(expected, abs=1e-3)
+    assert "base" not in words and "Table 3 on tiny" in words
+    drawn: list[Any] = []
+    monkeypatch.setattr(report, "draw", lambda _, panels, **__: drawn.extend(*panels.values()))
+    draw(results, tmp_path / "c.svg")
+    here, paper = ([*series.points] for series in drawn)
+    assert here == [(-0.42, 0), (0.04, 1), (0, 2)]  # the last row is not trained
+    assert paper == [(-0.3, 0), (0.0, 1), (-2.1, 2), (-0.1, 3)]
 
 
-def _places(svg: str, color: str) -> list[tuple[float, float]]:
-    """Returns the positions of the marks of a colour."""
-    found = re.findall(rf'<use [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*{color}', svg)
-    return [(float(x), float(y)) for x, y in found]
+def test_different_commits_and_precisions_are_reported(results: dict[str, Any]) -> None:
+    assert "different" not in markdown(results)
+    results["rows"]["A_h4"]["run"] |= {"commit": "def", "precision": "bfloat16"}
+    for note in (
+        "Results from different commits or processors: base: abc on p; A_h4: def on p",
+        "Rows were trained in different precisions: base float32, A_h4 bfloat16, A_h16 float32",
+    ):
+        assert note in markdown(results)
 
 
-def test_rows_of_two_commits_are_reported(results: dict[str, Any]) -> None:
-    assert "Results from different commits" not in text(results)
-    results["rows"]["A_h4"]["run"]["commit"] = "def"
-    note = "Results from different commits or processors: base: abc on p; A_h4: def on p"
-    assert note in text(results) and note in markdown(results)
-
-
-def test_different_precisions_are_reported(results: dict[str, Any]) -> None:
-    assert "precision" not in text(results)
-    results["rows"]["A_h4"]["run"]["precision"] = "bfloat16"
-    note = "Rows were trained in different precisions: base float32, A_h4 bfloat16, A_h16 float32"
-    assert note in text(results) and note in markdown(results)
-
-
-def test_a_diverged_row_has_no_figures(results: dict[str, Any]) -> None:
+def test_a_diverged_row_has_no_figures(results: dict[str, Any], tmp_path: Path) -> None:
     diverged = results["rows"]["A_h16"]
     diverged |= {"run": {"diverged": "no number"}, "bleu": None, "perplexity": None}
     diverged["difference"] = {"bleu": None, "perplexity": None}
-    [line] = [line for line in text(results).splitlines() if line.startswith("A_h16")]
-    assert [part.split() for part in line.split("|")] == [
-        ["A_h16", "8"], ["diverged", "1.83"], ["4.91", "25.8"], [], ["-0.01", "0.0"],
-    ]  # fmt: skip
-    assert "| diverged |  | 1.83 |" in markdown(results)
-    svg = delta_chart(results)
-    assert "A_h16, diverged" in svg and len(_places(svg, "#2f6db0")) == 2 + 1  # and the legend
-
-
-def test_only_base(results: dict[str, Any]) -> None:
-    only = {**results, "rows": {"base": results["rows"]["base"]}}
-    assert text(only).splitlines()[3].startswith("base")
+    assert cells(results)[3][12:15] == ["diverged", "", "1.83"]
+    draw(results, tmp_path / "chart.svg")
+    assert "A_h16, diverged" in (tmp_path / "chart.svg").read_text()
