@@ -576,8 +576,7 @@ class RunConfig:
         if config_type is None:
             raise InputError(
                 f"{place} has the architecture {architecture!r}, which is not registered. Import "
-                "the module that defines it, such as "
-                "keras_transformer.extensions.paper.baselines.architectures."
+                "the module that defines it."
             )
         settings = {_RENAMED_FIELDS.get(name, name): value for name, value in settings.items()}
         for name, neutral in _REMOVED_FIELDS.items():

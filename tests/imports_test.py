@@ -68,10 +68,6 @@ EXTENSIONS: dict[str, set[str]] = {
     "pages": {"serving"},
     "paper": {"corpora", "pages"},
 }
-# Imports of extensions by the core that are still to be replaced by entry points.
-PENDING = {
-    ("cli", "paper"),
-}
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
 WITHOUT_KERAS = ("config", "errors", "presets", "schema")
 
@@ -133,7 +129,7 @@ def test_modules_import_only_allowed_components(path: Path) -> None:
         if extension is not None:
             assert other in {None, extension, *EXTENSIONS[extension]}, f"{path} imports {module}"
         elif other is not None:
-            assert (component, other) in PENDING, f"the core never imports an extension: {path}"
+            pytest.fail(f"the core never imports an extension: {path}")
         else:
             assert component_of(module) in {*COMPONENTS[component], component, "errors", "plugins"}
 
@@ -141,7 +137,6 @@ def test_modules_import_only_allowed_components(path: Path) -> None:
 def test_every_allowed_import_is_used() -> None:
     unused: dict[str, set[str]] = {name: set(allowed) for name, allowed in COMPONENTS.items()}
     unused |= {f"extensions.{name}": set(allowed) for name, allowed in EXTENSIONS.items()}
-    pending = set(PENDING)
     for path in PACKAGE.rglob("*.py"):
         if name := name_of(path):
             extension = extension_of(name)
@@ -151,9 +146,13 @@ def test_every_allowed_import_is_used() -> None:
                 unused[f"extensions.{extension}"] -= others
             elif component_of(name) in unused:
                 unused[component_of(name)] -= {component_of(module) for module in modules}
-                pending -= {(component_of(name), other) for other in others}
     assert not any(unused.values()), f"these permissions are not needed: {unused}"
-    assert not pending, f"these are not needed any more: {pending}"
+
+
+def test_the_core_names_no_module_of_an_extension() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if extension_of(name_of(path)) is None:
+            assert "keras_transformer.extensions." not in path.read_text("utf-8"), path
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:

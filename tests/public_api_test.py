@@ -36,6 +36,7 @@ NAMESPACES = {
             "Block",
             "CrossAttention",
             "Decoder",
+            "DecodeState",
             "DecoderLayer",
             "Dropout",
             "Encoder",

@@ -4,10 +4,9 @@ Example:
     keras-transformer prepare --source=train.en --target=train.de \
         --valid_source=val.en --valid_target=val.de --output_dir=build/data
 
-Files have one sentence per line in UTF-8, and may be .gz, .bz2, .xz or .zst. Give several files by
-repeating a flag, or with commas. --tsv reads files with both sentences on a line, separated by a
-TAB. --tmx reads translation memories, and --tfds a TFDS translation set; extensions add other
-formats. Without validation text, pairs are held out of the training text.
+Files have one sentence per line in UTF-8, and may be .gz, .bz2, .xz or .zst. Repeat a flag to give
+several files. --tsv reads files with both sentences on a line, separated by a TAB. Without
+validation text, pairs are held out of the training text.
 
 The same command resumes after a kill, and returns at once if everything is complete.
 OUTPUT_DIR/report.html shows statistics, and the dropped pairs with the reasons.

@@ -30,12 +30,10 @@ COMMANDS = sorted(main.command_modules())
 # What a shell may set for other programs.
 HOSTILE = {
     "KERAS_BACKEND": "jax",
-    "KERAS_MAX_EPOCHS": "x",
     "LC_ALL": "POSIX",
     "PYTHONIOENCODING": "ascii",
     "PYTHONUNBUFFERED": "1",
     "TERM": "dumb",
-    "TF2_BEHAVIOR": "0",
     "TF_USE_LEGACY_KERAS": "1",
 }
 
