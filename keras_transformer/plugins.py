@@ -12,11 +12,12 @@ declared in the same way. The groups are:
 * `loaders`: objects that follow `keras_transformer.inference.loading.Loader`;
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
-* `options`: functions that add flags to the command with the same name, or act after it;
 * `presets`: mappings of names to the preset that one changes, and its changes;
 * `converters`: functions that read a model of another toolkit, by the names of formats;
 * `auxiliary_losses`: functions that return the loss for the training with a vocabulary, or None;
-* `after_prepare`: functions that are called with the directory of the prepared data;
+* `options`: objects that add a flag to a command; the name is `COMMAND.FLAG`, and the module of the
+  command says what they must have;
+* `after_preparation`: functions of a directory, which `prepare` calls when its data are complete;
 * `after_training`: functions of the path of a run directory, called when a training ends, also
   after an error. An error of theirs is a warning;
 """
@@ -27,7 +28,6 @@ import functools
 import importlib.metadata
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import InputError
@@ -79,7 +79,19 @@ def auxiliary_loss(vocabulary: Any) -> Any:
     return next((loss for loss in losses if loss is not None), None)
 
 
-def run_after(command: str, folder: Path) -> None:
-    """Calls what is installed to run after a command, with the folder that it has written."""
-    for _, function in all_of(f"after_{command}"):
-        function(folder)
+def options_of(command: str) -> dict[str, Any]:
+    """Returns the options that extensions add to a command, by the names of their flags."""
+    return {
+        name.removeprefix(f"{command}."): option
+        for name, option in all_of("options")
+        if name.startswith(f"{command}.")
+    }
+
+
+def call_all(group: str, *arguments: Any) -> None:
+    """Calls all functions of a group. An error in one of them is a warning."""
+    for name, function in all_of(group):
+        try:
+            function(*arguments)
+        except Exception as error:
+            _LOG.warning("%s %r failed: %s", group, name, error)

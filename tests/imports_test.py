@@ -62,7 +62,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "ctranslate2": set(),
     "huggingface": {"converters"},
     "argos": {"converters", "ctranslate2"},
-    "serving": {"litert"},
+    "serving": set(),
     "documents": set(),
     "corpora": set(),
     "pages": {"serving"},
@@ -71,8 +71,6 @@ EXTENSIONS: dict[str, set[str]] = {
 # Imports of extensions by the core that are still to be replaced by entry points.
 PENDING = {
     ("api", "serving"),
-    ("cli", "corpora"),
-    ("cli", "documents"),
     ("cli", "paper"),
     ("cli", "serving"),
     ("inference", "converters"),

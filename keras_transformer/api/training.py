@@ -105,7 +105,7 @@ def prepare(
             options[name] = tuple(value)
         if isinstance(value, str) and name in ("symbols", "check_languages"):
             raise InputError(f"{name} is {value!r}. Give a list, such as ['{value}'].")
-    prepared = preparation.prepare(
+    return preparation.prepare(
         _corpora(source, target, pairs, "pairs in memory"),
         output_dir,
         PrepareOptions(**options),
@@ -113,9 +113,6 @@ def prepare(
         vocab_from=vocab_from,
         num_workers=num_workers,
     )
-    if not (prepared.directory / "report.html").exists():
-        plugins.run_after("prepare", prepared.directory)
-    return prepared
 
 
 def _corpora(

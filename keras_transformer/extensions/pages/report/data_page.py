@@ -41,17 +41,14 @@ REASONS: dict[str, tuple[str, str]] = {
 }
 
 
-def after_prepare(directory: Path) -> None:
-    """Writes the page of prepared data, and shows which options differ from the defaults."""
-    write_data_page(directory, dataclasses.asdict(PrepareOptions()))
-
-
 def write_data_page(directory: str | Path, defaults: Mapping[str, Any] | None = None) -> Path:
     """Writes report.html into a directory of prepared data, from its report.json.
 
     The page needs no other file and no network. `defaults` are the default options by name, to
-    show which options differ; None shows all.
+    show which options differ; None for those of `PrepareOptions`.
     """
+    if defaults is None:
+        defaults = dataclasses.asdict(PrepareOptions())
     directory = Path(directory)
     report = read_data_report(directory / "report.json")
     name = directory.resolve().name
