@@ -194,11 +194,7 @@ def _search(
 
 
 def check_ties(ties: Sequence[str], sentences: int) -> None:
-    """Raises `InputError` if more sentences have ties than rounding can explain.
-
-    Example:
-    >>> check_ties(["sentence 7"], sentences=1000)
-    """
+    """Raises `InputError` if more sentences have ties than rounding can explain."""
     if len(ties) > max(1, _MAX_TIES * sentences):
         raise InputError(
             f"For {len(ties):,} of {sentences:,} sentences, the export and the run find different "
@@ -221,11 +217,6 @@ def compare_sentence(own: Hypotheses, other: Hypotheses, name: str, sentence: st
 
     Raises:
         InputError: if the scores differ, or if the run finds no translation.
-
-    Example:
-    >>> own = Hypotheses(np.array([[7, 3]]), np.array([2]), np.array([-0.5]))
-    >>> compare_sentence(own, own, "sentence 1 ('A dog .')", "A dog .") is None
-    True
     """
     if sentence.strip() and own.scores[0] <= NEG_INF / 2:
         raise InputError(
@@ -251,10 +242,6 @@ def text_name(text: str, number: int, sentences: int) -> str:
         text: the text.
         number: its number, from 1; the sentences come first, then generated texts.
         sentences: number of sentences.
-
-    Example:
-    >>> text_name("A dog .", 7, sentences=10), text_name("<2de>", 11, sentences=10)
-    ("sentence 7 ('A dog .')", "the generated text '<2de>'")
     """
     if number > sentences:
         return f"the generated text {escaped(text)}"
@@ -273,11 +260,6 @@ def check_tokens(
 
     Raises:
         InputError: if the ids of a text differ.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> translator = load_translator("build/run")
-    >>> check_tokens(translator, [""], [[translator.tokenizer.end_id]])
     """
     own: list[list[int]] = []
     for begin in range(0, len(texts), _TOKENIZED_AT_ONCE):
@@ -303,11 +285,6 @@ def plain_texts(translator: TranslationModule, texts: Sequence[str]) -> list[str
     Args:
         translator: the translator of the run.
         texts: the texts.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> plain_texts(load_translator("build/run"), ["a dog", "</s>", ">>de<< a dog"])
-    ['a dog']
     """
     vocabulary = translator.tokenizer.vocabulary
     _, pieces = vocabulary.pieces()
@@ -342,10 +319,6 @@ def check_references(
     Raises:
         InputError: if the numbers of sentences and references differ, or if translations change
             and there are no references.
-
-    Example:
-    >>> references = ["Ein Hund läuft im Park ."]
-    >>> check_references(["A dog runs in the park ."], references, "precision is bfloat16")
     """
     if references is not None and len(references) != len(sentences):
         raise InputError(
@@ -370,10 +343,6 @@ def change_of(option: str | None, shortlist: Shortlist | None) -> str | None:
     Args:
         option: the option that rounds weights, such as "precision is bfloat16", or None.
         shortlist: the shortlist, or None.
-
-    Example:
-    >>> change_of("quantization is int8", None)
-    'quantization is int8'
     """
     options = [option] if option else []
     if shortlist is not None:
@@ -389,10 +358,6 @@ def check_loss(scores: Scores, exact: Scores, change: str | None, max_bleu_loss:
         exact: scores of the run in float32, without a shortlist.
         change: the options that change translations, from `change_of`.
         max_bleu_loss: largest allowed loss.
-
-    Example:
-    >>> scores = Scores(27.3, 55.0, "nrefs:1", "nrefs:1", exact_match=0.1, sentences=1000)
-    >>> check_loss(scores, scores, "quantization is int8", max_bleu_loss=0.3)
     """
     if not exact.bleu - scores.bleu <= max_bleu_loss:  # also fails for NaN
         raise InputError(

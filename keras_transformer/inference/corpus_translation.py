@@ -62,11 +62,6 @@ def translate_corpus(
     Raises:
         InputError: if the file is not readable text, if the model is not an export, or if
             `output_dir` exists.
-
-    Example:
-    >>> report = translate_corpus("build/export", "train.en", "build/mono")
-    >>> report["lines"], sorted(path.name for path in Path("build/mono").iterdir())
-    (3, ['report.json', 'translations.txt'])
     """
     model_dir, source, output_dir = Path(model_dir), Path(source), Path(output_dir)
     check_export(model_dir)
@@ -106,13 +101,7 @@ def translate_corpus(
 
 
 def check_export(model_dir: str | Path) -> None:
-    """Raises `InputError` if the model is missing, or is a run, because its weights may change.
-
-    Example:
-    >>> check_export("build/run")
-    Traceback (most recent call last):
-    keras_transformer.errors.InputError: build/run is a run directory. ...
-    """
+    """Raises `InputError` if the model is missing, or is a run, because its weights may change."""
     if not Path(model_dir).exists():
         raise InputError(f"{model_dir} does not exist, so it cannot be read. Use an export.")
     if isinstance(loader_of(str(model_dir)), RunLoader):
@@ -130,12 +119,7 @@ def _survey(path: Path) -> tuple[int, str]:
 
 
 def model_fingerprint(model_dir: Path) -> str:
-    """Returns a SHA-256 over the names and contents of a model's files.
-
-    Example:
-    >>> len(model_fingerprint(Path("build/export/1")))
-    64
-    """
+    """Returns a SHA-256 over the names and contents of a model's files."""
     digest = hashlib.sha256()
     for name, file_hash in file_hashes(model_dir).items():
         digest.update(name.encode())

@@ -162,12 +162,6 @@ def write_base_files(output_dir: Path) -> None:
 
     Raises:
         InputError: if they cannot be written.
-
-    Example:
-    >>> Path("models").mkdir()
-    >>> write_base_files(Path("models"))
-    >>> sorted(path.name for path in Path("models").iterdir())
-    ['batching_parameters.txt', 'models.config']
     """
     models = model_server_config_pb2.ModelServerConfig()
     name = model_name(output_dir)
@@ -209,10 +203,6 @@ def write_warmup_requests(
 
     Raises:
         InputError: if a request fails, or if the file cannot be written.
-
-    Example:
-    >>> path = Path("build/export/1")
-    >>> write_warmup_requests(path, ["a dog"], tf.saved_model.load(str(path)).signatures, 0.6)
     """
     known = dict.fromkeys(sentence for sentence in sentences if sentence.strip())
     ordered = sorted(known, key=lambda sentence: len(sentence.encode())) or [""]

@@ -172,11 +172,6 @@ def prune(path: Path) -> None:
 
     TensorFlow writes each constant once per use. Without the copies, the graph has a third fewer
     nodes and loads faster.
-
-    Example:
-    >>> prune(Path("build/export/1"))
-    >>> Path("build/export/1/fingerprint.pb").exists()
-    False
     """
     file = path / "saved_model.pb"
     saved_model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
