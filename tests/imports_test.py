@@ -62,7 +62,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "ctranslate2": set(),
     "huggingface": {"converters"},
     "argos": {"ctranslate2"},
-    "serving": {"litert"},
+    "serving": set(),
     "documents": set(),
     "corpora": set(),
     "pages": {"serving"},
@@ -72,11 +72,7 @@ EXTENSIONS: dict[str, set[str]] = {
 PENDING = {
     ("api", "converters"),
     ("api", "huggingface"),
-    ("api", "pages"),
     ("api", "paper"),
-    ("cli", "corpora"),
-    ("cli", "documents"),
-    ("cli", "pages"),
     ("cli", "paper"),
 }
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
