@@ -12,7 +12,9 @@ declared in the same way. The groups are:
 * `loaders`: objects that follow `keras_transformer.inference.loading.Loader`;
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
-* `options`: functions that add flags to the command with the same name, or act after it;
+* `options`: objects that add a flag to a command; the name is `COMMAND.FLAG`, and the module of the
+  command says what they must have;
+* `after_preparation`: functions of a directory, which `prepare` calls when its data are complete;
 * `after_training`: functions of the path of a run directory, called when a training ends, also
   after an error. An error of theirs is a warning;
 * `presets`: functions that return a mapping of names to changes of the configuration.
@@ -67,3 +69,21 @@ def all_of(group: str) -> Iterator[tuple[str, Any]]:
             _LOG.warning("%s %r of %s cannot be loaded: %s", group, name, point.value, error)
         else:
             yield name, extension
+
+
+def options_of(command: str) -> dict[str, Any]:
+    """Returns the options that extensions add to a command, by the names of their flags."""
+    return {
+        name.removeprefix(f"{command}."): option
+        for name, option in all_of("options")
+        if name.startswith(f"{command}.")
+    }
+
+
+def call_all(group: str, *arguments: Any) -> None:
+    """Calls all functions of a group. An error in one of them is a warning."""
+    for name, function in all_of(group):
+        try:
+            function(*arguments)
+        except Exception as error:
+            _LOG.warning("%s %r failed: %s", group, name, error)

@@ -72,12 +72,8 @@ EXTENSIONS: dict[str, set[str]] = {
 PENDING = {
     ("api", "converters"),
     ("api", "huggingface"),
-    ("api", "pages"),
     ("api", "paper"),
     ("api", "serving"),
-    ("cli", "corpora"),
-    ("cli", "documents"),
-    ("cli", "pages"),
     ("cli", "paper"),
     ("cli", "serving"),
     ("inference", "converters"),

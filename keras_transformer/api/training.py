@@ -19,7 +19,6 @@ from keras_transformer.data.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.export import ExportOptions, ExportResult, export
-from keras_transformer.extensions.pages.report.data_page import write_data_page
 from keras_transformer.extensions.paper.parsing.alignment import auxiliary_loss
 from keras_transformer.inference.translate import Evaluation
 from keras_transformer.runs.machine import available_cores
@@ -106,7 +105,7 @@ def prepare(
             options[name] = tuple(value)
         if isinstance(value, str) and name in ("symbols", "check_languages"):
             raise InputError(f"{name} is {value!r}. Give a list, such as ['{value}'].")
-    prepared = preparation.prepare(
+    return preparation.prepare(
         _corpora(source, target, pairs, "pairs in memory"),
         output_dir,
         PrepareOptions(**options),
@@ -114,9 +113,6 @@ def prepare(
         vocab_from=vocab_from,
         num_workers=num_workers,
     )
-    if not (prepared.directory / "report.html").exists():
-        write_data_page(prepared.directory, dataclasses.asdict(PrepareOptions()))
-    return prepared
 
 
 def _corpora(

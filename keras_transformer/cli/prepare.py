@@ -6,8 +6,8 @@ Example:
 
 Files have one sentence per line in UTF-8, and may be .gz, .bz2, .xz or .zst. Give several files by
 repeating a flag, or with commas. --tsv reads files with both sentences on a line, separated by a
-TAB. --tmx reads translation memories, and --tfds a TFDS translation set. Without validation text,
-pairs are held out of the training text.
+TAB. --tmx reads translation memories, and --tfds a TFDS translation set; extensions add other
+formats. Without validation text, pairs are held out of the training text.
 
 The same command resumes after a kill, and returns at once if everything is complete.
 OUTPUT_DIR/report.html shows statistics, and the dropped pairs with the reasons.
@@ -21,15 +21,20 @@ from typing import Any
 
 from absl import flags
 
+from keras_transformer import plugins
 from keras_transformer.cli import app, config_flags
 from keras_transformer.data import corpus, prepare, reading
 from keras_transformer.data.prepare import LEARNING_OPTIONS
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.pages.report.data_page import write_data_page
 from keras_transformer.runs.machine import available_cores
 
 FLAGS = flags.FLAGS
 DEFAULTS = prepare.PrepareOptions()
+
+
+def _readers() -> dict[str, corpus.CorpusReader]:
+    """Returns the readers of other formats by the names of their flags."""
+    return dict(plugins.all_of("corpora"))
 
 
 def define_flags() -> None:
@@ -44,19 +49,17 @@ def define_flags() -> None:
         None,
         "columns of the --tsv files, as in 1,2, or as names from the first line",
     )
-    flags.DEFINE_multi_string("tmx", [], "translation memories to train on")
-    flags.DEFINE_multi_string("valid_tmx", [], "translation memories to validate on")
-    flags.DEFINE_string(
-        "tfds", None, "TFDS translation set, as in wmt14_translate/de-en, or translate_folder:DIR"
-    )
-    flags.DEFINE_string(
-        "tfds_split", "train", "split of --tfds to train on, or a slice, as in train[:10%]"
-    )
-    flags.DEFINE_string("tfds_valid_split", None, "split of --tfds to validate on")
-    flags.DEFINE_string("tfds_data_dir", None, "directory of the TFDS data")
-    flags.DEFINE_boolean("tfds_download", False, "let TFDS download a missing dataset")
-    flags.DEFINE_string("source_language", None, "source language of --tfds or --tmx, as in de")
-    flags.DEFINE_string("target_language", None, "target language of --tfds or --tmx, as in en")
+    defined: set[str] = set()
+    for name, reader in _readers().items():
+        flags.DEFINE_multi_string(name, [], f"train on: {reader.help}")
+        flags.DEFINE_multi_string(f"valid_{name}", [], f"validate on: {reader.help}")
+        for field in dataclasses.fields(reader.options):
+            if field.name not in defined:  # readers share some
+                default: Any = field.default
+                is_switch = isinstance(default, bool)
+                define = flags.DEFINE_boolean if is_switch else flags.DEFINE_string
+                define(field.name, default, field.metadata["help"])
+                defined.add(field.name)
     config_flags.define_path_flags("output_dir", required=True)
     config_flags.define_option_flags(
         "workers", "valid_pairs", vocab_size=DEFAULTS.vocab_size, max_tokens=DEFAULTS.max_tokens
@@ -95,7 +98,7 @@ def define_flags() -> None:
     config_flags.define_seed_flag(DEFAULTS.seed)
 
 
-def _corpora(prefix: str, split: str | None) -> list[corpus.Corpus]:
+def _corpora(prefix: str) -> list[corpus.Corpus]:
     """Returns the corpora of the flags whose names start with `prefix`."""
 
     def given(name: str) -> list[str]:
@@ -113,23 +116,11 @@ def _corpora(prefix: str, split: str | None) -> list[corpus.Corpus]:
             if columns is None
             else corpus.TsvColumns(file, (columns[0], columns[1]))
         )
-    if paths := given("tmx"):
-        from keras_transformer.extensions.corpora.tmx import tmx_files
-
-        corpora += tmx_files(paths, FLAGS.source_language, FLAGS.target_language)
-    if FLAGS.tfds and split:
-        from keras_transformer.extensions.corpora.tfds_corpus import tfds_corpus  # loads TensorFlow
-
-        corpora.append(
-            tfds_corpus(
-                FLAGS.tfds,
-                split,
-                FLAGS.source_language,
-                FLAGS.tfds_data_dir,
-                target_language=FLAGS.target_language,
-                download=FLAGS.tfds_download,
-            )
-        )
+    for name, reader in _readers().items():
+        names = [field.name for field in dataclasses.fields(reader.options)]
+        options = reader.options(**{option: FLAGS[option].value for option in names})
+        for location in FLAGS[f"{prefix}{name}"].value or []:
+            corpora += reader.read(location, options)
     return corpora
 
 
@@ -156,19 +147,15 @@ def _check_flags() -> None:
         )
     if not (FLAGS.tsv or FLAGS.valid_tsv):
         app.refuse(["tsv_columns"], "without --tsv. Give both, or neither.")
-    if not FLAGS.tfds:
-        tfds_flags = ("tfds_split", "tfds_valid_split", "tfds_data_dir", "tfds_download")
-        app.refuse(tfds_flags, "without --tfds. Give both, or neither.")
-    if not (FLAGS.tfds or FLAGS.tmx or FLAGS.valid_tmx):
-        languages = ("source_language", "target_language")
-        app.refuse(languages, "without --tfds or --tmx. Give both, or neither.")
-    validation_flags = (
-        "valid_source",
-        "valid_target",
-        "valid_tsv",
-        "valid_tmx",
-        "tfds_valid_split",
-    )
+    readers = _readers()
+    readers_of: dict[str, list[str]] = {}
+    for name, reader in readers.items():
+        for field in dataclasses.fields(reader.options):
+            readers_of.setdefault(field.name, []).append(name)
+    for option, names in readers_of.items():
+        if not any(FLAGS[f"{prefix}{name}"].value for name in names for prefix in ("", "valid_")):
+            app.refuse([option], f"without --{' or --'.join(names)}. Give both, or neither.")
+    validation_flags = [f"valid_{name}" for name in ("source", "target", "tsv", *readers)]
     if any(FLAGS[name].value for name in validation_flags):
         app.refuse(["valid_pairs"], "together with validation text. Remove one of them.")
 
@@ -177,13 +164,11 @@ def main() -> None:
     """Runs `prepare` with the flags."""
     _check_flags()
     prepared = prepare.prepare(
-        _corpora("", FLAGS.tfds_split),
+        _corpora(""),
         FLAGS.output_dir,
         _options(),
-        valid_corpora=_corpora("valid_", FLAGS.tfds_valid_split),
+        valid_corpora=_corpora("valid_"),
         vocab_from=FLAGS.vocab_from,
         num_workers=FLAGS.workers or available_cores(),
     )
     print(prepared.summary())
-    if not (prepared.reused and (prepared.directory / "report.html").exists()):
-        write_data_page(prepared.directory, dataclasses.asdict(DEFAULTS))

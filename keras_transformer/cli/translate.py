@@ -35,7 +35,7 @@ from typing import Any, BinaryIO
 
 from absl import flags
 
-from keras_transformer import console
+from keras_transformer import console, plugins
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -45,7 +45,8 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("model_dir", "server", "input", "output")
-    flags.DEFINE_boolean("document", False, "lines may contain several sentences; see above")
+    for name, option in plugins.options_of("translate").items():
+        flags.DEFINE_boolean(name, False, option.help)
     flags.DEFINE_boolean(
         "interactive", None, "translate each line when it arrives; default: on a terminal"
     )
@@ -58,6 +59,16 @@ def define_flags() -> None:
     )
     config_flags.define_option_flags("threads", "source_tag")
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
+
+
+def _text_options() -> dict[str, Any]:
+    """Returns the given options that translate whole texts, by their flags.
+
+    They come from extensions and have `help` and `translate(model, text, source_tag)`, which
+    returns the translated text, and warnings.
+    """
+    options = plugins.options_of("translate")
+    return {name: option for name, option in options.items() if FLAGS[name].value}
 
 
 def _check_flags() -> None:
@@ -77,20 +88,20 @@ def _check_flags() -> None:
         )
     if FLAGS.attention and FLAGS.format == "text":
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
-    for name in ("document", "compile_search"):
+    for name in (*_text_options(), "compile_search"):
         if FLAGS[name].value and (FLAGS.format != "text" or FLAGS.prefix is not None):
             raise InputError(
                 f"--{name} works only for plain translation. Remove --format=jsonl and --prefix."
             )
 
-    for name in ("input", "document", "prefix"):
+    for name in ("input", *_text_options(), "prefix"):
         if FLAGS.interactive and FLAGS[name].value:
             raise InputError(f"--interactive and --{name}: both given. Remove one of them.")
 
 
 def _is_interactive() -> bool:
     if FLAGS.interactive is None:
-        needs_all = FLAGS.input is not None or FLAGS.document or FLAGS.prefix is not None
+        needs_all = bool(FLAGS.input or _text_options() or FLAGS.prefix)
         return not needs_all and sys.stdin is not None and sys.stdin.isatty()
     return bool(FLAGS.interactive)
 
@@ -122,12 +133,12 @@ def _inputs() -> Iterator[bytes]:
 def _translate(model: Any, data: bytes, lines: list[str], first_line: int) -> tuple[str, list[str]]:
     """Returns the output for a part of the input, and warnings."""
     from keras_transformer.data.reading import read_text
-    from keras_transformer.extensions.documents import sentences as documents
     from keras_transformer.inference import tags, translate
 
     tag = FLAGS.source_tag or ""
-    if FLAGS.document:  # UTF-8 with unchanged line ends
-        return documents.translate_document(model, data.decode("utf-8-sig"), tag)
+    for option in _text_options().values():  # UTF-8 with unchanged line ends
+        translated: tuple[str, list[str]] = option.translate(model, data.decode("utf-8-sig"), tag)
+        return translated
     return translate.translate_to_text(
         model,
         [tags.add_tag(line, tag) for line in lines],
@@ -165,7 +176,7 @@ def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
 def main() -> int:
     """Translates the input of the flags. Returns 3 if it reports a problem with a line."""
     _check_flags()
-    if FLAGS.document:
+    if _text_options():
         app.load_tensorflow()  # for finding sentences
     app.load_engine(FLAGS.model_dir)
     from keras_transformer.data.reading import decode_lines

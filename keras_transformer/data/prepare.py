@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from keras_transformer import plugins
 from keras_transformer.console import progress_bar
 from keras_transformer.data.blocks import (
     BlockFiles,
@@ -542,6 +543,7 @@ def prepare(
         report |= {"vocabulary": vocabulary.describe(), "seconds_of_stages": seconds}
         text = json.dumps(report, indent=1, ensure_ascii=False)
         (directory / "report.json").write_text(text + "\n", "utf-8", "backslashreplace")
+    plugins.call_all("after_preparation", output_dir)
     return PreparedData(output_dir, json.loads(text), reused=False)
 
 

@@ -27,8 +27,7 @@ MISTAKES = {
     f"prepare {TEXT} --valid_tsv=a.tsv --valid_pairs=2": mentions("--valid_pairs", "validation"),
     f"prepare {TEXT} --tsv_columns=1,2": mentions("--tsv_columns", "--tsv"),
     "prepare --tsv=a.tsv --tsv_columns=1": mentions("--tsv_columns", "1,2"),
-    f"prepare {TEXT} --tfds_split=train": mentions("--tfds_split", "--tfds"),
-    f"prepare {TEXT} --tfds_valid_split=test": mentions("--tfds_valid_split", "--tfds"),
+    "prepare --tfds=translate_folder:sets": mentions("split", "translate_folder:sets@train"),
     f"prepare {TEXT} --notfds_download": mentions("--tfds_download", "--tfds"),
     f"prepare {TEXT} --target_language=de": mentions("--target_language", "--tfds", "--tmx"),
     "prepare_trees --trees=a.tree --valid_trees=b.tree --valid_pairs=2": mentions(
@@ -43,7 +42,7 @@ TAKEN = (
     "prepare --source=a,b.en --target=a.de --vocab_size=60",
     "prepare --tmx=a.tmx --source_language=en --target_language=de --vocab_size=60",
     f"prepare {TEXT} --valid_tmx=a.tmx --source_language=en --target_language=de --vocab_size=60",
-    "prepare --tfds=translate_folder:sets --tfds_split=train --tfds_valid_split=test "
+    "prepare --tfds=translate_folder:sets@train --valid_tfds=translate_folder:sets@test "
     "--source_language=en --vocab_size=60",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,6 +156,7 @@ class ServedModel:
             return True
         finally:
             self._loading = None
+        await asyncio.to_thread(gc.collect)  # a SavedModel of an old version has cycles
         broken = " and ".join(str(n) for n in sorted(self._failed) if n > wanted)
         reason = f", because version {broken} cannot be loaded" if broken else ""
         engine = self._current.engine.name

@@ -8,7 +8,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from keras_transformer.extensions.corpora import multi30k
-from keras_transformer.extensions.corpora.tfds_corpus import TfdsCorpus
+from keras_transformer.extensions.corpora.tfds import tfds_corpus
 
 # Sentences per file. All numbers differ, so that a test notices swapped splits.
 LENGTHS = {
@@ -113,9 +113,9 @@ def test_published_files_are_public_and_all_have_checksums():
 
 def test_the_corpus_is_downloaded_only_on_request(downloads, tmp_path):
     data_dir = str(tmp_path / "data")
-    corpus = TfdsCorpus("multi30k/de-en", "validation", "en", data_dir, download=True)
+    corpus = tfds_corpus("multi30k/de-en", "validation", "en", data_dir, download=True)
     assert list(corpus.pairs()) == [
         (sentence("val", "en", i).encode(), sentence("val", "de", i).encode()) for i in range(3)
     ]
-    again = TfdsCorpus("multi30k/de-en", "train[:3]", "de", data_dir)
+    again = tfds_corpus("multi30k/de-en", "train[:3]", "de", data_dir)
     assert len(list(again.pairs())) == 3

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.pages.report.elements import (
     Cell,
@@ -43,8 +45,10 @@ def write_data_page(directory: str | Path, defaults: Mapping[str, Any] | None = 
     """Writes report.html into a directory of prepared data, from its report.json.
 
     The page needs no other file and no network. `defaults` are the default options by name, to
-    show which options differ; None shows all.
+    show which options differ; None for those of `PrepareOptions`.
     """
+    if defaults is None:
+        defaults = dataclasses.asdict(PrepareOptions())
     directory = Path(directory)
     report = read_data_report(directory / "report.json")
     name = directory.resolve().name

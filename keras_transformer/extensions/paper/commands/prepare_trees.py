@@ -24,8 +24,6 @@ from typing import Any
 from absl import flags
 
 from keras_transformer.cli import app, config_flags
-from keras_transformer.data import prepare
-from keras_transformer.extensions.pages.report.data_page import write_data_page
 from keras_transformer.extensions.paper.parsing import treebank
 from keras_transformer.runs.machine import available_cores
 
@@ -73,5 +71,3 @@ def main() -> None:
         num_workers=available_cores(),
     )
     print(prepared.summary())
-    if not (prepared.reused and (prepared.directory / "report.html").exists()):
-        write_data_page(prepared.directory, dataclasses.asdict(prepare.PrepareOptions()))

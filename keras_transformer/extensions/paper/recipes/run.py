@@ -26,7 +26,6 @@ from typing import Any, get_args
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation.test_sets import EvaluationSet
-from keras_transformer.extensions.pages.report.data_page import write_data_page
 from keras_transformer.extensions.paper.experiment import (
     RESULTS,
     Deadline,
@@ -280,7 +279,6 @@ class _RecipeExperiment:
             vocab_from=given_run and RunDirectory.split_weights(given_run)[0],
         )
         log.info(prepared.summary())
-        write_data_page(prepared.directory, dataclasses.asdict(PrepareOptions()))
         models = RecipeModels(
             self._recipe, self.work_dir, self._texts.tests, computing, self._init_from
         )

@@ -19,7 +19,7 @@ from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics, test_sets
 from keras_transformer.evaluation.test_sets import EvaluationSet
-from keras_transformer.extensions.corpora.tfds_corpus import tfds_corpus
+from keras_transformer.extensions.corpora.tfds import tfds_corpus
 from keras_transformer.extensions.paper.recipes.recipe import (
     Recipe,
     Synthetic,

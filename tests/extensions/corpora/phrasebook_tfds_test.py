@@ -8,7 +8,7 @@ import tensorflow_datasets as tfds
 
 from keras_transformer.extensions.corpora import phrasebook
 from keras_transformer.extensions.corpora.phrasebook import corpus, tfds_builder
-from keras_transformer.extensions.corpora.tfds_corpus import TfdsCorpus
+from keras_transformer.extensions.corpora.tfds import tfds_corpus
 
 FEW = functools.partial(corpus.phrases, per_template=6)  # of each template: done in seconds
 
@@ -37,15 +37,15 @@ def test_the_set_has_the_phrases_of_write_corpus_in_order(few, tmp_path):
             (tmp_path / f"files/{part}.{language}").read_bytes().split(b"\n")[:-1]
             for language in ("en", "de")
         )
-        pairs = TfdsCorpus("phrasebook/de-en", split, "en", str(tmp_path / "data")).pairs()
+        pairs = tfds_corpus("phrasebook/de-en", split, "en", str(tmp_path / "data")).pairs()
         assert list(pairs) == list(zip(english, german, strict=True))
 
 
 def test_it_is_prepared_unasked_and_once(few, tmp_path, monkeypatch):
-    first = list(TfdsCorpus("phrasebook", "test[:20]", "de", str(tmp_path)).pairs())
+    first = list(tfds_corpus("phrasebook", "test[:20]", "de", str(tmp_path)).pairs())
     assert len(first) == 20
     monkeypatch.setattr(tfds_builder, "phrases", None)
-    again = TfdsCorpus("phrasebook/de-en", "test[:20]", "de", str(tmp_path))
+    again = tfds_corpus("phrasebook/de-en", "test[:20]", "de", str(tmp_path))
     assert list(again.pairs()) == first
 
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 import tensorflow_datasets as tfds
 
-from keras_transformer.extensions.corpora import tfds_sets
+from keras_transformer.extensions.corpora import tfds as tfds_module
 
 
 def write_set(
@@ -24,7 +24,7 @@ def write_set(
     Returns:
         Its directory.
     """
-    builder = tfds_sets.find(name, str(data_dir))
+    builder = tfds_module._builder(name, str(data_dir))
     languages = builder.info.features.keys()
     generators = {
         split: [(i, dict(zip(languages, pair, strict=True))) for i, pair in enumerate(pairs)]
