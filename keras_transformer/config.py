@@ -54,6 +54,32 @@ _RENAMED_FIELDS = {
 _REMOVED_FIELDS = {"training.r_drop": 0.0}
 
 
+def setting(default: Any, help: str, *, may_change: bool = False, flag: bool = False) -> Any:
+    """Declares a setting, with its default.
+
+    Args:
+        default: the default value.
+        help: its help, which `--help` and the documentation show.
+        may_change: whether a run that resumes may change it. It may change limits and intervals,
+            and how a step is computed: earlier steps stay, and later ones differ only by rounding.
+            num_microbatches also changes dropout masks, but a run must be able to move to a machine
+            with less memory.
+        flag: whether commands may have a flag with its name.
+    """
+    metadata = {"help": help, "may_change": may_change, "flag": flag}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def flag_fields() -> dict[str, dataclasses.Field[Any]]:
+    """Returns the settings that have a flag, by full names such as `training.max_steps`."""
+    return {
+        f"{section}.{field.name}": field
+        for section, settings in (("training", TrainingConfig), ("decoding", DecodingConfig))
+        for field in dataclasses.fields(settings)
+        if field.metadata.get("flag")
+    }
+
+
 def require(condition: bool, message: str) -> None:
     """Raises an `InputError` with `message` unless `condition`."""
     if not condition:
@@ -257,66 +283,90 @@ class ModelConfig(EncoderDecoderConfig):
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """Settings of training (paper, section 5). The defaults are the paper's for the base model.
+    """Settings of training (paper, section 5). The defaults are the paper's for the base model."""
 
-    Attributes:
-        batch_tokens: target positions of the global batch, including padding.
-        batch_shapes: largest number of batch shapes. Fewer need more padding, but XLA compiles each
-            shape, for many seconds on a GPU. The order of the pairs depends on it.
-        subword_alpha: if set, every epoch draws new segmentations with probabilities to the power
-            of alpha (Kudo, 2018, arXiv:1804.10959). Only for unigram vocabularies.
-        num_microbatches: parts of a batch that are computed one after the other, to save memory.
-            Except for dropout masks, the update does not depend on it.
-        auxiliary_loss_weight: factor of the auxiliary loss that some tasks add to the cross
-            entropy, such as the guided alignment of parsers.
-        learning_rate: factor of the `noam` schedule (equation 3), and the peak of all others.
-        weight_decay: AdamW's decay of all weights except biases and layer norms.
-        clip_norm: maximum norm of the gradient, 0 for no limit.
-        freeze: patterns of weight paths that are not trained, such as "embedding/*,encoder/*".
-        ema_decay: if not 0, an exponential moving average of the weights is validated and exported.
-        deterministic: use only operations that return the same bits every time.
-        checkpoint_steps: steps between two checkpoints, each with a validation.
-        keep_checkpoints, keep_best: number of last checkpoints, and of best ones by `best_metric`,
-            that are kept.
-        early_stopping: stop after this many validations without a better `best_metric`, 0 never.
-        bleu_steps: steps between two BLEU scores, 0 for none.
-        bleu_sentences: number of validation sentences for BLEU, 0 for all.
-        bleu_tokenize: sacreBLEU's tokenizer. None: chosen by language or script.
-        max_skipped_steps: training fails after this many steps in a row without finite gradients.
-    """
-
-    max_steps: PositiveInt = 100_000
-    batch_tokens: PositiveInt = 25_000
-    batch_shapes: PositiveInt = 16
-    subword_alpha: PositiveFloat | None = None
-    num_microbatches: PositiveInt = 1
-    label_smoothing: Rate = 0.1
-    auxiliary_loss_weight: NonNegativeFloat = 0.0
-    optimizer: Literal["adam", "adamw"] = "adam"
-    schedule: Schedule = "noam"
-    learning_rate: PositiveFloat = 1.0
-    warmup_steps: NonNegativeInt = 4_000
-    beta_1: Rate = 0.9
-    beta_2: Rate = 0.98
-    epsilon: PositiveFloat = 1e-9
-    weight_decay: NonNegativeFloat = 0.0
-    clip_norm: NonNegativeFloat = 0.0
-    freeze: str = ""
-    ema_decay: Rate = 0.0
-    mixed_precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    jit_compile: Literal["auto", "true", "false"] = "auto"
-    deterministic: bool = False
-    seed: Seed = 1
-    checkpoint_steps: PositiveInt = 1_000
-    keep_checkpoints: PositiveInt = 5
-    keep_best: NonNegativeInt = 1
-    best_metric: Literal["loss", "bleu"] = "loss"
-    early_stopping: NonNegativeInt = 0
-    bleu_steps: NonNegativeInt = 0
-    bleu_sentences: NonNegativeInt = 0
-    bleu_tokenize: str | None = None
-    max_skipped_steps: PositiveInt = 20
-    log_steps: PositiveInt = 50
+    max_steps: PositiveInt = setting(
+        100_000, "total number of training steps", may_change=True, flag=True
+    )
+    batch_tokens: PositiveInt = setting(
+        25_000, "target tokens of a global batch, including padding", flag=True
+    )
+    batch_shapes: PositiveInt = setting(
+        16, "largest number of batch shapes; XLA compiles each, fewer need more padding"
+    )
+    subword_alpha: PositiveFloat | None = setting(
+        None,
+        "sample new segmentations in each epoch, as in 0.2 (Kudo, 2018); none: use the best",
+        flag=True,
+    )
+    num_microbatches: PositiveInt = setting(
+        1, "split batches into parts to save memory", may_change=True, flag=True
+    )
+    label_smoothing: Rate = setting(0.1, "share of the probability that goes to all other tokens")
+    auxiliary_loss_weight: NonNegativeFloat = setting(
+        0.0, "factor of a task's auxiliary loss, such as guided alignment"
+    )
+    optimizer: Literal["adam", "adamw"] = setting("adam", "adam|adamw", flag=True)
+    schedule: Schedule = setting(
+        "noam", "learning rate by step: noam|inverse_sqrt|linear|cosine|constant", flag=True
+    )
+    learning_rate: PositiveFloat = setting(
+        1.0, "factor of the schedule noam, peak of the others", flag=True
+    )
+    warmup_steps: NonNegativeInt = setting(
+        4_000, "steps until the peak of the learning rate", flag=True
+    )
+    beta_1: Rate = setting(0.9, "decay of Adam's mean of gradients")
+    beta_2: Rate = setting(0.98, "decay of Adam's mean of squared gradients")
+    epsilon: PositiveFloat = setting(1e-9, "Adam's smallest denominator")
+    weight_decay: NonNegativeFloat = setting(
+        0.0, "weight decay of adamw, except for biases and layer norms", flag=True
+    )
+    clip_norm: NonNegativeFloat = setting(
+        0.0, "maximum global norm of the gradients; 0: no limit", flag=True
+    )
+    freeze: str = setting("", "weights not to train, as in 'embedding/*,encoder/*'", flag=True)
+    ema_decay: Rate = setting(
+        0.0, "decay of the moving average of weights, as in 0.999; 0: none", flag=True
+    )
+    mixed_precision: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+        "auto", "auto|float32|bfloat16|float16; auto: the fastest", flag=True
+    )
+    jit_compile: Literal["auto", "true", "false"] = setting(
+        "auto", "auto|true|false: compile the step with XLA", may_change=True, flag=True
+    )
+    deterministic: bool = setting(
+        False, "bit-identical results; slower on a GPU", may_change=True, flag=True
+    )
+    seed: Seed = setting(1, "seed of all random numbers", flag=True)
+    checkpoint_steps: PositiveInt = setting(
+        1_000, "steps between checkpoints, which are validated", may_change=True, flag=True
+    )
+    keep_checkpoints: PositiveInt = setting(
+        5, "number of last checkpoints to keep", may_change=True, flag=True
+    )
+    keep_best: NonNegativeInt = setting(
+        1, "number of best checkpoints to keep", may_change=True, flag=True
+    )
+    best_metric: Literal["loss", "bleu"] = setting(
+        "loss", "loss|bleu: validation metric of the best checkpoints", may_change=True, flag=True
+    )
+    early_stopping: NonNegativeInt = setting(
+        0, "stop after N validations without improvement; 0: never", may_change=True, flag=True
+    )
+    bleu_steps: NonNegativeInt = setting(
+        0, "steps between computations of validation BLEU; 0: never", may_change=True, flag=True
+    )
+    bleu_sentences: NonNegativeInt = setting(
+        0, "validation sentences for BLEU; 0: all", may_change=True, flag=True
+    )
+    bleu_tokenize: str | None = setting(
+        None, "sacreBLEU's tokenizer; none: chosen by language or script", may_change=True
+    )
+    max_skipped_steps: PositiveInt = setting(
+        20, "fail after N steps in a row without finite gradients", may_change=True
+    )
+    log_steps: PositiveInt = setting(50, "steps between lines of the log", may_change=True)
 
     def __post_init__(self) -> None:
         if str(self.schedule) == "paper":  # the name of this schedule in version 0.1.0
@@ -374,11 +424,11 @@ class DecodingConfig:
         seed: seed of sampling.
     """
 
-    beam_size: SearchSize = 4
-    length_penalty: LengthPenalty = 0.6
+    beam_size: SearchSize = setting(4, "number of open hypotheses; 1: greedy search", flag=True)
+    length_penalty: LengthPenalty = setting(0.6, "exponent alpha of the length penalty", flag=True)
     length_penalty_formula: LengthPenaltyFormula = "gnmt"
     coverage_penalty: SearchWeight = 0.0
-    n_best: SearchSize = 1
+    n_best: SearchSize = setting(1, "translations of each sentence, best first", flag=True)
     early_stopping: bool = False
     min_length: SearchCount = 0
     max_length: SearchSize | None = None
@@ -391,7 +441,7 @@ class DecodingConfig:
     allow_unknown: bool = False
     replace_unknown: bool = False
     diversity_penalty: SearchWeight = 0.0
-    sample: bool = False
+    sample: bool = setting(False, "sample translations instead of searching", flag=True)
     temperature: SearchWeight = 1.0
     top_k: SearchCount = 0
     top_p: TopP = 1.0

@@ -12,12 +12,14 @@ declared in the same way. The groups are:
 * `loaders`: objects that follow `keras_transformer.inference.loading.Loader`;
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
+* `presets`: mappings of names to the preset that one changes, and its changes;
+* `converters`: functions that read a model of another toolkit, by the names of formats;
+* `auxiliary_losses`: functions that return the loss for the training with a vocabulary, or None;
 * `options`: objects that add a flag to a command; the name is `COMMAND.FLAG`, and the module of the
   command says what they must have;
 * `after_preparation`: functions of a directory, which `prepare` calls when its data are complete;
 * `after_training`: functions of the path of a run directory, called when a training ends, also
   after an error. An error of theirs is a warning;
-* `presets`: functions that return a mapping of names to changes of the configuration.
 """
 
 from __future__ import annotations
@@ -69,6 +71,12 @@ def all_of(group: str) -> Iterator[tuple[str, Any]]:
             _LOG.warning("%s %r of %s cannot be loaded: %s", group, name, point.value, error)
         else:
             yield name, extension
+
+
+def auxiliary_loss(vocabulary: Any) -> Any:
+    """Returns the first installed auxiliary loss for the vocabulary; None for most vocabularies."""
+    losses = (make_loss(vocabulary) for _, make_loss in all_of("auxiliary_losses"))
+    return next((loss for loss in losses if loss is not None), None)
 
 
 def options_of(command: str) -> dict[str, Any]:

@@ -1,12 +1,13 @@
-"""Named configurations: all models of the paper, and small ones."""
+"""Named configurations: the base and the big model of the paper, and small ones."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from keras_transformer import plugins
 from keras_transformer.config import Config, RunConfig, require
 
 if TYPE_CHECKING:  # it loads SentencePiece
@@ -22,38 +23,6 @@ def _layers(number: int) -> dict[str, Any]:
 def _dropout(rate: float) -> dict[str, Any]:
     return {"model.embedding_dropout": rate, "model.residual_dropout": rate}
 
-
-def _table3() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Returns the rows of the paper's Table 3: name → (initial preset, changes)."""
-    rows: dict[str, dict[str, Any]] = {}
-    for heads in (1, 4, 16, 32):
-        rows[f"A_h{heads}"] = {"model.num_heads": heads}
-    for key_dim in (16, 32):
-        rows[f"B_dk{key_dim}"] = {"model.key_dim": key_dim}
-    for layers in (2, 4, 8):
-        rows[f"C_n{layers}"] = _layers(layers)
-    for d_model, dim in ((256, 32), (1024, 128)):
-        rows[f"C_d{d_model}"] = {
-            "model.d_model": d_model,
-            "model.key_dim": dim,
-            "model.value_dim": dim,
-        }
-    for d_ff in (1024, 4096):
-        rows[f"C_ff{d_ff}"] = {"model.d_ff": d_ff}
-    for rate in (0.0, 0.2):
-        rows[f"D_dropout{rate}"] = _dropout(rate)
-    for smoothing in (0.0, 0.2):
-        rows[f"D_smoothing{smoothing}"] = {"training.label_smoothing": smoothing}
-    rows["E_learned"] = {"model.positions": "learned"}
-    return {name: ("base", changes) for name, changes in rows.items()}
-
-
-# The search for parse trees (section 6.3).
-_PARSING: dict[str, Any] = {
-    "decoding.beam_size": 21,
-    "decoding.length_penalty": 0.3,
-    "decoding.max_extra_tokens": 300,
-}
 
 _PRESETS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "tiny": (
@@ -90,95 +59,33 @@ _PRESETS: dict[str, tuple[str | None, dict[str, Any]]] = {
             "training.keep_checkpoints": 20,
         },
     ),
-    **_table3(),
-    # Section 6.3: 4 layers and d_model 1024. Dropout and learning rate were chosen on section 22 of
-    # the WSJ, but the paper does not print them. These are from transformer_parsing_base in
-    # tensor2tensor, the authors' code. Everything else is as in base.
-    "parser": (
-        "base",
-        {
-            **_layers(4),
-            "model.d_model": 1024,
-            "model.tie_embeddings": "target",
-            **_dropout(0.2),
-            "model.attention_dropout": 0.2,
-            "training.learning_rate": 0.5,
-            "training.warmup_steps": 16_000,
-            **_PARSING,
-        },
-    ),
-    "parser_tiny": (
-        "tiny",
-        {
-            "model.d_ff": 512,
-            "model.norm_position": "pre",
-            "model.tie_embeddings": "target",
-            **_dropout(0.2),
-            "training.subword_alpha": 0.5,
-            # A small model needs help to learn the position of the current word.
-            "training.auxiliary_loss_weight": 0.3,
-            "training.max_steps": 10_000,
-            "training.schedule": "linear",
-            "training.learning_rate": 0.004,
-            "training.warmup_steps": 1_500,
-            **_PARSING,
-        },
-    ),
 }
 
 
-class Published(NamedTuple):
-    """The results of a row of the paper's Table 3, on newstest2013, English to German."""
+@functools.cache
+def presets() -> Mapping[str, tuple[str | None, Mapping[str, Any]]]:
+    """Returns all presets by name: the preset that one changes, and its changes.
 
-    perplexity: float  # per wordpiece
-    bleu: float
-    millions: int | None = (
-        None  # parameters; None if the paper prints none, which means about as many as base
-    )
-
-
-# The paper's order.
-TABLE_3: dict[str, Published] = {
-    "base": Published(4.92, 25.8, 65),
-    "A_h1": Published(5.29, 24.9),
-    "A_h4": Published(5.00, 25.5),
-    "A_h16": Published(4.91, 25.8),
-    "A_h32": Published(5.01, 25.4),
-    "B_dk16": Published(5.16, 25.1, 58),
-    "B_dk32": Published(5.01, 25.4, 60),
-    "C_n2": Published(6.11, 23.7, 36),
-    "C_n4": Published(5.19, 25.3, 50),
-    "C_n8": Published(4.88, 25.5, 80),
-    "C_d256": Published(5.75, 24.5, 28),
-    "C_d1024": Published(4.66, 26.0, 168),
-    "C_ff1024": Published(5.12, 25.4, 53),
-    "C_ff4096": Published(4.75, 26.2, 90),
-    "D_dropout0.0": Published(5.77, 24.6),
-    "D_dropout0.2": Published(4.95, 25.5),
-    "D_smoothing0.0": Published(4.67, 25.3),
-    "D_smoothing0.2": Published(5.47, 25.7),
-    "E_learned": Published(4.92, 25.7),
-    "big": Published(4.33, 26.4, 213),
-}
-
-PRESET_NAMES: tuple[str, ...] = tuple(_PRESETS)
+    The first ones are of the core. Installed packages add theirs by the entry point group
+    `presets`, as mappings of the same form.
+    """
+    found: dict[str, tuple[str | None, Mapping[str, Any]]] = {**_PRESETS}
+    for _, more in plugins.all_of("presets"):
+        found.update(more)
+    return found
 
 
 @functools.cache
 def preset(name: str) -> Config:
-    """Returns the configuration with a name from `PRESET_NAMES`.
-
-    Raises:
-        InputError: for an unknown name.
+    """Returns the configuration with a name from `presets()`.
 
     Example:
     >>> preset("base").model.d_model, preset("big").model.d_model
     (512, 1024)
     """
-    require(
-        name in _PRESETS, f"There is no preset {name!r}. Choose one of {', '.join(PRESET_NAMES)}."
-    )
-    parent, changes = _PRESETS[name]
+    found = _PRESETS if name in _PRESETS else presets()
+    require(name in found, f"There is no preset {name!r}. Choose one of {', '.join(found)}.")
+    parent, changes = found[name]
     return (preset(parent) if parent else Config()).updated(changes)
 
 
@@ -194,9 +101,6 @@ def resolve_config(
         preset: the initial configuration.
         settings: the user's changes, such as `{"training.max_steps": 1000}`.
         vocabulary: the vocabulary of the data.
-
-    Raises:
-        InputError: for settings that do not fit the configuration, or the vocabulary.
     """
     config = _with_vocabulary(preset, vocabulary).updated(settings)
     fitting = _with_vocabulary(config, vocabulary)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.config import Config, DecodingConfig, ModelConfig, RunConfig, TrainingConfig
 from keras_transformer.errors import InputError
-from keras_transformer.presets import PRESET_NAMES, preset
+from keras_transformer.presets import preset, presets
 from tests.messages import mentions
 
 
@@ -103,7 +103,7 @@ class TestSettings:
         config = Config().replace(model__d_ff=16, training__seed=5)
         assert (config.model.d_ff, config.training.seed) == (16, 5)
 
-    @pytest.mark.parametrize("name", PRESET_NAMES)
+    @pytest.mark.parametrize("name", presets())
     def test_json_round_trip(self, name):
         config = preset(name).updated({"training.seed": 3, "model.attention_window": 4})
         assert Config.from_json(config.to_json()) == config

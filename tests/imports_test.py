@@ -70,9 +70,6 @@ EXTENSIONS: dict[str, set[str]] = {
 }
 # Imports of extensions by the core that are still to be replaced by entry points.
 PENDING = {
-    ("api", "converters"),
-    ("api", "huggingface"),
-    ("api", "paper"),
     ("api", "serving"),
     ("cli", "paper"),
     ("cli", "serving"),

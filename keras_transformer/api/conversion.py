@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from keras_transformer import plugins
 from keras_transformer.api.translator import Translator
-from keras_transformer.extensions import converters
-from keras_transformer.extensions.huggingface import hub
 
 
 def convert(
@@ -41,8 +40,7 @@ def convert(
     >>> translator("the old tree.") == kt.load("build/converted")("the old tree.")
     True
     """
-    path = hub.resolve(str(path), source_format)
-    model = converters.read_model(path, source_format, converters.make_options(**options))
+    model = plugins.find("converters", source_format)(str(path), source_format, **options)
     translator = Translator(model.transformer(), model.tokenizer(), model.config)
     if output_dir is not None:
         translator.save(output_dir)

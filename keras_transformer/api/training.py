@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer import plugins
 from keras_transformer.api.translator import Translator, is_text, load
 from keras_transformer.config import Config, RunConfig
 from keras_transformer.data import prepare as preparation
@@ -19,7 +20,6 @@ from keras_transformer.data.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.export import ExportOptions, ExportResult, export
-from keras_transformer.extensions.paper.parsing.alignment import auxiliary_loss
 from keras_transformer.inference.translate import Evaluation
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
@@ -323,7 +323,7 @@ def train(
         preset,
         run_settings,
         TrainOptions(**options),
-        make_auxiliary_loss=auxiliary_loss,
+        make_auxiliary_loss=plugins.auxiliary_loss,
         callbacks=callbacks or (),
     )
     run = Run(run_dir, data=directories[0])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any
 
 from absl import flags
 
-from keras_transformer.config import Schedule
+from keras_transformer.config import flag_fields
 from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -74,58 +74,9 @@ CHOICES: dict[str, str] = {
     "precision": "precision of weights and matrix products",
 }
 
-SEED_HELP = "seed of all random numbers"
-
 # Flags that stand for one field of the configuration: name → (field, help).
 FIELDS: dict[str, tuple[str, str]] = {
-    "max_steps": ("training.max_steps", "total number of training steps"),
-    "batch_tokens": ("training.batch_tokens", "target tokens of a batch, including padding"),
-    "subword_alpha": (
-        "training.subword_alpha",
-        "sample new segmentations in each epoch, as in 0.2; none: use the best",
-    ),
-    "num_microbatches": ("training.num_microbatches", "split batches into parts to save memory"),
-    "optimizer": ("training.optimizer", "adam|adamw"),
-    "weight_decay": ("training.weight_decay", "weight decay of adamw"),
-    "schedule": (
-        "training.schedule",
-        f"learning rate by step: {'|'.join(get_args(Schedule))}",
-    ),
-    "learning_rate": ("training.learning_rate", "factor of the schedule noam, peak of the others"),
-    "warmup_steps": ("training.warmup_steps", "steps until the peak of the learning rate"),
-    "clip_norm": ("training.clip_norm", "maximum global norm of the gradients; 0: no limit"),
-    "freeze": ("training.freeze", "weights not to train, as in 'embedding/*,encoder/*'"),
-    "ema_decay": (
-        "training.ema_decay",
-        "decay of the moving average of weights, as in 0.999; 0: none",
-    ),
-    "checkpoint_steps": (
-        "training.checkpoint_steps",
-        "steps between checkpoints, which are validated",
-    ),
-    "keep_checkpoints": ("training.keep_checkpoints", "number of last checkpoints to keep"),
-    "keep_best": ("training.keep_best", "number of best checkpoints to keep"),
-    "best_metric": ("training.best_metric", "loss|bleu: validation metric of the best checkpoints"),
-    "early_stopping": (
-        "training.early_stopping",
-        "stop after N validations without improvement; 0: never",
-    ),
-    "bleu_steps": (
-        "training.bleu_steps",
-        "steps between computations of validation BLEU; 0: never",
-    ),
-    "bleu_sentences": ("training.bleu_sentences", "validation sentences for BLEU; 0: all"),
-    "seed": ("training.seed", SEED_HELP),
-    "deterministic": ("training.deterministic", "bit-identical results; slower on a GPU"),
-    "mixed_precision": (
-        "training.mixed_precision",
-        "auto|float32|bfloat16|float16; auto: the fastest",
-    ),
-    "jit_compile": ("training.jit_compile", "auto|true|false: compile the step with XLA"),
-    "beam_size": ("decoding.beam_size", "number of open hypotheses; 1: greedy search"),
-    "length_penalty": ("decoding.length_penalty", "exponent alpha of the length penalty"),
-    "n_best": ("decoding.n_best", "translations of each sentence, best first"),
-    "sample": ("decoding.sample", "sample translations instead of searching"),
+    field.name: (name, field.metadata["help"]) for name, field in flag_fields().items()
 }
 _SWITCHES = ("deterministic", "sample")
 
@@ -152,12 +103,7 @@ def define_option_flags(*names: str, **defaults: Any) -> None:
 
 
 def parse_symbols(values: Iterable[str]) -> list[str]:
-    """Returns the symbols of --symbols, which is repeatable and accepts lists with commas.
-
-    Example:
-    >>> parse_symbols(["<2de>,<2fr>", "<number>"])
-    ['<2de>', '<2fr>', '<number>']
-    """
+    """Returns the symbols of --symbols, which is repeatable and accepts lists with commas."""
     return [symbol for value in values for symbol in value.split(",")]
 
 
@@ -168,7 +114,7 @@ def define_choice_flag(name: str, *values: str) -> None:
 
 def define_seed_flag(default: int) -> None:
     """Defines --seed for commands without a training configuration."""
-    flags.DEFINE_integer("seed", default, SEED_HELP)
+    flags.DEFINE_integer("seed", default, FIELDS["seed"][1])
 
 
 def define_config_flags(*names: str) -> None:
@@ -192,11 +138,7 @@ def define_config_flags(*names: str) -> None:
 
 
 def parse_settings(assignments: Iterable[str]) -> dict[str, str]:
-    """Reads `["training.label_smoothing=0.2"]` as `{"training.label_smoothing": "0.2"}`.
-
-    Raises:
-        InputError: for an entry without a name or "=", or a field given twice.
-    """
+    """Reads `["training.label_smoothing=0.2"]` as `{"training.label_smoothing": "0.2"}`."""
     settings: dict[str, str] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
@@ -206,31 +148,15 @@ def parse_settings(assignments: Iterable[str]) -> dict[str, str]:
                 f"--set={assignment} is not a setting. Use --set=section.field=value, as in "
                 "--set=training.label_smoothing=0.2."
             )
-        if name in settings:
-            raise InputError(
-                f"--set gives {name} twice, as {settings[name]} and as {value.strip()}."
-            )
         settings[name] = value.strip()
     return settings
 
 
 def config_settings() -> dict[str, str]:
-    """Returns the settings that the user gave by flags, for `Config.updated`.
-
-    Raises:
-        InputError: if --set is malformed or repeats another flag.
-    """
-    settings = parse_settings(FLAGS.set)
+    """Returns the settings of the flags, for `Config.updated`. --set overrides other flags."""
+    settings = {}
     for name, (field, _) in FIELDS.items():
         value = FLAGS[name].value if name in FLAGS else None
-        if value is None:
-            continue
-        if name in _SWITCHES:
-            value = str(value).lower()
-        if field in settings:
-            raise InputError(
-                f"{field} is given twice, by --{name}={value} and by "
-                f"--set={field}={settings[field]}. Remove one of them."
-            )
-        settings[field] = value
-    return settings
+        if value is not None:
+            settings[field] = str(value).lower() if name in _SWITCHES else value
+    return settings | parse_settings(FLAGS.set)

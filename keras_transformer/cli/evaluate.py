@@ -2,9 +2,9 @@ r"""Translates a test set and scores the translations: BLEU, chrF and exact matc
 
 Examples:
     keras-transformer evaluate --model_dir=build/run --source=test.en --reference=test.de
-    keras-transformer evaluate --model_dir=build/run --test_set=wmt14/full --language_pair=en-de
-    --paper_bleu keras-transformer evaluate --hypothesis=new.de --baseline=old.de
-    --reference=test.de
+    keras-transformer evaluate --model_dir=build/run --test_set=wmt14/full --language_pair=en-de \
+        --paper_bleu
+    keras-transformer evaluate --hypothesis=new.de --baseline=old.de --reference=test.de
 
 sacreBLEU computes the scores. --output keeps the translations of the model. The last line of
 standard output is one JSON object with the scores, their signatures, and the seconds taken.

@@ -19,7 +19,9 @@ import sys
 
 from absl import flags
 
+from keras_transformer import plugins
 from keras_transformer.cli import app, config_flags
+from keras_transformer.cli.config_flags import FIELDS
 
 FLAGS = flags.FLAGS
 
@@ -29,32 +31,8 @@ WORKER_LOST = 75  # EX_TEMPFAIL: a supervisor starts the same command again
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("data_dir", "run_dir", required=True)
-    config_flags.define_config_flags(
-        "preset",
-        "max_steps",
-        "batch_tokens",
-        "subword_alpha",
-        "num_microbatches",
-        "optimizer",
-        "weight_decay",
-        "schedule",
-        "learning_rate",
-        "warmup_steps",
-        "clip_norm",
-        "freeze",
-        "ema_decay",
-        "checkpoint_steps",
-        "keep_checkpoints",
-        "keep_best",
-        "best_metric",
-        "early_stopping",
-        "bleu_steps",
-        "bleu_sentences",
-        "seed",
-        "deterministic",
-        "mixed_precision",
-        "jit_compile",
-    )
+    training = [name for name, (field, _) in FIELDS.items() if field.startswith("training.")]
+    config_flags.define_config_flags("preset", *training)
     flags.DEFINE_string("mix", None, "share of the steps for each --data_dir, as in a:2,b:1")
     flags.DEFINE_float(
         "mix_temperature", None, "shares are sizes to the power of 1 / temperature, as in 5"
@@ -69,10 +47,7 @@ def define_flags() -> None:
 def main() -> int:
     """Runs `training_run.train` with the flags."""
     app.load_tensorflow()
-    from keras_transformer.extensions.paper.parsing.alignment import (
-        auxiliary_loss,  # late, so that --help is fast
-    )
-    from keras_transformer.training import training_run
+    from keras_transformer.training import training_run  # late, so that --help is fast
     from keras_transformer.training.multi_worker import Cluster, EvaluatorTask, WorkerLost
 
     try:
@@ -94,7 +69,7 @@ def main() -> int:
                 logical_cpus=FLAGS.logical_cpus,
                 max_minutes=FLAGS.max_minutes,
             ),
-            make_auxiliary_loss=auxiliary_loss,
+            make_auxiliary_loss=plugins.auxiliary_loss,
         )
     except WorkerLost as error:
         print(

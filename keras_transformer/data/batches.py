@@ -25,17 +25,16 @@ from keras_transformer.data.bucketing import (
     place_pairs,
 )
 from keras_transformer.data.subwords import (
-    IntArray,
     Lengths,
     PlannedLengths,
     Sentences,
     SubwordSampler,
     TokenArray,
-    TokenPairs,
     draw,
     hashed,
     key_of,
 )
+from keras_transformer.data.token_store import IntArray, TokenStore
 from keras_transformer.errors import InputError
 
 Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
@@ -180,7 +179,7 @@ class CorpusBatches(Batches):
 
     def __init__(
         self,
-        store: TokenPairs,
+        store: TokenStore,
         batch_tokens: int,
         seed: int | None,
         pad_id: int,
@@ -344,7 +343,7 @@ class CorpusBatches(Batches):
 
 
 def common_shapes(
-    stores: Sequence[TokenPairs],
+    stores: Sequence[TokenStore],
     batch_tokens: int,
     sampler: SubwordSampler | None = None,
     frequencies: Sequence[float] | None = None,
@@ -363,7 +362,7 @@ def common_shapes(
 
 
 def _planned_lengths(
-    store: TokenPairs, batch_tokens: int, sampler: SubwordSampler | None
+    store: TokenStore, batch_tokens: int, sampler: SubwordSampler | None
 ) -> PlannedLengths:
     if len(store) == 0:
         raise InputError("The corpus has 0 sentence pairs, so there is nothing to batch.")
@@ -435,7 +434,7 @@ class MixedBatches(Batches):
 
     def __init__(
         self,
-        stores: Sequence[TokenPairs],
+        stores: Sequence[TokenStore],
         batch_tokens: int,
         seed: int | None,
         pad_id: int,

@@ -1,4 +1,13 @@
-"""The protocol of a corpus for batches. A token store implements it."""
+"""Subword regularization (Kudo, 2018): segmentations drawn from a unigram model.
+
+Each word of a sentence takes one of its best segmentations, with a probability proportional to
+P(segmentation)^alpha (section 3.3). Pieces do not cross word boundaries, so the product is a
+distribution over many more segmentations of the sentence than the n best of the whole sentence.
+
+The choice depends only on a key, so it is the same in every process. The library therefore only
+lists the segmentations. Its sampling is seeded differently in each process. The shapes of batches
+are planned before, so each sentence then gets a row that is long enough.
+"""
 
 from __future__ import annotations
 
@@ -8,55 +17,19 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import sentencepiece
 
+from keras_transformer.data.token_store import IntArray, TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
 
-IntArray: TypeAlias = npt.NDArray[np.int64]
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 Lengths: TypeAlias = npt.NDArray[np.integer[Any]]
-
-
-class TokenPairs(Protocol):
-    """Encoded pairs of sentences, numbered from 0, and their text.
-
-    The ids of some pairs lie one after another; each sentence ends with the end
-    id and has neither start id nor padding.
-    """
-
-    @property
-    def source_lengths(self) -> Lengths:
-        """int[pairs], ids of each source sentence, its end id counted."""
-        ...
-
-    @property
-    def target_lengths(self) -> Lengths:
-        """int[pairs], ids of each target sentence, its end id counted."""
-        ...
-
-    def source_ids(self, pairs: IntArray) -> TokenArray:
-        """Returns int32[their tokens], the source ids of pairs."""
-        ...
-
-    def target_ids(self, pairs: IntArray) -> TokenArray:
-        """Returns int32[their tokens], the target ids of pairs."""
-        ...
-
-    def source_lines(self, pairs: IntArray) -> list[bytes]:
-        """Returns the source text of pairs."""
-        ...
-
-    def target_lines(self, pairs: IntArray) -> list[bytes]:
-        """Returns the target text of pairs."""
-        ...
-
-    def __len__(self) -> int: ...
 
 
 _BEST = 32  # segmentations of a word that are considered; a word of 6 letters has no more
@@ -113,7 +86,7 @@ class SubwordSampler:
         self._target = _Side("target", vocabulary.target_model, end, alpha)
 
     def source_ids(
-        self, store: TokenPairs, pairs: IntArray, keys: Keys, longest: Lengths | None = None
+        self, store: TokenStore, pairs: IntArray, keys: Keys, longest: Lengths | None = None
     ) -> tuple[TokenArray, IntArray]:
         """Draws source segmentations.
 
@@ -130,13 +103,13 @@ class SubwordSampler:
         return self._source.draw(lines, pairs, keys, longest, store.source_ids)
 
     def target_ids(
-        self, store: TokenPairs, pairs: IntArray, keys: Keys, longest: Lengths | None = None
+        self, store: TokenStore, pairs: IntArray, keys: Keys, longest: Lengths | None = None
     ) -> tuple[TokenArray, IntArray]:
         """Draws target segmentations. See `source_ids` for the arguments."""
         lines = store.target_lines(pairs)
         return self._target.draw(lines, pairs, ~keys, longest, store.target_ids)
 
-    def planned_lengths(self, store: TokenPairs, most: int) -> PlannedLengths:
+    def planned_lengths(self, store: TokenStore, most: int) -> PlannedLengths:
         """Returns the lengths that a corpus needs, estimated from some of its pairs.
 
         The segmentations of some pairs are sampled. Each pair is planned with the relative growth
@@ -286,7 +259,7 @@ class Drawn(NamedTuple):
 
 
 def draw(
-    sampler: SubwordSampler, store: TokenPairs, pairs: IntArray, keys: Keys, bounds: IntArray
+    sampler: SubwordSampler, store: TokenStore, pairs: IntArray, keys: Keys, bounds: IntArray
 ) -> tuple[IntArray, Drawn]:
     """Draws segmentations of N pairs, and assigns each pair to one of N rows that is long enough.
 

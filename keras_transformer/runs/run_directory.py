@@ -53,16 +53,6 @@ from keras_transformer.runs.checkpoints import (
 )
 from keras_transformer.text.tokenizer import Tokenizer
 
-# Settings that may change when a run resumes: limits and intervals, and how a step is computed.
-# They change no earlier steps, and later steps only by rounding.  Another
-# num_microbatches, like another number of devices, changes the dropout masks. It may change,
-# because a run must be able to move to a machine with less memory.
-_FREE_TO_CHANGE = frozenset(
-    "max_steps checkpoint_steps keep_checkpoints keep_best best_metric early_stopping bleu_steps "
-    "bleu_sentences bleu_tokenize max_skipped_steps log_steps num_microbatches jit_compile "
-    "deterministic".split()
-)
-
 # Files that a killed creation may leave. config.json is written last.
 _UNFINISHED = {"checkpoints", "tokenizer", "data.json"}
 
@@ -456,8 +446,10 @@ def _difference(old: RunConfig, new: RunConfig) -> str | None:
     fixed_length = old.training.schedule in SCHEDULES_OVER_MAX_STEPS
     for section in ("model", "training"):
         before, after = getattr(old, section), getattr(new, section)
-        for name in (field.name for field in dataclasses.fields(before)):
-            free = name in _FREE_TO_CHANGE and not (name == "max_steps" and fixed_length)
+        for field in dataclasses.fields(before):
+            name = field.name
+            may_change = field.metadata.get("may_change", False)
+            free = may_change and not (name == "max_steps" and fixed_length)
             if getattr(before, name) != getattr(after, name) and not free:
                 return f"{section}.{name} {getattr(before, name)}, not {getattr(after, name)}"
     return None

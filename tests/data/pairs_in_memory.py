@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_transformer.data.subwords import IntArray, Lengths, TokenArray
+from keras_transformer.data.subwords import Lengths, TokenArray
+from keras_transformer.data.token_store import IntArray
 from keras_transformer.text.vocabulary import Vocabulary
 
 PAD, START, END = 0, 2, 3
 
 
 class PairsInMemory:
-    """Follows `TokenPairs`."""
+    """Has the lengths, ids and lines of a `TokenStore`."""
 
     def __init__(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> None:
         self.source, self.target = source, target

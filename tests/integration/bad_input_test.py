@@ -58,9 +58,6 @@ MISTAKES = {
     f"{_TRANSLATE}run --document --format=jsonl": mentions("--document", "--format=jsonl"),
     f"{_TRANSLATE}run --compile_search --prefix=six.en": mentions("--compile_search", "--prefix"),
     f"{_TRANSLATE}run --prefix=two.en --output=new": mentions("1", "lines", "2", "prefixes"),
-    f"{_TRANSLATE}run --sample --set=decoding.sample=false": mentions(
-        "decoding.sample", "--sample=true", "--set=decoding.sample=false"
-    ),
     f"{_TRANSLATE}run@bets": mentions("run", "weights", "bets", "last", "best", "ema"),
     f"{_TRANSLATE}run,none": mentions("none", "keras-transformer train", "--run_dir"),
     f"{_TRANSLATE}damaged_weights": mentions("checkpoints/step-00000300/weights.npz", "read"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from keras_transformer.config import NonNegativeInt, PositiveInt
 from keras_transformer.errors import InputError, check_names
+from keras_transformer.extensions.huggingface import hub
 from keras_transformer.schema import check_scalar
 
 if TYPE_CHECKING:  # they load TensorFlow
@@ -113,6 +114,11 @@ def make_options(**options: Any) -> ConvertOptions:
     for name, value in options.items():
         check_scalar(name, hints[name], value)
     return ConvertOptions(**options)
+
+
+def convert(path: str, source_format: str, **options: Any) -> ConvertedModel:
+    """Reads a model of another toolkit from a path or an address; see `read_model`."""
+    return read_model(hub.resolve(path, source_format), source_format, make_options(**options))
 
 
 def read_model(

@@ -62,6 +62,8 @@ def change_marian(file: Path, old: str, new: str) -> None:
         ("marian", "post_norm.npz", "autoreg: self-attention", "autoreg: rnn", ["recurrent"]),
         ("marian", "post_norm.npz", "ffn-activation: swish", "ffn-activation: gelu", ["swish"]),
         ("marian", "post_norm.npz", "postprocess: dan", "postprocess: dhn", ["postprocess", "hn"]),
+        ("marian", "post_norm.npz", "train-position-embeddings: false",
+         "train-position-embeddings: true", ["true"]),
         ("marian", "post_norm.npz", "dec-depth: 2", "dec-depth: 3", ["decoder_l3_self_Wq"]),
         ("marian", "post_norm.npz", "dec-depth: 2", "dec-depth: 1", ["decoder_l2_context_Wk"]),
         ("marian", "post_norm.npz", "dec-depth: 2", "dec-depth: two", ["two"]),
@@ -191,14 +193,16 @@ def test_random_damage_raises_only_input_errors(
     file = copy_of(source_format, tmp_path) / name
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
-    with pytest.raises(InputError):
+    fact = {"vocab.yml": "vocabulary"}.get(name, name.partition(".")[0])
+    with pytest.raises(InputError) as caught:
         convert(source_format, tmp_path)
+    assert fact in str(caught.value)
     file.write_bytes(content)
     errors = 0
-    for _ in at_random(file, 4000):
+    for _ in at_random(file, None if source_format == "marian" else 4000):
         try:
             Vocabulary.from_models(convert(source_format, tmp_path).vocabulary.models())
         except InputError as error:
             assert str(error).isprintable()
             errors += 1
-    assert errors >= 5
+    assert errors >= (10 if source_format in ("marian", "huggingface") else 5)

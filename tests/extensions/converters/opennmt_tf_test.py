@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,25 @@ def test_averaged_weights_are_in_a_subdirectory(copy: Path) -> None:
         file.rename(copy / "avg" / file.name)
     model = read_model(copy / "avg", "opennmt_tf", make_options(**sentencepiece(copy)))
     assert all(np.array_equal(model.weights[path], expected[path]) for path in expected)
+
+
+def test_damaged_checkpoints_are_refused_or_complete(copy: Path) -> None:
+    generator, whole, refused = random.Random(3), convert(copy).weights, 0
+    for name in ("ckpt-1.index", _WEIGHTS):
+        content = (copy / name).read_bytes()
+        damaged = [content[: len(content) // 2], b""]
+        for _ in range(4):
+            place = generator.randrange(len(content))
+            flipped = bytes([content[place] ^ 0xFF])
+            damaged.append(content[:place] + flipped + content[place + 1 :])
+        for each in damaged:
+            (copy / name).write_bytes(each)
+            try:
+                found = convert(copy).weights
+            except InputError as error:
+                assert "ckpt-1" in str(error)
+                refused += 1
+            else:  # a byte that no weight depends on
+                assert all(np.array_equal(found[path], whole[path]) for path in whole)
+        (copy / name).write_bytes(content)
+    assert refused >= 8

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
-from keras_transformer.presets import TABLE_3, Published, preset, resolve_config
+from keras_transformer.extensions.paper.presets import TABLE_3, Published
+from keras_transformer.presets import preset, resolve_config
 from keras_transformer.text.vocabulary import Vocabulary
 
 # The columns of Table 3: the fields of each.

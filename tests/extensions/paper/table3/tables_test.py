@@ -9,13 +9,14 @@ import pytest
 
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.paper.presets import TABLE_3
 from keras_transformer.extensions.paper.table3.tables import (
     Table,
     columns,
     scaled,
     table3,
 )
-from keras_transformer.presets import TABLE_3, preset, resolve_config
+from keras_transformer.presets import preset, resolve_config
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.conftest import PHRASES
 from tests.messages import mentions
