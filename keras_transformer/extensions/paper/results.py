@@ -77,7 +77,7 @@ def _version(module: str) -> str:
 
 def code_commit() -> str | None:
     """Returns the commit of this code, with a + if files differ from it; None outside a clone."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():  # a package may be in another repository
         return None
 

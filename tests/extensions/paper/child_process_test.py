@@ -16,7 +16,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper import child_process
 from tests.messages import mentions
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def described(number: int) -> dict[str, object]:

@@ -81,7 +81,9 @@ def test_a_package_in_another_repository_or_without_git_has_no_commit(
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.com"]
     subprocess.run([*git, "init", "--quiet"], check=True)
     subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=theirs"], check=True)
-    installed = tmp_path / "site-packages" / "keras_transformer" / "runs" / "results.py"
+    installed = (
+        tmp_path / "site-packages" / "keras_transformer" / "extensions" / "paper" / "results.py"
+    )
     installed.parent.mkdir(parents=True)
     monkeypatch.setattr(results, "__file__", str(installed))
     assert results.code_commit() is None

@@ -19,7 +19,7 @@ from keras_transformer.extensions.paper.recipes.recipe import Recipe, Synthetic
 from tests.extensions.paper.recipes.recipes import FIELDS, write_recipe
 from tests.messages import mentions
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 KINDS = get_args(Synthetic)
 
 
