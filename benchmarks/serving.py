@@ -74,7 +74,7 @@ class ServerProcess(Child):
     def __init__(self, base_path: Path, **flags: object):
         self.model = base_path.name
         command = [sys.executable, str(ROOT / "bin" / "serve.py"), f"--model_dir={base_path}"]
-        command += ["--rest_port=0", "--grpc_port=0"]
+        command += ["--rest_port=0"]
         command += [f"--{name}={value}" for name, value in flags.items()]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         super().__init__("keras-transformer serve", command, environment, answers=False)

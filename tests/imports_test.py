@@ -62,7 +62,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "ctranslate2": set(),
     "huggingface": {"converters"},
     "argos": {"converters", "ctranslate2"},
-    "serving": {"litert"},
+    "serving": set(),
     "documents": set(),
     "corpora": set(),
     "pages": {"serving"},

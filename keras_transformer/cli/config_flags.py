@@ -28,7 +28,7 @@ PATHS: dict[str, str] = {
     "hypothesis": "file of translations or trees to score, instead of a model",
     "input": "file to read the text from",
     "output": "file for the output of the model",
-    "server": "keras-transformer serve or TF Serving: HOST:PORT/MODEL, or grpc://HOST:PORT/MODEL",
+    "server": "keras-transformer serve or TF Serving: HOST:PORT/MODEL",
     "ids": "file with the names of the files to use, one per line",
 }
 

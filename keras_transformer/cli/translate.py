@@ -165,8 +165,8 @@ def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
 def main() -> int:
     """Translates the input of the flags. Returns 3 if it reports a problem with a line."""
     _check_flags()
-    if FLAGS.document or (FLAGS.server or "").lower().startswith("grpc"):
-        app.load_tensorflow()  # for finding sentences, and for gRPC's messages
+    if FLAGS.document:
+        app.load_tensorflow()  # for finding sentences
     app.load_engine(FLAGS.model_dir)
     from keras_transformer.data.reading import decode_lines
     from keras_transformer.inference import batching, tags

@@ -184,8 +184,6 @@ class Rhythm(keras.callbacks.Callback):
         self.progress.restart_clock()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if not logs:  # a step of the interval that was taken before an interruption
-            return
         self.progress.add(logs)
         step = self.progress.step
         if step % self._config.log_steps == 0 or ends_interval(step, self._config):
@@ -259,11 +257,12 @@ class Rhythm(keras.callbacks.Callback):
 class _CallbackList(keras.callbacks.CallbackList):
     """A list of callbacks that passes on the logs of a step as tensors.
 
-    Keras would convert them to numbers after every step, and a GPU would wait for Python.
+    Keras would convert them to numbers after every step, and a GPU would wait for Python. Steps
+    that were passed over have no logs.
     """
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        for callback in self.callbacks:
+        for callback in self.callbacks if logs else ():
             callback.on_train_batch_end(batch, logs)
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper.baselines.gru import GRU, GRUConfig
-from keras_transformer.extensions.serving.server.models import Version
+from keras_transformer.extensions.serving.engines import open_engine
 from keras_transformer.inference import int8, loading
 from keras_transformer.models.transformer import Transformer
 from tests.messages import mentions
@@ -74,4 +74,4 @@ def test_a_missing_kernel_is_an_error_before_a_model_is_loaded(
     with pytest.raises(InputError, match=message):
         loading.load_model(path)
     with pytest.raises(InputError, match=message):
-        Version(path, 1, 2**20)
+        open_engine(path, 1)

@@ -32,7 +32,7 @@ COMMANDS = {
     "moses": "evaluate --hypothesis=a.de --reference=a.de --paper_bleu",
     "phrasebook": "phrasebook --output_dir=corpus",
     "plots": "visualize --model_dir=run --sentence=ball --output_dir=pictures",
-    "serving": "serve --model_dir=export --rest_port=0 --grpc_port=0",
+    "serving": "serve --model_dir=export --rest_port=0",
     "zstd": "prepare --source=a.en.zst --target=a.de --output_dir=z",
 }
 OF_EVERY_CHANGE = ("litert", "serving")  # the others are tested with --long

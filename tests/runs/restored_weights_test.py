@@ -13,15 +13,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from tests.messages import mentions, tells
 from tests.runs.checkpoints_test import assert_equal
-from tests.runs.tiny_run import (
-    STATE,
-    arrays,
-    entries,
-    reconfigured,
-    save,
-    save_validated,
-    steps,
-)
+from tests.runs.tiny_run import STATE, arrays, entries, reconfigured, save, save_validated, steps
 
 
 def cut_in_half(file: Path) -> None:
@@ -94,13 +86,9 @@ class TestRestore:
         ],
     )
     def test_a_checkpoint_of_another_run_is_refused(
-        self,
-        run: RunDirectory,
-        tmp_path: Path,
-        tokenizer: Tokenizer,
-        change: dict[str, Any],
-        message: str,
-    ) -> None:
+        self, run: RunDirectory, tmp_path: Path, tokenizer: Tokenizer,
+        change: dict[str, Any], message: str,
+    ) -> None:  # fmt: skip
         corpus = "corpus" if change else "another"
         config = run.config.replace(**change)
         other = RunDirectory.create(tmp_path / "other", config, tokenizer, corpus)

@@ -62,13 +62,9 @@ class TestCreate:
 
     @pytest.mark.parametrize("written", ["tokenizer.save", "data.json", "config.json"])
     def test_a_creation_that_was_killed_can_be_repeated(
-        self,
-        tmp_path: Path,
-        config: Config,
-        tokenizer: Tokenizer,
-        monkeypatch: pytest.MonkeyPatch,
-        written: str,
-    ) -> None:
+        self, tmp_path: Path, config: Config, tokenizer: Tokenizer,
+        monkeypatch: pytest.MonkeyPatch, written: str,
+    ) -> None:  # fmt: skip
         write_text = module.write_text
 
         def killed(path: Path, text: str) -> None:
@@ -179,14 +175,12 @@ class TestContinue:
         with pytest.raises(InputError, match=mentions("max_steps", "100000", "200000")):
             RunDirectory.create(tmp_path / "run", longer, tokenizer, "corpus")
 
-    def test_another_vocabulary_is_refused(self, run: RunDirectory, config: Config) -> None:
+    def test_another_vocabulary_or_corpus_is_refused(
+        self, run: RunDirectory, config: Config, tokenizer: Tokenizer
+    ) -> None:
         other = Tokenizer(learn_vocabulary(reversed(LINES[:2]), 30))
         with pytest.raises(InputError, match=mentions("vocabulary", "data directory")):
             RunDirectory.create(run.path, config, other, "corpus")
-
-    def test_another_corpus_is_refused(
-        self, run: RunDirectory, config: Config, tokenizer: Tokenizer
-    ) -> None:
         with pytest.raises(InputError, match=mentions("corpus", "data directory")):
             RunDirectory.create(run.path, config, tokenizer, "another")
 
@@ -405,13 +399,6 @@ def test_the_longest_source_is_that_of_the_report(
     assert run.max_train_source_length == (expected and 99), (
         "the longest of all corpora, if all are known"
     )
-
-
-def test_metrics_are_added_line_by_line(run: RunDirectory) -> None:
-    run.append_metrics({"step": 1, "loss": 2.5})
-    RunDirectory(run.path).append_metrics({"step": 2, "loss": 2.0})
-    lines = (run.path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2]
 
 
 @pytest.mark.parametrize(

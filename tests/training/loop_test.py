@@ -59,7 +59,7 @@ class At(keras.callbacks.Callback):
         self.step, self.action = step, action
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if logs and self.model.step == self.step:
+        if self.model.step == self.step:
             self.action()
 
 
@@ -155,8 +155,7 @@ def test_intervals_end_at_multiples_and_at_the_last_step(
 
     class Steps(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if logs:
-                taken.append(batch)
+            taken.append(batch)
 
     fitted = Fit(trainer, tmp_path, Steps(), step=step, max_steps=max_steps)
     assert fitted.saved == fitted.validated == steps

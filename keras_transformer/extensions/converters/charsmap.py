@@ -19,23 +19,6 @@ def with_rules(charsmap: bytes, rules: Mapping[str, str]) -> bytes:
 
     Existing rules for longer texts that begin with the text of a new rule are removed, unless a
     new rule has the longer text too.
-
-    Args:
-        charsmap: the compiled rules; empty for none.
-        rules: replacement of each text. No text contains the character U+0000.
-
-    Raises:
-        InputError: if there are too many rules.
-
-    Example:
-    >>> from keras_transformer.text.model_proto import ModelProto
-    >>> from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
-    >>> proto = ModelProto.FromString(learn_vocabulary([b"the cat"], vocab_size=30))
-    >>> spec = proto.normalizer_spec
-    >>> spec.precompiled_charsmap = with_rules(spec.precompiled_charsmap, {"dog": "cat"})
-    >>> vocabulary = Vocabulary(proto.SerializeToString())
-    >>> vocabulary.encode_source([b"the dog"]) == vocabulary.encode_source([b"the cat"])
-    True
     """
     size = struct.unpack_from("<I", charsmap)[0] if charsmap else 0
     trie = _Trie(list(struct.unpack_from(f"<{size // 4}I", charsmap, 4)) if size else None)

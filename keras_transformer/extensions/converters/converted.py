@@ -33,14 +33,7 @@ class ConvertedModel:
     vocabulary: Vocabulary
 
     def transformer(self, dtype: str | None = None) -> Transformer:
-        """Returns the Keras model with the converted weights.
-
-        Args:
-            dtype: type of weights and computation; Keras's default if None.
-
-        Raises:
-            InputError: if the weights do not fit the configuration.
-        """
+        """Returns the Keras model with the converted weights."""
         # First, because a damaged configuration may describe a model that fits into no memory.
         found = sum(array.size for array in self.weights.values())
         needed = self.config.model.num_parameters()
@@ -63,15 +56,6 @@ class SourceWeights:
 
     A weight that nobody used is a part of the model that the converter does not know. Its
     translations would be wrong, so `check_all_used` raises an error.
-
-    Args:
-        arrays: the weights by their name in the other toolkit.
-        place: the name of the file for errors.
-
-    Example:
-    >>> source = SourceWeights({"Wemb": np.ones((4, 2))}, "model.npz")
-    >>> source.take("Wemb").shape
-    (4, 2)
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], place: str):
@@ -87,12 +71,7 @@ class SourceWeights:
         return list(self._arrays)
 
     def take(self, name: str) -> np.ndarray:
-        """Returns a weight as float32, and marks it as used.
-
-        Raises:
-            InputError: if it is missing, or is not a finite array of a floating type. Integers are
-                quantized weights, whose scales this package does not know.
-        """
+        """Returns a weight as float32, and marks it as used."""
         if name not in self._arrays:
             raise InputError(
                 f"{self.place} lacks the weight {name}. It is damaged, or its configuration "
@@ -134,14 +113,6 @@ class SourceWeights:
 
         Several weights are joined along their last axis: this package has one fused kernel for
         queries, keys and values.
-
-        Args:
-            table: our path → the names of its parts.
-            transpose: True if the kernels of the other toolkit are `[outputs, inputs]`, as in
-                PyTorch.
-
-        Raises:
-            InputError: if a weight is missing, or if the shapes of parts do not fit.
         """
         arrays = {}
         for path, names in table.items():
@@ -171,13 +142,7 @@ class SourceWeights:
 
 
 def make_model(config: Config, weights: Arrays, vocabulary: Vocabulary) -> ConvertedModel:
-    """Returns a model whose configuration has the sizes and special ids of a vocabulary.
-
-    Args:
-        config: the other settings of the model.
-        weights: the weights by our paths.
-        vocabulary: the vocabulary.
-    """
+    """Returns a model whose configuration has the sizes and special ids of a vocabulary."""
     names = "source_vocab_size target_vocab_size pad_id unknown_id start_id end_id".split()
     of_vocabulary = {f"model.{name}": getattr(vocabulary, name) for name in names}
     return ConvertedModel(config.updated(of_vocabulary), weights, vocabulary)

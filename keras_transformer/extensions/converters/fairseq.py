@@ -78,21 +78,7 @@ _SUBLAYERS: dict[str, tuple[dict[str, tuple[str, ...]], str]] = {
 
 
 def read(path: Path, options: ConvertOptions) -> ConvertedModel:
-    """Reads a Transformer of fairseq.
-
-    Args:
-        path: the checkpoint, or a directory with `checkpoint_best.pt` or a single `.pt` file.
-        options: `source_vocabulary`, `target_vocabulary`, `source_sentencepiece` and
-            `target_sentencepiece` are used.
-
-    Raises:
-        InputError: for a missing or damaged file, or a model that this package cannot express.
-
-    Example:
-    >>> model = read(Path("build/fairseq/checkpoint_best.pt"), ConvertOptions())
-    >>> model.config.decoding.beam_size
-    5
-    """
+    """Reads a Transformer of fairseq."""
     file = _find_checkpoint(path)
     content = read_torch_file(file)
     with reading(file, "a checkpoint of fairseq"):
@@ -245,17 +231,7 @@ def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stack_table(settings: Mapping[str, Any]) -> WeightTable:
-    """Returns the table of all weights except the embeddings and positions.
-
-    Args:
-        settings: the configuration, as in `{"model.num_encoder_layers": 6}`.
-
-    Example:
-    >>> names = "num_encoder_layers num_decoder_layers final_norm embedding_norm".split()
-    >>> table = stack_table({f"model.{name}": 1 for name in names})
-    >>> table["encoder/layer_0/feed_forward/inner_bias"]
-    ('encoder.layers.0.fc1.bias',)
-    """
+    """Returns the table of all weights except the embeddings and positions."""
     table: dict[str, tuple[str, ...]] = {}
 
     def add_norm(ours: str, theirs: str) -> None:
@@ -281,22 +257,7 @@ def stack_table(settings: Mapping[str, Any]) -> WeightTable:
 
 
 def embeddings(source: SourceWeights, settings: Mapping[str, Any], order: PieceOrder) -> Arrays:
-    """Returns the embeddings and the output layer with the rows of the new vocabulary.
-
-    Args:
-        source: the weights of fairseq.
-        settings: the configuration; `model.tie_embeddings` is used.
-        order: the vocabulary.
-
-    Example:
-    >>> from keras_transformer.extensions.converters.files import order_tokens
-    >>> tokens = ["<s>", "<pad>", "</s>", "<unk>", "dog"]
-    >>> order = order_tokens([tokens] * 2, None, joint=True, pad_piece="<pad>", start_row=2)
-    >>> source = SourceWeights({"encoder.embed_tokens.weight": np.ones((5, 2))}, "model.pt")
-    >>> arrays = embeddings(source, {"model.tie_embeddings": "all"}, order)
-    >>> arrays["embedding/embeddings"].shape  # with a start token
-    (6, 2)
-    """
+    """Returns the embeddings and the output layer with the rows of the new vocabulary."""
     names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
     output = ["decoder.output_projection.weight", "decoder.embed_out"]
     arrays = {"output_projection/bias": order.output_bias(None)}

@@ -19,30 +19,13 @@ from keras_transformer.runs.checkpoints import reading
 
 
 def read_tokens(path: Path) -> list[str]:
-    """Returns the lines of a vocabulary file.
-
-    Raises:
-        InputError: if it cannot be read.
-
-    Example:
-    >>> read_tokens(Path("build/opennmt_tf/joint.vocab"))[:3]
-    ['<blank>', '<s>', '</s>']
-    """
+    """Returns the lines of a vocabulary file."""
     with reading(path, "a vocabulary"):
         return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Reads a JSON object.
-
-    Raises:
-        InputError: if the file is missing, or contains something else.
-
-    Example:
-    >>> sorted(read_json(Path("build/opennmt_tf/missing.json")))
-    Traceback (most recent call last):
-    keras_transformer.errors.InputError: build/opennmt_tf/missing.json does not exist. ...
-    """
+    """Reads a JSON object."""
     if not file.is_file():
         raise InputError(f"{file} does not exist. The model needs it.")
     with reading(file, "JSON"):
@@ -53,19 +36,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_yaml(directory: Path, path: str | None) -> dict[str, Any]:
-    """Reads a YAML mapping.
-
-    Args:
-        directory: where the file is looked for if `path` is None: the only `.yml` file there.
-        path: the file, or None.
-
-    Raises:
-        InputError: if there is no such file, several of them, or invalid YAML.
-
-    Example:
-    >>> sorted(read_yaml(Path("build/opennmt_tf"), None))
-    ['data', 'params']
-    """
+    """Reads a YAML mapping."""
     with needs_extra("convert", "reading a YAML configuration"):
         import yaml
     if path is None:
@@ -92,23 +63,7 @@ def find_vocabularies(
     *,
     can_share: bool = True,
 ) -> list[Path]:
-    """Returns the vocabulary files of source and target.
-
-    Args:
-        directory: where the only file with `pattern` is the default for both.
-        pattern: a pattern of names, such as "*.subwords".
-        options: `source_vocabulary` and `target_vocabulary` are used.
-        names: the usual names of the files of source and target.
-        can_share: False if each side needs a separate file.
-
-    Raises:
-        InputError: if a file is not named, and the directory has none or several.
-
-    Example:
-    >>> paths = find_vocabularies(Path("build/tensor2tensor"), "*.subwords", ConvertOptions())
-    >>> [path.name for path in paths]
-    ['joint.subwords', 'joint.subwords']
-    """
+    """Returns the vocabulary files of source and target."""
     given = (options.source_vocabulary, options.target_vocabulary)
     usual = [directory / name if (directory / name).is_file() else None for name in names]
     chosen = [Path(path) if path else file for path, file in zip(given, usual, strict=True)]
@@ -140,25 +95,7 @@ def order_tokens(
     pad_piece: str,
     start_row: int,
 ) -> PieceOrder:
-    """Returns the vocabulary of lists of tokens, with their ids.
-
-    Args:
-        token_lists: the tokens of the source and of the target, in the order of their ids.
-        sentencepiece: paths of the SentencePiece models of source and target. Without them, texts
-            must be tokenized already: tokens are split at spaces.
-        joint: True if both languages share one embedding matrix.
-        pad_piece: name of the padding token.
-        start_row: row of the embeddings for the start token.
-
-    Raises:
-        InputError: for a missing or damaged file, or lists and models that do not fit.
-
-    Example:
-    >>> tokens = ["<s>", "<pad>", "</s>", "<unk>", "do@@", "g"]
-    >>> order = order_tokens([tokens] * 2, None, joint=True, pad_piece="<pad>", start_row=2)
-    >>> order.vocabulary.encode_source([b"do@@ g"])
-    [[4, 5, 2]]
-    """
+    """Returns the vocabulary of lists of tokens, with their ids."""
     if joint and list(token_lists[0]) != list(token_lists[1]):
         raise InputError(
             "The model shares its embeddings between source and target, but the two vocabularies "

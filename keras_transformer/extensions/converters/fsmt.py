@@ -47,19 +47,7 @@ _DEFAULTS = {
 
 
 def read(path: Path, options: ConvertOptions) -> ConvertedModel:
-    """Reads an FSMT model.
-
-    Args:
-        path: the directory of the model.
-        options: has no option for this format.
-
-    Raises:
-        InputError: for a missing or damaged file, or a model that this package cannot express.
-
-    Example:
-    >>> read(Path("build/fsmt"), ConvertOptions()).config.model.tie_embeddings
-    'target'
-    """
+    """Reads an FSMT model."""
     del options
     if not path.is_dir():
         raise InputError(f"{path} is not a directory. Give the directory with config.json.")

@@ -44,25 +44,7 @@ _NEUTRAL_SAMPLING: Mapping[str, Any] = {
 
 
 def read_search(path: Path, config: Mapping[str, Any], unknown_id: int) -> dict[str, Any]:
-    """Reads the settings of the search, from generation_config.json or an old config.json.
-
-    Args:
-        path: the directory of the model.
-        config: the content of config.json, with the defaults of its class. It has the options of
-            the search if there is no generation_config.json.
-        unknown_id: id of the unknown token.
-
-    Returns:
-        The settings, named like `decoding.beam_size`.
-
-    Raises:
-        InputError: for an empty or damaged file, or an option that changes translations, but does
-            not exist here.
-
-    Example:
-    >>> read_search(Path("build/new"), {"num_beams": 6}, unknown_id=1)["decoding.beam_size"]
-    6
-    """
+    """Reads the settings of the search, from generation_config.json or an old config.json."""
     file = path / "generation_config.json"
     content = config
     if file.is_file():

@@ -84,20 +84,7 @@ _POSITION_TOLERANCE = 0.02  # for tables in bfloat16
 
 
 def read(path: Path, options: ConvertOptions) -> ConvertedModel:
-    """Reads a MarianMT model.
-
-    Args:
-        path: the directory of the model.
-        options: `positions` are the sinusoids.
-
-    Raises:
-        InputError: for a missing or damaged file, or a model that this package cannot express.
-
-    Example:
-    ```python
-    model = read(Path("opus-mt-en-de"), ConvertOptions(positions="marian"))
-    ```
-    """
+    """Reads a MarianMT model."""
     if not path.is_dir():
         raise InputError(f"{path} is not a directory. Give the directory with config.json.")
     marian_mt = read_json(path / "config.json")

@@ -107,19 +107,7 @@ _IGNORED_SEARCH: dict[str, tuple[Any, ...]] = {
 
 
 def read(path: Path, options: ConvertOptions) -> ConvertedModel:
-    """Reads a model of Marian.
-
-    Args:
-        path: the directory of the model, or its `.npz` file.
-        options: has no option for this format.
-
-    Raises:
-        InputError: for a missing or damaged file, or a model that this package cannot express.
-
-    Example:
-    >>> read(Path("build/opus-mt"), ConvertOptions()).config.model.norm_position
-    'post'
-    """
+    """Reads a model of Marian."""
     del options
     files = _find_files(path)
     arrays, marian = _read_npz(files.model)

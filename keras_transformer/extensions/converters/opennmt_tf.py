@@ -82,20 +82,7 @@ _PROJECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def read(path: Path, options: ConvertOptions) -> ConvertedModel:
-    """Reads a model of OpenNMT-tf.
-
-    Args:
-        path: the directory of the model, or the `.index` file of one of its checkpoints.
-        options: `config`, `sentencepiece` and `num_heads` are used.
-
-    Raises:
-        InputError: for a missing or damaged file, or a model that this package cannot express.
-
-    Example:
-    >>> options = ConvertOptions(source_sentencepiece="build/opennmt_tf/joint.model")
-    >>> read(Path("build/opennmt_tf"), options).config.model.first_position
-    1
-    """
+    """Reads a model of OpenNMT-tf."""
     checkpoint = TFCheckpoint.find(path)
     directory = checkpoint.directory
     if directory.name == "avg":  # averaged weights, in a subdirectory of the model

@@ -53,31 +53,17 @@ class PieceOrder:
     num_targets: int
 
     def source_embeddings(self, matrix: np.ndarray) -> np.ndarray:
-        """Returns the rows of the source ids of a matrix `[num_sources, d_model]`.
-
-        Raises:
-            InputError: if the matrix has another number of rows.
-        """
+        """Returns the rows of the source ids of a matrix `[num_sources, d_model]`."""
         return _select(matrix, self.source_rows, self.num_sources)
 
     def target_embeddings(self, matrix: np.ndarray) -> np.ndarray:
-        """Returns the rows of the target ids of a matrix `[num_targets, d_model]`.
-
-        Raises:
-            InputError: if the matrix has another number of rows.
-        """
+        """Returns the rows of the target ids of a matrix `[num_targets, d_model]`."""
         return _select(matrix, self.target_rows, self.num_targets)
 
     def output_bias(self, bias: np.ndarray | None) -> np.ndarray:
         """Returns the bias of the target ids, `[V]`.
 
         Tokens that the original model does not have get a probability of 0.
-
-        Args:
-            bias: the original bias with `num_targets` values, or None for zeros.
-
-        Raises:
-            InputError: if the bias has another number of values.
         """
         column = np.zeros((self.num_targets, 1)) if bias is None else bias.reshape(-1, 1)
         selected = self.target_embeddings(column)[:, 0]
@@ -97,11 +83,7 @@ def _select(matrix: np.ndarray, rows: Sequence[int], size: int) -> np.ndarray:
 
 
 def read_sentencepiece(file: Path) -> bytes:
-    """Returns a serialized SentencePiece model after a check.
-
-    Raises:
-        InputError: if the file is missing or damaged.
-    """
+    """Returns a serialized SentencePiece model after a check."""
     if not file.is_file():
         raise InputError(
             f"{file} does not exist. The converter needs the SentencePiece models source.spm and "
@@ -124,9 +106,6 @@ def table_pieces(vocabulary: Vocabulary) -> tuple[list[str], list[str]]:
 
     A language token such as `>>deu<<` has no mark of a space there. Special pieces have the
     target's names.
-
-    Args:
-        vocabulary: the vocabulary.
     """
     source, target = (
         [
@@ -148,13 +127,6 @@ def same_pieces(
     """Returns the vocabulary of two models whose ids are already those of the tables.
 
     Exports of this package are of this kind. For all others, the result is None.
-
-    Args:
-        source_model: serialized SentencePiece model of the source language.
-        target_model: serialized SentencePiece model of the target language.
-        source_ids: id of each source piece.
-        target_ids: id of each target piece; the same object if there is one table.
-        start_id: id of the start token.
     """
     is_joint = source_ids is target_ids and source_model == target_model
     try:
@@ -194,17 +166,8 @@ def order_pieces(
     Target pieces that the table lacks are unused too. Marian reads them as unknown tokens in
     training. Here, texts are split into smaller pieces, which are in the table.
 
-    Args:
-        source_model: serialized SentencePiece model of the source language.
-        target_model: serialized SentencePiece model of the target language.
-        source_ids: id of each source piece.
-        target_ids: id of each target piece; the same object if both share one embedding matrix.
-        pad_piece: name of the padding piece in the tables, or None if they have none.
-        start_row: row of the embeddings for the start token; -1 for a row of zeros.
-
-    Raises:
-        InputError: if the tables lack a special token, have different ids for it, or belong to
-            other SentencePiece models.
+    If both languages share one embedding matrix, `target_ids` is the same object as `source_ids`.
+    `start_row` is the row of the embeddings for the start token, or -1 for zeros.
     """
     special = {"</s>": _END, "<unk>": _UNKNOWN, **({pad_piece: _PAD} if pad_piece else {})}
     for name in special:
@@ -250,17 +213,6 @@ def word_model(tokens: Iterable[str]) -> tuple[bytes, dict[str, int]]:
 
     It is for vocabularies of words or subwords that another program makes, such as "do@@ g". The
     text must already be tokenized, and translations stay tokenized.
-
-    Args:
-        tokens: the tokens in the order of their ids. Special tokens keep their names as pieces.
-
-    Raises:
-        InputError: for a token that is there twice, or that such a text cannot contain.
-
-    Example:
-    >>> model, ids = word_model(["<blank>", "<s>", "</s>", "<unk>", "do@@", "g"])
-    >>> [piece.piece.lstrip(SPACE) for piece in ModelProto.FromString(model).pieces][4:]
-    ['do@@', 'g']
     """
     ids: dict[str, int] = {}
     for i, token in enumerate(tokens):
@@ -284,12 +236,7 @@ def word_model(tokens: Iterable[str]) -> tuple[bytes, dict[str, int]]:
 
 
 def _names_by_id(ids: Mapping[str, int], special: Mapping[str, str]) -> list[str | None]:
-    """Returns the pieces of a table by their ids, with our names of the special tokens.
-
-    Args:
-        ids: id of each piece. Ids without a piece get a name.
-        special: our name of each special token.
-    """
+    """Returns the pieces of a table by their ids, with our names of the special tokens."""
     size = 1 + max(ids.values(), default=-1)
     if min(ids.values(), default=0) < 0 or size > 2 * len(ids) + 100:
         raise InputError(
@@ -338,13 +285,7 @@ def _texts(proto: Any) -> list[str]:
 
 
 def _with_pieces(proto: Any, names: Sequence[str], known: Set[str]) -> bytes:
-    """Returns a serialized model with other pieces.
-
-    Args:
-        proto: the original model.
-        names: the pieces in the order of their new ids.
-        known: the pieces of the original model that a text can contain.
-    """
+    """Returns a serialized model with other pieces."""
     old = {piece.piece: piece for piece in proto.pieces}
     characters = set("".join(known))
     lowest = min((p.score for p in proto.pieces if p.type == NORMAL), default=0.0)

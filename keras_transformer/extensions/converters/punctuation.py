@@ -36,21 +36,6 @@ def normalize_punctuation(vocabulary: Vocabulary, language: str) -> Vocabulary:
     """Returns a vocabulary whose source model normalizes punctuation first, as Moses does.
 
     Ids stay the same. Only source texts are normalized.
-
-    Args:
-        vocabulary: the vocabulary.
-        language: the source language for normalize-punctuation.perl, such as "en", or "unicode" to
-            replace only the characters of replace-unicode-punctuation.perl.
-
-    Raises:
-        InputError: if sacremoses is missing, or for an invalid language.
-
-    Example:
-    >>> from keras_transformer.text.vocabulary import learn_vocabulary
-    >>> vocabulary = Vocabulary(learn_vocabulary(['the "cat", the dog'.encode()], vocab_size=30))
-    >>> ids = normalize_punctuation(vocabulary, "en").encode_source(["the “cat”,".encode()])
-    >>> ids == vocabulary.encode_source([b'the "cat,"'])
-    True
     """
     if language != UNICODE and not re.fullmatch("[a-z]{2,3}", language):
         raise InputError(
@@ -108,13 +93,7 @@ def _moses(language: str, **options: bool) -> Any:
 
 
 def _add_rules(rules: dict[str, str], runs: Sequence[str], normalize: Callable[[str], str]) -> None:
-    """Adds a rule for each run of punctuation that shorter rules do not normalize.
-
-    Args:
-        rules: the rules for shorter runs.
-        runs: runs of the same length.
-        normalize: normalizes a text.
-    """
+    """Adds a rule for each run of punctuation that shorter rules do not normalize."""
 
     def normalized(after: str) -> list[str]:
         """Normalizes each run after a letter and before another character."""

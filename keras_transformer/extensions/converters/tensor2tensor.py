@@ -91,20 +91,7 @@ _NORM_PARTS = {"gamma": "layer_norm_scale", "beta": "layer_norm_bias"}
 
 
 def read(path: Path, options: ConvertOptions) -> ConvertedModel:
-    """Reads a Transformer of Tensor2Tensor.
-
-    Args:
-        path: the directory of the model, or the `.index` file of one of its checkpoints.
-        options: `source_vocabulary`, `target_vocabulary` and `target_space` are used.
-
-    Raises:
-        InputError: for a missing or damaged file, or a model that this package cannot express.
-
-    Example:
-    >>> model = read(Path("build/tensor2tensor"), ConvertOptions(target_space=8))
-    >>> model.config.model.norm_position
-    'pre'
-    """
+    """Reads a Transformer of Tensor2Tensor."""
     checkpoint = TFCheckpoint.find(path)
     file = checkpoint.directory / "hparams.json"
     with reading(file, "hyperparameters of Tensor2Tensor"):

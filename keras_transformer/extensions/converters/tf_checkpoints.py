@@ -21,23 +21,7 @@ _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class TFCheckpoint:
-    """The variables of a TensorFlow checkpoint.
-
-    Args:
-        prefix: the path without `.index` or `.data-00000-of-00001`.
-
-    Attributes:
-        path: the prefix.
-        directory: the directory of the checkpoint.
-
-    Raises:
-        InputError: if the checkpoint is missing or damaged.
-
-    Example:
-    >>> checkpoint = TFCheckpoint.find(Path("build/opennmt_tf"))
-    >>> checkpoint.object_weights("model")["encoder/layers/0/ffn/layer/inner/bias"].shape
-    (32,)
-    """
+    """The variables of a TensorFlow checkpoint."""
 
     def __init__(self, prefix: str | Path):
         self.path = Path(prefix)
@@ -55,11 +39,7 @@ class TFCheckpoint:
 
     @classmethod
     def find(cls, path: Path) -> TFCheckpoint:
-        """Opens the newest checkpoint of a directory, or the one with an `.index` file.
-
-        Raises:
-            InputError: if there is none, or if it is damaged.
-        """
+        """Opens the newest checkpoint of a directory, or the one with an `.index` file."""
         if not path.is_dir():
             return cls(str(path).removesuffix(".index"))
         with reading(path / "checkpoint", "the name of a TensorFlow checkpoint"):
@@ -76,11 +56,7 @@ class TFCheckpoint:
         return {name: self._read(name) for name in self._shapes if name.startswith(scope)}
 
     def object_weights(self, root: str) -> dict[str, np.ndarray]:
-        """Returns the variables below a root of an object-based checkpoint, without slots.
-
-        Args:
-            root: the name of the root, such as "model", which the names of the result lack.
-        """
+        """Returns the variables below a root of an object-based checkpoint, without slots."""
         if _GRAPH not in self._shapes:
             raise InputError(f"{self.path} was written by TensorFlow 1. Convert it with its tools.")
         names = [
@@ -91,15 +67,7 @@ class TFCheckpoint:
         return {name: self._read(f"{root}/{name}{_SUFFIX}") for name in names}
 
     def object_name(self, root: str, name: str) -> str:
-        """Returns the name under which a variable is stored. Shared variables are stored once.
-
-        Args:
-            root: the name of the root, such as "model".
-            name: the attributes from the root to the variable, such as "encoder/layers/0/kernel".
-
-        Returns:
-            The name in `object_weights`, or `name` if there is no such object.
-        """
+        """Returns the name under which a variable is stored. Shared variables are stored once."""
         nodes = self._graph.nodes
         node = nodes[0]
         for part in (root, *name.split("/")):

@@ -37,13 +37,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 
 class Inert:
-    """An object of a class that is not known. It has the attributes of the original object.
-
-    Example:
-    >>> content = read_torch_file(Path("build/fairseq/checkpoint_best.pt"))
-    >>> isinstance(content["args"], Inert), content["args"].encoder_layers
-    (True, 1)
-    """
+    """An object of a class that is not known. It has the attributes of the original object."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         """Ignores all arguments."""
@@ -111,19 +105,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_torch_file(path: Path) -> Any:
-    """Returns the content of a file of `torch.save`, with NumPy arrays as tensors.
-
-    Args:
-        path: the file, such as "checkpoint_best.pt".
-
-    Raises:
-        InputError: if it is missing or damaged, or has a type of tensor that is not supported.
-
-    Example:
-    >>> state = read_torch_file(Path("build/fairseq/checkpoint_best.pt"))["model"]
-    >>> state["encoder.layers.0.fc1.bias"].shape
-    (24,)
-    """
+    """Returns the content of a file of `torch.save`, with NumPy arrays as tensors."""
     try:
         with reading(path, "a file of PyTorch"), path.open("rb") as file:
             if zipfile.is_zipfile(file):

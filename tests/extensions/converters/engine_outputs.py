@@ -20,7 +20,7 @@ from keras_transformer.extensions.converters import write_run
 from keras_transformer.extensions.converters.converted import ConvertedModel
 from keras_transformer.inference.loading import load_translator
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 def check_probabilities(

@@ -109,24 +109,6 @@ def test_one_dictionary_is_enough_only_for_shared_embeddings(
 @pytest.mark.parametrize(
     ("old", "new", "facts"),
     [
-        (" 2\n", "\n", ["dict.en.txt", "count"]),
-        (" 2\n", " 2\nextra 1\n", ["entries", "embeddings"]),
-    ],
-)
-def test_dictionaries_that_do_not_fit_are_refused(
-    copy: Path, old: str, new: str, facts: list[str]
-) -> None:
-    path = copy / "dict.en.txt"
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), encoding="utf-8")
-    with pytest.raises(InputError, match=mentions(*facts)):
-        convert(copy)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "facts"),
-    [
         (b"transformer", b"lightconv__", ["architecture", "lightconv__"]),
         (b"relu", b"tanh", ["activation_fn", "tanh"]),
         (b"encoder_layers", b"encoder_lay_rs", [FILE, "encoder_layers"]),
@@ -143,12 +125,6 @@ def test_checkpoints_of_other_models_are_refused(
         for name, content in files.items():
             archive.writestr(name, content.replace(old, new) if name.endswith(".pkl") else content)
     with pytest.raises(InputError, match=mentions(*facts)):
-        convert(copy)
-
-
-def test_a_missing_checkpoint_is_refused(copy: Path) -> None:
-    (copy / FILE).unlink()
-    with pytest.raises(InputError, match=mentions("checkpoint_best.pt", copy)):
         convert(copy)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import make_options, read_model
 from keras_transformer.extensions.converters.converted import ConvertedModel
-from tests.damage import replace
 from tests.extensions.converters.engine_outputs import (
     FIXTURES,
     check_probabilities,
@@ -88,33 +86,6 @@ def test_the_description_is_not_executed(copy: Path) -> None:
     assert not (copy / "executed").exists()
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "facts"),
-    [
-        ("data.yml", "source_vocabulary", "other", ["source_vocabulary", "--config"]),
-        ("data.yml", "source.vocab", "missing.vocab", ["missing.vocab"]),
-        ("data.yml", "source.vocab", "target.vocab", ["60", "46"]),
-        ("data.yml", "data:", "data: 3\nmore:", ["data", "3"]),
-        ("data.yml", "data:", "data: [", ["data.yml", "YAML"]),
-        (
-            "data.yml",
-            "params",
-            "  source_sequence_controls: {start: true}\nparams",
-            ["start token"],
-        ),
-        ("model_description.py", "num_heads=4", "num_heads=4, ffn_activation=tf.tanh", ["tanh"]),
-        ("model_description.py", "def", "def def", ["model_description.py", "Python"]),
-        ("source.vocab", "<s>", "<sos>", ["source.vocab", "<s>"]),
-    ],
-)
-def test_files_that_do_not_fit_are_named(
-    copy: Path, file: str, old: str, new: str, facts: list[str]
-) -> None:
-    replace(copy / file, old, new)
-    with pytest.raises(InputError, match=mentions(*facts)):
-        convert(copy)
-
-
 def test_pieces_need_their_sentencepiece_model(copy: Path) -> None:
     with pytest.raises(InputError, match=mentions("piece", "--source_sentencepiece")):
         convert(copy, source_sentencepiece=None, target_sentencepiece=None)
@@ -152,25 +123,3 @@ def test_averaged_weights_are_in_a_subdirectory(copy: Path) -> None:
         file.rename(copy / "avg" / file.name)
     model = read_model(copy / "avg", "opennmt_tf", make_options(**sentencepiece(copy)))
     assert all(np.array_equal(model.weights[path], expected[path]) for path in expected)
-
-
-def test_damaged_checkpoints_are_refused_or_complete(copy: Path) -> None:
-    generator, whole, refused = random.Random(3), convert(copy).weights, 0
-    for name in ("ckpt-1.index", _WEIGHTS):
-        content = (copy / name).read_bytes()
-        damaged = [content[: len(content) // 2], b""]
-        for _ in range(4):
-            place = generator.randrange(len(content))
-            flipped = bytes([content[place] ^ 0xFF])
-            damaged.append(content[:place] + flipped + content[place + 1 :])
-        for each in damaged:
-            (copy / name).write_bytes(each)
-            try:
-                found = convert(copy).weights
-            except InputError as error:
-                assert "ckpt-1" in str(error)
-                refused += 1
-            else:  # a byte that no weight depends on
-                assert all(np.array_equal(found[path], whole[path]) for path in whole)
-        (copy / name).write_bytes(content)
-    assert refused >= 8

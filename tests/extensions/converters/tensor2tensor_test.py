@@ -13,7 +13,6 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import make_options, read_model
 from keras_transformer.extensions.converters.converted import ConvertedModel
 from keras_transformer.extensions.converters.subword_text import SubwordText
-from tests.damage import replace
 from tests.extensions.converters.engine_outputs import (
     FIXTURES,
     check_probabilities,
@@ -80,36 +79,3 @@ def test_the_target_space_is_part_of_the_source_embeddings(copy: Path) -> None:
     assert different == ["source_embedding/embeddings"]
     with pytest.raises(InputError, match=mentions("target_space", 32)):
         convert(copy, target_space=32)
-
-
-@pytest.mark.parametrize(
-    ("file", "old", "new", "facts"),
-    [
-        ("hparams.json", '"timing"', '"emb"', ["hparams.json", "pos", "emb"]),
-        ("hparams.json", '"dot_product"', '"local_unmasked"', ["self_attention_type"]),
-        ("hparams.json", '"da"', '"dan"', ["layer_postprocess_sequence", "dan"]),
-        ("hparams.json", '"num_heads": 2, ', "", ["hparams.json", "num_heads"]),
-        ("hparams.json", '"num_encoder_layers": 2', '"num_encoder_layers": 1', ["layer_1"]),
-        ("hparams.json", '"num_encoder_layers": 2', '"num_encoder_layers": 3', ["layer_2"]),
-        ("hparams.json", "{", "[", ["hparams.json"]),
-        ("joint.subwords", "'<EOS>_'\n", "", ["joint.subwords", "<EOS>"]),
-        ("joint.subwords", "'o'\n", "", ["84", "85"]),
-        ("joint.subwords", "'o'\n", "'i'\n", ["i", "twice"]),
-    ],
-)
-def test_files_that_do_not_fit_are_named(
-    copy: Path, file: str, old: str, new: str, facts: list[str]
-) -> None:
-    replace(copy / file, old, new)
-    with pytest.raises(InputError, match=mentions(*facts)):
-        convert(copy)
-
-
-def test_missing_files_are_named(copy: Path) -> None:
-    (copy / "hparams.json").rename(copy / "other.json")
-    with pytest.raises(InputError, match=mentions("hparams.json")):
-        convert(copy)
-    (copy / "other.json").rename(copy / "hparams.json")
-    (copy / "joint.subwords").unlink()
-    with pytest.raises(InputError, match=mentions("*.subwords", "--source_vocabulary")):
-        convert(copy)

@@ -3,9 +3,9 @@
 The tests of clients can also use TF Serving:
 
     python -m tests.extensions.serving.reversing_model build/reversing
-    docker run -p 8500:8500 -p 8501:8501 -v $PWD/build/reversing:/models/reversing \
+    docker run -p 8501:8501 -v $PWD/build/reversing:/models/reversing \
         -e MODEL_NAME=reversing tensorflow/serving
-    KERAS_TRANSFORMER_TF_SERVING=localhost:8501,localhost:8500 bin/test tests/extensions/serving
+    KERAS_TRANSFORMER_TF_SERVING=localhost:8501 bin/test tests/extensions/serving
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ class Reversing(tf.Module):
         second = tf.where(text == "", -1e9, -2.5)
         scores = tf.stack([tf.fill(tf.shape(text), -0.1), second], axis=1)
         return {"translations": tf.stack([reversed_text, text], axis=1), "scores": scores}
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def lengths(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The number of letters."""
+        return dict.fromkeys(("tokens", "used", "unknown"), tf.strings.length(text))
 
     @tf.function(input_signature=[_TEXT], autograph=False)
     def size(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -96,7 +101,7 @@ class Reversing(tf.Module):
 def write_version(path: Path, warm_up: str = "warm") -> Path:
     """Writes the model as a version; `warm_up` is the text of its warm-up request."""
     model = Reversing()
-    names = ("serving_default", "size", "kinds", "join", "translate", "no_poison")
+    names = ("serving_default", "lengths", "size", "kinds", "join", "translate", "no_poison")
     tf.saved_model.save(model, str(path), signatures={name: getattr(model, name) for name in names})
     log = prediction_log_pb2.PredictionLog()
     request = log.predict_log.request

@@ -14,9 +14,9 @@ from unittest import mock
 
 import httpx
 
-from keras_transformer.extensions.serving.server.models import Version
-from keras_transformer.extensions.serving.server.server import serve
-from keras_transformer.extensions.serving.server.state import Server, Settings
+from keras_transformer.extensions.serving.engines import SavedModelEngine, TextEngine
+from keras_transformer.extensions.serving.server import serve
+from keras_transformer.extensions.serving.state import Server, Settings
 
 SECONDS = 60.0  # after which a test stops waiting
 
@@ -24,10 +24,9 @@ SECONDS = 60.0  # after which a test stops waiting
 class Running:
     """Where it listens."""
 
-    def __init__(self, server: Server, rest_port: int, grpc_port: int):
+    def __init__(self, server: Server, port: int):
         self.server = server
-        self.rest = f"127.0.0.1:{rest_port}"
-        self.grpc = f"127.0.0.1:{grpc_port}"
+        self.rest = f"127.0.0.1:{port}"
         self.http = httpx.Client(base_url=f"http://{self.rest}", timeout=SECONDS)
         self.model = f"/v1/models/{server.model.name}"
 
@@ -45,7 +44,7 @@ class Running:
 @contextlib.contextmanager
 def running_server(model_dir: Path, **settings: Any) -> Iterator[Running]:
     """Serves a directory at free ports. The settings are arguments of `Settings`."""
-    options = {"rest_port": 0, "grpc_port": 0, "poll_seconds": 0.02, **settings}
+    options = {"rest_port": 0, "poll_seconds": 0.02, **settings}
     began: list[Running] = []
     ready = threading.Event()
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
@@ -78,13 +77,15 @@ def running_server(model_dir: Path, **settings: Any) -> Iterator[Running]:
 def model_held() -> Iterator[None]:
     """Lets batches start, but not finish before the block ends."""
     gate = threading.Event()
-    run = Version.run
+    with contextlib.ExitStack() as stack:
+        for engine in (SavedModelEngine, TextEngine):
+            run = engine.run
 
-    def held(*arguments: Any) -> Any:
-        gate.wait(SECONDS)
-        return run(*arguments)
+            def held(*arguments: Any, run: Any = run) -> Any:
+                gate.wait(SECONDS)
+                return run(*arguments)
 
-    with mock.patch.object(Version, "run", held):
+            stack.enter_context(mock.patch.object(engine, "run", held))
         try:
             yield
         finally:

@@ -3,7 +3,7 @@ r"""Opens a page to try models: translations, scores, alignment and attention.
 Examples:
     keras-transformer demo --model_dir=build/run
     keras-transformer demo --model_dir=build/run --model_dir=build/export   # compares two models
-    keras-transformer demo --server=grpc://localhost:8500/export
+    keras-transformer demo --server=localhost:8501/export
 
 Two models, of --model_dir or --server, are compared. --source_tag is added to each text that has no
 tag.

@@ -165,7 +165,7 @@ def open_playground_model(
 
     Args:
         place: a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, a SavedModel, or the address of a server
-            such as `grpc://localhost:8500/MODEL`.
+            such as `localhost:8501/MODEL`.
     """
     path = Path(place)
     settings = dict(settings or {})

@@ -82,7 +82,7 @@ def test_invalid_text(
 def test_invalid_models(run_directory: RunDirectory) -> None:
     for place, settings, facts in (
         ("localhost:1/export", {"decoding.beam_size": "2"}, mentions("server", "decoding")),
-        ("grpc://localhost:1/export", {}, mentions("localhost:1", "respond")),
+        ("localhost:1/export", {}, mentions("localhost:1", "respond")),
         ("no/such/run", {}, "no/such/run"),
         (str(run_directory.path), {"decoding.beam_size": "0"}, mentions("beam_size", "0")),
     ):

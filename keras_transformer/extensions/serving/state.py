@@ -1,32 +1,25 @@
-"""The state that REST and gRPC share: settings, metrics, the model and its queue."""
+"""The state of a server: settings, metrics, the model and its queue."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import prometheus_client
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving.server.batching import Arrays, Batcher
-from keras_transformer.extensions.serving.server.models import (
-    ServedModel,
-    SignatureCall,
-    Version,
-)
-from keras_transformer.extensions.serving.server.protos import (
-    get_model_metadata_pb2,
-)
-from keras_transformer.extensions.serving.server.tensors import add_source_tag
+from keras_transformer.extensions.serving.batching import Batcher
+from keras_transformer.extensions.serving.models import ServedModel, SignatureCall, Version
+from keras_transformer.extensions.serving.tensors import Arrays, RequestError, add_source_tag
 from keras_transformer.runs.machine import available_cores
 
+_MAX_ANSWER_BYTES = 2**27  # size as arrays; JSON needs ten times this memory
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_ORIGIN = re.compile(r"https?://[^\s/?#@*,]+|\*")
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_ORIGIN = re.compile(r"https?://[^\s/?#@*,]+|\*")
 
 
 @dataclass(frozen=True)
@@ -34,11 +27,10 @@ class Settings:
     """Settings of a server.
 
     Attributes:
-        model_dir: directory of the versions. The highest is served.
+        model_dir: directory of the versions, or a model.
         model_name: name in requests; None for the name of `model_dir`.
         host: address to listen at.
         rest_port: port of HTTP; 0 for any free port.
-        grpc_port: port of gRPC; 0 for any free port.
         max_batch_size: maximum rows of a batch.
         batch_timeout_ms: milliseconds that a request waits for others if a core is idle.
         max_queue: maximum rows that wait. Further requests are refused.
@@ -56,7 +48,6 @@ class Settings:
     model_name: str | None = None
     host: str = "127.0.0.1"
     rest_port: int = 8501
-    grpc_port: int = 8500
     max_batch_size: int = 64
     batch_timeout_ms: float = 2.0
     max_queue: int = 1024
@@ -68,17 +59,17 @@ class Settings:
     source_tag: str | None = None
 
     def __post_init__(self) -> None:
-        minimums = {
-            "max_batch_size": 1, "max_queue": 1, "max_body_bytes": 1, "batches_at_once": 1,
-            "batch_timeout_ms": 0,
-        }  # fmt: skip
-        for name, minimum in minimums.items():
+        limits: dict[str, float] = {
+            "max_batch_size": 1,
+            "max_queue": 1,
+            "max_body_bytes": 1,
+            "batches_at_once": 1,
+        }
+        limits |= {"batch_timeout_ms": 0, "grace_seconds": 0, "poll_seconds": 0.001}
+        for name, minimum in limits.items():
             value = getattr(self, name)
             if value is not None and not minimum <= value < math.inf:  # also refuses NaN
                 raise InputError(f"{name} is {value}, but it must be at least {minimum}.")
-        for name in ("poll_seconds", "grace_seconds"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InputError(f"{name} is {getattr(self, name)}, but it must be more than 0.")
         for origin in self.cors_origins:
             if not _ORIGIN.fullmatch(origin):
                 raise InputError(
@@ -114,34 +105,25 @@ class Metrics:
         )
 
     def count(self, entrypoint: str, status: str, seconds: float) -> None:
-        """Counts a request by REST or gRPC."""
+        """Counts a request."""
         self.requests.labels(entrypoint, status).inc()
         self.seconds.labels(entrypoint).observe(seconds)
 
 
 class Server:
-    """The state that REST and gRPC share.
-
-    Attributes:
-        model: the versions of the model.
-        batcher: the queue of requests.
-        metrics: the metrics.
-        ending: True when the server is stopping.
-    """
+    """The model, the queue of requests and the metrics of a server."""
 
     def __init__(self, settings: Settings):
-        path = settings.model_dir
         at_once = settings.batches_at_once or available_cores()
-        name = settings.model_name or path.resolve().name
+        name = settings.model_name or settings.model_dir.resolve().name
         if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
             raise InputError(
                 f"The model name {name!r} cannot be part of a URL. Use letters, digits, _, . and - "
                 "(--model_name)."
             )
-        self.ending = False
         self._source_tag = settings.source_tag
         self.metrics = Metrics()
-        self.model = ServedModel(path, name, at_once, settings.max_body_bytes, settings.source_tag)
+        self.model = ServedModel(settings.model_dir, name, at_once, settings.source_tag)
         self.batcher = Batcher(
             settings.max_batch_size,
             settings.batch_timeout_ms / 1000,
@@ -151,23 +133,20 @@ class Server:
         )
         self.metrics.waiting_rows.set_function(lambda: self.batcher.waiting_rows)
 
-    async def predict(
-        self, version: Version, signature: str, inputs: Arrays, outputs: Sequence[str] | None = None
-    ) -> Arrays:
-        """Returns the named outputs of a signature, or all of them.
-
-        Raises:
-            RequestError: for invalid inputs, an answer that would be too large, a full queue, or
-                an error of the model.
-        """
-        names = version.output_names(signature, outputs)
-        call = SignatureCall(version, signature or "serving_default", names)
-        checked = version.checked(signature, inputs)
+    async def predict(self, version: Version, signature: str, inputs: Arrays) -> Arrays:
+        """Returns the outputs of a signature."""
+        outputs = version.signature(signature).outputs.values()
+        row_bytes = sum(
+            np.dtype(dtype).itemsize * math.prod(max(size, 1) for size in shape[1:])
+            for dtype, shape in outputs
+        )
+        rows, most = len(next(iter(inputs.values()))), max(1, _MAX_ANSWER_BYTES // row_bytes)
+        if rows > most:
+            raise RequestError(
+                400,
+                f"The answer to {rows:,} rows would have {rows * row_bytes:,} bytes. Send at most "
+                f"{most:,} rows per request to {signature}.",
+            )
         if self._source_tag:
-            checked = add_source_tag(checked, self._source_tag, version.symbols)
-        version.check_answer(signature, names, len(next(iter(checked.values()))))
-        return await self.batcher.run(call, checked)
-
-    def signatures(self, version: Version) -> Any:
-        """Returns the SignatureDefMap of a version."""
-        return get_model_metadata_pb2.SignatureDefMap(signature_def=version.signatures)
+            inputs = add_source_tag(inputs, self._source_tag, version.engine.model.symbols)
+        return await self.batcher.run(SignatureCall(version, signature), inputs)

@@ -8,34 +8,15 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import grpc
 import numpy as np
 
-Arrays = dict[str, np.ndarray]
+from keras_transformer.extensions.serving.tensors import Arrays, RequestError
 
-_MAX_ERROR_BYTES = 1000  # gRPC sends three bytes for each byte outside ASCII
 # Only rows of similar length are merged, because a batch takes as long as its longest row. The
 # longer row may have `_MAX_LENGTH_RATIO` times the bytes of the shorter one, plus `_EXTRA_BYTES`,
 # so that short rows can always be merged.
 _MAX_LENGTH_RATIO = 3
 _EXTRA_BYTES = 32
-
-
-class RequestError(Exception):
-    """An error that is sent to the client.
-
-    Attributes:
-        code: gRPC status. REST sends the corresponding HTTP status.
-    """
-
-    def __init__(self, code: grpc.StatusCode, message: str):
-        # A name in the message may be as long as the request, and contain surrogates.
-        message = message.encode("utf-8", "backslashreplace").decode()
-        data = message.encode()
-        if len(data) > _MAX_ERROR_BYTES:
-            message = data[:_MAX_ERROR_BYTES].decode("utf-8", "ignore") + "…"
-        super().__init__(message)
-        self.code = code
 
 
 class Call(Hashable, Protocol):
@@ -100,20 +81,15 @@ class Batcher:
         """Returns the result of `call` for `inputs`, all with the same number of rows.
 
         If the caller cancels before the batch starts, the rows are not computed.
-
-        Raises:
-            RequestError: INVALID_ARGUMENT for no rows, or more than `max_queue`;
-                RESOURCE_EXHAUSTED if the queue is full.
         """
         rows, waiting = len(next(iter(inputs.values()))), self.waiting_rows
         if not 1 <= rows <= self._max_queue:
             raise RequestError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"The request has {rows:,} rows. It must have 1 to {self._max_queue:,}.",
+                400, f"The request has {rows:,} rows. It must have 1 to {self._max_queue:,}."
             )
         if waiting + rows > self._max_queue:
             raise RequestError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                429,
                 f"The queue is full: {waiting:,} of {self._max_queue:,} rows wait, and the request "
                 f"has {rows:,}. Try again later.",
             )
@@ -121,7 +97,6 @@ class Batcher:
         sizes = _row_bytes(inputs)
         order = np.argsort(sizes, kind="stable")  # so that each part has rows of similar length
         most = self._max_rows(call)
-        groups = np.split(order, range(most, rows, most))
         parts = [
             _Part(
                 call,
@@ -131,15 +106,15 @@ class Batcher:
                 loop.time(),
                 loop.create_future(),
             )
-            for group in groups
+            for group in np.split(order, range(most, rows, most))
         ]
         self._waiting += parts
         loop.call_later(self._batch_timeout, self._start_batches)
         self._start_batches()
         try:
             outputs = concatenate(await asyncio.gather(*(part.result for part in parts)))
-            places = np.argsort(order)
-            return {name: array[places] for name, array in outputs.items()}
+            original = np.argsort(order)
+            return {name: array[original] for name, array in outputs.items()}
         finally:
             for part in parts:  # still waiting if another part failed or the client disconnected
                 part.result.cancel()
@@ -171,8 +146,7 @@ class Batcher:
             most = self._max_rows(call)
             if now >= parts[0].arrived + self._batch_timeout or rows >= most:
                 # The idle threads share the rows.
-                max_rows = min(-(-rows // self._idle), most)
-                return _similar_parts(parts, max_rows)
+                return _similar_parts(parts, min(-(-rows // self._idle), most))
         return []
 
     async def _run(self, batch: list[_Part]) -> None:
@@ -235,9 +209,6 @@ def _run_merged(call: Call, requests: Sequence[Arrays]) -> list[Arrays]:
         return [call(requests[0])]
     ends = np.cumsum([len(next(iter(inputs.values()))) for inputs in requests])
     outputs = call(concatenate(requests))
-    for name, array in outputs.items():
-        if array.shape[:1] != (ends[-1],):
-            raise ValueError(f"The output {name} does not have the batch as its first dimension.")
     parts = {name: np.split(array, ends[:-1]) for name, array in outputs.items()}
     return [{name: parts[name][i] for name in parts} for i in range(len(requests))]
 

@@ -15,7 +15,7 @@ from keras_transformer.extensions.pages.playground.models import (
     open_playground_model,
 )
 from keras_transformer.extensions.serving.client import connect, connect_model
-from keras_transformer.extensions.serving.server.models import ServedModel
+from keras_transformer.extensions.serving.models import ServedModel
 from keras_transformer.inference.tags import ServedTags
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.extensions.serving.running_server import Running, running_server
@@ -60,25 +60,14 @@ def test_a_server_adds_the_tag_to_texts_that_have_none(
     assert predictions(plain, *sent) != predictions(plain, *meant)
 
 
-def test_grpc_adds_the_tag_too(adding: Running) -> None:
-    with connect(f"grpc://{adding.grpc}/tagged") as client:
-        tokens = client.predict({"text": [b"a \xff", "<2fr> a"]}, "tokenize")["tokens"]
-    assert [b"<2de>" in row for row in tokens] == [True, False]
-    assert [b"<2fr>" in row for row in tokens] == [False, True]
-
-
 def test_a_version_without_the_tag_is_not_served(versions: Path) -> None:
-    model = ServedModel(versions, "tagged", 1, 2**20, source_tag="<2it>")
+    model = ServedModel(versions, "tagged", 1, source_tag="<2it>")
     with pytest.raises(InputError, match=mentions("<2it>", "<2de>, <2fr>", "<number>")):
         asyncio.run(model.start())
 
 
-@pytest.mark.parametrize("scheme", ["rest", "grpc"])
-def test_clients_know_the_tags(plain: Running, adding: Running, scheme: str) -> None:
-    def address(server: Running) -> str:
-        return f"grpc://{server.grpc}/tagged" if scheme == "grpc" else server.rest
-
-    with connect(address(plain)) as client:
+def test_clients_know_the_tags(plain: Running, adding: Running) -> None:
+    with connect(plain.rest) as client:
         assert client.tags() == ServedTags(SYMBOLS)
         with pytest.warns(UserWarning, match=mentions("1 of 2", "<2de> or <2fr>")):
             translated = client.translate(["a small dog", "<2fr> a small dog"])
@@ -88,10 +77,10 @@ def test_clients_know_the_tags(plain: Running, adding: Running, scheme: str) -> 
         assert alone == together._replace(score=pytest.approx(together.score, rel=1e-5))
         with pytest.raises(InputError, match=mentions("<2it>", "<2de>, <2fr>")):
             client.translate(["a small dog"], source_tag="<2it>")
-    with connect(address(adding)) as client:
+    with connect(adding.rest) as client:
         assert client.tags() == ServedTags(SYMBOLS, "<2de>")
         client.translate(["a small dog"])  # a warning would be an error
-    model = connect_model(address(adding))
+    model = connect_model(adding.rest)
     assert (model.symbols, model.source_tag) == (SYMBOLS, "<2de>")
 
 

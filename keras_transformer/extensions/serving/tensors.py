@@ -1,7 +1,7 @@
-"""Converts requests and answers between arrays, JSON and protocol buffers.
+"""Inputs and outputs of signatures, and their JSON as in TF Serving's REST API.
 
-The JSON format is the same as in TF Serving's REST API (`json_tensor.cc`). But three errors that TF
-Serving ignores are refused: invalid UTF-8, data after the object, and unknown inputs.
+Three errors that TF Serving ignores are refused: invalid UTF-8, data after the object, and unknown
+inputs.
 """
 
 from __future__ import annotations
@@ -12,34 +12,85 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-import grpc
 import numpy as np
 
-from keras_transformer.extensions.serving.server import protos
-from keras_transformer.extensions.serving.server.batching import (
-    Arrays,
-    RequestError,
-)
 from keras_transformer.inference.tags import add_missing_tag
 
+Arrays = dict[str, np.ndarray]
+_MAX_ERROR_BYTES = 1000
 _MANY_DIGITS = 2**16  # numbers converted to text at once; each takes 128 bytes
+
+# TensorFlow's names of dtypes. Strings are bytes in arrays of objects.
+DTYPES: dict[str, Any] = {
+    "DT_STRING": object, "DT_BOOL": np.bool_, "DT_FLOAT": np.float32, "DT_DOUBLE": np.float64,
+    "DT_INT8": np.int8, "DT_INT16": np.int16, "DT_INT32": np.int32, "DT_INT64": np.int64,
+    "DT_UINT8": np.uint8, "DT_UINT16": np.uint16, "DT_UINT32": np.uint32, "DT_UINT64": np.uint64,
+}  # fmt: skip
+_NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 
 # Inputs that JSON may omit or give as null, by signature: the values that mean "as exported".
 _AS_EXPORTED: dict[str, dict[str, Any]] = {
     "translate": {"max_length": 0, "length_penalty": math.nan, "prefix": ""}
 }
-
 _SOURCES = ("text", "source")  # the inputs with source text, in all signatures
 
 
-def read_document(body: bytes) -> dict[str, Any]:
-    """Returns the JSON object of a request.
+class RequestError(Exception):
+    """An error that is sent to the client, with its HTTP status."""
 
-    Raises:
-        RequestError: for invalid JSON, another type, or a `signature_name` that is not a string.
-    """
+    def __init__(self, status: int, message: str):
+        # A name in the message may be as long as the request, and contain surrogates.
+        data = message.encode("utf-8", "backslashreplace")
+        if len(data) > _MAX_ERROR_BYTES:
+            data = data[:_MAX_ERROR_BYTES] + "…".encode()
+        super().__init__(data.decode("utf-8", "ignore"))
+        self.status = status
+
+
+class Tensor(NamedTuple):
+    """An input or output of a signature."""
+
+    dtype: Any  # NumPy dtype; object for strings
+    shape: tuple[int, ...]  # -1 for any size
+
+
+class Signature(NamedTuple):
+    """The inputs and outputs of a signature."""
+
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
+
+
+def signature_fields(signatures: Mapping[str, Signature]) -> dict[str, Any]:
+    """Returns the JSON of signatures, as in the metadata of TF Serving."""
+
+    def infos(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        return {
+            name: {
+                "dtype": _NAMES[np.dtype(tensor.dtype)],
+                "tensor_shape": {
+                    "dim": [{"size": str(size), "name": ""} for size in tensor.shape],
+                    "unknown_rank": False,
+                },
+                "name": name,
+            }
+            for name, tensor in tensors.items()
+        }
+
+    return {
+        name: {
+            "inputs": infos(signature.inputs),
+            "outputs": infos(signature.outputs),
+            "method_name": "tensorflow/serving/predict",
+        }
+        for name, signature in signatures.items()
+    }
+
+
+def read_document(body: bytes) -> dict[str, Any]:
+    """Returns the JSON object of a request."""
     try:
         document = json.loads(body.decode("utf-8-sig"))
     except ValueError as error:
@@ -53,28 +104,18 @@ def read_document(body: bytes) -> dict[str, Any]:
     return document
 
 
-def read_inputs(document: Mapping[str, Any], expected: Mapping[str, Any]) -> Arrays:
+def read_inputs(document: Mapping[str, Any], expected: Mapping[str, Tensor]) -> Arrays:
     """Returns the inputs of a request in the row or the column format.
 
     In requests for the signature `translate`, an option that is null or omitted has the value that
     means "as exported". So has a null of an option that the signature lacks, such as `beam_size`.
-
-    Args:
-        document: the object from `read_document`.
-        expected: TensorInfo of the signature by name.
-
-    Raises:
-        RequestError: for inputs that do not match the signature.
     """
     if ("instances" in document) == ("inputs" in document):
         _refuse(
             "The request has both or neither of 'inputs' and 'instances'. Send exactly one of them."
         )
-    defaults = {
-        name: value
-        for name, value in _AS_EXPORTED.get(document.get("signature_name", ""), {}).items()
-        if name in expected
-    }
+    known = _AS_EXPORTED.get(document.get("signature_name", ""), {})
+    defaults = {name: value for name, value in known.items() if name in expected}
     required = [name for name in expected if name not in defaults]
     if "instances" in document:
         columns = _columns(document["instances"], required, defaults)
@@ -91,21 +132,15 @@ def read_inputs(document: Mapping[str, Any], expected: Mapping[str, Any]) -> Arr
         _refuse(f"The inputs are {_names(columns)}, but they must be {_names(expected)}.")
     if defaults:
         columns = _with_defaults(columns, columns[required[0]], defaults)
-    return {name: _array(columns[name], name, info) for name, info in expected.items()}
+    inputs = {name: _array(columns[name], name, tensor) for name, tensor in expected.items()}
+    if len({len(array) for array in inputs.values()}) > 1:
+        rows = ", ".join(f"{len(array):,} of {key}" for key, array in sorted(inputs.items()))
+        _refuse(f"The inputs have different numbers of rows ({rows}).")
+    return inputs
 
 
 def add_source_tag(inputs: Arrays, tag: str, symbols: Sequence[str] | None) -> Arrays:
-    """Returns checked inputs with a tag in each source text that has none.
-
-    Args:
-        inputs: arrays by name.
-        tag: the tag.
-        symbols: the symbols of the model, as in `inference.tags.split_tags`.
-
-    Example:
-    >>> add_source_tag({"text": np.array([b"a", b"<2fr> b"], object)}, "<2de>", None)
-    {'text': array([b'<2de> a', b'<2fr> b'], dtype=object)}
-    """
+    """Returns inputs with a tag in each source text that has none."""
     tagged = dict(inputs)
     for name in set(_SOURCES) & set(inputs):
         texts = [text.decode("utf-8", "surrogateescape") for text in inputs[name]]
@@ -115,18 +150,7 @@ def add_source_tag(inputs: Arrays, tag: str, symbols: Sequence[str] | None) -> A
 
 
 def write_outputs(outputs: Arrays, by_row: bool) -> bytes:
-    """Returns the body of an answer.
-
-    Args:
-        outputs: arrays by name.
-        by_row: use the row format ("predictions") instead of the column format ("outputs").
-
-    Raises:
-        RequestError: for outputs with different numbers of rows in the row format.
-    """
-    rows = {array.shape[:1] for array in outputs.values()}
-    if by_row and (len(rows) > 1 or () in rows):
-        _refuse("The outputs have different numbers of rows. Send the request with 'inputs'.")
+    """Returns the body of an answer, in the row format ("predictions") or the column format."""
     columns = {name: _values(array, name) for name, array in outputs.items()}
     only = next(iter(columns.values())) if len(columns) == 1 else None
     answer: dict[str, Any]
@@ -138,44 +162,6 @@ def write_outputs(outputs: Arrays, by_row: bool) -> bytes:
         instances = zip(*columns.values(), strict=True)
         answer = {"predictions": [dict(zip(columns, row, strict=True)) for row in instances]}
     return json.dumps(answer, ensure_ascii=False).encode()  # with NaN and Infinity
-
-
-def read_tensors(tensors: Mapping[str, Any], max_bytes: int) -> Arrays:
-    """Converts TensorProtos to arrays; strings are bytes in arrays of objects.
-
-    Args:
-        tensors: the tensors of a request by name.
-        max_bytes: maximum bytes of all arrays. A string counts with its pointer.
-
-    Raises:
-        RequestError: for damaged tensors, or too many bytes, which a shape can claim without data.
-    """
-    arrays = {}
-    total = 0
-    for name, proto in tensors.items():
-        problem = None
-        try:
-            dtype = protos.dtype_of(proto.dtype)
-            sizes = [dimension.size for dimension in proto.tensor_shape.dim]
-            count, strings = math.prod(sizes), len(proto.string_val)
-            if min(sizes, default=0) < 0:
-                problem = f"Input {name} has the shape {sizes}, with a size below 0."
-            elif dtype.kind == "O" and strings != count:  # TensorFlow would repeat a single string
-                problem = f"Input {name} has the shape {sizes} and {strings:,} strings, "
-                problem += f"but the shape needs {count:,}."
-            else:
-                total += count * dtype.itemsize
-                total += sum(map(len, proto.string_val))
-                if total <= max_bytes:
-                    arrays[name] = protos.array_of(proto)
-                else:
-                    problem = f"Input {name} has the shape {sizes}, which brings the request to "
-                    problem += f"{total:,} bytes. At most {max_bytes:,} are allowed."
-        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-            problem = f"Input {name} is not a valid tensor: {error}."
-        if problem is not None:
-            _refuse(problem)
-    return arrays
 
 
 def _columns(
@@ -195,7 +181,10 @@ def _columns(
     for number, instance in enumerate(instances):
         row = _without_nulls(instance, defaults) if _is_named(instance) else {}
         if not set(required) <= set(row) <= set(names):
-            _refuse(f"instances[{number}] is {_shown(instance)}, but it must be {_names(names)}.")
+            _refuse(
+                f"The inputs are {_shown(instance)} in instances[{number}], but they must be "
+                f"{_names(names)}."
+            )
         rows.append({**defaults, **row})
     return {name: [row[name] for row in rows] for name in names}
 
@@ -218,43 +207,41 @@ def _with_defaults(
     return result
 
 
-def _array(value: Any, name: str, info: Any) -> np.ndarray:
+def _array(value: Any, name: str, tensor: Tensor) -> np.ndarray:
     """Converts nested lists to an array."""
     shape, first = [], value
     while isinstance(first, list):
         shape.append(len(first))
         first = first[0] if first else None
     # Checked first, because the lists may be nested too deep for recursion.
-    if not protos.is_compatible(info.tensor_shape, shape) or len(shape) > 8:
-        expected = protos.shape_text(info.tensor_shape)
+    if len(shape) != len(tensor.shape) or any(
+        wanted not in (-1, size) for wanted, size in zip(tensor.shape, shape, strict=True)
+    ):
+        expected = str(tuple(None if size < 0 else size for size in tensor.shape))
         _refuse(f"The input {name} has the shape {shape}, but it must have {expected}.")
-    try:
-        dtype = protos.dtype_of(info.dtype)
-    except TypeError as error:
-        raise RequestError(
-            grpc.StatusCode.UNIMPLEMENTED, f"JSON cannot hold the input {name}: {error}. Use gRPC."
-        ) from error
+    dtype = np.dtype(tensor.dtype)
     convert = _converter(dtype)
     values = []
-    for place, leaf in _leaves(value, shape, name):
+    for label, leaf in _leaves(value, shape, name):
         try:
             values.append(convert(leaf))
         except (TypeError, ValueError, OverflowError):
-            _refuse(f"{place} is {_shown(leaf)}, but it must be {protos.dtype_name(dtype)}.")
+            expected = "string" if dtype.kind == "O" else dtype.name
+            _refuse(f"{label} is {_shown(leaf)}, but it must be {expected}.")
     result = np.empty(len(values), dtype)
     result[:] = values
     return result.reshape(shape)
 
 
-def _leaves(value: Any, shape: list[int], place: str) -> Iterator[tuple[str, Any]]:
-    """Yields the values of nested lists and their places. Lists must have equal sizes."""
+def _leaves(value: Any, shape: list[int], label: str) -> Iterator[tuple[str, Any]]:
+    """Yields the values of nested lists and their labels. Lists must have equal sizes."""
     if not shape:
-        yield place, value
+        yield label, value
     elif not isinstance(value, list) or len(value) != shape[0]:
-        _refuse(f"{place} is {_shown(value)}, but it must be a list of {shape[0]} values.")
+        _refuse(f"{label} is {_shown(value)}, but it must be a list of {shape[0]} values.")
     else:
-        for index, each in enumerate(value):
-            yield from _leaves(each, shape[1:], f"{place}[{index}]")
+        for index, item in enumerate(value):
+            yield from _leaves(item, shape[1:], f"{label}[{index}]")
 
 
 def _converter(dtype: np.dtype) -> Callable[[Any], Any]:
@@ -265,14 +252,7 @@ def _converter(dtype: np.dtype) -> Callable[[Any], Any]:
         return lambda value: _of_type(value, bool)
     if dtype.kind == "f":
         return lambda value: float(_of_type(value, int, float))
-    limits = np.iinfo(dtype)
-
-    def integer(value: Any) -> Any:
-        if not limits.min <= _of_type(value, int) <= limits.max:
-            raise OverflowError
-        return value
-
-    return integer
+    return lambda value: np.array(_of_type(value, int), dtype)  # beyond its limits: OverflowError
 
 
 def _of_type(value: Any, *types: type) -> Any:
@@ -299,15 +279,19 @@ def _is_named(value: Any) -> bool:
 def _values(array: np.ndarray, name: str) -> Any:
     """Returns an array as nested lists for JSON. Outputs named `*_bytes` become base64."""
     if array.dtype.kind == "O":
-        write = _base64 if name.endswith("_bytes") else _text
-        result = np.empty(array.size, object)
-        result[:] = [write(value) for value in array.flat]
-        return result.reshape(array.shape).tolist()
+        return map_objects(_base64 if name.endswith("_bytes") else _text, array).tolist()
     if array.dtype == np.float32:  # writes 0.1, not 0.10000000149011612
         if array.ndim > 1 and array.size > _MANY_DIGITS:
             return [_values(part, name) for part in array]
         return array.astype(str).astype(float).tolist()
     return array.tolist()
+
+
+def map_objects(function: Callable[[Any], Any], array: np.ndarray) -> np.ndarray:
+    """Applies a function to each value of an array of objects."""
+    result = np.empty(array.size, object)
+    result[:] = [function(value) for value in array.flat]
+    return result.reshape(array.shape)
 
 
 def _base64(value: bytes) -> dict[str, str]:
@@ -329,4 +313,4 @@ def _shown(value: Any) -> str:
 
 
 def _refuse(sentence: str) -> NoReturn:
-    raise RequestError(grpc.StatusCode.INVALID_ARGUMENT, sentence)
+    raise RequestError(400, sentence)

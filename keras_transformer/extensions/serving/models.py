@@ -1,0 +1,192 @@
+"""The versions of a model: finds and loads the newest one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.serving.engines import SavedModelEngine, TextEngine, open_engine
+from keras_transformer.extensions.serving.tensors import Arrays, RequestError, Signature
+from keras_transformer.inference.loading import MODEL_FILES
+from keras_transformer.inference.tags import check_tag
+
+_LOG = logging.getLogger(__name__)
+_MAX_VERSION = 2**63 - 1  # versions are int64 in the API
+
+
+class _Folder(NamedTuple):
+    """A version on disk."""
+
+    path: Path
+    changed: int  # time of the last change
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """A loaded version of a model. Its memory is freed with the last request that uses it."""
+
+    number: int
+    engine: TextEngine | SavedModelEngine
+
+    def signature(self, name: str) -> Signature:
+        """Returns a signature."""
+        if name not in self.engine.signatures:
+            known = ", ".join(sorted(self.engine.signatures))
+            raise RequestError(
+                400, f'Serving signature key "{name}" not found. Choose one of {known}'
+            )
+        return self.engine.signatures[name]
+
+
+@dataclass(frozen=True)
+class SignatureCall:
+    """A `batching.Call` for a signature of a version."""
+
+    version: Version
+    signature: str
+
+    @property
+    def max_rows(self) -> int | None:
+        """The most rows of a batch, or None."""
+        return self.version.engine.max_rows
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        """Runs the signature."""
+        return self.version.engine.run(self.signature, inputs)
+
+
+class ServedModel:
+    """The newest version of a model.
+
+    Args:
+        path: directory of versions, of which the highest is served, or any model that `kt.load`
+            opens. A LiteRT file may be replaced while it is served.
+        name: name in requests.
+        batches_at_once: number of batches at the same time.
+        source_tag: the tag that the server adds. Versions that lack it are not served.
+    """
+
+    def __init__(self, path: Path, name: str, batches_at_once: int, source_tag: str | None = None):
+        self.path = path
+        self.name = name
+        self._batches_at_once = batches_at_once
+        self._source_tag = source_tag
+        self._current: Version | None = None
+        self._loading: int | None = None
+        self._failed: dict[int, tuple[_Folder, str]] = {}  # with their errors
+        self._file = (0, 0)  # number of a single file, and time of its last change
+
+    def version(self, name: str, number: int | None = None) -> Version:
+        """Returns the version that a request names."""
+        current = self._current
+        if name != self.name or current is None or number not in (None, current.number):
+            what = f"Latest({name})" if number is None else f"Specific({name}, {number})"
+            raise RequestError(404, f"Servable not found for request: {what}")
+        return current
+
+    def status(self, name: str, number: int | None = None) -> list[dict[str, Any]]:
+        """Returns the states of a version, or of all, in TF Serving's format."""
+        states = {number: ("END", problem) for number, (_, problem) in self._failed.items()}
+        if self._current is not None:
+            states[self._current.number] = ("AVAILABLE", "")
+        if self._loading is not None:
+            states[self._loading] = ("LOADING", "")
+        chosen = sorted(states, reverse=True) if number is None else [number]
+        if name != self.name or not set(chosen) & set(states):
+            versions = "any versions" if number is None else f"version {number}"
+            raise RequestError(404, f"Could not find {versions} of model {name}")
+        return [
+            {
+                "version": str(number),
+                "state": states[number][0],
+                "status": {
+                    "error_code": "UNKNOWN" if states[number][1] else "OK",
+                    "error_message": states[number][1],
+                },
+            }
+            for number in chosen
+        ]
+
+    async def start(self) -> None:
+        """Loads the highest version that can be loaded."""
+        while await self.refresh():
+            if self._current is not None:
+                return
+        reason = "it does not exist" if not self.path.exists() else "it is empty"
+        for _, problem in self._failed.values():
+            reason = problem
+        raise InputError(
+            f"{self.path} has no version that can be served ({reason}). It must be a directory of "
+            "versions, as keras-transformer export writes it, or a model."
+        )
+
+    async def watch(self, seconds: float) -> None:
+        """Checks for new versions every few seconds, forever."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.refresh()
+            except Exception:  # of the file system
+                _LOG.exception("Cannot check %s for new versions.", self.path)
+
+    async def refresh(self) -> bool:
+        """Loads the highest version on disk. Returns False if nothing has changed.
+
+        The old version answers until the new one is warm. A version that fails to load is tried
+        again when its files change, because it may have been copied only in part. The last working
+        version is kept even if its directory is deleted.
+        """
+        found = await asyncio.to_thread(self._found)
+        self._failed = {n: it for n, it in self._failed.items() if found.get(n) == it[0]}
+        wanted = max((number for number in found if number not in self._failed), default=None)
+        if wanted is None or (self._current and wanted == self._current.number):
+            return False
+        self._loading = wanted
+        try:
+            self._current = await asyncio.to_thread(self._load, wanted, found[wanted].path)
+        except Exception as error:  # any error must leave the old version loaded
+            problem = " ".join(f"version {wanted} cannot be loaded: {error}".split())
+            _LOG.error("%s: %s", self.name, problem)
+            self._failed[wanted] = found[wanted], problem
+            return True
+        finally:
+            self._loading = None
+        broken = " and ".join(str(n) for n in sorted(self._failed) if n > wanted)
+        reason = f", because version {broken} cannot be loaded" if broken else ""
+        engine = self._current.engine.name
+        _LOG.info("Serving %s, version %d, with %s%s.", self.name, wanted, engine, reason)
+        return True
+
+    def _load(self, number: int, path: Path) -> Version:
+        engine = open_engine(path, self._batches_at_once)
+        check_tag(self._source_tag, engine.model.symbols, str(path))
+        engine.warm_up()
+        return Version(number, engine)
+
+    def _found(self) -> dict[int, _Folder]:
+        """Returns the versions on disk by number."""
+        if not self.path.exists():
+            return {}
+        found: dict[int, _Folder] = {}
+        for folder in self.path.iterdir() if self.path.is_dir() else ():
+            # A damaged version may have lost its model.
+            is_model = any((folder / name).is_file() for name in MODEL_FILES)
+            is_number = folder.name.isascii() and folder.name.isdecimal()
+            if is_number and is_model and int(folder.name) <= _MAX_VERSION:
+                found[int(folder.name)] = _Folder(folder, _last_change(folder))
+        if found or (self.path.is_dir() and not any(self.path.iterdir())):
+            return found
+        changed = _last_change(self.path) if self.path.is_file() else 1
+        if changed != self._file[1]:
+            self._file = self._file[0] + 1, changed
+        return {self._file[0]: _Folder(self.path, changed)}
+
+
+def _last_change(path: Path) -> int:
+    """Returns a time in ns that a copy does not keep, unlike the time of modification."""
+    paths = [path, *path.rglob("*")]
+    return max(file.lstat().st_ctime_ns for file in paths)
