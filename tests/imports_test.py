@@ -69,9 +69,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "paper": {"corpora", "pages"},
 }
 # Imports of extensions by the core that are still to be replaced by entry points.
-PENDING = {
-    ("cli", "paper"),
-}
+PENDING: set[tuple[str, str]] = set()
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
 WITHOUT_KERAS = ("config", "errors", "presets", "schema")
 
