@@ -61,7 +61,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "litert": {"converters"},
     "ctranslate2": set(),
     "huggingface": {"converters"},
-    "argos": {"converters", "ctranslate2"},
+    "argos": {"ctranslate2"},
     "serving": set(),
     "documents": set(),
     "corpora": set(),
@@ -69,14 +69,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "paper": {"corpora", "pages"},
 }
 # Imports of extensions by the core that are still to be replaced by entry points.
-PENDING = {
-    ("api", "serving"),
-    ("cli", "paper"),
-    ("cli", "serving"),
-    ("inference", "converters"),
-    ("inference", "huggingface"),
-    ("inference", "litert"),
-}
+PENDING: set[tuple[str, str]] = set()
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
 WITHOUT_KERAS = ("config", "errors", "presets", "schema")
 

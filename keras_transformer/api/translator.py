@@ -16,7 +16,6 @@ from keras_transformer.config import DecodingConfig, RunConfig
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts
-from keras_transformer.extensions.serving.client import connect_model, is_address
 from keras_transformer.inference import Translation, loading, translate
 from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.loading import LoadedModel
@@ -313,10 +312,6 @@ def load(
     )
     _check_options(decoding)
     settings = {f"decoding.{name}": value for name, value in decoding.items()}
-    if is_address(place) and not Path(place).exists():
-        if settings or precision != "float32" or jit_compile or threads is not None:
-            raise InputError(f"{place} is a server, whose options are fixed. Load it without any.")
-        return Translator.of(connect_model(place))
     return Translator.of(
         loading.load_model(
             place, settings, precision=precision, jit_compile=jit_compile, threads=threads

@@ -167,7 +167,7 @@ def load_engine(model_dir: str | None) -> None:
     """Loads TensorFlow, unless the model is a LiteRT model or on a server (None)."""
     from keras_transformer.inference import loading  # late, so that --help is fast
 
-    if model_dir is not None and loading.find_litert(model_dir) is None:
+    if model_dir is not None and loading.loader_of(model_dir).needs_tensorflow:
         load_tensorflow()
 
 

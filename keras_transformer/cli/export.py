@@ -15,7 +15,7 @@ fewer bits or a shortlist, they may lose at most --max_bleu_loss BLEU. --format=
 model with int8 weights, for servers without a GPU. --shortlist=50 makes the search score only
 likely tokens, learned from the training data in --data_dir. CTranslate2 and MarianMT models must
 give the same probabilities. --languages and --license go into the model cards of SavedModels and
-MarianMT models. --push_to_hub uploads the export to the Hugging Face Hub.
+MarianMT models.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from keras_transformer import console
+from keras_transformer import console, plugins
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -38,9 +38,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
-    config_flags.define_choice_flag(
-        "format", "saved_model", "cpu", "litert", "ctranslate2", "huggingface", "argos"
-    )
+    config_flags.define_choice_flag("format", "saved_model", *plugins.names("exporters"))
     flags.DEFINE_string(
         "quantization",
         None,
@@ -69,9 +67,6 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "languages", None, "source and target language, for the model card, as in en,de"
     )
-    flags.DEFINE_string(
-        "push_to_hub", None, "upload the export to this model on the Hugging Face Hub: USER/NAME"
-    )
     flags.DEFINE_string("license", None, "license in the model card, as in cc-by-4.0")
     config_flags.define_path_flags("data_dir", "valid_source", "valid_target")
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best")
@@ -96,9 +91,9 @@ def _sentences() -> tuple[list[str], list[str] | None]:
     return read_text(FLAGS.valid_source), None if target is None else read_text(target)
 
 
-def _card() -> ModelCardData | None:
+def _card(format_has_card: bool) -> ModelCardData | None:
     """Returns the facts for the model card, or None if the format has no card."""
-    if FLAGS.format in ("cpu", "litert", "ctranslate2"):
+    if not format_has_card:
         for name in ("languages", "license"):
             if FLAGS[name].value is not None:
                 raise InputError(
@@ -124,30 +119,30 @@ def _card() -> ModelCardData | None:
 def main() -> None:
     """Runs `export` with the flags."""
     app.load_tensorflow()
-    from keras_transformer.export import ExportOptions, export  # late, so that --help is fast
+    from keras_transformer import export  # late, so that --help is fast
     from keras_transformer.export.shortlist import learn_shortlist
-    from keras_transformer.extensions.paper.parsing.parser import parser_signatures
 
+    exporter = export.find_exporter(FLAGS.format)
+    card = _card("card" in exporter.options)
     sentences, references = _sentences()
     shortlist = None
     if FLAGS.shortlist is not None:
         shortlist = learn_shortlist(FLAGS.run_dir, FLAGS.data_dir, FLAGS.shortlist)
-    exported = export(
+    options = export.ExportOptions(
+        references=references,
+        quantization=FLAGS.quantization,
+        precision=FLAGS.precision,
+        max_bleu_loss=FLAGS.max_bleu_loss,
+        tokenize=FLAGS.tokenize,
+        card=card,
+        text_signature=FLAGS.text_signature,
+        shortlist=shortlist,
+    )
+    exported = export.export(
         FLAGS.run_dir,
         FLAGS.output_dir,
         sentences,
-        ExportOptions(
-            references=references,
-            quantization=FLAGS.quantization,
-            precision=FLAGS.precision,
-            max_bleu_loss=FLAGS.max_bleu_loss,
-            tokenize=FLAGS.tokenize,
-            card=_card(),
-            extra_signatures=parser_signatures,
-            push_to_hub=FLAGS.push_to_hub,
-            text_signature=FLAGS.text_signature,
-            shortlist=shortlist,
-        ),
+        options,
         format=FLAGS.format,
         settings=config_flags.config_settings(),
     )
@@ -157,13 +152,8 @@ def main() -> None:
         print(f"a tie, with different tokens of the same score: {tie}")
     compared = f"{exported.sentences:,} validation sentences"
     if exported.largest_difference is None:
-        default = "int8" if FLAGS.format == "cpu" else "none"
-        lossy = (
-            FLAGS.shortlist is not None
-            or FLAGS.precision != "float32"
-            or (FLAGS.quantization or default) != "none"
-        )
-        how = "about as well as" if lossy else "like"
+        is_exact = shortlist is None and exporter.weights_of(options) in ("none", "float32")
+        how = "like" if is_exact else "about as well as"
         print(f"Exported {exported.path}. It translates {compared} {how} the run.")
         if exported.scores is not None:
             print(f"BLEU of these: {exported.scores.bleu:.2f}  {exported.scores.signature}")
@@ -172,5 +162,3 @@ def main() -> None:
             f"Exported {exported.path}. On {compared}, its log-probabilities differ from the run "
             f"by at most {exported.largest_difference:.2g}."
         )
-    if exported.url is not None:
-        print(f"Uploaded to {exported.url}")

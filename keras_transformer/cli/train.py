@@ -6,8 +6,8 @@ Example:
 
 Several corpora, prepared with one vocabulary, are mixed: by their sizes, by --mix, or by
 sizes at a temperature.
-    keras-transformer train --data_dir=build/news,build/talks --mix=news:2,talks:1
-    --run_dir=build/run
+    keras-transformer train --data_dir=build/news,build/talks --mix=news:2,talks:1 \
+        --run_dir=build/run
 
 The same command again continues where the run stopped. Ctrl-C stops after the
 current step and leaves a checkpoint.

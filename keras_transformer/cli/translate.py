@@ -3,10 +3,10 @@ r"""Translates text, one sentence per line, from standard input to standard outp
 Examples:
     keras-transformer translate --model_dir=build/run --beam_size=4 <input.en >output.de
     keras-transformer translate --model_dir=build/run --document <letter.en >letter.de
-    keras-transformer translate --model_dir=build/run --sample --n_best=3 --set=decoding.top_p=0.9
-    <input.en keras-transformer translate --server=localhost:8501 <input.en >output.de
-    keras-transformer translate --model_dir=build/litert/1/model.tflite --threads=2 <input.en
-    >output.de
+    keras-transformer translate --model_dir=build/run --sample --n_best=3 <input.en
+    keras-transformer translate --server=localhost:8501 <input.en >output.de
+    keras-transformer translate --model_dir=build/litert/1/model.tflite --threads=2 <input.en \
+        >output.de
 
 --input and --output name files, instead of standard input and standard output. The output has one
 line for each line of the input. With --n_best=N it has up to N lines, best first, in the format of
@@ -107,11 +107,11 @@ def _is_interactive() -> bool:
 
 
 def _model() -> Any:
-    if FLAGS.server is not None:
-        from keras_transformer.extensions.serving.client import connect_model
-
-        return connect_model(FLAGS.server)
     from keras_transformer.inference import loading
+
+    if FLAGS.server is not None:
+        loader: loading.Loader = plugins.find("loaders", "server")
+        return loader.open(FLAGS.server, loading.LoadOptions())
 
     return loading.load_model(
         FLAGS.model_dir,

@@ -1,8 +1,8 @@
 r"""Translates a large text by an exported model: for back-translation and distillation.
 
 Example:
-    keras-transformer translate_corpus --model_dir=build/export --input=mono.de.gz
-    --output_dir=build/mono
+    keras-transformer translate_corpus --model_dir=build/export --input=mono.de.gz \
+        --output_dir=build/mono
 
 OUTPUT_DIR/translations.txt has one line for each line of the input. After a kill, the same
 command continues. One process uses all cores. --workers=2 starts two of

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+import concurrent.futures
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.decoding import NEG_INF, SearchResult
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores, blind_score
-from keras_transformer.export import ExtraSignatures, fresh_process
 from keras_transformer.export.probes import ProbeTexts, escaped, token_difference
 from keras_transformer.inference.batching import batches
+from keras_transformer.inference.scoring import Scorer, score_ids
 from keras_transformer.inference.translation_module import TranslationModule
 
-_TIE = 1e-4  # hypotheses whose scores differ by less may swap places on another machine
+TIE = 1e-4  # hypotheses whose scores differ by less may swap places on another machine
 _MAX_TIES = 0.01  # largest share of sentences with ties, which are rare in a trained model
+_TOLERANCE = 1e-3  # for the log-probability of a translation, a sum of many rounded terms
 _TOKENIZED_AT_ONCE = 1000
 MAX_SHORTLIST_LOSS = 0.3  # BLEU, the default limit
-_SIGNATURES = ("serving_default", "translate", "translate_ids")
 
 
 class Comparison(NamedTuple):
@@ -37,14 +31,13 @@ class Comparison(NamedTuple):
     Attributes:
         ties: sentences whose tokens differ although the scores are equal up to rounding.
         translations: the best translation of each sentence.
-
-    Example:
-    >>> Comparison(ties=[], translations=["Ein Hund ."]).translations[0]
-    'Ein Hund .'
+        largest_difference: of the log-probabilities of the sentences' translations, if these
+            were compared.
     """
 
     ties: list[str]
     translations: list[str]
+    largest_difference: float | None = None
 
 
 class Hypotheses(NamedTuple):
@@ -52,12 +45,8 @@ class Hypotheses(NamedTuple):
 
     Attributes:
         ids: int32 `(n_best, length)`.
-        lengths: int32 `(n_best,)`.
+        lengths: int32 `(n_best,)`, including the end token.
         scores: float32 `(n_best,)`.
-
-    Example:
-    >>> Hypotheses(np.array([[7, 3, 0]]), np.array([2]), np.array([-0.5])).tokens()
-    [[7, 3]]
     """
 
     ids: np.ndarray
@@ -67,7 +56,7 @@ class Hypotheses(NamedTuple):
     @classmethod
     def of(cls, result: SearchResult) -> list[Hypotheses]:
         """Returns the hypotheses of each sentence of a batch."""
-        arrays = (each.numpy() for each in (result.ids, result.lengths, result.scores))
+        arrays = (tensor.numpy() for tensor in (result.ids, result.lengths, result.scores))
         return list(map(cls, *arrays))
 
     def tokens(self) -> list[list[int]]:
@@ -76,84 +65,136 @@ class Hypotheses(NamedTuple):
         return [ids[:length].tolist() for ids, length in pairs]
 
 
-def compare(
-    translator: TranslationModule,
-    path: Path,
-    sentences: Sequence[str],
-    extra: ExtraSignatures | None = None,
-    probes: ProbeTexts | None = None,
-) -> Comparison:
-    """Translates sentences with the run and with its SavedModel, and compares the results.
+class Engine:
+    """An opened export. It does not know the run.
 
-    The SavedModel is loaded in another process, so that it cannot depend on this package.
+    A subclass has `tokenize`, and `translate` if it searches like the run, or `log_probs` if it
+    has a search of its own.
+    """
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the source ids of each text, truncated, with the end token."""
+        raise NotImplementedError
+
+    def translate(self, texts: Sequence[str]) -> list[Hypotheses]:
+        """Searches for translations of each text."""
+        raise NotImplementedError
+
+    def log_probs(
+        self, texts: Sequence[str], targets: Sequence[Sequence[int]]
+    ) -> list[float | None]:
+        """Returns the log-probability of a translation of each text, or None if it has none.
+
+        Args:
+            texts: the sources.
+            targets: the ids of their translations, with the end token.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Ends what the engine has started, such as a process."""
+
+
+def compare_tokens(
+    translator: TranslationModule,
+    engine: Engine,
+    sentences: Sequence[str],
+    probes: ProbeTexts,
+    *,
+    is_exact: bool = True,
+) -> Comparison:
+    """Translates sentences with the run and with an export, and compares the results.
 
     Args:
         translator: the translator of the run.
-        path: directory of the SavedModel.
+        engine: the export. It works in another thread, at the same time as the run.
         sentences: source sentences.
-        extra: additional signatures, which are also compared.
         probes: generated texts, which are also compared.
+        is_exact: False for rounded weights: only the tokens of sources must be equal, and the
+            translations are those of the export.
 
     Raises:
         InputError: if a text has other tokens in the export, if the scores of a sentence differ by
             more than rounding, or if the run finds no translation.
-        RuntimeError: if the SavedModel needs more than TensorFlow and tensorflow-text.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> translator = load_translator("build/run", {"decoding.n_best": 2})
-    >>> compare(translator, Path("build/export/1"), ["a dog"]).ties
-    []
     """
-    probes = probes or ProbeTexts([], [])
-    compared_texts = [*sentences, *probes.translated]
-    todo = batches(compared_texts)
-    texts = [[compared_texts[i] for i in batch] for batch in todo]
-    compared = {} if extra is None else dict(extra.compared)
-    request = {
-        "batches": texts,
-        "tokenized": probes.tokenized,
-        "length_penalty": translator.config.length_penalty,
-        "extra_signatures": compared,
-    }
-    with _fresh_process(path, request) as wait:
-        results = [translator.search(tf.constant(batch)) for batch in texts]
-        arrays = wait()
-    ends = np.cumsum(arrays["token_counts"])
-    tokens = [row.tolist() for row in np.split(arrays["tokens"], ends[:-1])]
-    check_tokens(translator, probes.tokenized, tokens[: len(ends)])
-    translations, ties = [""] * len(compared_texts), {}
-    for number, (batch, result) in enumerate(zip(todo, results, strict=True)):
-        served = map(Hypotheses, *(arrays[f"{field}_{number}"] for field in Hypotheses._fields))
-        best = translator.texts(result, tf.constant(batch))[:, 0].numpy()
-        for index, own, other, text in zip(batch, Hypotheses.of(result), served, best, strict=True):
-            translations[index] = text.decode("utf-8", "replace")
-            sentence = compared_texts[index]
-            name = text_name(sentence, index + 1, len(sentences))
-            tie = compare_sentence(own, other, name, sentence)
-            if tie:
-                ties[index] = tie
-    for name in (*_SIGNATURES, *compared):
-        if name == "translate_ids" and translator.config.sample:
-            continue  # the same ids and text give different samples
-        expected = results[0].scores
-        if extra is not None and name in compared:
-            expected = extra.functions[name](tf.constant(texts[0]))["scores"]
-        if not np.all(np.abs(arrays[name] - expected) < _TIE):  # also fails for NaN
+    texts = [*sentences, *probes.translated]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        tokens = pool.submit(engine.tokenize, probes.tokenized)
+        found = pool.submit(engine.translate, texts)
+        own, translations = _search(translator, texts if is_exact else ())
+        check_tokens(translator, probes.tokenized, tokens.result())
+        theirs = found.result()
+    if not is_exact:
+        target_text = translator.tokenizer.vocabulary.target_text
+        translations = [target_text(hypotheses.tokens()[0]) for hypotheses in theirs]
+    ties = []
+    for number, (text, ours, other) in enumerate(zip(texts, own, theirs, strict=False), 1):
+        tie = compare_sentence(ours, other, text_name(text, number, len(sentences)), text)
+        ties += [] if tie is None else [tie]
+    check_ties(ties, len(texts))
+    return Comparison(ties, translations[: len(sentences)])
+
+
+def compare_log_probs(
+    translator: TranslationModule,
+    engine: Engine,
+    sentences: Sequence[str],
+    probes: ProbeTexts,
+    *,
+    is_exact: bool = True,
+) -> Comparison:
+    """Compares the log-probabilities that the run and an export give the run's translations.
+
+    Args:
+        translator: the translator of the run.
+        engine: the export.
+        sentences: source sentences.
+        probes: generated texts, which are also compared.
+        is_exact: False for rounded weights: log-probabilities may differ, but must be numbers.
+
+    Raises:
+        InputError: if a text has other tokens in the export, or if log-probabilities differ by
+            more than rounding.
+    """
+    check_tokens(translator, probes.tokenized, engine.tokenize(probes.tokenized))
+    texts, end_id = [*sentences, *probes.translated], translator.tokenizer.end_id
+    hypotheses, translations = _search(translator, texts)
+    best = [found.tokens()[0] for found in hypotheses]
+    targets = [[*(i for i in ids if i != end_id), end_id] for ids in best]
+    expected = score_ids(Scorer(translator), texts, targets)
+    differences = []
+    limit = _TOLERANCE if is_exact else np.inf
+    triples = zip(texts, expected, engine.log_probs(texts, targets), strict=True)
+    for number, (text, score, found) in enumerate(triples, 1):
+        difference = 0.0 if found is None else abs(found - score.log_prob)
+        if not difference < limit:  # also fails for NaN
             raise InputError(
-                f"The scores of the export's signature {name} differ from the scores of the "
-                "run's search. Nothing was exported."
+                f"The export gives the translation of {text_name(text, number, len(sentences))} "
+                f"the log-probability {found:.5f}, the run {score.log_prob:.5f}. Nothing was "
+                "exported."
             )
-    check_ties([*ties.values()], len(compared_texts))
-    return Comparison([ties[index] for index in sorted(ties)], translations[: len(sentences)])
+        differences.append(difference)
+    # Generated texts have no part in the reported difference, which measures rounding.
+    return Comparison([], translations[: len(sentences)], max(differences[: len(sentences)]))
+
+
+def _search(
+    translator: TranslationModule, texts: Sequence[str]
+) -> tuple[list[Hypotheses], list[str]]:
+    """Returns the hypotheses and the best translation of each text."""
+    hypotheses: dict[int, Hypotheses] = {}
+    translations = [""] * len(texts)
+    for batch in batches(texts):
+        text = tf.constant([texts[i] for i in batch])
+        result = translator.search(text)
+        hypotheses.update(zip(batch, Hypotheses.of(result), strict=True))
+        for index, best in zip(batch, translator.texts(result, text)[:, 0].numpy(), strict=True):
+            translations[index] = best.decode("utf-8", "replace")
+    return [hypotheses[index] for index in range(len(texts))], translations
 
 
 def check_ties(ties: Sequence[str], sentences: int) -> None:
-    """Raises `InputError` if more sentences have ties than rounding can explain.
-
-    Example:
-    >>> check_ties(["sentence 7"], sentences=1000)
-    """
+    """Raises `InputError` if more sentences have ties than rounding can explain."""
     if len(ties) > max(1, _MAX_TIES * sentences):
         raise InputError(
             f"For {len(ties):,} of {sentences:,} sentences, the export and the run find different "
@@ -176,18 +217,13 @@ def compare_sentence(own: Hypotheses, other: Hypotheses, name: str, sentence: st
 
     Raises:
         InputError: if the scores differ, or if the run finds no translation.
-
-    Example:
-    >>> own = Hypotheses(np.array([[7, 3]]), np.array([2]), np.array([-0.5]))
-    >>> compare_sentence(own, own, "sentence 1 ('A dog .')", "A dog .") is None
-    True
     """
     if sentence.strip() and own.scores[0] <= NEG_INF / 2:
         raise InputError(
             f"The run finds no translation of {name}. Its weights may contain NaN. Nothing was "
             "exported."
         )
-    same = np.abs(own.scores - other.scores) < _TIE  # False for NaN
+    same = np.abs(own.scores - other.scores) < TIE  # False for NaN
     if not np.all(same):
         place = int(np.argmin(same))
         raise InputError(
@@ -206,10 +242,6 @@ def text_name(text: str, number: int, sentences: int) -> str:
         text: the text.
         number: its number, from 1; the sentences come first, then generated texts.
         sentences: number of sentences.
-
-    Example:
-    >>> text_name("A dog .", 7, sentences=10), text_name("<2de>", 11, sentences=10)
-    ("sentence 7 ('A dog .')", "the generated text '<2de>'")
     """
     if number > sentences:
         return f"the generated text {escaped(text)}"
@@ -228,11 +260,6 @@ def check_tokens(
 
     Raises:
         InputError: if the ids of a text differ.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> translator = load_translator("build/run")
-    >>> check_tokens(translator, [""], [[translator.tokenizer.end_id]])
     """
     own: list[list[int]] = []
     for begin in range(0, len(texts), _TOKENIZED_AT_ONCE):
@@ -249,37 +276,6 @@ def check_tokens(
 # Engines that look tokens up by their pieces.
 
 
-def ids_by_pieces(
-    sentencepiece_file: Path,
-    ids: Mapping[str, int],
-    texts: Sequence[str],
-    *,
-    unknown_id: int,
-    end_id: int,
-    max_tokens: int,
-) -> list[list[int]]:
-    """Returns the ids of an engine that encodes texts into pieces, and looks up their ids.
-
-    Args:
-        sentencepiece_file: the SentencePiece model.
-        ids: the id of each piece.
-        texts: the texts.
-        unknown_id: id of all other pieces.
-        end_id: id that follows each text.
-        max_tokens: longer texts are truncated; the end id counts.
-
-    Example:
-    >>> file = Path("build/run/tokenizer/joint.model")
-    >>> ids_by_pieces(file, {}, ["a"], unknown_id=1, end_id=3, max_tokens=2)
-    [[1, 3]]
-    """
-    model = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_file))
-    rows = model.encode(list(texts), out_type=str)
-    return [
-        [*(ids.get(piece, unknown_id) for piece in row[: max_tokens - 1]), end_id] for row in rows
-    ]
-
-
 def plain_texts(translator: TranslationModule, texts: Sequence[str]) -> list[str]:
     """Returns the texts that engines with pieces can encode like the run.
 
@@ -289,11 +285,6 @@ def plain_texts(translator: TranslationModule, texts: Sequence[str]) -> list[str
     Args:
         translator: the translator of the run.
         texts: the texts.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> plain_texts(load_translator("build/run"), ["a dog", "</s>", ">>de<< a dog"])
-    ['a dog']
     """
     vocabulary = translator.tokenizer.vocabulary
     _, pieces = vocabulary.pieces()
@@ -328,10 +319,6 @@ def check_references(
     Raises:
         InputError: if the numbers of sentences and references differ, or if translations change
             and there are no references.
-
-    Example:
-    >>> references = ["Ein Hund läuft im Park ."]
-    >>> check_references(["A dog runs in the park ."], references, "precision is bfloat16")
     """
     if references is not None and len(references) != len(sentences):
         raise InputError(
@@ -356,10 +343,6 @@ def change_of(option: str | None, shortlist: Shortlist | None) -> str | None:
     Args:
         option: the option that rounds weights, such as "precision is bfloat16", or None.
         shortlist: the shortlist, or None.
-
-    Example:
-    >>> change_of("quantization is int8", None)
-    'quantization is int8'
     """
     options = [option] if option else []
     if shortlist is not None:
@@ -375,10 +358,6 @@ def check_loss(scores: Scores, exact: Scores, change: str | None, max_bleu_loss:
         exact: scores of the run in float32, without a shortlist.
         change: the options that change translations, from `change_of`.
         max_bleu_loss: largest allowed loss.
-
-    Example:
-    >>> scores = Scores(27.3, 55.0, "nrefs:1", "nrefs:1", exact_match=0.1, sentences=1000)
-    >>> check_loss(scores, scores, "quantization is int8", max_bleu_loss=0.3)
     """
     if not exact.bleu - scores.bleu <= max_bleu_loss:  # also fails for NaN
         raise InputError(
@@ -386,34 +365,3 @@ def check_loss(scores: Scores, exact: Scores, change: str | None, max_bleu_loss:
             f"loss of at most {max_bleu_loss:g} is allowed, so nothing was exported. Use a finer "
             "type, a larger shortlist, or --max_bleu_loss."
         )
-
-
-@contextlib.contextmanager
-def _fresh_process(
-    path: Path, request: Mapping[str, Any]
-) -> Iterator[Callable[[], Mapping[str, np.ndarray]]]:
-    """Runs `fresh_process`. The yielded function waits for its end, and returns its arrays."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        batches_file, results_file = folder / "batches.json", folder / "results.npz"
-        batches_file.write_text(json.dumps(request), encoding="utf-8")
-        command = [sys.executable, "-I", fresh_process.__file__]
-        command += map(str, (path, batches_file, results_file))
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-        def wait() -> Mapping[str, np.ndarray]:
-            if process.wait():
-                lines = (folder / "log").read_text("utf-8", "replace").strip().splitlines()
-                raise RuntimeError(
-                    "The export does not work with only TensorFlow and tensorflow-text: "
-                    + (lines[-1] if lines else f"exit code {process.returncode}")
-                )
-            with np.load(results_file) as arrays:
-                return dict(arrays)
-
-        try:
-            yield wait
-        finally:
-            process.kill()
-            process.wait()

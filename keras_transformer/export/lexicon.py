@@ -30,10 +30,6 @@ class Lexicon(NamedTuple):
         translations: int32 `[source vocabulary, N]`, the most probable translations of each source
             token without the frequent tokens, best first. Rows end with end tokens if there are
             fewer.
-
-    Example:
-    >>> Lexicon(np.array([3, 1, 5]), np.array([[3, 3], [7, 3]])).translations[1].tolist()
-    [7, 3]
     """
 
     frequent: npt.NDArray[np.int32]
@@ -55,12 +51,6 @@ def learn_lexicon(store: TokenStore, vocabulary: Vocabulary, size: int, seed: in
     Raises:
         InputError: for a size below 1 or above the vocabulary, a store without pairs, or a store
             with ids that are not in the vocabulary.
-
-    Example:
-    >>> from keras_transformer.text.vocabulary import Vocabulary
-    >>> store = TokenStore("build/data/train")
-    >>> learn_lexicon(store, Vocabulary.load("build/data"), size=4).translations.shape[1]
-    4
     """
     if not 1 <= size <= vocabulary.target_vocab_size:
         raise InputError(

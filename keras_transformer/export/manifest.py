@@ -34,10 +34,6 @@ class Member:
     Attributes:
         run: the run.
         weights: the name of its exported weights, as in `RunDirectory.named_weights`.
-
-    Example:
-    >>> Member(RunDirectory("build/run"), "last").step
-    300
     """
 
     run: RunDirectory
@@ -94,10 +90,6 @@ class Provenance:
         max_source_tokens: longest source, including the end token; longer ones are truncated.
         max_output_tokens: longest translation, including the end token.
         shortlist: sizes of the shortlist, or None without one.
-
-    Example:
-    >>> Provenance((), DecodingConfig(), "float32", 1024, 1074).precision
-    'float32'
     """
 
     members: tuple[Member, ...]
@@ -135,15 +127,6 @@ def write_manifest(
         provenance: origin and settings.
         signatures: `{name: {"inputs": ..., "outputs": ...}}`, as JSON values.
         warning: a limitation of this export.
-
-    Example:
-    >>> version = Path("1")
-    >>> version.mkdir()
-    >>> _ = (version / "saved_model.pb").write_bytes(b"model")
-    >>> write_manifest(version, Provenance((), DecodingConfig(), "float32", 1024, 1074), {})
-    >>> from keras_transformer.inference.manifest import check_manifest
-    >>> check_manifest(version)["files"]["saved_model.pb"]["bytes"]
-    5
     """
     own_version = None
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # in a clone

@@ -103,7 +103,6 @@ class ModelCardData:
         license: SPDX identifier in lower case.
         test_set: name of the test set of `scores`.
         scores: scores on the test set; the export computes them.
-        task: the task of the model.
 
     Example:
     >>> ModelCardData(languages=("en", "de"), license="cc-by-4.0").license
@@ -114,7 +113,6 @@ class ModelCardData:
     license: str | None = None
     test_set: str = "the sentences of the export"
     scores: Scores | None = None
-    task: TaskCard = TRANSLATION
 
     def __post_init__(self) -> None:
         for code in self.languages or ():
@@ -152,7 +150,11 @@ class FormatCard:
 
 
 def model_card(
-    name: str, provenance: Provenance, data: ModelCardData, format_card: FormatCard
+    name: str,
+    provenance: Provenance,
+    data: ModelCardData,
+    format_card: FormatCard,
+    task: TaskCard = TRANSLATION,
 ) -> str:
     """Returns the model card of a version.
 
@@ -161,6 +163,7 @@ def model_card(
         provenance: origin and settings.
         data: facts that the run does not contain.
         format_card: the texts about the format.
+        task: the texts about the task.
 
     Example:
     >>> from keras_transformer.inference.loading import load_translator
@@ -169,7 +172,7 @@ def model_card(
     >>> model_card("en-de", provenance, ModelCardData(), format_card).splitlines()[0]
     '---'
     """
-    decoding, task = provenance.decoding, data.task
+    decoding = provenance.decoding
     trained = [member.run.max_train_source_length for member in provenance.members]
     longest = min((count for count in trained if count), default=None)
     search = f"beam search with {decoding.beam_size} hypotheses, α = {decoding.length_penalty:g}"
@@ -180,7 +183,7 @@ def model_card(
     if len(provenance.members) > 1:
         search += f", averaging the probabilities of {len(provenance.members)} models"
     return _CARD.format(
-        front_matter=_front_matter(name, data, format_card),
+        front_matter=_front_matter(name, data, format_card, task),
         name=name,
         description=task.description,
         languages=" to ".join(data.languages) if data.languages else "not known",
@@ -211,15 +214,15 @@ def model_name(output_dir: Path) -> str:
     return re.sub(r"[^\w.-]", "_", output_dir.resolve().name, flags=re.ASCII) or "model"
 
 
-def _front_matter(name: str, data: ModelCardData, format_card: FormatCard) -> str:
+def _front_matter(name: str, data: ModelCardData, format_card: FormatCard, task: TaskCard) -> str:
     """Returns YAML; JSON values are valid YAML."""
     fields: dict[str, Any] = {
         "model_name": name,
         "language": list(dict.fromkeys(data.languages or ())),
         "license": data.license or "unknown",
         "library_name": format_card.library,
-        "pipeline_tag": data.task.pipeline_tag,
-        "tags": [data.task.name, *format_card.tags],
+        "pipeline_tag": task.pipeline_tag,
+        "tags": [task.name, *format_card.tags],
         "metrics": ["bleu", "chrf"] if data.scores else [],
     }
     return "\n".join(f"{field}: {json.dumps(value)}" for field, value in fields.items() if value)

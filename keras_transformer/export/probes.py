@@ -60,10 +60,6 @@ class ProbeTexts(NamedTuple):
     Attributes:
         tokenized: texts whose tokens are compared.
         translated: the few texts whose translations are compared too.
-
-    Example:
-    >>> ProbeTexts(tokenized=["a", "b"], translated=["a"]).translated
-    ['a']
     """
 
     tokenized: list[str]
@@ -79,13 +75,6 @@ def probe_texts(vocabulary: Vocabulary, sentences: Sequence[str], seed: int = 1)
         vocabulary: the vocabulary. Each of its source symbols occurs in several texts.
         sentences: source of words, which are mixed with symbols and characters.
         seed: seed of the random choices.
-
-    Example:
-    >>> from keras_transformer.text.vocabulary import learn_vocabulary
-    >>> vocabulary = Vocabulary(learn_vocabulary([b"the cat"], 30, symbols=["<2de>"]))
-    >>> texts = probe_texts(vocabulary, ["a dog"])
-    >>> "<2de><2de>" in texts.tokenized, len(texts.translated)
-    (True, 20)
     """
     random_ = random.Random(seed)
     some = random_.sample(list(sentences), min(len(sentences), 100))
@@ -171,12 +160,6 @@ def token_difference(
         found: the ids to compare with `expected`.
         expected_by: the origin of `expected`, for the message.
         found_by: the origin of `found`.
-
-    Example:
-    >>> token_difference(["é"], [[4, 7, 3]], [[4, 1, 3]])
-    "for the text '\\xe9' the run finds the tokens 4 7 3, but the export finds 4 1 3"
-    >>> token_difference(["a"], [[4, 3]], [[4, 3]]) is None
-    True
     """
     for text, own, other in zip(texts, expected, found, strict=True):
         if list(own) != list(other):
@@ -191,12 +174,7 @@ def token_difference(
 
 
 def escaped(text: str) -> str:
-    r"""Returns a text for a message: quoted, truncated, and with ASCII escapes.
-
-    Example:
-    >>> escaped("e" + chr(0x301))
-    "'e\\u0301'"
-    """
+    """Returns a text for a message: quoted, truncated, and with ASCII escapes."""
     return ascii(text if len(text) <= 60 else f"{text[:59]}…")
 
 

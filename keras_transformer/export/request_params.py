@@ -13,12 +13,7 @@ from keras_transformer.inference.translation_module import TranslationModule
 
 
 class Status(enum.IntFlag):
-    """Changes of one row of a request; 0 means no change.
-
-    Example:
-    >>> list(Status(3))
-    [<Status.SOURCE_CUT: 1>, <Status.MAX_LENGTH_CHANGED: 2>]
-    """
+    """Changes of one row of a request; 0 means no change."""
 
     SOURCE_CUT = 1  # more tokens or bytes than the model accepts
     MAX_LENGTH_CHANGED = 2  # negative, or more than the longest output of the export
@@ -42,13 +37,6 @@ def clamp_max_lengths(
 
     Returns:
         int32 `(batch,)` and bool `(batch,)`.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> translator = load_translator("build/run")
-    >>> lengths, changed = clamp_max_lengths(translator, tf.constant([5]), tf.constant([-1]))
-    >>> lengths.numpy(), changed.numpy()
-    (array([10], dtype=int32), array([ True]))
     """
     changed = (requested < 0) | (requested > translator.max_output_tokens)
     own = translator.max_lengths(source_lengths)
@@ -64,13 +52,6 @@ def clamp_alpha(translator: TranslationModule, requested: tf.Tensor) -> tuple[tf
 
     Returns:
         float32 `(batch,)` and bool `(batch,)`.
-
-    Example:
-    >>> from types import SimpleNamespace
-    >>> translator = SimpleNamespace(config=SimpleNamespace(length_penalty=0.6))
-    >>> alpha, changed = clamp_alpha(translator, tf.constant([1.0, float("nan"), -1.0]))
-    >>> alpha.numpy().tolist(), changed.numpy().tolist()
-    ([1.0, 0.6..., 0.0], [False, False, True])
     """
     known = tf.where(tf.math.is_nan(requested), translator.config.length_penalty, requested)
     alpha = tf.clip_by_value(known, 0.0, MAX_LENGTH_PENALTY)
@@ -89,15 +70,6 @@ def clean_source_ids(
 
     Returns:
         int32 `(batch, longest)`, int32 `(batch,)` and int32 `(batch,)`.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> translator = load_translator("build/run")
-    >>> ids, lengths, status = clean_source_ids(
-    ...     translator, tf.constant([[5, 3]]), tf.constant([2])
-    ... )
-    >>> ids.numpy(), lengths.numpy(), status.numpy()
-    (array([[5, 3]], dtype=int32), array([2], dtype=int32), array([0], dtype=int32))
     """
     tokenizer, limit = translator.tokenizer, translator.max_source_tokens
     given = tf.clip_by_value(lengths, 0, limit)
@@ -129,10 +101,6 @@ class CleanRequest(NamedTuple):
         max_lengths: int32 `(batch,)`, the longest translation of each source.
         alpha: float32 `(batch,)`, the α of each length penalty.
         status: int32 `(batch,)`, the bits of `Status` for all changes.
-
-    Example:
-    >>> CleanRequest._fields
-    ('source_ids', 'max_lengths', 'alpha', 'status')
     """
 
     source_ids: tf.Tensor
@@ -156,15 +124,6 @@ def clean_request(
         lengths: int32 `(batch,)`, the number of ids of each row.
         max_length: int32 `(batch,)`, as in `clamp_max_lengths`.
         length_penalty: float32 `(batch,)`, as in `clamp_alpha`.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> numbers = tf.constant([1])
-    >>> request = clean_request(
-    ...     load_translator("build/run"), tf.constant([[5]]), numbers, numbers, tf.constant([0.6])
-    ... )
-    >>> request.source_ids.numpy().tolist(), request.max_lengths.numpy().tolist()
-    ([[5, 3]], [1])
     """
     ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
     source_ids, source_lengths, status = clean_source_ids(translator, ids, lengths)
@@ -180,22 +139,10 @@ def clean_request(
 
 
 def has_no_translation(result: SearchResult) -> tf.Tensor:
-    """Returns bool `(batch,)`, True if no hypothesis was found.
-
-    Example:
-    >>> result = SearchResult(*[None] * len(SearchResult._fields))
-    >>> result = result._replace(scores=tf.constant([[-0.7], [NEG_INF]]))
-    >>> has_no_translation(result).numpy()
-    array([False,  True])
-    """
+    """Returns bool `(batch,)`, True if no hypothesis was found."""
     return result.scores[:, 0] <= NEG_INF / 2
 
 
 def encode_status(flags: dict[Status, tf.Tensor]) -> tf.Tensor:
-    """Returns int32 `(batch,)` for conditions bool `(batch,)`.
-
-    Example:
-    >>> encode_status({Status.SOURCE_CUT: tf.constant([True, False])}).numpy().tolist()
-    [1, 0]
-    """
+    """Returns int32 `(batch,)` for conditions bool `(batch,)`."""
     return tf.add_n([tf.where(condition, int(flag), 0) for flag, condition in flags.items()])

@@ -40,9 +40,6 @@ def use_cores_for_batches(lines: int) -> None:
 
     Call this before TensorFlow starts. Later calls, calls with a GPU, and calls in a process
     without TensorFlow change nothing.
-
-    Example:
-    >>> use_cores_for_batches(lines=1000)
     """
     if "tensorflow" not in sys.modules or _uses_gpu():  # LiteRT models have their own threads
         return
@@ -69,12 +66,7 @@ def _limits() -> tuple[int, int]:
 
 
 def concurrent_batches() -> int:
-    """Returns the number of batches that TensorFlow computes at the same time; 2 on a GPU.
-
-    Example:
-    >>> concurrent_batches() >= 1
-    True
-    """
+    """Returns the number of batches that TensorFlow computes at the same time; 2 on a GPU."""
     if _uses_gpu():
         return _GPU_BATCHES
     import tensorflow as tf  # late: LiteRT models do not need it
@@ -89,10 +81,6 @@ def batches(lines: Sequence[str], max_lines: int | None = None) -> list[list[int
     Args:
         lines: the texts.
         max_lines: the most lines of a batch; by default 64, or 512 on a GPU.
-
-    Example:
-    >>> batches(["a", "three words here", "b"], max_lines=2)
-    [[1, 0], [2]]
     """
     most_lines, max_bytes = _limits()
     max_lines = max_lines or most_lines
@@ -130,11 +118,6 @@ def map_batches(
 
     Yields:
         The indices of each batch's lines, and the result.
-
-    Example:
-    >>> lines = ["a", "three words here", "b"]
-    >>> list(map_batches(len, lines, max_lines=2))
-    [([1, 0], 2), ([2], 1)]
     """
     concurrency = concurrent_batches() if threads is None else threads
     most = max_lines or _limits()[0]
@@ -196,12 +179,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def string_array(lines: Sequence[str]) -> np.ndarray:
-    """Returns texts as bytes in an array of objects, which functions of models accept.
-
-    Example:
-    >>> string_array(["a"])
-    array([b'a'], dtype=object)
-    """
+    """Returns texts as bytes in an array of objects, which functions of models accept."""
     return np.array([line.encode() for line in lines], object)
 
 
@@ -221,11 +199,6 @@ def in_batches(
         max_lines: the most lines of a batch, as in `batches`.
         threads: number of calls at the same time; `concurrent_batches` by default.
         others: further texts for each line.
-
-    Example:
-    >>> [(batch, outputs)] = in_batches(lambda text: {"same": text}, ["a", "b"])
-    >>> batch, outputs["same"].tolist()
-    ([0, 1], [b'a', b'b'])
     """
     columns = {"text": lines, **others}
 
@@ -243,10 +216,6 @@ class TokenCounts(NamedTuple):
         tokens: number of tokens, including the end token.
         used: number of translated tokens, fewer if the text is truncated.
         unknown: number of tokens that are not in the vocabulary.
-
-    Example:
-    >>> TokenCounts(tokens=9, used=9, unknown=1).unknown
-    1
     """
 
     tokens: int
@@ -260,12 +229,6 @@ def token_counts(lengths: BatchFunction, lines: Sequence[str]) -> Iterator[Token
     Args:
         lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
         lines: the texts.
-
-    Example:
-    >>> count = lambda text: np.array([len(each) for each in text])
-    >>> lengths = lambda text: {"tokens": count(text), "used": count(text)}
-    >>> [counts.tokens for counts in token_counts(lengths, ["three", "a"])]
-    [5, 1]
     """
     for start in range(0, len(lines), _COUNTED_LINES):
         counts = lengths(text=string_array(lines[start : start + _COUNTED_LINES]))
@@ -284,11 +247,6 @@ def unknown_tokens(lengths: BatchFunction, lines: Sequence[str], first_line: int
         lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
         lines: the sources.
         first_line: the number of the first line.
-
-    Example:
-    >>> counts = {"tokens": np.array([9, 8]), "used": np.array([9, 8])}
-    >>> unknown_tokens(lambda text: {**counts, "unknown": np.array([0, 4])}, ["a", "b"])
-    '23.5% of the source tokens are not in the vocabulary, first in line 2. ...'
     """
     counts = list(token_counts(lengths, lines))
     tokens = sum(each.tokens for each in counts)
@@ -316,12 +274,6 @@ def source_warnings(
         lines: the sources.
         max_train_source_length: tokens of the longest source in training, if known.
         first_line: number of the first line.
-
-    Example:
-    >>> count = lambda text: np.array([len(each) for each in text])
-    >>> lengths = lambda text: {"tokens": count(text), "used": count(text)}
-    >>> source_warnings(lengths, ["abcd", "a"])
-    ['Line 2: the source is empty.']
     """
     warnings = []
     for number, (tokens, used, _) in enumerate(token_counts(lengths, lines), first_line):

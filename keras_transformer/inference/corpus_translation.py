@@ -20,7 +20,7 @@ from keras_transformer.data.blocks import BlockReader, TextFile
 from keras_transformer.data.reading import Block, decode_lines, require_file
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
-from keras_transformer.inference.loading import LoadedModel, find_litert, load_model
+from keras_transformer.inference.loading import LoadedModel, RunLoader, load_model, loader_of
 from keras_transformer.inference.manifest import file_hashes
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.atomic import atomic_path, work_directory
@@ -62,11 +62,6 @@ def translate_corpus(
     Raises:
         InputError: if the file is not readable text, if the model is not an export, or if
             `output_dir` exists.
-
-    Example:
-    >>> report = translate_corpus("build/export", "train.en", "build/mono")
-    >>> report["lines"], sorted(path.name for path in Path("build/mono").iterdir())
-    (3, ['report.json', 'translations.txt'])
     """
     model_dir, source, output_dir = Path(model_dir), Path(source), Path(output_dir)
     check_export(model_dir)
@@ -106,20 +101,10 @@ def translate_corpus(
 
 
 def check_export(model_dir: str | Path) -> None:
-    """Raises `InputError` if the model is missing, or is a run, because its weights may change.
-
-    Example:
-    >>> check_export("build/run")
-    Traceback (most recent call last):
-    keras_transformer.errors.InputError: build/run is a run directory. ...
-    """
+    """Raises `InputError` if the model is missing, or is a run, because its weights may change."""
     if not Path(model_dir).exists():
         raise InputError(f"{model_dir} does not exist, so it cannot be read. Use an export.")
-    if find_litert(model_dir) is not None:
-        return
-    from keras_transformer.runs.run_directory import RunDirectory  # late: it loads TensorFlow
-
-    if RunDirectory.is_run(model_dir):
+    if isinstance(loader_of(str(model_dir)), RunLoader):
         raise InputError(
             f"{model_dir} is a run directory. Export it with keras-transformer export first."
         )
@@ -134,12 +119,7 @@ def _survey(path: Path) -> tuple[int, str]:
 
 
 def model_fingerprint(model_dir: Path) -> str:
-    """Returns a SHA-256 over the names and contents of a model's files.
-
-    Example:
-    >>> len(model_fingerprint(Path("build/export/1")))
-    64
-    """
+    """Returns a SHA-256 over the names and contents of a model's files."""
     digest = hashlib.sha256()
     for name, file_hash in file_hashes(model_dir).items():
         digest.update(name.encode())

@@ -35,13 +35,6 @@ def use_int8_products(model: EncoderDecoder) -> None:
 
     Raises:
         InputError: for another architecture, or if TensorFlow cannot multiply int8 on this CPU.
-
-    Example:
-    >>> model = Transformer.from_preset("tiny", vocab_size=50)
-    >>> use_int8_products(model)
-    >>> ids = tf.constant([[5, 6, 3]])
-    >>> model({"source_ids": ids, "target_ids": ids}).shape
-    TensorShape([1, 3, 50])
     """
     if not isinstance(model, Transformer):
         raise InputError(
@@ -53,11 +46,7 @@ def use_int8_products(model: EncoderDecoder) -> None:
 
 
 def check_int8_products() -> None:
-    """Raises `InputError` if TensorFlow cannot multiply int8 on this CPU.
-
-    Example:
-    >>> check_int8_products()
-    """
+    """Raises `InputError` if TensorFlow cannot multiply int8 on this CPU."""
     try:
         int8_product(np.ones((16, 16), np.float32))(tf.ones([1, 16]))
     except tf.errors.OpError as error:
@@ -77,11 +66,6 @@ def int8_product(matrix: npt.NDArray[np.float32]) -> Any:
 
     Args:
         matrix: float32 `[d_in, d_out]`.
-
-    Example:
-    >>> product = int8_product(np.array([[0.5, 1.0], [-0.5, 2.0]], np.float32))
-    >>> product(tf.constant([[1.0, 1.0]])).numpy().round(1).tolist()
-    [[0.0, 3.0]]
     """
     largest_weight = np.abs(matrix).max(axis=0)
     scale = np.where(largest_weight > 0, largest_weight, 1) / _WEIGHT_STEPS

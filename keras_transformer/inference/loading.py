@@ -1,31 +1,29 @@
-"""Loads models for inference: runs, ensembles of runs, exports and MarianMT models."""
+"""Loads models for inference: runs, ensembles of runs, SavedModels, and what extensions add.
+
+A package adds a kind of model as an entry point of the group `keras_transformer.loaders`, whose
+value is a `Loader`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from keras_transformer import console
+from keras_transformer import plugins
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.huggingface import hub
 from keras_transformer.inference import manifest
 from keras_transformer.inference.batching import BatchFunction
-from keras_transformer.runs.machine import available_cores
 
-if TYPE_CHECKING:  # imported late: a process that runs a LiteRT model does not load TensorFlow
+if TYPE_CHECKING:  # imported late: an engine of another kind does not load TensorFlow
     from keras_transformer.inference.translation_module import TranslationModule
     from keras_transformer.runs.run_directory import RunDirectory
 
 # A version contains one of these. A damaged one may have lost its model.
 MODEL_FILES = ("saved_model.pb", "model.tflite", manifest.FILE)
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
-_LITERT_SETTINGS = ("decoding.length_penalty", "decoding.max_length")
 
 
 class LoadedModel(NamedTuple):
@@ -49,6 +47,7 @@ class LoadedModel(NamedTuple):
         source_tag: the symbol that a server adds to texts, or None.
         max_batch_lines: the most lines of a call; None for the default of the device.
         threads: number of calls at the same time; None: as TensorFlow is configured.
+        change: returns the same model with other `decoding.` settings; None if all are fixed.
 
     Example:
     >>> model = load_model("build/run")
@@ -67,24 +66,22 @@ class LoadedModel(NamedTuple):
     source_tag: str | None = None
     max_batch_lines: int | None = None
     threads: int | None = None
+    change: Callable[[Mapping[str, Any]], LoadedModel] | None = None
 
     @classmethod
-    def of(
-        cls,
-        module: TranslationModule,
-        place: str,
-        max_train_source_length: int | None = None,
-        jit_compile: bool = False,
-    ) -> LoadedModel:
+    def of(cls, module: TranslationModule, place: str, jit_compile: bool = False) -> LoadedModel:
         """Returns a model that translates with the Keras models of `module`.
 
         Args:
             module: the models, the tokenizer and the options of the search.
             place: the name of the model in messages.
-            max_train_source_length: see the attribute.
             jit_compile: compile the search with XLA, for each batch shape.
         """
         from keras_transformer.inference.translation_module import CompiledTranslation
+
+        def change(settings: Mapping[str, Any]) -> LoadedModel:
+            config = dataclasses.replace(Config(), decoding=module.config).updated(settings)
+            return cls.of(module.with_config(config.decoding), place, jit_compile)
 
         return cls(
             place,
@@ -93,8 +90,9 @@ class LoadedModel(NamedTuple):
             module.lengths,
             module,
             module.translate_verbose,
-            max_train_source_length,
+            module.max_train_source_length,
             tuple(sorted(module.tokenizer.vocabulary.source_symbols())),
+            change=change,
         )
 
     def with_settings(self, settings: Mapping[str, Any]) -> LoadedModel:
@@ -112,23 +110,139 @@ class LoadedModel(NamedTuple):
         """
         if not settings:
             return self
-        if hasattr(self.owner, "translate_ids"):  # a LiteRTModel, whose package is optional
-            return _litert(self.place, self.owner, settings)
-        from keras_transformer.inference.translation_module import (
-            CompiledTranslation,
-            TranslationModule,
-        )
+        if self.change is None:
+            raise InputError(
+                f"{self.place} is a SavedModel or a server: {' and '.join(settings)} cannot be "
+                "changed after the export. Use the run directory."
+            )
+        return self.change(settings)
 
-        if isinstance(self.owner, TranslationModule):
-            module = self.owner
-            config = dataclasses.replace(Config(), decoding=module.config).updated(settings)
-            module = TranslationModule(module.transformers, module.tokenizer, config.decoding)
-            is_compiled = isinstance(getattr(self.translate, "__self__", None), CompiledTranslation)
-            return self.of(module, self.place, self.max_train_source_length, is_compiled)
-        raise InputError(
-            f"{self.place} is a SavedModel or a server: {' and '.join(settings)} cannot be changed "
-            "after the export. Use the run directory."
-        )
+
+@dataclasses.dataclass(frozen=True)
+class LoadOptions:
+    """How to load a model.
+
+    Attributes:
+        settings: changes of the `decoding.` configuration.
+        precision: type of weights and computation, one of `PRECISIONS`.
+        jit_compile: compile the search with XLA, for each batch shape.
+        threads: sentences that are translated at the same time, each on one core.
+    """
+
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    precision: str = "float32"
+    jit_compile: bool = False
+    threads: int | None = None
+
+    def check_fixed(self, model: object, kind: str) -> None:
+        """Raises `InputError` for an option of a run, because `model` is of a fixed kind."""
+        if self.precision != "float32":
+            reason = "its precision was fixed at export"
+        elif self.jit_compile:
+            reason = "after the export, XLA cannot compile it"
+        else:
+            return
+        raise InputError(f"{model} is {kind}: {reason}. Use the run directory.")
+
+    def check_no_threads(self, model: object) -> None:
+        """Raises `InputError` for `threads`, because TensorFlow runs the model."""
+        if self.threads is not None:
+            raise InputError(
+                f"threads is {self.threads}, but {model} is not a LiteRT model. TensorFlow uses "
+                "all cores."
+            )
+
+
+class Loader:
+    """A kind of models. A subclass has at least `accepts` and `open`; importing it is fast.
+
+    Attributes:
+        needs_tensorflow: False if models of this kind run without it.
+    """
+
+    needs_tensorflow = True
+
+    def resolve(self, model: str) -> str:
+        """Replaces an address by a path of this machine, after a download, if it has this kind."""
+        return model
+
+    def accepts(self, model: str) -> bool:
+        """Returns whether a path or address is a model of this kind. Loads nothing."""
+        raise NotImplementedError
+
+    def open(self, model: str, options: LoadOptions) -> LoadedModel:
+        """Loads a model that `accepts` has accepted.
+
+        Raises:
+            InputError: if it is damaged, or if an option does not apply to it.
+        """
+        raise NotImplementedError
+
+
+class RunLoader(Loader):
+    """Runs, and ensembles of runs."""
+
+    def accepts(self, model: str) -> bool:
+        path = Path(model)
+        is_run = all((path / name).is_file() for name in ("config.json", "data.json"))
+        return is_run or not path.exists()
+
+    def open(self, model: str, options: LoadOptions) -> LoadedModel:
+        options.check_no_threads(model)
+        module = load_translator(model, options.settings, precision=options.precision)
+        return LoadedModel.of(module, model, options.jit_compile)
+
+
+class SavedModelLoader(Loader):
+    """SavedModels of `keras-transformer export`."""
+
+    def accepts(self, model: str) -> bool:
+        return (newest_version(Path(model)) / "saved_model.pb").is_file()
+
+    def open(self, model: str, options: LoadOptions) -> LoadedModel:
+        path = newest_version(Path(model))
+        options.check_fixed(path, "a SavedModel")
+        described = manifest.check_needed_files(path)
+        if not (path / "saved_model.pb").is_file():
+            raise InputError(
+                f"{path} is neither a run directory nor a SavedModel or another export. Create "
+                "one with keras-transformer train or keras-transformer export."
+            )
+        options.check_no_threads(path)
+        if options.settings:
+            raise InputError(
+                f"{path} is a SavedModel: {' and '.join(options.settings)} cannot be changed after "
+                "the export. Use the run directory."
+            )
+        if described.get("precision") == "int8":
+            from keras_transformer.inference.int8 import check_int8_products
+
+            check_int8_products()  # without oneDNN, every translation would fail
+        return _load_saved_model(path)
+
+
+def resolve(model: str) -> str:
+    """Replaces addresses, such as `hf://USER/NAME`, by paths of this machine."""
+    if "://" in model:
+        for _, loader in plugins.all_of("loaders"):
+            model = loader.resolve(model)
+    return model
+
+
+def loader_of(model: str) -> Loader:
+    """Returns the loader of a path or address: of an extension, of a run, or of a SavedModel.
+
+    A run directory is never asked for by an extension, and a SavedModel is what remains.
+    """
+    found = [(name, loader) for name, loader in plugins.all_of("loaders") if loader.accepts(model)]
+    if len(found) > 1:
+        names = " and ".join(name for name, _ in found)
+        raise InputError(f"{model} is a model for {names}. Remove one of its models.")
+    if found:
+        loader: Loader = found[0][1]
+        return loader
+    run_loader = RunLoader()
+    return run_loader if run_loader.accepts(model) else SavedModelLoader()
 
 
 def load_model(
@@ -142,9 +256,10 @@ def load_model(
     """Loads a model. Its kind is recognized by its content.
 
     Args:
-        model_dir: a SavedModel, a LiteRT file, a MarianMT directory of Hugging Face, or any value
-            that `load_translator` accepts. If it is a directory of numbered versions, the highest
-            one is loaded. `hf://USER/NAME` downloads a model from the Hugging Face Hub.
+        model_dir: a SavedModel, a LiteRT file, a MarianMT directory of Hugging Face, the address
+            of a server, or any value that `load_translator` accepts. If it is a directory of
+            numbered versions, the highest one is loaded. `hf://USER/NAME` downloads a model from
+            the Hugging Face Hub.
         settings: changes of the run's `decoding.` configuration, as in
             `{"decoding.beam_size": 1}`. A LiteRT model accepts only `decoding.length_penalty`
             and `decoding.max_length`, a SavedModel none.
@@ -160,100 +275,12 @@ def load_model(
     >>> load_model("build/run", {"decoding.n_best": 3}).n_best
     3
     """
-    model_dir = hub.resolve(str(model_dir))
-    path = _newest_version(Path(model_dir))
-    litert_file = find_litert(path)
-    if litert_file is not None:
-        if precision != "float32" or jit_compile:
-            raise _fixed_at_export(path, "a LiteRT model", precision)
-        if (path / "saved_model.pb").is_file():
-            console.say(f"{path} has two models. Using model.tflite, the faster one on a CPU.")
-        from keras_transformer.extensions.litert.engine import (
-            LiteRTModel,
-        )  # needs an optional package
-
-        if path.is_dir():  # a file is checked by the checksum inside it
-            manifest.check_needed_files(path)
-        model = LiteRTModel(litert_file, threads or available_cores())
-        return _litert(str(litert_file), model, settings or {})
-    from keras_transformer.runs.run_directory import RunDirectory
-
-    if RunDirectory.is_run(model_dir) or not path.exists():
-        if threads is not None:
-            raise _not_litert(path, threads)
-        module = load_translator(model_dir, settings, precision=precision)
-        longest = max_train_source_length(model_dir)
-        return LoadedModel.of(module, str(model_dir), longest, jit_compile)
-    if (path / "source.spm").is_file():  # a MarianMT model of Hugging Face
-        if threads is not None:
-            raise _not_litert(path, threads)
-        from keras_transformer.extensions.converters import read_model
-        from keras_transformer.inference.int8 import use_int8_products
-        from keras_transformer.inference.translation_module import TranslationModule
-
-        manifest.check_needed_files(path)
-        converted = read_model(path, "huggingface")
-        config = converted.config.updated(settings or {})
-        transformer = converted.transformer(dtype=_compute_dtype(precision))
-        if precision == "int8":
-            use_int8_products(transformer)
-        module = TranslationModule([transformer], converted.tokenizer(), config.decoding)
-        return LoadedModel.of(module, str(model_dir), jit_compile=jit_compile)
-    if precision != "float32" or jit_compile:
-        raise _fixed_at_export(path, "a SavedModel", precision)
-    described = manifest.check_needed_files(path)
-    if not (path / "saved_model.pb").is_file():
-        raise InputError(
-            f"{path} is neither a run directory nor a SavedModel or LiteRT model. Create one with "
-            "keras-transformer train or keras-transformer export."
-        )
-    if threads is not None:
-        raise _not_litert(path, threads)
-    if settings:
-        raise InputError(
-            f"{path} is a SavedModel: {' and '.join(settings)} cannot be changed after the export. "
-            "Use the run directory."
-        )
-    if described.get("precision") == "int8":
-        from keras_transformer.inference.int8 import check_int8_products
-
-        check_int8_products()  # without oneDNN, every translation would fail
-    return _load_saved_model(path)
+    model = resolve(str(model_dir))
+    options = LoadOptions(settings or {}, precision, jit_compile, threads)
+    return loader_of(model).open(model, options)
 
 
-def find_litert(model_dir: str | Path) -> Path | None:
-    """Returns the LiteRT file of a model, or None if TensorFlow is needed to run the model.
-
-    A version with both kinds of model runs as a LiteRT model, which is faster on a CPU.
-
-    Args:
-        model_dir: a LiteRT file, a version, or a directory of versions.
-
-    Example:
-    >>> find_litert("build/run") is None
-    True
-    """
-    path = _newest_version(Path(model_dir))
-    if path.is_file() or path.suffix == ".tflite":
-        return path
-    file = path / "model.tflite"
-    return file if file.is_file() else None
-
-
-def _fixed_at_export(path: Path, kind: str, precision: str) -> InputError:
-    reason = "its precision was fixed at export"
-    if precision == "float32":
-        reason = "after the export, XLA cannot compile it"
-    return InputError(f"{path} is {kind}: {reason}. Use the run directory.")
-
-
-def _not_litert(path: Path, threads: int) -> InputError:
-    return InputError(
-        f"threads is {threads}, but {path} is not a LiteRT model. TensorFlow uses all cores."
-    )
-
-
-def _newest_version(path: Path) -> Path:
+def newest_version(path: Path) -> Path:
     """Returns the highest numbered version in a directory, or `path` if it is a version itself."""
     if not path.is_dir() or any((path / name).is_file() for name in MODEL_FILES):
         return path
@@ -261,54 +288,6 @@ def _newest_version(path: Path) -> Path:
     names = [file.parent.name for file in files]
     numbers = [int(name) for name in names if name.isdecimal() and name.isascii()]
     return path / str(max(numbers)) if numbers else path
-
-
-def _litert(path: str, model: Any, settings: Mapping[str, Any]) -> LoadedModel:
-    """Returns a LiteRT model with settings."""
-    others = [name for name in settings if name not in _LITERT_SETTINGS]
-    if others:
-        raise InputError(
-            f"{path} is a LiteRT model: {' and '.join(others)} cannot be changed after the export, "
-            f"only {' and '.join(_LITERT_SETTINGS)}. Use the run directory."
-        )
-    config = Config().updated(settings).decoding  # checks the values
-    penalty = config.length_penalty if "decoding.length_penalty" in settings else math.nan
-    longest_output = model.metadata.max_output_tokens
-    if (config.max_length or 0) > longest_output:
-        raise InputError(
-            f"decoding.max_length is {config.max_length}, but {path} was exported with at most "
-            f"{longest_output} tokens."
-        )
-
-    def translate(text: Any) -> dict[str, np.ndarray]:
-        sources = [model.source_ids(line) for line in _lines(text)]
-        count = len(sources)
-        found = model.translate_batch(sources, [config.max_length or 0] * count, [penalty] * count)
-        texts = [[each.encode() for each in model.texts(result)] for result in found]
-        return {
-            "translations": np.array(texts, object),
-            "scores": np.array([each.scores for each in found]),
-        }
-
-    def lengths(text: Any) -> dict[str, np.ndarray]:
-        counts = zip(*map(model.lengths, _lines(text)), strict=True)
-        return dict(zip(("tokens", "used", "unknown"), map(np.array, counts), strict=True))
-
-    return LoadedModel(
-        path,
-        model.metadata.n_best,
-        translate,
-        lengths,
-        model,
-        max_train_source_length=model.metadata.max_train_source_length,
-        symbols=tuple(sorted(model.vocabulary.source_symbols())),
-        max_batch_lines=model.batch_size,
-        threads=model.threads,
-    )
-
-
-def _lines(text: Any) -> list[str]:
-    return [line.decode("utf-8", "surrogateescape") for line in np.asarray(text)]
 
 
 def _load_saved_model(path: Path) -> LoadedModel:
@@ -332,9 +311,8 @@ def _load_saved_model(path: Path) -> LoadedModel:
         raise InputError(
             f"{path} is a SavedModel without {error}. Use an export of keras-transformer export."
         ) from error
-    # Version 0.1.0 wrote the second names.
-    verbose = getattr(loaded, "translate_verbose", getattr(loaded, "translate_in_detail", None))
-    longest = getattr(loaded, "max_train_source_length", getattr(loaded, "trained_tokens", None))
+    verbose = getattr(loaded, "translate_verbose", None)
+    longest = getattr(loaded, "max_train_source_length", None)
     symbols = loaded.signatures.get("symbols")  # older exports have none
     return LoadedModel(
         str(path), n_best, of_arrays(translate), of_arrays(lengths), loaded,
@@ -371,7 +349,7 @@ def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, st
     if isinstance(model_dir, RunDirectory):
         return [(model_dir, model_dir.selected)]
     runs = []
-    whole = hub.resolve(str(model_dir))
+    whole = resolve(str(model_dir))
     # A comma may be part of the name of a directory.
     path, name = RunDirectory.split_weights(whole)
     is_one = "," not in (name or "") and RunDirectory.is_run(path)
@@ -410,7 +388,7 @@ def load_translator(
     from keras_transformer.inference.translation_module import TranslationModule
     from keras_transformer.models.encoder_decoder import get_architecture
 
-    dtype = _compute_dtype(precision)
+    dtype = compute_dtype(precision)
     runs = members(model_dir)
     first, _ = runs[0]
     for name in settings or {}:
@@ -433,10 +411,13 @@ def load_translator(
         if precision == "int8":
             use_int8_products(transformer)
         transformers.append(transformer)
-    return TranslationModule(transformers, tokenizer, first.config.updated(settings or {}).decoding)
+    decoding = first.config.updated(settings or {}).decoding
+    module = TranslationModule(transformers, tokenizer, decoding)
+    module.max_train_source_length = max_train_source_length(model_dir)
+    return module
 
 
-def _compute_dtype(precision: str) -> str:
+def compute_dtype(precision: str) -> str:
     """Returns the dtype policy of a model. Products in int8 have float32 inputs and outputs."""
     if precision not in PRECISIONS:
         raise InputError(f"The precision {precision!r} is unknown. Use {', '.join(PRECISIONS)}.")

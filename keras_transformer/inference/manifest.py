@@ -25,22 +25,13 @@ def file_hashes(path: Path) -> dict[str, str]:
 
     Raises:
         InputError: if a file cannot be read.
-
-    Example:
-    >>> sorted(file_hashes(Path("build/run/tokenizer")))
-    ['joint.model']
     """
     files = sorted(each for each in path.rglob("*") if each.is_file()) or [path]
     return {file.relative_to(path).as_posix(): _sha256(file) for file in files}
 
 
 def describe_files(path: Path) -> dict[str, dict[str, Any]]:
-    """Returns the SHA-256 and the size of every file of a version except the manifest.
-
-    Example:
-    >>> sorted(describe_files(Path("build/run/tokenizer"))["joint.model"])
-    ['bytes', 'sha256']
-    """
+    """Returns the SHA-256 and the size of every file of a version except the manifest."""
     return {
         name: {"sha256": digest, "bytes": (path / name).stat().st_size}
         for name, digest in file_hashes(path).items()
@@ -59,10 +50,6 @@ def check_manifest(path: Path) -> dict[str, Any]:
 
     Raises:
         InputError: if a file was changed, removed or added, or if the manifest cannot be read.
-
-    Example:
-    >>> check_manifest(Path("build/export/1"))["precision"]
-    'float32'
     """
     manifest = _read(path)
     listed = manifest["files"]
@@ -86,10 +73,6 @@ def check_needed_files(path: Path) -> dict[str, Any]:
 
     Raises:
         InputError: if a file was cut, changed or removed, or if the manifest cannot be read.
-
-    Example:
-    >>> check_needed_files(Path("build/export/1"))["precision"]
-    'float32'
     """
     if not (path / FILE).exists():
         return {}

@@ -20,10 +20,6 @@ def language_tags(symbols: Iterable[str]) -> tuple[str, ...]:
 
     Args:
         symbols: the symbols of a vocabulary.
-
-    Example:
-    >>> language_tags(["<2fr>", "<number>", "<2de>"])
-    ('<2de>', '<2fr>')
     """
     return tuple(sorted(symbol for symbol in symbols if _TAG.fullmatch(symbol)))
 
@@ -37,14 +33,6 @@ def split_tags(line: str, symbols: Sequence[str] | None) -> tuple[str, str]:
         line: a source line.
         symbols: the symbols of the model. None if they are unknown; then every text in a tag
             format counts as a tag.
-
-    Example:
-    >>> split_tags("  <2de> It rains.", ["<2de>"])
-    ('<2de>', '  It rains.')
-    >>> split_tags("<formal><2de> <number> dogs", ["<2de>", "<formal>", "<number>"])
-    ('<formal> <2de>', '<number> dogs')
-    >>> split_tags("<2it> It rains.", ["<2de>"])
-    ('', '<2it> It rains.')
     """
     pattern = _leading_symbol(None if symbols is None else tuple(symbols))
     start = end = position = len(line) - len(line.lstrip())
@@ -76,10 +64,6 @@ def add_tag(text: str, tag: str) -> str:
     Args:
         text: a source sentence.
         tag: the tag; empty for none.
-
-    Example:
-    >>> add_tag("It rains.", "<2de>")
-    '<2de> It rains.'
     """
     return f"{tag} {text}" if tag and text.strip() else text
 
@@ -91,10 +75,6 @@ def add_missing_tag(text: str, tag: str, symbols: Sequence[str] | None) -> str:
         text: a source sentence.
         tag: the tag; empty for none.
         symbols: the symbols of the model, as in `split_tags`.
-
-    Example:
-    >>> [add_missing_tag(text, "<2de>", ["<2de>", "<2fr>"]) for text in ("a", "<2fr> b", "")]
-    ['<2de> a', '<2fr> b', '']
     """
     has_tag = split_tags(text, symbols)[0] or text.lstrip().startswith(tag)
     return text if has_tag else add_tag(text, tag)
@@ -107,9 +87,6 @@ def check_tag(tag: str | None, symbols: Sequence[str] | None, place: str) -> Non
         tag: the tag, which is any symbol; None for none.
         symbols: the symbols of the model; None if they are unknown, as of old exports.
         place: the path or address of the model.
-
-    Example:
-    >>> check_tag("<formal>", ["<2de>", "<formal>"], "build/run")
     """
     if tag is None or symbols is None or tag in symbols:
         return
@@ -132,10 +109,6 @@ def missing_tags(
         lines: source lines; empty lines do not count.
         symbols: the symbols of the model. Without tags among them there is no warning.
         source_tag: the symbol that is added to the lines. There is no warning if it is a tag.
-
-    Example:
-    >>> missing_tags(["<2de> a", "b"], ["<2de>"])
-    '1 of 2 lines has no target-language tag. Begin each line with <2de>, or use --source_tag.'
     """
     tags = language_tags(symbols or ())
     if not tags or source_tag in tags:
@@ -157,10 +130,6 @@ class ServedTags(NamedTuple):
     Attributes:
         symbols: the symbols of the source vocabulary, or None if they are unknown.
         source_tag: the symbol that the server adds to texts, or None.
-
-    Example:
-    >>> ServedTags(("<2de>", "<2fr>"), source_tag="<2de>").symbols
-    ('<2de>', '<2fr>')
     """
 
     symbols: tuple[str, ...] | None = None
@@ -172,10 +141,6 @@ def served_tags(signatures: Mapping[str, Callable[..., Mapping[str, Any]]]) -> S
 
     Args:
         signatures: functions from lists of inputs to arrays, by name.
-
-    Example:
-    >>> served_tags({})
-    ServedTags(symbols=None, source_tag=None)
     """
     if not {"symbols", "tokenize"} <= set(signatures):
         return ServedTags()

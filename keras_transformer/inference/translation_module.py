@@ -80,6 +80,7 @@ class TranslationModule(tf.Module):
         self.tokenizer = tokenizer
         self.config = config
         self.shortlist = shortlist
+        self.max_train_source_length: int | None = None
         _check_vocabularies(self.transformers, tokenizer)
         if shortlist is not None:
             _check_shortlist(shortlist, tokenizer, config)
@@ -100,7 +101,15 @@ class TranslationModule(tf.Module):
 
     def with_shortlist(self, shortlist: Shortlist | None) -> TranslationModule:
         """Returns a translator of the same models that uses a shortlist, or none."""
-        return TranslationModule(self.transformers, self.tokenizer, self.config, shortlist)
+        module = TranslationModule(self.transformers, self.tokenizer, self.config, shortlist)
+        module.max_train_source_length = self.max_train_source_length
+        return module
+
+    def with_config(self, config: DecodingConfig) -> TranslationModule:
+        """Returns a translator of the same models with other options of the search."""
+        module = TranslationModule(self.transformers, self.tokenizer, config)
+        module.max_train_source_length = self.max_train_source_length
+        return module
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:

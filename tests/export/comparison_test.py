@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +10,16 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import comparison, fresh_process
+from keras_transformer.export import comparison
+from keras_transformer.export.comparison import (
+    Engine,
+    Hypotheses,
+    compare_log_probs,
+    compare_tokens,
+)
 from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.inference import loading, translate
+from keras_transformer.inference.scoring import Scorer, score_ids
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
@@ -27,44 +31,73 @@ def translator(run_directory: RunDirectory) -> TranslationModule:
     return loading.load_translator(run_directory, {"decoding.n_best": 2})
 
 
-@pytest.fixture(scope="module")
-def exported(exported_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shutil.copytree(exported_run / "1", tmp_path_factory.mktemp("export") / ".exporting")
+NO_PROBES = ProbeTexts([], [])
 
 
-def test_translations_are_in_the_order_of_the_sentences(
-    translator: TranslationModule, exported: Path
-) -> None:
+class ChangedEngine(Engine):
+    """An engine that gives the answers of the run, with changes."""
+
+    def __init__(self, translator: TranslationModule):
+        self.translator = translator
+        self.token = self.id = 0
+        self.score = np.zeros(1, np.float32)
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        ids, lengths = self.translator.source_ids(tf.constant(list(texts), tf.string))
+        rows = [row[:length] for row, length in zip(ids.numpy().tolist(), lengths, strict=True)]
+        if rows:
+            rows[-1][0] += self.token
+        return rows
+
+    def translate(self, texts: Sequence[str]) -> list[Hypotheses]:
+        found = Hypotheses.of(self.translator.search(tf.constant(list(texts))))
+        scores = np.broadcast_to(self.score, len(found))
+        return [
+            each._replace(ids=each.ids + self.id, scores=each.scores + score)
+            for each, score in zip(found, scores, strict=True)
+        ]
+
+
+def test_translations_are_in_the_order_of_the_sentences(translator: TranslationModule) -> None:
     sentences = [*PHRASES, "", *PHRASES[:2]] * 15  # of different lengths, more than a batch
-    ties, translations = comparison.compare(translator, exported, sentences)
+    engine = ChangedEngine(translator)
+    ties, translations, _ = compare_tokens(translator, engine, sentences, NO_PROBES)
     assert ties == [] and len(set(translations)) > 3
-    found = translate.translate_lines(_model(translator), sentences)
-    assert translations == [best.text for best, *_ in found]
+    model = loading.LoadedModel.of(translator, "")
+    assert translations == [best.text for best, *_ in translate.translate_lines(model, sentences)]
 
 
-def _model(translator: TranslationModule) -> loading.LoadedModel:
-    return loading.LoadedModel("", 1, translator.translate, translator.lengths, translator)
+def test_different_scores_and_tokens_are_errors(translator: TranslationModule) -> None:
+    engine, probes = ChangedEngine(translator), ProbeTexts(["a", "a\u3000b"], ["a"])
+    assert compare_tokens(translator, engine, PHRASES[:2], probes).ties == []
+    engine.token = 1
+    with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens", "Nothing was exported")):
+        compare_tokens(translator, engine, PHRASES[:2], probes)
+    engine.token, engine.score = 0, np.array([0, 0, 0.01], np.float32)
+    with pytest.raises(InputError, match=mentions("the generated text 'a'", "score")):
+        compare_tokens(translator, engine, PHRASES[:2], probes)
+    engine.score, engine.id = np.zeros(1, np.float32), 1
+    with pytest.raises(InputError, match=mentions("2 of 2", "tokens")):
+        compare_tokens(translator, engine, PHRASES[:2], NO_PROBES)
 
 
-def test_an_export_that_needs_more_than_tensorflow_is_refused(
-    translator: TranslationModule, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    with pytest.raises(RuntimeError, match=mentions("TensorFlow", "tensorflow-text", "OSError")):
-        comparison.compare(translator, broken, PHRASES[:1])
-    # The package must not be imported.
-    script = tmp_path / "script.py"
-    own = Path(fresh_process.__file__).read_text("utf-8")
-    package = Path(comparison.__file__).parents[2]
-    own = own.replace(
-        "from __future__ import annotations",
-        f"import sys\nsys.path.insert(0, {str(package)!r})\nimport keras_transformer.errors",
-    )
-    script.write_text(own)
-    monkeypatch.setattr(fresh_process, "__file__", str(script))
-    with pytest.raises(RuntimeError, match=r"keras_transformer.*TensorFlow"):
-        comparison.compare(translator, exported, PHRASES[:1])
+def test_log_probs_of_an_engine_with_its_own_search(translator: TranslationModule) -> None:
+    class Scored(ChangedEngine):
+        def log_probs(self, texts: Any, targets: Any) -> list[float | None]:
+            scores = score_ids(Scorer(self.translator), texts, targets)
+            return [score.log_prob + self.score[0] for score in scores[:-1]] + [None]
+
+    engine = Scored(translator)
+    same = compare_log_probs(translator, engine, PHRASES, NO_PROBES)
+    assert len(same.translations) == len(PHRASES) and same.largest_difference < 1e-4
+    engine.score = np.array([0.01])
+    with pytest.raises(InputError, match=mentions("sentence 1", "log-probability")):
+        compare_log_probs(translator, engine, PHRASES, NO_PROBES)
+    rounded = compare_log_probs(translator, engine, PHRASES, NO_PROBES, is_exact=False)
+    assert rounded.largest_difference == pytest.approx(0.01, abs=1e-4)
+    engine.score = np.array([np.nan])
+    with pytest.raises(InputError, match=mentions("sentence 1", "nan")):
+        compare_log_probs(translator, engine, PHRASES, NO_PROBES, is_exact=False)
 
 
 def test_ties_are_reported_and_differences_are_refused(translator: TranslationModule) -> None:
@@ -88,36 +121,3 @@ def test_a_run_without_translations_is_not_exported() -> None:
     with pytest.raises(InputError, match=mentions("sentence 2", "'a'", "run")):
         comparison.compare_sentence(nothing, nothing, "sentence 2 ('a')", "a")
     assert comparison.compare_sentence(nothing, nothing, "sentence 1", " ") is None
-
-
-def test_different_scores_and_tokens_are_errors(
-    translator: TranslationModule, exported: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fresh_process, answers = comparison._fresh_process, {}
-
-    @contextlib.contextmanager
-    def changed(path: Path, request: Any) -> Iterator[Any]:
-        if not answers:
-            with fresh_process(path, request) as wait:
-                answers.update(wait())
-        yield lambda: {**answers, name: answers[name] + difference}
-
-    monkeypatch.setattr(comparison, "_fresh_process", changed)
-    name, difference = "translate_ids", 0.01
-    with pytest.raises(InputError, match=mentions("translate_ids", "scores")):
-        comparison.compare(translator, exported, PHRASES[:2])
-    probes = ProbeTexts(["a", "a\u3000b"], ["a"])
-    answers.clear()
-    name, difference = "tokens", 0
-    assert comparison.compare(translator, exported, PHRASES[:2], probes=probes).ties == []
-    answers["tokens"][-2] += 1
-    with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens", "Nothing was exported")):
-        comparison.compare(translator, exported, PHRASES[:2], probes=probes)
-    answers["tokens"][-2] -= 1
-    name, difference = "scores_0", np.where(np.arange(3)[:, None] == 2, 0.01, 0)
-    with pytest.raises(InputError, match=mentions("the generated text 'a'", "score")):
-        comparison.compare(translator, exported, PHRASES[:2], probes=probes)
-    answers.clear()
-    name, difference = "ids_0", 1
-    with pytest.raises(InputError, match=mentions("2 of 2", "tokens")):
-        comparison.compare(translator, exported, PHRASES[:2])

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  registers the ops of the SavedModel
 import yaml
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.export.manifest import Member, Provenance
-from keras_transformer.export.model_card import ModelCardData, model_card
-from keras_transformer.export.saved_model.deployment import format_card
+from keras_transformer.export.model_card import TRANSLATION, ModelCardData, model_card
+from keras_transformer.export.saved_model.deployment import card_and_signatures
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.runs.run_directory import RunDirectory
@@ -36,8 +38,9 @@ def version(exported_run: Path) -> Path:
 
 
 def write_card(version: Path, provenance: Provenance, data: ModelCardData) -> str:
-    name, signatures = "de-en_model", check_manifest(version)["signatures"]
-    return model_card(name, provenance, data, format_card(version, name, data.task, signatures))
+    signatures = tf.saved_model.load(str(version)).signatures
+    card, _ = card_and_signatures(version, TRANSLATION, signatures)
+    return model_card("de-en_model", provenance, data, card)
 
 
 def front_matter(card: str) -> dict[str, Any]:
@@ -67,7 +70,7 @@ def test_the_example_request_fits_the_signature(version: Path, provenance: Prove
     (line,) = [
         line for line in write_card(version, provenance, DATA).splitlines() if " curl " in line
     ]
-    assert line.endswith("http://localhost:8501/v1/models/de-en_model:predict")
+    assert line.endswith("http://localhost:8501/v1/models/export:predict")
     inputs = json.loads(line.split("'")[1])["inputs"]
     assert set(inputs) == set(check_manifest(version)["signatures"]["serving_default"]["inputs"])
 

@@ -9,11 +9,8 @@ import sentencepiece
 from keras_transformer.data.token_store import encoded, write_index, write_shard
 from keras_transformer.errors import InputError
 from keras_transformer.export.shortlist import learn_shortlist
-from keras_transformer.extensions.ctranslate2.exporter import (
-    load_supported,
-    save_model,
-    save_shortlist,
-)
+from keras_transformer.extensions.ctranslate2.exporter import save_model, save_shortlist
+from keras_transformer.inference.loading import load_translator
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.conftest import PHRASES, random_shortlist
@@ -44,7 +41,7 @@ def test_the_data_of_the_run_gives_a_shortlist(run_directory: RunDirectory, tmp_
 
 
 def test_ctranslate2_uses_the_shortlist(run_directory: RunDirectory, tmp_path: Path) -> None:
-    translator = load_supported(run_directory, None, "none")
+    translator = load_translator(run_directory)
     shortlist = random_shortlist(run_directory, 2)
     vocabulary = translator.tokenizer.vocabulary
     save_model(translator, "none", tmp_path)

@@ -39,7 +39,7 @@ STEPS = {
     "--output_dir=data --vocab_size=60",
     "train": f"train --data_dir=data --run_dir=run --preset=parser_tiny --max_steps=2 {SMALL}",
     "parse": "parse --model_dir=run",
-    "export": "export --run_dir=run --data_dir=data --output_dir=export --n_best=2",
+    "export": "export --format=parser --run_dir=run --data_dir=data --output_dir=export --n_best=2",
     "parse by the export": "parse --model_dir=export --output=trees.txt",
     "score": "score_trees --model_dir=run --gold=*.tree --output=predicted.txt",
     "score a file": "score_trees --hypothesis=predicted.txt --gold=a.tree,b.tree,c.tree",

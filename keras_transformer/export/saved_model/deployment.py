@@ -25,15 +25,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.manifest import Provenance, write_manifest
-from keras_transformer.export.model_card import (
-    FormatCard,
-    ModelCardData,
-    TaskCard,
-    model_card,
-    model_name,
-    table,
-)
+from keras_transformer.export.model_card import FormatCard, TaskCard, model_name, table
 from keras_transformer.runs.atomic import write_text
 
 MAX_REQUEST_ROWS = 256  # the most sentences of a request
@@ -90,48 +82,54 @@ _WARMUP_ROWS = 16  # sentences of the request that has sentences of all lengths
 Function = Any  # a signature, as `tf.saved_model.load` returns it
 
 
-def write_version_files(
-    path: Path,
-    name: str,
-    provenance: Provenance,
+def write_serving_files(
+    folder: Path,
     sentences: Sequence[str],
-    card: ModelCardData,
-    warning: str | None = None,
+    signatures: Mapping[str, Function],
+    length_penalty: float,
 ) -> None:
-    """Writes the files that a version has next to the SavedModel. The manifest is the last one.
-
-    Args:
-        path: directory of an unpublished SavedModel.
-        name: name of the model.
-        provenance: origin and settings.
-        sentences: real source sentences for the warm-up.
-        card: facts for the model card that the run does not contain.
-        warning: a limitation of this export, for the manifest and the model card.
+    """Writes warm-up requests with real sentences, and the settings of batches.
 
     Raises:
         InputError: if the model cannot answer a warm-up request, or if the requests cannot be
             written.
-        OSError: if another file cannot be written.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> path, run = Path("build/export/1"), "build/run"
-    >>> provenance = Provenance.of(run, load_translator(run, {"decoding.n_best": 2}), "float32")
-    >>> write_version_files(path, "en-de", provenance, ["a dog"], ModelCardData())
-    >>> (path / "README.md").is_file()
-    True
     """
-    model = tf.saved_model.load(str(path))  # holds the variables of the signatures
-    signatures = {each: model.signatures[each] for each in sorted(model.signatures)}
-    write_warmup_requests(path, sentences, signatures, provenance.decoding.length_penalty)
-    (path / "batching_params.pbtxt").write_text(_MODEL_BATCHING, encoding="utf-8")
-    described = {each: _described(signature) for each, signature in signatures.items()}
-    of_format = format_card(
-        path, name, card.task, described, warning, in_graph=provenance.precision == "int8"
+    write_warmup_requests(folder, sentences, signatures, length_penalty)
+    (folder / "batching_params.pbtxt").write_text(_MODEL_BATCHING, encoding="utf-8")
+
+
+def card_and_signatures(
+    folder: Path,
+    task: TaskCard,
+    signatures: Mapping[str, Function],
+    warning: str | None = None,
+    *,
+    in_graph: bool = False,
+) -> tuple[FormatCard, dict[str, Any]]:
+    """Returns the part of the model card about the SavedModel, and its signatures as JSON.
+
+    Args:
+        folder: directory of the SavedModel, inside the directory with the name of the model.
+        task: texts about the model's task.
+        signatures: the functions of the SavedModel by name.
+        warning: a limitation of this export.
+        in_graph: matrices are constants of the graph, as in int8.
+    """
+    described = {name: _described(signature) for name, signature in signatures.items()}
+    rows = [
+        (f"`{name}`", _tensors(tensors["inputs"]), _tensors(tensors["outputs"]))
+        for name, tensors in described.items()
+    ]
+    use = _USE.format(
+        request=json.dumps(task.request),
+        name=model_name(folder.parent),
+        signatures=table(("signature", "inputs", "outputs"), rows),
+        usage="".join(f"\n\n{text}" for text in (task.usage, warning) if text),
     )
-    text = model_card(name, provenance, card, of_format)
-    (path / "README.md").write_text(text, encoding="utf-8")
-    write_manifest(path, provenance, described, warning)
+    files = [*(folder / "variables").iterdir(), *([folder / "saved_model.pb"] if in_graph else [])]
+    weights_bytes = sum(file.stat().st_size for file in files)
+    tags = ("transformer", "tensorflow", "saved-model", "tf-serving")
+    return FormatCard(_ABOUT, use, tags, weights_bytes), described
 
 
 def _described(signature: Function) -> dict[str, Any]:
@@ -145,46 +143,6 @@ def _described(signature: Function) -> dict[str, Any]:
 
     _, inputs = signature.structured_input_signature
     return {"inputs": tensors(inputs), "outputs": tensors(signature.structured_outputs)}
-
-
-def format_card(
-    path: Path,
-    name: str,
-    task: TaskCard,
-    signatures: Mapping[str, Mapping[str, Any]],
-    warning: str | None = None,
-    *,
-    in_graph: bool = False,
-) -> FormatCard:
-    """Returns the part of the model card that is about the SavedModel.
-
-    Args:
-        path: directory of the SavedModel.
-        name: name of the model.
-        task: texts about the model's task.
-        signatures: inputs and outputs of each signature, as in `manifest.json`.
-        warning: a limitation of this export.
-        in_graph: matrices are constants of the graph, as in int8.
-
-    Example:
-    >>> from keras_transformer.export.model_card import TRANSLATION
-    >>> format_card(Path("build/export/1"), "en-de", TRANSLATION, {}).tags[-1]
-    'tf-serving'
-    """
-    rows = [
-        (f"`{each}`", _tensors(described["inputs"]), _tensors(described["outputs"]))
-        for each, described in signatures.items()
-    ]
-    use = _USE.format(
-        request=json.dumps(task.request),
-        name=name,
-        signatures=table(("signature", "inputs", "outputs"), rows),
-        usage="".join(f"\n\n{text}" for text in (task.usage, warning) if text),
-    )
-    files = [*(path / "variables").iterdir(), *([path / "saved_model.pb"] if in_graph else [])]
-    weights_bytes = sum(file.stat().st_size for file in files)
-    tags = ("transformer", "tensorflow", "saved-model", "tf-serving")
-    return FormatCard(_ABOUT, use, tags, weights_bytes)
 
 
 def _tensors(tensors: Mapping[str, Mapping[str, Any]]) -> str:
@@ -204,12 +162,6 @@ def write_base_files(output_dir: Path) -> None:
 
     Raises:
         InputError: if they cannot be written.
-
-    Example:
-    >>> Path("models").mkdir()
-    >>> write_base_files(Path("models"))
-    >>> sorted(path.name for path in Path("models").iterdir())
-    ['batching_parameters.txt', 'models.config']
     """
     models = model_server_config_pb2.ModelServerConfig()
     name = model_name(output_dir)
@@ -251,10 +203,6 @@ def write_warmup_requests(
 
     Raises:
         InputError: if a request fails, or if the file cannot be written.
-
-    Example:
-    >>> path = Path("build/export/1")
-    >>> write_warmup_requests(path, ["a dog"], tf.saved_model.load(str(path)).signatures, 0.6)
     """
     known = dict.fromkeys(sentence for sentence in sentences if sentence.strip())
     ordered = sorted(known, key=lambda sentence: len(sentence.encode())) or [""]

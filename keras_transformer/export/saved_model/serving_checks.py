@@ -33,12 +33,7 @@ _ADDED_BY_TENSORFLOW = "__saved_model_"  # a prefix of signatures that requests 
 
 @functools.cache
 def served_ops() -> frozenset[str]:
-    """Returns the ops that TF Serving's stock binary links; BUILD.md explains the list.
-
-    Example:
-    >>> "MatMul" in served_ops(), "MyOwnOp" in served_ops()
-    (True, False)
-    """
+    """Returns the ops that TF Serving's stock binary links; BUILD.md explains the list."""
     text = importlib.resources.files(__package__).joinpath("tf_serving_ops.txt").read_text("utf-8")
     return frozenset(line for line in text.splitlines() if not line.startswith("#"))
 
@@ -53,9 +48,6 @@ def check(path: Path) -> None:
         InputError: if the SavedModel is missing.
         RuntimeError: for a forbidden op, an unbounded loop, or a signature whose requests
             cannot be batched.
-
-    Example:
-    >>> check(Path("build/export/1"))
     """
     for graph in _read(path).meta_graphs:
         check_ops(graph.graph_def)
@@ -64,12 +56,7 @@ def check(path: Path) -> None:
 
 
 def check_ops(graph: Any) -> None:
-    """Refuses ops that are missing in TF Serving, that fail on purpose, or that are dangerous.
-
-    Example:
-    >>> graph = tf.function(lambda x: tf.sqrt(x)).get_concrete_function(1.0).graph.as_graph_def()
-    >>> check_ops(graph)
-    """
+    """Refuses ops that are missing in TF Serving, that fail on purpose, or that are dangerous."""
     functions = {function.signature.name for function in graph.library.function}
     for function in graph.library.function:
         if _must_compile(function.attr):
@@ -99,15 +86,6 @@ def check_loops(graph: Any) -> None:
 
     `tf.while_loop` creates a bounded loop if `maximum_iterations` is an int: the first variable
     counts up from a constant, and the loop ends when it reaches the second, a constant.
-
-    Example:
-    >>> graph = tf.compat.v1.GraphDef()
-    >>> graph.node.add(name="loop", op="While")
-    name: "loop"
-    op: "While"
-    >>> check_loops(graph)
-    Traceback (most recent call last):
-    RuntimeError: node loop of the graph is While, a loop without a constant bound ...
     """
     functions = {function.signature.name: function for function in graph.library.function}
     for node, place in _nodes(graph):
@@ -172,9 +150,6 @@ def check_batching(signatures: Any) -> None:
 
     The first dimension of every input and output is the batch, of any size. Further dimensions
     are constant, except the second one of an integer input `(batch, any)`, which holds ids.
-
-    Example:
-    >>> check_batching(_read(Path("build/export/1")).meta_graphs[0].signature_def)
     """
     for name, signature in sorted(signatures.items()):
         if name.startswith(_ADDED_BY_TENSORFLOW):

@@ -55,12 +55,6 @@ class Signatures(tf.Module):
     Args:
         translator: the translator.
         extra: further functions by name.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> signatures = Signatures(load_translator("build/run"))
-    >>> signatures.tokenize(tf.constant(["a dog"]))["lengths"].numpy()
-    array([5], dtype=int32)
     """
 
     def __init__(
@@ -269,13 +263,6 @@ class AttentionSignature(tf.Module):
 
     Raises:
         InputError: if the model is not a `Transformer`.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> signature = AttentionSignature(load_translator("build/run"))
-    >>> found = signature.attention(tf.constant(["a dog"]), tf.constant([""]))
-    >>> found["cross"].shape
-    TensorShape([1, 2, 2, 45, 40])
     """
 
     def __init__(self, translator: TranslationModule):

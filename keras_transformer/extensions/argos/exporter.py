@@ -1,8 +1,8 @@
 """Argos Translate packages: translators for people, also in LibreTranslate.
 
-A version contains one file `translate-en_de.argosmodel` and `manifest.json`. The file is a zip
-archive with `metadata.json`, `sentencepiece.model`, a CTranslate2 model in `model/`, and a model
-card. Argos Translate 1.11 installs it.
+A version contains one file `translate-en_de.argosmodel`, a model card and `manifest.json`. The file
+is a zip archive with `metadata.json`, `sentencepiece.model` and a CTranslate2 model in `model/`.
+Argos Translate 1.11 installs it.
 
 Argos Translate splits a text into sentences, encodes each with the SentencePiece model, translates
 it with a beam of 4, and joins the translations. Its search has fixed options: it divides log P by
@@ -23,20 +23,20 @@ from typing import Any
 import sentencepiece
 
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.export import ExportOptions, ExportResult
-from keras_transformer.export.comparison import check_tokens, ids_by_pieces, plain_texts
-from keras_transformer.export.manifest import Provenance, write_manifest
-from keras_transformer.export.model_card import FormatCard, model_card
-from keras_transformer.export.probes import probe_texts
-from keras_transformer.extensions.converters.pieces import SPACE
+from keras_transformer.export import ExportOptions, FormatCard, VersionFacts
+from keras_transformer.export.comparison import plain_texts
+from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
 with needs_extra("argos", "the format argos"):
     import babel
 
-    from keras_transformer.extensions.ctranslate2 import exporter as ctranslate2
+    from keras_transformer.extensions.ctranslate2.exporter import (
+        CTranslate2Engine,
+        CTranslate2Exporter,
+        save_model,
+    )
 
 _ARGOS_VERSION = "1.11.0"  # of Argos Translate, for which the package is made
 _ABOUT = "This package for Argos Translate and LibreTranslate was made with keras_transformer."
@@ -46,74 +46,99 @@ _USE = """\
 """
 
 
-def export(
-    run: str | Path | RunDirectory,
-    output_dir: Path,
-    sentences: Sequence[str],
-    settings: Mapping[str, Any] | None,
-    options: ExportOptions,
-) -> ExportResult:
-    """Writes the next version under `output_dir`.
+class ArgosEngine(CTranslate2Engine):
+    """An unpacked package."""
 
-    The version gets its number only after the package was unpacked and compared with the run, like
-    an export for CTranslate2. Its SentencePiece model must give the ids of the run.
-    """
-    card = options.card
-    if card is None or card.languages is None:
+    def __init__(self, package: Path):
+        self._folder = tempfile.TemporaryDirectory()
+        with zipfile.ZipFile(package) as archive:
+            archive.extractall(self._folder.name)
+        folder = Path(self._folder.name) / package.stem
+        super().__init__(folder / "model", folder / "sentencepiece.model")
+
+    def pieces(self, texts: Sequence[str]) -> list[list[str]]:
+        rows = self._tokenizer.encode(list(texts), out_type=str)  # keeps unknown characters
+        return [row[: self.max_source_tokens - 1] for row in rows]
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
+class ArgosExporter(CTranslate2Exporter):
+    """Writes a package, which is compared like an export for CTranslate2."""
+
+    options = frozenset({"quantization", "card"})
+
+    def load(
+        self,
+        run: str | Path | RunDirectory,
+        settings: Mapping[str, Any] | None,
+        options: ExportOptions,
+    ) -> TranslationModule:
+        _languages(options)
+        translator = super().load(run, settings, options)
+        check_target_pieces(translator)
+        return translator
+
+    def probes(self, translator: TranslationModule, sentences: Sequence[str]) -> ProbeTexts:
+        probes = super().probes(translator, sentences)
+        return ProbeTexts(*(plain_texts(translator, texts) for texts in probes))
+
+    def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
+        source, target = _languages(options)
+        name = f"translate-{source}_{target}"
+        today = datetime.datetime.now(datetime.UTC)
+        metadata = {
+            # A newer package replaces an older one.
+            "package_version": f"{today.year}.{today.month}.{today.day}",
+            "argos_version": _ARGOS_VERSION,
+            "from_code": source,
+            "from_name": _language_name(source),
+            "to_code": target,
+            "to_name": _language_name(target),
+        }
+        with tempfile.TemporaryDirectory() as temporary:
+            parts = Path(temporary)
+            (parts / "model").mkdir()
+            save_model(translator, self.weights_of(options), parts / "model")
+            model = translator.tokenizer.vocabulary.source_model
+            (parts / "sentencepiece.model").write_bytes(model)
+            text = json.dumps(metadata, indent=2, ensure_ascii=False)
+            (parts / "metadata.json").write_text(text + "\n", encoding="utf-8")
+            with zipfile.ZipFile(
+                folder / f"{name}.argosmodel", "w", zipfile.ZIP_DEFLATED
+            ) as package:
+                for file in sorted(parts.rglob("*.*")):
+                    package.write(file, Path(name) / file.relative_to(parts))
+
+    def open(self, folder: Path) -> ArgosEngine:
+        (package,) = folder.glob("*.argosmodel")
+        return ArgosEngine(package)
+
+    def describe(
+        self,
+        translator: TranslationModule,
+        folder: Path,
+        sentences: Sequence[str],
+        options: ExportOptions,
+    ) -> VersionFacts:
+        source, target = _languages(options)
+        (package,) = folder.glob("*.argosmodel")
+        use = _USE.format(name=package.stem, source=source, target=target).rstrip()
+        tags = ("transformer", "argos-translate", "ctranslate2")
+        return VersionFacts(FormatCard(_ABOUT, use, tags, package.stat().st_size))
+
+
+EXPORTER = ArgosExporter()
+
+
+def _languages(options: ExportOptions) -> tuple[str, str]:
+    if options.card is None or options.card.languages is None:
         raise InputError(
             "A package of Argos Translate needs the codes of the source and the target language, "
             "as in --languages=en,de."
         )
-    source, target = card.languages
-    quantization = options.quantization or "none"
-    translator = ctranslate2.load_supported(run, settings, quantization)
-    _check_target_pieces(translator)
-    precision = ctranslate2.precision_name(quantization)
-    provenance = Provenance.of(run, translator, precision)
-    name = f"translate-{source}_{target}"
-
-    def write(path: Path) -> float:
-        path.mkdir()
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary) / name
-            (folder / "model").mkdir(parents=True)
-            ctranslate2.save_model(translator, quantization, folder / "model")
-            model = translator.tokenizer.vocabulary.source_model
-            (folder / "sentencepiece.model").write_bytes(model)
-            metadata = json.dumps(_metadata(source, target), indent=2, ensure_ascii=False)
-            (folder / "metadata.json").write_text(metadata + "\n", encoding="utf-8")
-            format_card = FormatCard(
-                _ABOUT,
-                _USE.format(name=name, source=source, target=target).rstrip(),
-                ("transformer", "argos-translate", "ctranslate2"),
-                (folder / "model" / "model.bin").stat().st_size,
-            )
-            text = model_card(name, provenance, card, format_card)
-            (folder / "README.md").write_text(text, encoding="utf-8")
-            _zip(folder, path / f"{name}.argosmodel")
-        write_manifest(path, provenance, signatures={})
-        with tempfile.TemporaryDirectory() as temporary:
-            with zipfile.ZipFile(path / f"{name}.argosmodel") as package:
-                package.extractall(temporary)
-            folder = Path(temporary) / name
-            _compare_tokens(translator, folder, sentences)
-            return ctranslate2.compare(translator, quantization, folder / "model", sentences)
-
-    path, difference = write_version(output_dir, write)
-    return ExportResult(path, len(sentences), [], difference)
-
-
-def _metadata(source: str, target: str) -> dict[str, str]:
-    today = datetime.datetime.now(datetime.UTC)
-    return {
-        # A newer package replaces an older one.
-        "package_version": f"{today.year}.{today.month}.{today.day}",
-        "argos_version": _ARGOS_VERSION,
-        "from_code": source,
-        "from_name": _language_name(source),
-        "to_code": target,
-        "to_name": _language_name(target),
-    }
+    return options.card.languages
 
 
 def _language_name(code: str) -> str:
@@ -124,15 +149,7 @@ def _language_name(code: str) -> str:
         return code
 
 
-def _zip(folder: Path, file: Path) -> None:
-    """Writes a folder, with its name, into a zip archive."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as package:
-        for each in sorted(folder.rglob("*")):
-            if each.is_file():
-                package.write(each, each.relative_to(folder.parent))
-
-
-def _check_target_pieces(translator: TranslationModule) -> None:
+def check_target_pieces(translator: TranslationModule) -> None:
     """Raises `InputError` if the source model decodes a target piece differently.
 
     Argos Translate has one SentencePiece model, for encoding and for decoding.
@@ -147,7 +164,7 @@ def _check_target_pieces(translator: TranslationModule) -> None:
 
     def decoded(model: Any, piece: str) -> str:
         """Returns the text of Argos Translate; twice, because the first piece is special."""
-        return str(model.decode_pieces([piece] * 2)).replace(SPACE, " ").removeprefix(" ")
+        return str(model.decode_pieces([piece] * 2)).replace("\u2581", " ").removeprefix(" ")
 
     for i in range(vocabulary.target_vocab_size):
         piece = target.id_to_piece(i)
@@ -156,19 +173,3 @@ def _check_target_pieces(translator: TranslationModule) -> None:
                 f"The source vocabulary decodes the target token {piece!r} differently, but Argos "
                 "Translate has only one vocabulary. Use a joint vocabulary."
             )
-
-
-def _compare_tokens(translator: TranslationModule, folder: Path, sentences: Sequence[str]) -> None:
-    """Raises `InputError` if the package gives a text other tokens than the run."""
-    vocabulary = translator.tokenizer.vocabulary
-    pieces, _ = vocabulary.pieces()
-    texts = plain_texts(translator, probe_texts(vocabulary, sentences).tokenized)
-    found = ids_by_pieces(
-        folder / "sentencepiece.model",
-        {piece: i for i, piece in enumerate(pieces)},
-        texts,
-        unknown_id=vocabulary.unknown_id,
-        end_id=vocabulary.end_id,
-        max_tokens=translator.max_source_tokens,
-    )
-    check_tokens(translator, texts, found)

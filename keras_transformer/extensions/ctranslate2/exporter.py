@@ -26,27 +26,26 @@ and its default is 1. It does not have the formula of GNMT.
 
 from __future__ import annotations
 
-import dataclasses
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import keras
 import numpy as np
+import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.export import ExportOptions, ExportResult
-from keras_transformer.export.comparison import check_tokens, text_name
-from keras_transformer.export.manifest import Provenance, write_manifest
-from keras_transformer.export.probes import probe_texts
-from keras_transformer.inference.batching import batches
+from keras_transformer.export import Engine, Exporter, ExportOptions
+from keras_transformer.export.comparison import Comparison
+from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.inference.loading import load_translator
-from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.checkpoints import Arrays
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
@@ -54,10 +53,6 @@ from keras_transformer.text.vocabulary import Vocabulary
 with needs_extra("ctranslate2", "the format ctranslate2"):
     import ctranslate2
     from ctranslate2.specs import common_spec, transformer_spec
-
-# Types of stored weights. int8_float32 and int8_float16 also fix the type of all other arrays. With
-# plain int8 the device chooses it.
-QUANTIZATIONS = ("none", "int8", "int8_float32", "int8_float16", "int16", "float16", "bfloat16")
 
 _ACTIVATIONS = {
     "relu": common_spec.Activation.RELU,
@@ -67,101 +62,120 @@ _ACTIVATIONS = {
 # CTranslate2 fails at positions beyond its table. By default it accepts 1,024 source tokens and
 # returns at most 256.
 _POSITIONS = 2048
-_TOLERANCE = 1e-3  # for the log-probability of a translation, a sum of many rounded terms
 
 
-def export(
-    run: str | Path | RunDirectory,
-    output_dir: Path,
-    sentences: Sequence[str],
-    settings: Mapping[str, Any] | None,
-    options: ExportOptions,
-) -> ExportResult:
-    """Writes the next version under `output_dir`.
+class CTranslate2Engine(Engine):
+    """A CTranslate2 model with a SentencePiece model, without TensorFlow."""
 
-    The version gets its number only after CTranslate2 has read it, and if it gives the run's
-    translations of `sentences` and of a few generated texts the same log-probabilities as the run.
-    All generated texts must have the run's tokens. With quantization they may
-    differ; the result reports by how much.
-    """
-    quantization = options.quantization or "none"
-    translator = load_supported(run, settings, quantization)
-    provenance = Provenance.of(run, translator, precision_name(quantization))
-    if options.shortlist is not None:
-        provenance = dataclasses.replace(provenance, shortlist=options.shortlist.describe())
-
-    def write(path: Path) -> float:
-        translator.tokenizer.vocabulary.save(path)
-        save_model(translator, quantization, path)
-        if options.shortlist is not None:
-            save_shortlist(options.shortlist, translator.tokenizer.vocabulary, path)
-        write_manifest(path, provenance, signatures={})
-        _compare_tokens(translator, path, probe_texts(Vocabulary.load(path), sentences).tokenized)
-        return compare(translator, quantization, path, sentences)
-
-    path, difference = write_version(output_dir, write)
-    return ExportResult(path, len(sentences), [], difference)
-
-
-def precision_name(quantization: str) -> str:
-    """Returns the type of the weights for the manifest."""
-    return "float32" if quantization == "none" else quantization
-
-
-def load_supported(
-    run: str | Path | RunDirectory, settings: Mapping[str, Any] | None, quantization: str
-) -> TranslationModule:
-    """Loads a run whose model CTranslate2 can express."""
-    if quantization not in QUANTIZATIONS:
-        raise InputError(
-            f"quantization is {quantization!r}, but must be one of {', '.join(QUANTIZATIONS)}."
-        )
-    if settings:
-        raise InputError(
-            f"A CTranslate2 model does not store {' and '.join(settings)}. Leave this out, and set "
-            "the options of the search when you translate."
-        )
-    translator = load_translator(run)
-    if len(translator.transformers) > 1:
-        raise InputError(
-            f"{run} is an ensemble, which CTranslate2 does not support. Export a single run."
-        )
-    transformer = translator.transformer
-    assert isinstance(transformer, Transformer)
-    config = transformer.config
-    if config.attention_window is not None:
-        raise InputError(
-            f"model.attention_window is {config.attention_window}, but CTranslate2 supports only "
-            "none."
-        )
-    if config.value_dim != config.key_dim:
-        raise InputError(
-            f"model.value_dim is {config.value_dim}, but CTranslate2 only supports the value of "
-            f"model.key_dim, {config.key_dim}."
-        )
-    return translator
-
-
-def compare(
-    translator: TranslationModule, quantization: str, path: Path, sentences: Sequence[str]
-) -> float:
-    """Compares the log-probabilities of translations in an export with those in the run."""
-    vocabulary = translator.tokenizer.vocabulary
-    # Types that every machine supports. Others would be converted with a warning.
-    compute_type = "int8_float32" if quantization.startswith("int8") else "float32"
-    exported = ctranslate2.Translator(str(path), device="cpu", compute_type=compute_type)
-    limit = _TOLERANCE if quantization == "none" else np.inf
-    # Generated texts have no part in the reported difference, which measures quantization.
-    texts = [*sentences, *probe_texts(vocabulary, sentences).translated]
-    differences = _differences(translator, vocabulary, exported, texts)
-    for number, (text, (found, own)) in enumerate(zip(texts, differences, strict=True), 1):
-        if not abs(found - own) < limit:  # also fails for NaN
-            name = text_name(text, number, len(sentences))
-            raise InputError(
-                f"The export gives the translation of {name} the log-probability "
-                f"{found:.5f}, the run {own:.5f}. Nothing was exported."
+    def __init__(self, folder: Path, sentencepiece_file: Path):
+        ctranslate2.set_log_level(logging.ERROR)  # this CPU may lack the type of the weights
+        self._model = ctranslate2.Translator(str(folder), device="cpu")
+        self._tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_file))
+        config = json.loads((folder / "config.json").read_bytes())
+        self._has_source_end = config["add_source_eos"]
+        shared = folder / "shared_vocabulary.json"
+        self._source, self._target = (
+            json.loads(
+                (shared if shared.exists() else folder / f"{side}_vocabulary.json").read_bytes()
             )
-    return max(abs(found - own) for found, own in differences[: len(sentences)])
+            for side in ("source", "target")
+        )
+        self._unknown, self._end = config["unk_token"], config["eos_token"]
+        self.max_source_tokens = 1024  # the default of `translate_batch`
+
+    def pieces(self, texts: Sequence[str]) -> list[list[str]]:
+        """Returns the pieces of each text, truncated, without the end token."""
+        rows = self._tokenizer.encode(list(texts))
+        return [self._tokenizer.id_to_piece(ids[: self.max_source_tokens - 1]) for ids in rows]
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        ids = {piece: i for i, piece in enumerate(self._source)}
+        unknown_id, end_id = ids[self._unknown], ids[self._end]
+        rows = self.pieces(texts)
+        return [[*(ids.get(piece, unknown_id) for piece in row), end_id] for row in rows]
+
+    def log_probs(
+        self, texts: Sequence[str], targets: Sequence[Sequence[int]]
+    ) -> list[float | None]:
+        sources = self.pieces(texts)
+        outputs = [[self._target[i] for i in ids[:-1]] for ids in targets]  # without end tokens
+        results = self._model.score_batch(sources, outputs, max_batch_size=64, max_input_length=0)
+        # Without any source token, the engine returns no log-probabilities.
+        return [
+            float(np.sum(result.log_probs)) if source or self._has_source_end else None
+            for source, result in zip(sources, results, strict=True)
+        ]
+
+
+class CTranslate2Exporter(Exporter):
+    """Writes what `ctranslate2.Translator` reads, and compares log-probabilities."""
+
+    options = frozenset({"quantization", "shortlist"})
+    # int8_float32 and int8_float16 also fix the type of all other arrays. With plain int8 the
+    # device chooses it.
+    weights: Mapping[str, float] = MappingProxyType(
+        dict.fromkeys(
+            ("none", "int8", "int8_float32", "int8_float16", "int16", "float16", "bfloat16"), 0.0
+        )
+    )
+    compared = "log_probs"
+
+    def load(
+        self,
+        run: str | Path | RunDirectory,
+        settings: Mapping[str, Any] | None,
+        options: ExportOptions,
+    ) -> TranslationModule:
+        if settings:
+            raise InputError(
+                f"A CTranslate2 model does not store {' and '.join(settings)}. Leave this out, and "
+                "set the options of the search when you translate."
+            )
+        translator = load_translator(run)
+        if len(translator.transformers) > 1:
+            raise InputError(
+                f"{run} is an ensemble, which CTranslate2 does not support. Export a single run."
+            )
+        transformer = translator.transformer
+        assert isinstance(transformer, Transformer)
+        config = transformer.config
+        if config.attention_window is not None:
+            raise InputError(
+                f"model.attention_window is {config.attention_window}, but CTranslate2 supports "
+                "only none."
+            )
+        if config.value_dim != config.key_dim:
+            raise InputError(
+                f"model.value_dim is {config.value_dim}, but CTranslate2 only supports the value "
+                f"of model.key_dim, {config.key_dim}."
+            )
+        return translator
+
+    def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
+        vocabulary = translator.tokenizer.vocabulary
+        vocabulary.save(folder)
+        save_model(translator, self.weights_of(options), folder)
+        if options.shortlist is not None:
+            save_shortlist(options.shortlist, vocabulary, folder)
+
+    def open(self, folder: Path) -> CTranslate2Engine:
+        joint = folder / "joint.model"
+        return CTranslate2Engine(folder, joint if joint.exists() else folder / "source.model")
+
+    def compare(
+        self,
+        translator: TranslationModule,
+        engine: Engine,
+        sentences: Sequence[str],
+        probes: ProbeTexts,
+        options: ExportOptions,
+    ) -> Comparison:
+        assert isinstance(engine, CTranslate2Engine)
+        engine.max_source_tokens = translator.max_source_tokens  # a program chooses its own limit
+        return super().compare(translator, engine, sentences, probes, options)
+
+
+EXPORTER = CTranslate2Exporter()
 
 
 def save_model(translator: TranslationModule, quantization: str, path: Path) -> None:
@@ -178,7 +192,8 @@ def save_model(translator: TranslationModule, quantization: str, path: Path) -> 
     spec.config.bos_token = target[vocabulary.start_id]
     spec.config.eos_token = target[vocabulary.end_id]
     spec.config.decoder_start_token = target[vocabulary.start_id]
-    spec.config.add_source_eos = _has_source_end(translator)
+    assert isinstance(translator.transformer, Transformer)
+    spec.config.add_source_eos = not translator.transformer.config.mask_source_end
     spec.validate()
     spec.optimize(quantization=None if quantization == "none" else quantization)
     spec.save(str(path))
@@ -283,55 +298,3 @@ def _fill_sublayer(
 
 def _fill_norm(spec: Any, weights: Arrays, path: str) -> None:
     spec.gamma, spec.beta = weights[f"{path}/gamma"], weights[f"{path}/beta"]
-
-
-def _compare_tokens(translator: TranslationModule, path: Path, texts: Sequence[str]) -> None:
-    """Raises `InputError` if the exported models give a text other tokens than the run.
-
-    The pieces of these tokens must also be in the engine's vocabulary under the same ids.
-    """
-    vocabulary, limit = Vocabulary.load(path), translator.max_source_tokens
-    pieces, _ = vocabulary.pieces()
-    ids_of_pieces = {piece: i for i, piece in enumerate(pieces)}
-    found = []
-    for ids in vocabulary.encode_source([text.encode() for text in texts]):
-        used = ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
-        found.append([ids_of_pieces[pieces[i]] for i in used])
-    check_tokens(translator, texts, found)
-
-
-def _has_source_end(translator: TranslationModule) -> bool:
-    assert isinstance(translator.transformer, Transformer)
-    return not translator.transformer.config.mask_source_end
-
-
-def _differences(
-    translator: TranslationModule, vocabulary: Vocabulary, exported: Any, texts: Sequence[str]
-) -> list[tuple[float, float]]:
-    """Returns log P of the run's translation of each text, in the export and in the run."""
-    scorer, end_id = Scorer(translator), vocabulary.end_id
-    source_pieces, target_pieces = vocabulary.pieces()
-    log_probs = [(0.0, 0.0)] * len(texts)
-    for batch in batches(texts):
-        text = tf.constant([texts[i] for i in batch])
-        source_ids, source_lengths = translator.source_ids(text)
-        result = translator.search(text)
-        # The engine takes pieces without end tokens.
-        sources = [
-            [source_pieces[i] for i in ids[: length - 1]]
-            for ids, length in zip(source_ids.numpy(), source_lengths.numpy(), strict=True)
-        ]
-        rows = zip(result.ids[:, 0].numpy(), result.lengths[:, 0].numpy(), strict=True)
-        targets = [[i for i in ids[:length].tolist() if i != end_id] for ids, length in rows]
-        results = exported.score_batch(
-            sources, [[target_pieces[i] for i in ids] for ids in targets], max_input_length=0
-        )
-        ended = tf.ragged.constant([[*ids, end_id] for ids in targets], tf.int32)
-        scores = scorer.score_ids(text, ended.to_tensor(), tf.cast(ended.row_lengths(), tf.int32))
-        for index, source, own, found in zip(
-            batch, sources, scores["log_probs"].numpy(), results, strict=True
-        ):
-            # Without any source token, the engine returns no log-probabilities.
-            if source or _has_source_end(translator):
-                log_probs[index] = float(np.sum(found.log_probs)), float(own)
-    return log_probs

@@ -25,6 +25,7 @@ with needs_extra("huggingface", "the format huggingface"):
 WEIGHTS = "model.safetensors"
 # Sinusoids are computed when a model is loaded. MarianMT fails at positions beyond this number.
 _POSITIONS = 1024
+_USUAL_LENGTH = 25  # tokens of a translation
 # Search options that `generate` lacks, and their values that change nothing.
 _UNSUPPORTED_SEARCH = {
     "coverage_penalty": 0.0,
@@ -61,16 +62,16 @@ def check_search(decoding: DecodingConfig) -> None:
             )
 
 
-def hf_length_penalty(decoding: DecodingConfig, mean_length: float) -> float:
+def hf_length_penalty(decoding: DecodingConfig) -> float:
     """Returns the exponent of `generate`, which divides log P by length^exponent.
 
-    For GNMT's formula, ((5 + length) / 6)^α, it is the exponent that favors longer translations
-    as much at the mean length.
+    For GNMT's formula, ((5 + length) / 6)^α, it is the exponent that favors longer translations as
+    much at the usual length.
     """
     if decoding.length_penalty_formula == "power":
         return decoding.length_penalty
     # The derivatives of both logarithms are equal: α / (5 + length) and exponent / length.
-    return round(decoding.length_penalty * mean_length / (5 + mean_length), 3)
+    return round(decoding.length_penalty * _USUAL_LENGTH / (5 + _USUAL_LENGTH), 3)
 
 
 def write_directory(
@@ -78,21 +79,17 @@ def write_directory(
     translator: TranslationModule,
     transformer: Transformer,
     languages: tuple[str, str] | None,
-    length_penalty: float,
 ) -> None:
-    """Writes everything that `transformers` reads."""
-    path.mkdir()
+    """Writes everything that `transformers` reads. `transformer` has the form of `to_marian`."""
     vocabulary = translator.tokenizer.vocabulary
     _write_vocabulary(path, vocabulary)
     longest = max(translator.max_source_tokens, translator.max_output_tokens + 1, _POSITIONS)
-    model_config = _model_config(transformer, vocabulary, longest)
-    _write_json(path / "config.json", model_config)
-    _write_json(path / "generation_config.json", _generation_config(translator, length_penalty))
+    _write_json(path / "config.json", _model_config(transformer, vocabulary, longest))
+    _write_json(path / "generation_config.json", _generation_config(translator))
     _write_json(path / "tokenizer_config.json", _tokenizer_config(translator, languages))
     # `save_file` would write a file that only its owner can read.
     tensors = to_tensors(transformer, longest)
-    weights = safetensors.numpy.save(tensors, metadata={"format": "pt"})
-    (path / WEIGHTS).write_bytes(weights)
+    (path / WEIGHTS).write_bytes(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
 
 
 def _write_json(file: Path, value: Any) -> None:
@@ -104,7 +101,7 @@ def _write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
     (path / "source.spm").write_bytes(vocabulary.source_model)
     (path / "target.spm").write_bytes(vocabulary.target_model)
     source, target = table_pieces(vocabulary)
-    files = {"vocab.json": source} if vocabulary.joint else _separate(source, target)
+    files = {"vocab.json": source} | ({} if vocabulary.joint else {"target_vocab.json": target})
     for name, pieces in files.items():
         ids = {piece: i for i, piece in enumerate(pieces)}
         if len(ids) < len(pieces):
@@ -114,10 +111,6 @@ def _write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
                 "tokens up by their pieces. Export the model in another format."
             )
         _write_json(path / name, ids)
-
-
-def _separate(source: list[str], target: list[str]) -> dict[str, list[str]]:
-    return {"vocab.json": source, "target_vocab.json": target}
 
 
 def _model_config(
@@ -158,14 +151,14 @@ def _model_config(
     }
 
 
-def _generation_config(translator: TranslationModule, length_penalty: float) -> dict[str, Any]:
+def _generation_config(translator: TranslationModule) -> dict[str, Any]:
     decoding, vocabulary = translator.config, translator.tokenizer.vocabulary
     never = [vocabulary.pad_id, vocabulary.start_id]
     if not decoding.allow_unknown:
         never.append(vocabulary.unknown_id)
     return {
         "num_beams": decoding.beam_size,
-        "length_penalty": length_penalty,
+        "length_penalty": hf_length_penalty(decoding),
         "early_stopping": decoding.early_stopping,
         "max_length": translator.max_output_tokens + 1,  # here the start token counts
         "min_length": decoding.min_length,

@@ -11,8 +11,9 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.config import MAX_LENGTH_PENALTY, ModelConfig
+from keras_transformer.export import ExportOptions
 from keras_transformer.export.request_params import Status
-from keras_transformer.export.saved_model import export, serving_checks
+from keras_transformer.export.saved_model import exporter as export
 from keras_transformer.export.saved_model.signatures import AttentionSignature, Signatures
 from keras_transformer.inference import loading
 from keras_transformer.inference.scoring import Scorer
@@ -34,8 +35,8 @@ def translator(run_directory: RunDirectory) -> TranslationModule:
 @pytest.fixture(scope="module")
 def served(translator: TranslationModule, tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("served") / "1"
-    export._save(translator, 25, path)
-    serving_checks.check(path)
+    translator.max_train_source_length = 25
+    export.EXPORTER.write(translator, path, ExportOptions())
     return tf.saved_model.load(str(path))
 
 

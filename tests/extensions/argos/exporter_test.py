@@ -61,7 +61,8 @@ def test_a_package_translates_like_the_run(run: RunDirectory, tmp_path: Path) ->
     metadata = json.loads((folder / "metadata.json").read_bytes())
     names = {"from_code": "en", "from_name": "English", "to_code": "pt-BR"}
     assert {**metadata, **names, "to_name": "Portuguese (Brazil)"} == metadata
-    assert "argospm install translate-en_pt-BR.argosmodel" in (folder / "README.md").read_text()
+    card = (result.path / "README.md").read_text()
+    assert "argospm install translate-en_pt-BR.argosmodel" in card
 
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sentencepiece.model"))
     engine, texts = ctranslate2.Translator(str(folder / "model")), []
@@ -84,7 +85,7 @@ def test_two_vocabularies_with_the_same_decoding(tmp_path: Path) -> None:
         name = f"run_{len(list(tmp_path.iterdir()))}"
         changes: dict[str, Any] = {"model__tie_embeddings": "target"}
         run = make_run(tmp_path / name, tokenizer=tokenizer, **changes)
-        argos._check_target_pieces(loading.load_translator(run))
+        argos.check_target_pieces(loading.load_translator(run))
 
     plain, german = learn_vocabulary(phrases[:3], 40), learn_vocabulary(phrases[3:], 50)
     check(plain, german)

@@ -205,7 +205,8 @@ def test_an_export_of_a_converted_model_comes_back(tmp_path: Path) -> None:
         early_stopping=True,
     )
     module = TranslationModule([model.transformer()], model.tokenizer(), search)
-    write_directory(tmp_path / "model", module, module.transformers[0], None, 1.0)
+    (tmp_path / "model").mkdir()
+    write_directory(tmp_path / "model", module, module.transformers[0], None)
     ids = json.loads((tmp_path / "model" / "vocab.json").read_text("utf-8"))
     [text_ids] = model.vocabulary.encode_source([b">>deu<< the"])
     # MarianTokenizer removes the token from the text and looks it up without the space.

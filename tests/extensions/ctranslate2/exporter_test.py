@@ -16,7 +16,7 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import ExportOptions, ExportResult, export
+from keras_transformer.export import ExportOptions, ExportResult, comparison, export
 from keras_transformer.extensions.ctranslate2 import exporter
 from keras_transformer.inference import loading
 from keras_transformer.inference.scoring import Scorer
@@ -154,11 +154,11 @@ def paper_once(traced: tuple[TranslationModule, Scorer], monkeypatch: pytest.Mon
     """Loads and traces the run "paper" only once for several exports."""
     translator, scorer = traced
     monkeypatch.setattr(exporter, "load_translator", lambda _: translator)
-    monkeypatch.setattr(exporter, "Scorer", lambda _: scorer)
+    monkeypatch.setattr(comparison, "Scorer", lambda _: scorer)
 
 
 @pytest.mark.usefixtures("paper_once")
-@pytest.mark.parametrize("quantization", [*exporter.QUANTIZATIONS[1:], "none"])
+@pytest.mark.parametrize("quantization", [*list(exporter.EXPORTER.weights)[1:], "none"])
 def test_quantized(
     runs: Callable[[str], RunDirectory],
     exported: Callable[[str], ExportResult],

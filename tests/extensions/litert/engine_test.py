@@ -28,7 +28,7 @@ from keras_transformer.inference import loading
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
-from tests.messages import mentions, tells
+from tests.messages import mentions
 
 
 @pytest.fixture(scope="module")
@@ -125,15 +125,6 @@ def test_compiled_models_leave_standard_error_empty(
     del model
     gc.collect()
     assert capfd.readouterr().err == ""
-
-
-def test_of_two_models_the_faster_one_is_used(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "model.tflite").write_bytes(file.read_bytes())
-    (tmp_path / "saved_model.pb").write_bytes(b"")
-    assert isinstance(loading.load_model(tmp_path).owner, LiteRTModel)
-    assert tells(capsys.readouterr().err, tmp_path, "two models", "model.tflite")
 
 
 def test_the_manifest_describes_a_version_and_not_a_file(file: Path, tmp_path: Path) -> None:

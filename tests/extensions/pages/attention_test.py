@@ -12,8 +12,9 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
+from keras_transformer.export import ExportOptions
 from keras_transformer.export.request_params import Status
-from keras_transformer.export.saved_model import export as saved_model
+from keras_transformer.export.saved_model import exporter as saved_model
 from keras_transformer.export.saved_model.signatures import MAX_ATTENTION_TOKENS, Signatures
 from keras_transformer.extensions.pages.attention import (
     MEASURES,
@@ -73,7 +74,7 @@ def outputs(run: Ask) -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def export(translator: TranslationModule, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("export") / "model"
-    saved_model._save(translator, None, path / "1")
+    saved_model.EXPORTER.write(translator, path / "1", ExportOptions())
     return path
 
 

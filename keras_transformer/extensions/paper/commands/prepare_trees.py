@@ -1,8 +1,8 @@
 r"""Prepares a treebank for training a parser from words to symbols of trees.
 
 Example:
-    keras-transformer prepare_trees --trees='penn/*.tree' --ids=train.txt
-    --valid_trees='penn/*.tree' \
+    keras-transformer prepare_trees --trees='penn/*.tree' --ids=train.txt \
+        --valid_trees='penn/*.tree' \
         --valid_ids=valid.txt --output_dir=build/data
     keras-transformer train --data_dir=build/data --run_dir=build/run --preset=parser_tiny
 

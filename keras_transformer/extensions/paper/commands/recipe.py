@@ -1,14 +1,15 @@
 r"""Runs a recipe: prepares a corpus, trains, selects on validation, exports and tests.
 
 Examples:
-    keras-transformer recipe --recipe=multi30k_en_de --corpus_dir=multi30k/tok
-    --work_dir=build/multi30k keras-transformer recipe --recipe=wmt14_en_de_base --variant=rehearsal
-    --corpus_dir=corpora \
+    keras-transformer recipe --recipe=multi30k_en_de --corpus_dir=multi30k/tok \
+        --work_dir=build/multi30k
+    keras-transformer recipe --recipe=wmt14_en_de_base --variant=rehearsal \
+        --corpus_dir=corpora \
         --work_dir=build/rehearsal
     keras-transformer recipe --recipe=multi30k_en_de --variant=diversified \
         --corpus_dir=multi30k/tok --work_dir=build/diversified --seeds=1,2
-    keras-transformer recipe --recipe=multi30k_en_de --variant=back_translation
-    --corpus_dir=multi30k/tok \
+    keras-transformer recipe --recipe=multi30k_en_de --variant=back_translation \
+        --corpus_dir=multi30k/tok \
         --work_dir=build/bt --synthetic_from=back_translation=build/multi30k_de_en/seed-1/export/1
     keras-transformer recipe --recipe=finetune_opus_mt --init_from=build/en-de --corpus_dir=my_pairs
     \

@@ -3,8 +3,8 @@ r"""Trains the models of a table of the paper, and shows the results next to the
 Example:
     keras-transformer prepare --source=train.en --target=train.de --valid_source=val.en \
         --valid_target=val.de --vocab_size=4000 --output_dir=build/data
-    keras-transformer sweep --table3 --preset_base=tiny --data_dir=build/data
-    --work_dir=build/table3
+    keras-transformer sweep --table3 --preset_base=tiny --data_dir=build/data \
+        --work_dir=build/table3
 
 Each row is a change of the paper's Table 3, with sizes in proportion, applied to --preset_base.
 --set changes all rows. With tiny, a row has 3,000 steps of 2,048 target tokens. Other presets keep

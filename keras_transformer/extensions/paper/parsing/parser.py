@@ -12,11 +12,8 @@ import tensorflow as tf
 
 from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
-from keras_transformer.export import ExtraSignatures
-from keras_transformer.export.model_card import TaskCard
 from keras_transformer.extensions.paper.parsing.constraint import TreeConstraint
 from keras_transformer.extensions.paper.parsing.symbols import (
-    is_parser,
     require_parser,
     word_boundaries,
 )
@@ -206,31 +203,3 @@ def remarks(results: Sequence[Parsed]) -> list[str]:
                 "no constituents."
             )
     return sentences
-
-
-_CARD = TaskCard(
-    name="constituency-parsing",
-    pipeline_tag=None,
-    description="parses sentences into constituents and returns trees in brackets",
-    limit="Every tree contains all words of the sentence, but the tree can still be wrong.",
-    request={"signature_name": "parse", "inputs": {"text": ["A sentence to parse."]}},
-    usage="`parse` splits text into words as newer treebanks do, `parse_tokens` at spaces; "
-    "the leaves of `trees` are these words, with -LRB- and -RRB- for brackets. What the "
-    "other signatures call a translation are the symbols of a tree.",
-)
-
-
-def parser_signatures(translator: TranslationModule) -> ExtraSignatures | None:
-    """Returns the signatures `parse` and `parse_tokens`, or None if the model is not a parser.
-
-    The vocabulary of the model decides. The export compares `parse_tokens` with the run.
-    """
-    if not is_parser(translator.tokenizer.vocabulary):
-        return None
-    parser = Parser(translator)
-    return ExtraSignatures(
-        functions={"parse": parser.parse, "parse_tokens": parser.parse_tokens},
-        compared={"parse_tokens": "tokens"},
-        card=_CARD,
-        owner=parser,
-    )

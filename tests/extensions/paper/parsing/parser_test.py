@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +11,15 @@ import tensorflow as tf
 
 from keras_transformer.decoding import SearchInputs
 from keras_transformer.errors import InputError
-from keras_transformer.export import comparison
+from keras_transformer.export import ExportOptions
+from keras_transformer.export.saved_model.engine import SavedModelEngine
+from keras_transformer.export.saved_model.exporter import SavedModelExporter
 from keras_transformer.extensions.paper.parsing.constraint import TreeConstraint
+from keras_transformer.extensions.paper.parsing.exporter import EXPORTER
 from keras_transformer.extensions.paper.parsing.parser import (
     ParserModel,
     load_parser,
     parse_lines,
-    parser_signatures,
     remarks,
 )
 from keras_transformer.extensions.paper.parsing.symbols import (
@@ -156,8 +158,8 @@ def test_ordinary_translators_are_refused_as_parsers(
 ) -> None:
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
         load_parser(run_directory.path)
-    translator = loading.load_translator(run_directory)
-    assert parser_signatures(translator) is None
+    with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
+        EXPORTER.load(run_directory.path, None, ExportOptions())
     text = [tf.TensorSpec([None], tf.string, name="text")]
     module = tf.Module()
     other = {
@@ -172,22 +174,22 @@ def test_ordinary_translators_are_refused_as_parsers(
 
 
 def test_an_export_with_different_trees_is_an_error(
-    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    translator, path = loading.load_translator(run), tmp_path / ".exporting"
-    path.mkdir()
-    found = translator.search(tf.constant(SENTENCES[:1]))
-    extra = parser_signatures(translator)
-    assert extra is not None and list(extra.functions) == ["parse", "parse_tokens"]
-    scores = extra.functions["parse_tokens"](tf.constant(SENTENCES[:1]))["scores"].numpy()
+    translator = loading.load_translator(run)
+    owner, functions = EXPORTER.extra_signatures(translator)
+    assert list(functions) == ["parse", "parse_tokens"]
+    scores = owner.parse_tokens(tf.constant(SENTENCES[:1]))["scores"].numpy()
+    monkeypatch.setattr(SavedModelExporter, "compare_signatures", lambda *_: None)
 
-    arrays = {f"{name}_0": getattr(found, name).numpy() for name in ("ids", "lengths", "scores")}
-    arrays |= {"tokens": np.zeros(0, np.int32), "token_counts": np.zeros(0, np.int64)}
-    names = ("serving_default", "translate", "translate_ids")
-    arrays |= {**dict.fromkeys(names, arrays["scores_0"]), "parse_tokens": scores}
-    process = contextlib.nullcontext(lambda: arrays)
-    monkeypatch.setattr(comparison, "_fresh_process", lambda *_: process)
-    comparison.compare(translator, path, SENTENCES[:1], extra)
-    arrays["parse_tokens"] = scores + 0.01
+    class Engine(SavedModelEngine):
+        def __init__(self, difference: float):
+            self.difference = difference
+
+        def call(self, function: str, calls: Any) -> Any:
+            assert function == "parse_tokens" and calls == [{"tokens": SENTENCES[:1]}]
+            return [{"scores": scores + self.difference}]
+
+    EXPORTER.compare_signatures(translator, Engine(0.0), SENTENCES[:1])
     with pytest.raises(InputError, match=mentions("parse_tokens", "scores")):
-        comparison.compare(translator, path, SENTENCES[:1], extra)
+        EXPORTER.compare_signatures(translator, Engine(0.01), SENTENCES[:1])

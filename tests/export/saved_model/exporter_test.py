@@ -16,13 +16,12 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import ExportOptions, export
+from keras_transformer.evaluation import metrics
+from keras_transformer.export import Engine, Exporter, ExportOptions, VersionFacts, export
 from keras_transformer.export.comparison import Comparison
 from keras_transformer.export.model_card import ModelCardData
-from keras_transformer.export.saved_model import export as saved_model
-from keras_transformer.export.saved_model import serving_checks
-from keras_transformer.inference import loading, translate
-from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.export.saved_model import exporter as saved_model
+from keras_transformer.inference import int8, loading, translate
 from keras_transformer.layers import masks
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, random_shortlist
@@ -56,8 +55,7 @@ def test_other_architectures(
 ) -> None:
     monkeypatch.setattr(masks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window
     translator = loading.load_translator(make_run(tmp_path / "run", name, **changes))
-    saved_model._save(translator, None, tmp_path / "1")
-    serving_checks.check(tmp_path / "1")
+    saved_model.EXPORTER.write(translator, tmp_path / "1", ExportOptions())
     own = translator.translate(tf.constant(SENTENCES))
     other = loading.load_model(tmp_path / "1").translate(text=tf.constant(SENTENCES))
     np.testing.assert_array_equal(other["translations"], own["translations"])
@@ -175,8 +173,7 @@ def test_int8_matrices_are_constants_that_are_stored_once(
     run_directory: RunDirectory, tmp_path: Path
 ) -> None:
     translator = loading.load_translator(run_directory.path, precision="int8")
-    saved_model._save(translator, None, tmp_path / "1")
-    serving_checks.check(tmp_path / "1")
+    saved_model.EXPORTER.write(translator, tmp_path / "1", ExportOptions())
     model = loading.load_model(tmp_path / "1")
     own = translator.translate(tf.constant(SENTENCES))
     other = model.translate(text=tf.constant(SENTENCES))
@@ -221,29 +218,19 @@ def test_exports_without_details(run_directory: RunDirectory, tmp_path: Path) ->
         translate.translate_verbose(model, PHRASES)
 
 
-def test_exports_of_version_0_1_0(run_directory: RunDirectory, tmp_path: Path) -> None:
-    translator = loading.load_translator(run_directory)
-    module = tf.Module()
-    module.translate_in_detail, module.owner = translator.translate_verbose, translator
-    module.trained_tokens = tf.Variable(25)
-    signatures = {"serving_default": translator.translate, "lengths": translator.lengths}
-    tf.saved_model.save(module, str(tmp_path), signatures=signatures)
-    model = loading.load_model(tmp_path)
-    assert model.max_train_source_length == 25
-    (details,) = translate.translate_verbose(model, PHRASES[:1])
-    assert details["translations"][0]["text"]
-
-
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Replaces the slow steps of an export. Only their order and publishing are tested."""
-    monkeypatch.setattr(saved_model, "_save", lambda translator, longest, path, extra: path.mkdir())
-    monkeypatch.setattr(saved_model.serving_checks, "check", lambda path: None)
+    exporter = saved_model.SavedModelExporter
     monkeypatch.setattr(
-        saved_model, "compare", lambda translator, path, texts, *_: Comparison([], list(texts))
+        exporter, "write", lambda self, module, folder, *_: (folder / "model").write_text("")
     )
-    monkeypatch.setattr(saved_model, "write_version_files", lambda *_: None)
-    monkeypatch.setattr(saved_model, "write_base_files", lambda *_: None)
+    monkeypatch.setattr(exporter, "open", lambda *_: Engine())
+    monkeypatch.setattr(
+        exporter, "compare", lambda self, translator, engine, texts, *_: Comparison([], list(texts))
+    )
+    warning = int8.REQUIREMENT
+    monkeypatch.setattr(exporter, "describe", lambda *_: VersionFacts(warning=warning))
     return monkeypatch
 
 
@@ -257,10 +244,10 @@ def test_the_highest_version_is_loaded(exported: Path, tmp_path: Path) -> None:
 def test_an_export_with_other_weights_is_not_published(
     run_directory: RunDirectory, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other(translator: TranslationModule, longest: int | None, path: Path, extra: None) -> None:
-        shutil.copytree(exported, path)  # of the last checkpoint
+    def other(self: Exporter, translator: Any, folder: Path, options: ExportOptions) -> None:
+        shutil.copytree(exported, folder, dirs_exist_ok=True)  # of the last checkpoint
 
-    monkeypatch.setattr(saved_model, "_save", other)
+    monkeypatch.setattr(saved_model.SavedModelExporter, "write", other)
     with pytest.raises(InputError, match=r"sentence \d\b.*Nothing was exported"):
         export(
             f"{run_directory.path}@step-00000100", tmp_path / "export", SENTENCES,
@@ -272,14 +259,14 @@ def test_an_export_with_other_weights_is_not_published(
 def test_the_loss_of_bleu_is_bounded(
     run_directory: RunDirectory, tmp_path: Path, quick: pytest.MonkeyPatch
 ) -> None:
-    evaluate, scores = saved_model.metrics.evaluate, iter([20.0, 20.2, 20.0, 20.2])
+    evaluate, scores = metrics.evaluate, iter([20.0, 20.2, 20.0, 20.2])
 
     def scored(*arguments: Any, **options: Any) -> Any:
         real = evaluate(*arguments, **options)
         blind = arguments[0] is arguments[1]  # the references, scored against themselves
         return real if blind else dataclasses.replace(real, bleu=next(scores))
 
-    quick.setattr(saved_model.metrics, "evaluate", scored)
+    quick.setattr(metrics, "evaluate", scored)
     asked = ExportOptions(PHRASES, precision="bfloat16")
     with pytest.raises(InputError, match=mentions("bfloat16", "BLEU", "20.00")):
         export(run_directory, tmp_path, PHRASES, asked)
@@ -303,9 +290,9 @@ def test_nothing_is_published_if_the_disk_is_full(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for name in ("write_version_files", "compare"):
+    for name in ("describe", "compare"):
         with quick.context() as patch:
-            patch.setattr(saved_model, name, full)
+            patch.setattr(saved_model.SavedModelExporter, name, full)
             with pytest.raises(InputError, match=mentions("No space left on device")):
                 export(run_directory, tmp_path / "export", PHRASES[:1])
         assert list((tmp_path / "export").iterdir()) == []

@@ -1,0 +1,63 @@
+"""Runs a SavedModel with only TensorFlow and tensorflow-text.
+
+This file runs as a script: `python -I fresh_process.py MODEL`. It does not import this package,
+because the package could provide what the export lacks.
+
+Each line of standard input is a request in JSON: the name of a signature, or `search`; the inputs
+of each call; and an .npz file, which gets the numeric arrays `OUTPUT NUMBER` of each call. A line
+on standard output follows when the file is complete.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import sys
+from typing import Any
+
+
+def _main(model: str) -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is not an answer
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # one call per core
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(cores))
+    # TensorFlow imports these if they are installed. No export needs them.
+    hidden: dict[str, Any] = dict.fromkeys(("jax", "matplotlib", "pandas"))
+    sys.modules.update(hidden)
+    import numpy as np
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  registers its ops
+
+    loaded = tf.saved_model.load(model)
+
+    def run(inputs: dict[str, Any]) -> dict[str, Any]:
+        tensors = {key: tf.constant(value) for key, value in inputs.items()}
+        if name == "search":
+            result = loaded.search(**tensors)
+            return {key: getattr(result, key) for key in ("ids", "lengths", "scores")}
+        outputs: dict[str, Any] = loaded.signatures[name](**tensors)
+        return outputs
+
+    with concurrent.futures.ThreadPoolExecutor(cores) as pool:
+        for line in sys.stdin:
+            name, calls, file = json.loads(line)
+            arrays = {
+                f"{key} {number}": tensor.numpy()
+                for number, outputs in enumerate(pool.map(run, calls))
+                for key, tensor in outputs.items()
+                if tensor.dtype != tf.string  # they need pickle
+            }
+            np.savez(file, **arrays)
+            imported = [name for name in sys.modules if name.startswith("keras_transformer")]
+            if imported:
+                raise RuntimeError(
+                    f"{imported[0]} was imported. Only TensorFlow and tensorflow-text are allowed."
+                )
+            print("done", file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])
