@@ -96,7 +96,8 @@ class LiteRTEngine(Engine):
         model, best = self._model, self._model.texts(result)[0]
         if self._compiled is not None:
             other = self._compiled.translate_ids(model.source_ids(text))
-            if not all(np.array_equal(*pair) for pair in zip(result, other, strict=True)):
+            pairs = ((getattr(result, name), getattr(other, name)) for name in result._fields)
+            if not all(np.array_equal(a, b) for a, b in pairs):
                 raise InputError(
                     f"For {escaped(text)}, LiteRT's CompiledModel finds "
                     f"{escaped(model.texts(other)[0])} ({other.scores[0]:.5f}), but its "
