@@ -68,11 +68,6 @@ EXTENSIONS: dict[str, set[str]] = {
     "pages": {"serving"},
     "paper": {"corpora", "pages"},
 }
-<<<<<<< HEAD
-=======
-# Imports of extensions by the core that are still to be replaced by entry points.
-PENDING: set[tuple[str, str]] = set()
->>>>>>> main
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
 WITHOUT_KERAS = ("config", "errors", "presets", "schema")
 
