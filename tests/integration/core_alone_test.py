@@ -1,0 +1,43 @@
+"""The core is a whole translator: it works after `extensions/` has been deleted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import PHRASES, ROOT
+
+PROGRAM = """
+import keras_transformer as kt
+
+assert kt.__file__.startswith(FOLDER), kt.__file__
+data = kt.prepare(source="train.en", target="train.de", output_dir="data", vocab_size=60,
+                  valid_pairs=2)
+run = kt.train(data, "run", preset="tiny", num_encoder_layers=1, num_decoder_layers=1,
+               max_steps=2, batch_tokens=64)
+source, target = (open(f"train.{name}", encoding="utf-8").read().splitlines() for name in ("en", "de"))
+assert len(run.evaluate(source, target).hypotheses) == 12
+run.export("export")
+[text] = kt.load("run")(["a small dog"])
+assert kt.load("export")(["a small dog"]) == [text]
+"""
+
+
+def test_prepare_train_evaluate_export_and_translate_without_extensions(tmp_path: Path) -> None:
+    package = shutil.copytree(
+        ROOT / "keras_transformer", tmp_path / "keras_transformer",
+        ignore=shutil.ignore_patterns("extensions", "__pycache__"),
+    )  # fmt: skip
+    assert not (package / "extensions").exists()
+    for name, phrases in (("en", PHRASES[:3]), ("de", PHRASES[3:])):
+        lines = [f"{phrase} {number}\n" for number in range(4) for phrase in phrases]
+        (tmp_path / f"train.{name}").write_text("".join(lines), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", f"FOLDER = {str(tmp_path)!r}\n{PROGRAM}"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
