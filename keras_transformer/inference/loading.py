@@ -50,6 +50,7 @@ class LoadedModel(NamedTuple):
         change: returns the same model with other `decoding.` settings; None if all are fixed.
 
     Example:
+    >>> import numpy as np
     >>> model = load_model("build/run")
     >>> model.translate(text=np.array([b"a dog"], object))["translations"].shape
     TensorShape([1, 1])
