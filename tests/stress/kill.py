@@ -43,14 +43,6 @@ from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.runs.run_directory import RunDirectory
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("kills", 30, "number of kills", lower_bound=1)
-flags.DEFINE_integer("inside_writes", 5, "minimum number of kills inside the write of a checkpoint")
-command.define_numbers(
-    "replicas", [1, 2], "numbers of replicas; more than 1 use logical CPU devices"
-)
-flags.DEFINE_integer("random_seed", 1, "seed of the times of the kills")
-flags.DEFINE_string("work_dir", None, "folder for runs and logs; default: a temporary folder")
-
 ROOT = Path(__file__).resolve().parents[2]
 NUMBERS = {
     "one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs",
@@ -305,5 +297,14 @@ def main() -> int:
     return int(not enough or any(result["different"] for result in results))
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # tests import this module beside commands with the same flags
+    flags.DEFINE_integer("kills", 30, "number of kills", lower_bound=1)
+    flags.DEFINE_integer(
+        "inside_writes", 5, "minimum number of kills inside the write of a checkpoint"
+    )
+    command.define_numbers(
+        "replicas", [1, 2], "numbers of replicas; more than 1 use logical CPU devices"
+    )
+    flags.DEFINE_integer("random_seed", 1, "seed of the times of the kills")
+    flags.DEFINE_string("work_dir", None, "folder for runs and logs; default: a temporary folder")
     command.run(main)
