@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[1] / "keras_transformer"
 # What a user calls: `kt.*`, and the modules of the API reference.
-# An example that needs a download.
-NEEDS = [PACKAGE / "evaluation" / "test_sets.py"]
 SCRIPT = PACKAGE / "extensions" / "litert" / "example.py"  # it is copied next to a model
 API_MODULES = sorted(
     name
