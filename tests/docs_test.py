@@ -1,14 +1,11 @@
 """The documents agree with the repository: links, commands, flags and functions exist."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +32,7 @@ DEFINED = re.compile(r"(?:flags\.DEFINE_\w+|define_numbers)\(\s*\"(\w+)\"")
 FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z_][a-z0-9_]*)")
 
 
-def commands(text: str) -> Iterator[tuple[str, list[str]]]:
+def commands(text):
     """Yields the commands of a text: the file, and its flags, including continuation lines."""
     for command, arguments in COMMAND.findall(text):
         flags = FLAG.findall(arguments.split(" -- ")[0])
@@ -43,7 +40,7 @@ def commands(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 @functools.cache
-def help_of(command: str) -> str:
+def help_of(command):
     result = subprocess.run(
         [sys.executable, "-m", "keras_transformer", command, "--help"],
         capture_output=True,
@@ -54,7 +51,7 @@ def help_of(command: str) -> str:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_to_files(path: Path) -> None:
+def test_links_lead_to_files(path):
     prose = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in LINK.findall(prose):
         if not target.startswith(("http://", "https://", "mailto:")):
@@ -65,7 +62,7 @@ CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]  # which n
 
 
 @pytest.mark.parametrize("path", CURRENT, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_have_the_flags_that_are_shown(path: Path) -> None:
+def test_commands_have_the_flags_that_are_shown(path):
     for command, flags in commands(path.read_text(encoding="utf-8")):
         if command.startswith("keras-transformer "):
             name = command.split()[1]
@@ -82,7 +79,7 @@ def test_commands_have_the_flags_that_are_shown(path: Path) -> None:
                 assert flag in DEFINED.findall(known), f"{path.name}: {command} --{flag}"
 
 
-def variants(text: str, recipe: str) -> Iterator[tuple[str, str]]:
+def variants(text, recipe):
     """Yields the recipe and the variant of each command."""
     lines = re.findall(
         r"^    .*|(?<=`)(?:benchmarks/|keras-transformer )[^`]*",
@@ -97,7 +94,7 @@ def variants(text: str, recipe: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_follow_variants_that_recipes_have(path: Path) -> None:
+def test_commands_follow_variants_that_recipes_have(path):
     for recipe, variant in variants(path.read_text(encoding="utf-8"), path.parent.name):
         file = ROOT / "recipes" / recipe / "recipe.json"
         assert file.is_file(), f"{path.name}: which recipe has --variant={variant}?"
@@ -105,7 +102,7 @@ def test_commands_follow_variants_that_recipes_have(path: Path) -> None:
         assert variant in known, f"{path.parent.name}/{path.name}: {recipe} --variant={variant}"
 
 
-def test_variants_are_found() -> None:
+def test_variants_are_found():
     text = (
         "    keras-transformer recipe --recipe=a --variant=x+y\n"
         "    $recipe --variant=z  # --variant=old\n"
@@ -130,12 +127,12 @@ def test_variants_are_found() -> None:
     ]
 
 
-def test_flags_that_are_defined_are_found() -> None:
+def test_flags_that_are_defined_are_found():
     text = 'flags.DEFINE_list(\n    "a", ["b"])\ncommand.define_numbers("c", [1], "d")\nx["e"]'
     assert DEFINED.findall(text) == ["a", "c"]
 
 
-def test_commands_are_found() -> None:
+def test_commands_are_found():
     text = (
         "    keras-transformer train --data_dir=a \\\n    --nolowercase | "
         "keras-transformer score --set=x\n"
@@ -153,7 +150,7 @@ def test_commands_are_found() -> None:
     ]
 
 
-def defined_names(path: Path) -> set[str]:
+def defined_names(path):
     """Returns the functions, classes and methods (`Class.method`) of a module."""
     names = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -165,7 +162,7 @@ def defined_names(path: Path) -> set[str]:
     return names
 
 
-def test_the_guide_for_users_of_kerashub_names_what_exists() -> None:
+def test_the_guide_for_users_of_kerashub_names_what_exists():
     text = (ROOT / "docs" / "kerashub.md").read_text(encoding="utf-8")
     names = set(re.findall(r"\bkt\.([\w.]*\w)", text))
     assert len(names) > 20
@@ -173,7 +170,7 @@ def test_the_guide_for_users_of_kerashub_names_what_exists() -> None:
         assert functools.reduce(getattr, name.split("."), keras_transformer) is not None, name
 
 
-def test_the_walks_name_functions_that_exist() -> None:
+def test_the_walks_name_functions_that_exist():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     steps = re.findall(r"^(\d+)\. `([\w/]+\.py):([\w.]+)`", text, re.M)
     assert [number for number, *_ in steps].count("1") == 4
@@ -181,7 +178,7 @@ def test_the_walks_name_functions_that_exist() -> None:
         assert name in defined_names(ROOT / "keras_transformer" / module), f"{module}:{name}"
 
 
-def test_gpu_hours_of_the_recipes_follow_from_the_measured_rates() -> None:
+def test_gpu_hours_of_the_recipes_follow_from_the_measured_rates():
     text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     rates = {
         preset: float(rate.replace(",", ""))

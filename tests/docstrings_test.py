@@ -1,22 +1,16 @@
 """Runs the examples in docstrings, and checks that the API has them."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import importlib
 import re
 import shutil
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.conftest import PHRASES
 
-if TYPE_CHECKING:
-    from keras_transformer.runs.run_directory import RunDirectory
 
 PACKAGE = Path(__file__).parents[1] / "keras_transformer"
 # What a user calls: `kt.*`, and the modules of the API reference.
@@ -29,7 +23,7 @@ API_MODULES = sorted(
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def module_name(path: Path) -> str:
+def module_name(path):
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 
@@ -44,9 +38,7 @@ LONG = (
 
 
 @pytest.fixture(scope="session")
-def example_folder(
-    run_directory: RunDirectory, exported_run: Path, litert_version: Path, tmp_path_factory: Any
-) -> Path:
+def example_folder(run_directory, exported_run, litert_version, tmp_path_factory):
     """The files that examples read: a corpus of three pairs, and data, a run and its exports."""
     from keras_transformer.data.corpus import parallel_files
     from keras_transformer.data.prepare import PrepareOptions, prepare
@@ -86,9 +78,7 @@ def example_folder(
         for path in WITH_EXAMPLES
     ],
 )
-def test_examples_print_what_they_show(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_examples_print_what_they_show(path, tmp_path, monkeypatch, request):
     module = importlib.import_module(module_name(path))
     if re.search(r">>> .*\b(build/|train\.en)", path.read_text("utf-8")):
         shutil.copytree(request.getfixturevalue("example_folder"), tmp_path, dirs_exist_ok=True)
@@ -96,14 +86,14 @@ def test_examples_print_what_they_show(
     assert doctest.testmod(module, optionflags=FLAGS).failed == 0
 
 
-def public_definitions(path: Path) -> Iterator[ast.ClassDef | ast.FunctionDef]:
+def public_definitions(path):
     """Public classes and functions of a module."""
     for node in ast.parse(path.read_bytes()).body if path != SCRIPT else ():
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             yield node
 
 
-def missing_examples(paths: Iterable[Path]) -> list[str]:
+def missing_examples(paths):
     return [
         f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name}"
         for path in paths
@@ -112,12 +102,12 @@ def missing_examples(paths: Iterable[Path]) -> list[str]:
     ]
 
 
-def test_slow_examples_are_in_modules_that_exist() -> None:
+def test_slow_examples_are_in_modules_that_exist():
     assert {PACKAGE / path for path in LONG} <= {*WITH_EXAMPLES}
 
 
 @pytest.mark.parametrize("name", API_MODULES)
-def test_the_api_reference_shows_examples(name: str) -> None:
+def test_the_api_reference_shows_examples(name):
     path = PACKAGE.parent.joinpath(*name.split("."))
     paths = [path / "__init__.py"] if path.is_dir() else [path.with_suffix(".py")]
     assert missing_examples(paths) == []

@@ -1,12 +1,9 @@
 """The layout of the package: which component may import which, and which may import TensorFlow."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import subprocess
 import sys
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -72,7 +69,7 @@ WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema
 WITHOUT_KERAS = ("config", "errors", "presets", "schema")
 
 
-def name_of(path: Path) -> str:
+def name_of(path):
     """Returns the name of a module below the package, such as `layers.attention`."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
@@ -81,16 +78,16 @@ def name_of(path: Path) -> str:
 KNOWN = {name_of(module) for module in PACKAGE.rglob("*.py")}
 
 
-def component_of(name: str) -> str:
+def component_of(name):
     return name.split(".")[0]
 
 
-def extension_of(name: str) -> str | None:
+def extension_of(name):
     parts = name.split(".")
     return parts[1] if parts[0] == "extensions" and len(parts) > 1 else None
 
 
-def imported_names(path: Path) -> Iterator[str]:
+def imported_names(path):
     """Returns the dotted names that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import):
@@ -102,7 +99,7 @@ def imported_names(path: Path) -> Iterator[str]:
 
 
 @functools.cache
-def imported_modules(path: Path) -> set[str]:
+def imported_modules(path):
     """Returns the names of the package's modules that a file imports."""
     modules = set()
     for name in imported_names(path):
@@ -112,7 +109,7 @@ def imported_modules(path: Path) -> set[str]:
     return modules - {""}
 
 
-def test_components_import_only_components_above_them() -> None:
+def test_components_import_only_components_above_them():
     above: set[str] = set()
     for component, allowed in COMPONENTS.items():
         assert allowed <= above, f"{component} may not import {allowed - above}"
@@ -120,7 +117,7 @@ def test_components_import_only_components_above_them() -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_modules_import_only_allowed_components(path: Path) -> None:
+def test_modules_import_only_allowed_components(path):
     component = component_of(name_of(path))
     extension = extension_of(name_of(path))
     assert component in {*COMPONENTS, "extensions"}, f"{path} belongs to no component of the table"
@@ -134,7 +131,7 @@ def test_modules_import_only_allowed_components(path: Path) -> None:
             assert component_of(module) in {*COMPONENTS[component], component, "errors", "plugins"}
 
 
-def test_every_allowed_import_is_used() -> None:
+def test_every_allowed_import_is_used():
     unused: dict[str, set[str]] = {name: set(allowed) for name, allowed in COMPONENTS.items()}
     unused |= {f"extensions.{name}": set(allowed) for name, allowed in EXTENSIONS.items()}
     for path in PACKAGE.rglob("*.py"):
@@ -149,13 +146,13 @@ def test_every_allowed_import_is_used() -> None:
     assert not any(unused.values()), f"these permissions are not needed: {unused}"
 
 
-def test_the_core_names_no_module_of_an_extension() -> None:
+def test_the_core_names_no_module_of_an_extension():
     for path in PACKAGE.rglob("*.py"):
         if extension_of(name_of(path)) is None:
             assert "keras_transformer.extensions." not in path.read_text("utf-8"), path
 
 
-def test_modules_do_not_import_each_other_in_a_circle() -> None:
+def test_modules_do_not_import_each_other_in_a_circle():
     # The package's __init__ imports its modules lazily, so it is left out.
     graph = {name_of(path): imported_modules(path) for path in MODULES}
     try:
@@ -165,13 +162,13 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize("path", [*MODULES, *BINARIES], ids=lambda path: str(path.name))
-def test_package_does_not_import_modules_that_exist_only_in_a_clone(path: Path) -> None:
+def test_package_does_not_import_modules_that_exist_only_in_a_clone(path):
     packages = {name.partition(".")[0] for name in imported_names(path)}
     assert not packages & {"tests", "benchmarks", "docs", "bin"}
 
 
 @pytest.mark.parametrize("component", WITHOUT_TENSORFLOW)
-def test_component_does_not_import_tensorflow(component: str) -> None:
+def test_component_does_not_import_tensorflow(component):
     paths = [path for path in MODULES if component_of(name_of(path)) == component]
     assert paths, f"no files in {component}"
     for path in paths:
@@ -180,19 +177,19 @@ def test_component_does_not_import_tensorflow(component: str) -> None:
 
 
 @pytest.mark.parametrize("component", WITHOUT_KERAS)
-def test_component_does_not_import_keras(component: str) -> None:
+def test_component_does_not_import_keras(component):
     for path in MODULES:
         if component_of(name_of(path)) == component:
             packages = {name.partition(".")[0] for name in imported_names(path)}
             assert not packages & {"keras", "tf_keras", "jax"}, f"{path} imports {packages}"
 
 
-def test_at_most_seven_modules_are_outside_of_folders() -> None:
+def test_at_most_seven_modules_are_outside_of_folders():
     loose = [path.name for path in PACKAGE.glob("*.py") if path.stem[0] != "_"]
     assert len(loose) <= 7, loose
 
 
-def test_tests_mirror_the_package() -> None:
+def test_tests_mirror_the_package():
     beside = {"benchmarks", "integration"}
     for path in (ROOT / "tests").rglob("*_test.py"):
         folder = path.parent.relative_to(ROOT / "tests")
@@ -201,21 +198,21 @@ def test_tests_mirror_the_package() -> None:
         assert (PACKAGE / folder).is_dir(), f"{path} tests a folder that is not in the package"
 
 
-def test_package_is_imported_without_its_heavy_dependencies() -> None:
+def test_package_is_imported_without_its_heavy_dependencies():
     command = [sys.executable, "-c", "import keras_transformer, sys; print(*sys.modules)"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = set(done.stdout.split())
     assert not loaded & {"tensorflow", "keras", "numpy", "absl"}
 
 
-def test_dir_lists_the_public_api_before_it_is_used() -> None:
+def test_dir_lists_the_public_api_before_it_is_used():
     program = "import keras_transformer as kt; print(set(kt.__all__) - set(dir(kt)))"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "set()\n"
 
 
-def test_functions_have_at_most_eight_parameters() -> None:
+def test_functions_have_at_most_eight_parameters():
     """Constructors of layers are an exception: their arguments are hyperparameters."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_bytes())):

@@ -1,18 +1,13 @@
 """The notebook in docs/: its stored outputs are complete and current, and all cells run."""
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import re
-from pathlib import Path
-from types import ModuleType
 
 import nbformat
 import pytest
 from jupyter_client.channels import HBChannel
 from nbclient.exceptions import DeadKernelError
-from nbformat import NotebookNode
 
 from tests.conftest import ROOT
 from tests.docs_test import commands, help_of
@@ -41,7 +36,7 @@ SECTIONS = """
 """.strip().splitlines()
 
 
-def load_module() -> ModuleType:
+def load_module():
     spec = importlib.util.spec_from_file_location(
         "execute_notebook", ROOT / "docs" / "execute_notebook.py"
     )
@@ -55,22 +50,22 @@ execute_notebook = load_module()
 
 
 @pytest.fixture
-def stored() -> NotebookNode:
+def stored():
     return nbformat.read(execute_notebook.NOTEBOOK, as_version=4)
 
 
-def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def text_of(cell: NotebookNode) -> str:
+def text_of(cell):
     """Returns the printed output of a cell and its last value."""
     texts = [output.text for output in cell.outputs if output.get("name") == "stdout"]
     texts += [output.get("data", {}).get("text/plain", "") for output in cell.outputs]
     return "".join(text for text in texts if not text.startswith("<Figure"))
 
 
-def test_outputs_are_of_these_sources_in_their_order(stored: NotebookNode) -> None:
+def test_outputs_are_of_these_sources_in_their_order(stored):
     nbformat.validate(stored)
     cells = code_cells(stored)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
@@ -81,7 +76,7 @@ def test_outputs_are_of_these_sources_in_their_order(stored: NotebookNode) -> No
     assert stored.metadata["executed_sources"] != execute_notebook.sources_hash(stored)
 
 
-def test_the_stored_notebook_is_small_and_names_no_machine(stored: NotebookNode) -> None:
+def test_the_stored_notebook_is_small_and_names_no_machine(stored):
     assert execute_notebook.NOTEBOOK.stat().st_size < 400_000
     assert stored.metadata.keys() == {"kernelspec", "language_info", "executed_sources"}
     assert stored.metadata["kernelspec"].keys() == {"display_name", "language", "name"}
@@ -94,7 +89,7 @@ def test_the_stored_notebook_is_small_and_names_no_machine(stored: NotebookNode)
         assert not re.search(r"(^|[\s'\"(])(/\w|[A-Z]:\\)", text_of(cell)), cell.id
 
 
-def test_sections_are_the_papers_and_all_files_that_are_named_exist(stored: NotebookNode) -> None:
+def test_sections_are_the_papers_and_all_files_that_are_named_exist(stored):
     text = "\n".join(cell.source for cell in stored.cells if cell.cell_type == "markdown")
     headings = re.findall(r"^#+ (\d.*)$", text, re.MULTILINE)
     assert headings == SECTIONS
@@ -106,7 +101,7 @@ def test_sections_are_the_papers_and_all_files_that_are_named_exist(stored: Note
         assert all(f"--{flag}" in help_of(command) for flag in flags), command
 
 
-def test_the_stored_run_is_complete_and_has_plots(stored: NotebookNode) -> None:
+def test_the_stored_run_is_complete_and_has_plots(stored):
     cells = {cell.id: cell for cell in code_cells(stored)}
     images = [
         base64.b64decode(output.data["image/png"])
@@ -128,7 +123,7 @@ def test_the_stored_run_is_complete_and_has_plots(stored: NotebookNode) -> None:
 
 
 @pytest.mark.long
-def test_all_cells_run_in_a_fresh_kernel_and_print_what_is_stored(stored: NotebookNode) -> None:
+def test_all_cells_run_in_a_fresh_kernel_and_print_what_is_stored(stored):
     executed = execute_notebook.execute(stored, {"NOTEBOOK_SMALL": "1"})
     for before, now in zip(code_cells(stored), code_cells(executed), strict=True):
         assert "Traceback" not in str([output for output in now.outputs if "data" not in output])
@@ -140,15 +135,13 @@ def test_all_cells_run_in_a_fresh_kernel_and_print_what_is_stored(stored: Notebo
             )
 
 
-def written(path: Path, *sources: str) -> bytes:
+def written(path, *sources):
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
     return path.read_bytes()
 
 
-def test_the_command_saves_only_runs_without_errors_and_warnings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_saves_only_runs_without_errors_and_warnings(tmp_path, monkeypatch, capsys):
     path = tmp_path / "notebook.ipynb"
     monkeypatch.setattr(execute_notebook, "NOTEBOOK", path)
     for source, reason in (
@@ -169,8 +162,8 @@ def test_the_command_saves_only_runs_without_errors_and_warnings(
     assert "2 cells" in capsys.readouterr().out
 
 
-def test_nothing_waits_for_the_heartbeat_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(channel: HBChannel) -> None:
+def test_nothing_waits_for_the_heartbeat_of_a_kernel(monkeypatch):
+    def start(channel):
         raise AssertionError("its thread can wait for ever for a kernel that has ended")
 
     monkeypatch.setattr(HBChannel, "start", start)
@@ -179,13 +172,13 @@ def test_nothing_waits_for_the_heartbeat_of_a_kernel(monkeypatch: pytest.MonkeyP
     assert text_of(executed.cells[0]) == "42\n"
 
 
-def test_a_dead_kernel_is_reported() -> None:
+def test_a_dead_kernel_is_reported():
     cells = [nbformat.v4.new_code_cell("import os; os._exit(1)")]
     with pytest.raises(DeadKernelError):
         execute_notebook.execute(nbformat.v4.new_notebook(cells=cells))
 
 
-def test_only_documented_names_are_imported(stored: NotebookNode) -> None:
+def test_only_documented_names_are_imported(stored):
     documented = {"keras_transformer", "keras_transformer.layers", *documented_modules()}
     sources = "\n".join(cell.source for cell in code_cells(stored))
     imported = re.findall(r"^(?:from|import) (keras_transformer[\w.]*)", sources, re.MULTILINE)
@@ -196,6 +189,6 @@ def test_only_documented_names_are_imported(stored: NotebookNode) -> None:
     assert len(imported) == 5
 
 
-def documented_modules() -> set[str]:
+def documented_modules():
     pages = (ROOT / "docs" / "api").glob("*.md")
     return {name for page in pages for name in re.findall(r"automodule:: (\S+)", page.read_text())}

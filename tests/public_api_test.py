@@ -1,11 +1,8 @@
 """The public names. A change here is a change that users see."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -52,7 +49,7 @@ NAMESPACES = {
 }
 
 
-def test_public_names_are_listed_and_exist() -> None:
+def test_public_names_are_listed_and_exist():
     assert set(kt.__all__) == NAMES
     assert set(dir(kt)) == NAMES | SUBPACKAGES | {"__version__"}
     for name in dir(kt):
@@ -62,14 +59,14 @@ def test_public_names_are_listed_and_exist() -> None:
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_names_of_namespaces(namespace: str) -> None:
+def test_names_of_namespaces(namespace):
     module = getattr(kt, namespace)
     assert set(module.__all__) == NAMESPACES[namespace]
     assert all(hasattr(module, name) for name in module.__all__)
     assert set(dir(module)) >= NAMESPACES[namespace]
 
 
-def test_files_load_by_registered_names(tmp_path: Path) -> None:
+def test_files_load_by_registered_names(tmp_path):
     model = kt.Transformer.from_preset(
         "tiny", 30, d_model=16, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1
     )

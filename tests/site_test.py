@@ -1,7 +1,5 @@
 """The documentation: it builds without warnings, and the tutorials' commands and code run."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -21,7 +19,7 @@ PAGES = [
 
 
 @pytest.mark.long
-def test_site_builds_without_warnings(tmp_path: Path) -> None:
+def test_site_builds_without_warnings(tmp_path):
     result = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", ".", tmp_path],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -33,13 +31,13 @@ def test_site_builds_without_warnings(tmp_path: Path) -> None:
     assert "Call arguments" in layers and "scaled_dot_product_attention" in layers
 
 
-def code_of(page: str, language: str) -> str:
+def code_of(page, language):
     """The code blocks of a page in one language."""
     blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     return "".join(code for each, code in blocks if each == language)
 
 
-def script(page: str) -> str:
+def script(page):
     """A page's commands, then its Python code in one process; models and test sets are small."""
     commands = re.sub(r"--max_steps=\d+", "--max_steps=20", code_of(page, "sh"))
     layers = "--set=model.num_encoder_layers=1 --set=model.num_decoder_layers=1"
@@ -55,7 +53,7 @@ def script(page: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_and_code_of_a_page_run(page: str, tmp_path: Path) -> None:
+def test_commands_and_code_of_a_page_run(page, tmp_path):
     commands = tmp_path / "bin"
     commands.mkdir()
     main = "import sys; from keras_transformer.cli.main import main; sys.exit(main())"

@@ -1,18 +1,12 @@
 """Runs all command lines of `evaluate` in one process, which loads TensorFlow once."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
-from tests.driver import Driver, Ended
 from tests.evaluation.test_sets_test import sacrebleu_folder, sgml
 from tests.messages import mentions
 
@@ -47,7 +41,7 @@ MISTAKES = {
 
 
 @pytest.fixture(scope="module")
-def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(run_directory, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate")
     shutil.copytree(run_directory.path, folder / "run")
     phrases = "".join(f"{phrase}\n" for phrase in PHRASES)
@@ -67,7 +61,7 @@ def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def ended(driver: Driver, folder: Path) -> dict[str, Ended]:
+def ended(driver, folder):
     lines = (*SCORED.values(), *MISTAKES)
     with sacrebleu_folder(folder / "sacrebleu"):
         results = driver.run_all(folder, [("evaluate", line, "") for line in lines])
@@ -75,21 +69,21 @@ def ended(driver: Driver, folder: Path) -> dict[str, Ended]:
 
 
 @pytest.mark.parametrize("arguments", MISTAKES)
-def test_invalid_input_gives_a_one_line_error_and_no_output(ended, arguments) -> None:
+def test_invalid_input_gives_a_one_line_error_and_no_output(ended, arguments):
     code, out, err, left = ended[arguments]
     assert (code, out, left) == (1, "", [])
     assert err.startswith("error: ") and re.search(MISTAKES[arguments], err)
     assert err.count("\n") == 1
 
 
-def of(ended: dict[str, Ended], name: str) -> tuple[list[str], dict[str, Any]]:
+def of(ended, name):
     """Returns the lines for the user, and the JSON object."""
     assert (ended[name].code, ended[name].err) == (0, "")
     *lines, last = ended[name].out.splitlines()
     return lines, json.loads(last)
 
 
-def test_a_file_is_scored_without_a_model(ended: dict[str, Ended]) -> None:
+def test_a_file_is_scored_without_a_model(ended):
     [line], scores = of(ended, "a file")
     assert line.startswith("BLEU 0.00, chrF ")
     assert (scores["bleu"], scores["sentences"]) == (0, len(PHRASES))
@@ -97,7 +91,7 @@ def test_a_file_is_scored_without_a_model(ended: dict[str, Ended]) -> None:
     assert ended["a file"].left == []
 
 
-def test_a_models_translations_are_scored_and_written(ended, folder: Path) -> None:
+def test_a_models_translations_are_scored_and_written(ended, folder):
     lines, scores = of(ended, "a model")
     assert [line.split(" ")[0] for line in lines] == ["BLEU", "BLEU", "translated"]
     assert scores["seconds"] > 0 and "smooth:none" in scores["paper_signature"]
@@ -110,15 +104,13 @@ def test_a_models_translations_are_scored_and_written(ended, folder: Path) -> No
     assert lines[-1].startswith(f"BLEU {again['bleu']:.2f} ± ")
 
 
-def test_a_test_set_of_sacrebleu_is_translated_and_named(ended: dict[str, Ended]) -> None:
+def test_a_test_set_of_sacrebleu_is_translated_and_named(ended):
     _, scores = of(ended, "a test set")
     assert scores["dataset"] == "wmt14/full en-de"
     assert "|test:wmt14/full|lang:en-de|" in scores["signature"]
 
 
-def test_lines_without_a_tag_are_counted_unless_source_tag_adds_it(
-    driver: Driver, folder: Path, tagged_run: RunDirectory
-) -> None:
+def test_lines_without_a_tag_are_counted_unless_source_tag_adds_it(driver, folder, tagged_run):
     (folder / "tagged.en").write_text("".join(f"<2de> {phrase}\n" for phrase in PHRASES))
     model = f"--model_dir={tagged_run.path} --reference=six.de --beam_size=1"
     lines = [

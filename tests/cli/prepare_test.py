@@ -1,13 +1,9 @@
 """Runs keras-transformer prepare and similar commands. A flag without effect is an error."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 
-from tests.driver import Driver, Ended
 from tests.messages import mentions
 
 TEXT = "--source=a.en --target=a.de"
@@ -48,7 +44,7 @@ TAKEN = (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, driver: Driver) -> Path:
+def folder(tmp_path_factory, driver):
     """A directory with a corpus in several forms, and prepared data."""
     folder = tmp_path_factory.mktemp("prepare")
     english, german = ([f"{word} {i}" for i in range(9)] for word in ("dogs", "Hunde"))
@@ -71,13 +67,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory, driver: Driver) -> Path:
     return folder
 
 
-def run(driver: Driver, folder: Path, command: str, output_dir: str = "new") -> Ended:
+def run(driver, folder, command, output_dir="new"):
     binary, *arguments = f"{command} --output_dir={output_dir}".split()
     return driver.run(folder, binary, arguments, b"")
 
 
 @pytest.mark.parametrize("command", MISTAKES)
-def test_a_flag_without_effect_is_an_error(driver: Driver, folder: Path, command: str) -> None:
+def test_a_flag_without_effect_is_an_error(driver, folder, command):
     ended = run(driver, folder, command)
     assert ended.code == 1 and ended.err.startswith("error: ")
     assert re.search(MISTAKES[command], ended.err)
@@ -85,6 +81,6 @@ def test_a_flag_without_effect_is_an_error(driver: Driver, folder: Path, command
 
 
 @pytest.mark.parametrize("number", range(len(TAKEN)))
-def test_flags_that_do_something_are_taken(driver: Driver, folder: Path, number: int) -> None:
+def test_flags_that_do_something_are_taken(driver, folder, number):
     ended = run(driver, folder, TAKEN[number], f"new{number}")
     assert ended.code == 0, ended.err

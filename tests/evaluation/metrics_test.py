@@ -249,7 +249,7 @@ CHINESE = ["一只小狗在绿色的草地上奔跑。", "两个孩子在玩一�
         (["用 TensorFlow 训练一个模型，然后把它部署到手机上"], "zh"),
     ],
 )
-def test_the_tokenizer_follows_the_script(texts: list[str], tokenizer: str) -> None:
+def test_the_tokenizer_follows_the_script(texts, tokenizer):
     assert choose_tokenizer(texts) == tokenizer
     assert f"tok:{tokenizer}" in evaluate(texts, texts).signature
 
@@ -257,11 +257,11 @@ def test_the_tokenizer_follows_the_script(texts: list[str], tokenizer: str) -> N
 @pytest.mark.parametrize(
     ("language", "tokenizer"), [("zh", "zh"), ("ja", "char"), ("th", "char"), ("de", "13a")]
 )
-def test_the_tokenizer_follows_the_language(language: str, tokenizer: str) -> None:
+def test_the_tokenizer_follows_the_language(language, tokenizer):
     assert choose_tokenizer(["A dog runs."], language) == tokenizer
 
 
-def test_text_without_spaces_has_a_score() -> None:
+def test_text_without_spaces_has_a_score():
     scores = evaluate(CHINESE, CHINESE)
     assert (round(scores.bleu), scores.exact_match) == (100, 1.0)
     assert evaluate([CHINESE[0][:-3], CHINESE[1]], CHINESE).bleu < 95

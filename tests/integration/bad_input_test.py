@@ -1,20 +1,15 @@
 """Wrong command lines and unusual texts: one-line errors, exit codes, and no partial output."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
 from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import prepare
-from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training.data import TrainingData
 from tests.conftest import PHRASES
-from tests.driver import Driver, Ended
 from tests.messages import mentions
 
 _PREPARE = "prepare --output_dir=new --vocab_size=60 --source={} --target={}".format
@@ -100,7 +95,7 @@ DROPPED = _PREPARE("gap.en", "six.de")
 
 
 @pytest.fixture(scope="module")
-def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(run_directory, tmp_path_factory):
     """A folder with files, prepared data and runs, some of them damaged."""
     folder = tmp_path_factory.mktemp("bad_input")
     lines = [f"{phrase}\n" for phrase in PHRASES]
@@ -134,7 +129,7 @@ def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def results(driver: Driver, folder: Path) -> dict[str, Ended]:
+def results(driver, folder):
     """The results of all commands, by command line, or by text."""
     cases = {line: (line, "the dog\n") for line in (*MISTAKES, *USAGE_MISTAKES, DROPPED)}
     cases |= {text: (f"{_TRANSLATE}run", text) for text in TEXTS}
@@ -144,9 +139,7 @@ def results(driver: Driver, folder: Path) -> dict[str, Ended]:
 
 
 @pytest.mark.parametrize("command", [*MISTAKES, *USAGE_MISTAKES])
-def test_errors_are_one_line_and_nothing_is_written(
-    results: dict[str, Ended], command: str
-) -> None:
+def test_errors_are_one_line_and_nothing_is_written(results, command):
     result, message = results[command], {**MISTAKES, **USAGE_MISTAKES}[command]
     assert "Traceback" not in result.err
     line = result.err.splitlines()[-1] if result.err else ""
@@ -156,7 +149,7 @@ def test_errors_are_one_line_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=["empty", "long", "megabyte", "line ends"])
-def test_every_line_is_translated(results: dict[str, Ended], text: str) -> None:
+def test_every_line_is_translated(results, text):
     result, warning = results[text], TEXTS[text]
     assert result.code == (3 if warning else 0), result.err
     lines = text.removesuffix("\n").split("\n")
@@ -171,13 +164,13 @@ def test_every_line_is_translated(results: dict[str, Ended], text: str) -> None:
         assert translations[0] == results[[*TEXTS][-1]].out.split("\n")[0]
 
 
-def test_a_line_longer_than_any_in_training_is_reported(results: dict[str, Ended]) -> None:
+def test_a_line_longer_than_any_in_training_is_reported(results):
     result = results[WARNED]
     assert (result.code, result.out.count("\n"), result.err.count("\n")) == (3, 2, 1)
     assert re.search(mentions("line 2", "longest source", 31), result.err)
 
 
-def test_an_empty_line_on_one_side_is_a_counted_drop(results: dict[str, Ended]) -> None:
+def test_an_empty_line_on_one_side_is_a_counted_drop(results):
     result = results[DROPPED]
     assert result.code == 0, result.err
     assert "1 empty" in result.out

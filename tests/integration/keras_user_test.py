@@ -1,13 +1,10 @@
 """Standard Keras workflows with the model and its layers: compile, fit, save, load, summary."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -32,7 +29,7 @@ CONFIG = ModelConfig(
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def copying_task(rows: int = 64) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def copying_task(rows=64):
     """Returns inputs and labels for `fit`: sequences to copy."""
     source = np.random.default_rng(1).integers(4, 12, (rows, 5), dtype=np.int32)
     start = np.full((rows, 1), CONFIG.start_id, np.int32)
@@ -40,7 +37,7 @@ def copying_task(rows: int = 64) -> tuple[dict[str, np.ndarray], np.ndarray]:
     return {"source_ids": source, "target_ids": target}, source
 
 
-def run(program: str, *arguments: Any) -> str:
+def run(program, *arguments):
     """Runs a program in a new process and returns its output."""
     result = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
@@ -50,7 +47,7 @@ def run(program: str, *arguments: Any) -> str:
     return result.stdout
 
 
-def test_compile_fit_save_and_load(tmp_path: Path) -> None:
+def test_compile_fit_save_and_load(tmp_path):
     keras.utils.set_random_seed(1)
     inputs, labels = copying_task()
     model = Transformer(CONFIG)
@@ -58,7 +55,7 @@ def test_compile_fit_save_and_load(tmp_path: Path) -> None:
     rates: list[float] = []
 
     class Rates(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        def on_train_batch_end(self, batch, logs=None):
             rates.append(float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)))
 
     stop = keras.callbacks.EarlyStopping(monitor="loss", patience=50)
@@ -100,7 +97,7 @@ print("iterations", int(whole.optimizer.iterations))
     np.testing.assert_allclose(loaded["bare"], outputs, atol=1e-6)
 
 
-def tagger() -> keras.Model:
+def tagger():
     """A functional model with a decoder of this package, and ids of a different vocabulary."""
     ids = keras.Input((None,), dtype="int32", name="ids")
     mask = PaddingMask()(ids)
@@ -111,7 +108,7 @@ def tagger() -> keras.Model:
     return keras.Model(ids, keras.layers.Dense(3)(x))
 
 
-def test_layers_inside_a_functional_model(tmp_path: Path) -> None:
+def test_layers_inside_a_functional_model(tmp_path):
     keras.utils.set_random_seed(1)
     model = tagger()
     ids = np.random.default_rng(2).integers(1, 12, (32, 6), dtype=np.int32)
@@ -129,7 +126,7 @@ def test_layers_inside_a_functional_model(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.asarray(fresh(ids)), outputs, atol=1e-6)
 
 
-def test_summary_has_the_parts_and_the_number_of_weights() -> None:
+def test_summary_has_the_parts_and_the_number_of_weights():
     model = Transformer(CONFIG)
     model.build()
     lines: list[str] = []
@@ -140,7 +137,7 @@ def test_summary_has_the_parts_and_the_number_of_weights() -> None:
     assert "unbuilt" not in text and "?" not in text, text
 
 
-def test_two_models_in_one_process_share_no_variables() -> None:
+def test_two_models_in_one_process_share_no_variables():
     first, second = Transformer(CONFIG), Transformer(CONFIG)
     first.build()
     second.build()
@@ -149,7 +146,7 @@ def test_two_models_in_one_process_share_no_variables() -> None:
     assert not any(a is b for a, b in zip(first.weights, second.weights, strict=True))
 
 
-def test_kt_layers_registers_all_keras_classes() -> None:
+def test_kt_layers_registers_all_keras_classes():
     """The baselines of the paper are registered by their own package."""
     pattern = (
         r'@keras.saving.register_keras_serializable\(package="keras_transformer"\)\nclass (\w+)'
@@ -174,7 +171,7 @@ def test_kt_layers_registers_all_keras_classes() -> None:
     assert {*everything} == classes[False] | classes[True]
 
 
-def test_the_package_alone_is_imported_quickly() -> None:
+def test_the_package_alone_is_imported_quickly():
     """The limit is on processor time, because other processes may run at the same time."""
     run(
         "import sys, time\n"

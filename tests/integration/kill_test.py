@@ -3,10 +3,7 @@
 `python -m tests.stress kill` does both thirty times at random moments, with one and two replicas.
 """
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -22,17 +19,17 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A working directory with prepared data of invented sentences in `data`."""
     folder = tmp_path_factory.mktemp("kill")
     kill.prepare_data(folder)
     return folder
 
 
-def kill_between_checkpoints(training: kill.Training) -> int:
+def kill_between_checkpoints(training):
     """Kills a new process after its first checkpoint, and returns the step of the checkpoint."""
 
-    def is_moment() -> bool:
+    def is_moment():
         saved = training.last_saved()
         return 0 < saved < training.last_logged() and training.unfinished() is None
 
@@ -41,7 +38,7 @@ def kill_between_checkpoints(training: kill.Training) -> int:
     return killed.checkpoint
 
 
-def kill_inside_a_write(training: kill.Training) -> int:
+def kill_inside_a_write(training):
     """Kills a new process while it writes a checkpoint, and returns the step of the last one."""
     killed = training.kill_when(training.start(), training.moment(delay=0.0, num_files=1))
     assert killed.inside_write and 0 < killed.checkpoint < MAX_STEPS
@@ -49,14 +46,14 @@ def kill_inside_a_write(training: kill.Training) -> int:
     return killed.checkpoint
 
 
-def metrics(run: Path) -> list[dict[str, float]]:
+def metrics(run):
     """Returns every line without the values that depend on the clock."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     clock_fields = {"tokens_per_second", "training_seconds", "step_seconds", "peak_memory_mb"}
     return [{k: v for k, v in line.items() if k not in clock_fields} for line in lines]
 
 
-def assert_same_bits(killed: kill.Training, whole: kill.Training) -> None:
+def assert_same_bits(killed, whole):
     found, expected = (kill.digests(each.path, MAX_STEPS) for each in (killed, whole))
     assert all(expected[name] for name in ("weights", "state", "ema"))
     assert kill.differences(found, expected) == []
@@ -68,7 +65,7 @@ def assert_same_bits(killed: kill.Training, whole: kill.Training) -> None:
     assert killed.unfinished() is None
 
 
-def test_two_replicas_killed_between_checkpoints_and_inside_a_write(folder: Path) -> None:
+def test_two_replicas_killed_between_checkpoints_and_inside_a_write(folder):
     killed, whole = (
         kill.Training(folder, name, SETTINGS, ["--logical_cpus=2"]) for name in ("killed", "whole")
     )
@@ -85,7 +82,7 @@ def test_two_replicas_killed_between_checkpoints_and_inside_a_write(folder: Path
     assert_same_bits(killed, whole)
 
 
-def test_differences_are_found() -> None:
+def test_differences_are_found():
     expected = {"weights": {"a": "1", "b": "2"}, "state": {"c": "3"}}
     found = {"weights": {"a": "1", "b": "7"}, "state": {"c": "3", "d": "4"}}
     assert kill.differences(expected, expected) == []

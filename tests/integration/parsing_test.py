@@ -1,12 +1,8 @@
 """The commands of the parser, from a treebank to scores, one after the other."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -16,8 +12,6 @@ from keras_transformer.extensions.paper.parsing.trees import (
     parse_trees,
     read_trees,
 )
-from keras_transformer.runs.run_directory import RunDirectory
-from tests.driver import Driver, Ended
 from tests.extensions.paper.parsing.sentences import TREEBANK
 from tests.messages import mentions, tells
 
@@ -54,7 +48,7 @@ STEPS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, run_directory: RunDirectory) -> Path:
+def folder(tmp_path_factory, run_directory):
     path = tmp_path_factory.mktemp("parsing")
     for name, part in (("a", TREEBANK[:4]), ("b", TREEBANK[4:5]), ("c", TREEBANK[5:])):
         (path / f"{name}.tree").write_text("".join(f"{tree}\n" for tree in part))
@@ -66,12 +60,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory, run_directory: RunDirectory
 
 
 @pytest.fixture(scope="module")
-def answers(driver: Driver, folder: Path) -> dict[str, Ended]:
+def answers(driver, folder):
     commands = [(*step.split(" ", 1), TEXT) for step in STEPS.values()]
     return dict(zip(STEPS, driver.run_all(folder, commands), strict=True))
 
 
-def test_a_treebank_is_prepared_and_trained_on(answers: dict[str, Ended]) -> None:
+def test_a_treebank_is_prepared_and_trained_on(answers):
     assert tells(answers["prepare"].out, "train", "5 pairs")
     assert "data/report.html" in answers["prepare"].left
     assert tells(answers["prepare again"].out, "already")
@@ -79,7 +73,7 @@ def test_a_treebank_is_prepared_and_trained_on(answers: dict[str, Ended]) -> Non
         assert answers[name].code == 0, answers[name].err
 
 
-def test_lines_become_trees_over_their_words(folder: Path, answers: dict[str, Ended]) -> None:
+def test_lines_become_trees_over_their_words(folder, answers):
     for name, text in (
         ("parse", answers["parse"].out),
         ("parse by the export", (folder / "trees.txt").read_text()),
@@ -95,13 +89,13 @@ def test_lines_become_trees_over_their_words(folder: Path, answers: dict[str, En
 
 
 @pytest.fixture(scope="module")
-def signatures(folder: Path, answers: dict[str, Ended]) -> Any:
+def signatures(folder, answers):
     model = tf.saved_model.load(str(folder / "export" / "1"))
     yield model.signatures  # they do not keep the model alive
 
 
 @pytest.mark.parametrize(("name", "key"), [("parse", "text"), ("parse_tokens", "tokens")])
-def test_the_signatures_of_an_export(signatures: Any, name: str, key: str) -> None:
+def test_the_signatures_of_an_export(signatures, name, key):
     outputs = signatures[name].structured_outputs
     shapes = {field: spec.shape.as_list() for field, spec in outputs.items()}
     assert shapes == {"trees": [None, 2], "scores": [None, 2], "truncated": [None]}
@@ -119,7 +113,7 @@ def test_the_signatures_of_an_export(signatures: Any, name: str, key: str) -> No
     assert signatures[name](**{key: tf.constant([], tf.string)})["trees"].shape == (0, 2)
 
 
-def test_manifest_and_card_describe_a_parser(folder: Path) -> None:
+def test_manifest_and_card_describe_a_parser(folder):
     manifest = json.loads((folder / "export" / "1" / "manifest.json").read_text())
     assert {"parse", "parse_tokens"} <= set(manifest["signatures"])
     assert (manifest["decoding"]["beam_size"], manifest["decoding"]["length_penalty"]) == (3, 0.3)
@@ -127,7 +121,7 @@ def test_manifest_and_card_describe_a_parser(folder: Path) -> None:
     assert "constituency-parsing" in card and "translates" not in card and "BLEU" not in card
 
 
-def test_scores_are_printed_as_json(folder: Path, answers: dict[str, Ended]) -> None:
+def test_scores_are_printed_as_json(folder, answers):
     assert [tree.words for tree in read_trees(folder / "predicted.txt")] == [
         tree.words for tree in parse_trees(TREEBANK, "text")
     ]
@@ -140,7 +134,7 @@ def test_scores_are_printed_as_json(folder: Path, answers: dict[str, Ended]) -> 
     assert gold["rules"] == "EVALB, COLLINS.prm; punctuation by the gold tags"
 
 
-def test_sentences_with_other_words_are_reported(answers: dict[str, Ended]) -> None:
+def test_sentences_with_other_words_are_reported(answers):
     answer = answers["other words"]
     assert (answer.code, json.loads(answer.out.splitlines()[-1])["all"]["errors"]) == (3, 1)
     assert tells(answer.err, "sentence 1", "'The'", "'They'", "gold")
@@ -156,7 +150,7 @@ def test_sentences_with_other_words_are_reported(answers: dict[str, Ended]) -> N
         ("an empty tree", mentions("error:", "empty", "line 1", "column 19", "tree")),
     ],
 )  # fmt: skip
-def test_errors_are_one_line(answers: dict[str, Ended], name: str, message: str) -> None:
+def test_errors_are_one_line(answers, name, message):
     answer = answers[name]
     assert (answer.code, answer.out, answer.left) == (1, "", [])
     assert re.search(message, answer.err) and answer.err.count("\n") == 1

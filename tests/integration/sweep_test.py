@@ -1,7 +1,5 @@
 """`sweep` is killed in the middle of a row, resumed, and run again when it is finished."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,13 +29,13 @@ COMMAND = (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
     prepared(folder)
     return folder
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder, *arguments):
     return subprocess.Popen(
         [sys.executable, str(ROOT / "bin" / "sweep.py"), *arguments],
         cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -46,7 +43,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+def finish(process):
     try:
         out, err = process.communicate(timeout=240)
     finally:
@@ -56,7 +53,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 @pytest.mark.long
-def test_a_killed_row_is_resumed_and_finished_rows_are_kept(folder: Path) -> None:
+def test_a_killed_row_is_resumed_and_finished_rows_are_kept(folder):
     process = start(folder, *COMMAND)
     assert process.stderr is not None
     for line in process.stderr:
@@ -94,7 +91,7 @@ def test_a_killed_row_is_resumed_and_finished_rows_are_kept(folder: Path) -> Non
     assert json.loads(again.splitlines()[-1]) == results and err == ""
 
 
-def check_row(folder: Path, name: str, row: dict[str, Any]) -> None:
+def check_row(folder, name, row):
     """Counts the weights and computes the scores again from the files of the run."""
     run = RunDirectory(folder / "work" / name / "run")
     assert (run.config.model.key_dim, run.config.model.value_dim) == (1, 4)

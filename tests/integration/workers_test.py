@@ -1,7 +1,5 @@
 """Several worker processes (TF_CONFIG) train together, each in a separate folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -10,8 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,7 +43,7 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A folder with prepared data in `data`."""
     folder = tmp_path_factory.mktemp("workers")
     kill.prepare_data(folder)
@@ -60,7 +56,7 @@ class Workers:
     As in a `TFJob`, the first one may have the role `chief`. Otherwise all are workers.
     """
 
-    def __init__(self, folder: Path, data: Path, count: int, has_chief: bool):
+    def __init__(self, folder, data, count, has_chief):
         servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
         self.addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
         for server in servers:
@@ -73,10 +69,10 @@ class Workers:
             shutil.copytree(data, each / "data")
 
     @property
-    def run(self) -> Path:
+    def run(self):
         return self.folders[0] / "run"
 
-    def start(self, index: int, *flags: str) -> None:
+    def start(self, index, *flags):
         cluster: dict[str, list[str]] = {}
         for (role, _), address in zip(self.roles, self.addresses, strict=True):
             cluster.setdefault(role, []).append(address)
@@ -96,21 +92,21 @@ class Workers:
                 env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CONFIG": tf_config},
             )
 
-    def start_all(self) -> None:
+    def start_all(self):
         for index in range(len(self.folders)):
             self.start(index)
 
-    def said(self, index: int) -> str:
+    def said(self, index):
         return (self.folders[index] / "log").read_text()
 
-    def wait(self, index: int) -> int:
+    def wait(self, index):
         return self.processes[index].wait(timeout=240)
 
-    def finish(self) -> None:
+    def finish(self):
         for index in self.processes:
             assert self.wait(index) == 0, self.said(index)
 
-    def pause_chief_when(self, condition: Callable[[], bool]) -> None:
+    def pause_chief_when(self, condition):
         """Stops the chief, and so all workers, in the middle of training."""
         chief = self.processes[0]
         deadline = time.monotonic() + 240
@@ -122,16 +118,16 @@ class Workers:
             time.sleep(0.005)
         pytest.fail("training ended or the condition never held: " + self.said(0))
 
-    def let_chief_go_on(self) -> None:
+    def let_chief_go_on(self):
         self.processes[0].send_signal(signal.SIGCONT)
 
 
 @pytest.fixture
-def cluster(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Workers]]:
+def cluster(folder, tmp_path):
     """Makes clusters of a given number of workers, and ends their processes after the test."""
     made = []
 
-    def make(count: int, has_chief: bool = False) -> Workers:
+    def make(count, has_chief=False):
         made.append(Workers(tmp_path, folder / "data", count, has_chief))
         return made[-1]
 
@@ -142,19 +138,19 @@ def cluster(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Workers]]:
             process.wait()
 
 
-def last_saved(run: Path) -> int:
+def last_saved(run):
     names = (path.name for path in run.glob("checkpoints/step-*"))
     return max((int(name.removeprefix("step-")) for name in names), default=0)
 
 
 @pytest.fixture(scope="module")
-def whole(folder: Path, one_replica: None) -> Path:
+def whole(folder, one_replica):
     """A run of the same global batches in one process."""
     training_run.train(folder / "data", folder / "run", "tiny", SETTINGS)
     return folder / "run"
 
 
-def assert_same_weights(run: Path, whole: Path) -> None:
+def assert_same_weights(run, whole):
     ours, theirs = (RunDirectory(path) for path in (run, whole))
     assert ours.checkpoints()[-1].step == theirs.checkpoints()[-1].step == MAX_STEPS
     theirs_by_path = theirs.named_weights("last")
@@ -165,13 +161,13 @@ def assert_same_weights(run: Path, whole: Path) -> None:
         assert difference < 1e-6, path
 
 
-def losses(run: Path) -> list[float]:
+def losses(run):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, MAX_STEPS + 1))
     return [line["loss"] for line in lines if "loss" in line]
 
 
-def test_workers_train_like_one_process(cluster: Callable[..., Workers], whole: Path) -> None:
+def test_workers_train_like_one_process(cluster, whole):
     count = 3  # the next test has 2
     workers = cluster(count, has_chief=True)
     workers.start_all()
@@ -184,9 +180,7 @@ def test_workers_train_like_one_process(cluster: Callable[..., Workers], whole: 
 
 
 @pytest.mark.long  # tests/training/multi_worker_test.py kills a worker that trains nothing
-def test_killed_and_stopped_workers_lose_nothing(
-    cluster: Callable[..., Workers], whole: Path
-) -> None:
+def test_killed_and_stopped_workers_lose_nothing(cluster, whole):
     workers = cluster(2)
     workers.start_all()
     workers.pause_chief_when(lambda: last_saved(workers.run) >= CHECKPOINT_STEPS)
@@ -215,9 +209,7 @@ def test_killed_and_stopped_workers_lose_nothing(
     np.testing.assert_allclose(losses(workers.run), losses(whole), rtol=1e-5)
 
 
-def test_workers_with_different_data_or_flags_end_with_errors(
-    cluster: Callable[..., Workers], tmp_path: Path
-) -> None:
+def test_workers_with_different_data_or_flags_end_with_errors(cluster, tmp_path):
     workers = cluster(2)
     shutil.rmtree(workers.folders[1] / "data")
     for side in ("en", "de"):
@@ -235,7 +227,7 @@ def test_workers_with_different_data_or_flags_end_with_errors(
     assert not workers.run.exists()
 
 
-def test_a_process_with_nothing_to_share_trains_or_ends(folder: Path, tmp_path: Path) -> None:
+def test_a_process_with_nothing_to_share_trains_or_ends(folder, tmp_path):
     """An evaluator of a job ends well, and an empty `TF_CONFIG` means one machine."""
     settings = {**SETTINGS, "training.max_steps": 1}
     command = [
@@ -264,7 +256,7 @@ def test_a_process_with_nothing_to_share_trains_or_ends(folder: Path, tmp_path: 
             assert last_saved(tmp_path / name) == 1
 
 
-def test_a_single_worker_waits_until_it_is_stopped(cluster: Callable[..., Workers]) -> None:
+def test_a_single_worker_waits_until_it_is_stopped(cluster):
     workers = cluster(2)
     workers.start(0)
     deadline = time.monotonic() + 240
