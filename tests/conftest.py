@@ -13,7 +13,6 @@ import pytest
 from tests.driver import Driver
 from tests.messages import Pattern
 
-
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything loads TensorFlow
 ROOT = Path(__file__).resolve().parents[1]
 

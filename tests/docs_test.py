@@ -112,19 +112,8 @@ def test_variants_are_found():
         "    for variant in t r; do\n        $recipe --variant=s+$variant\n    done\n"
     )
     found = [f"{recipe} {variant}" for recipe, variant in variants(text, "own")]
-    assert found == [
-        "a x",
-        "a y",
-        "own z",
-        "own w",
-        "own v",
-        "own u",
-        "b s",
-        "b t",
-        "own t",
-        "own r",
-        "own s",
-    ]
+    expected = "a x, a y, own z, own w, own v, own u, b s, b t, own t, own r, own s"
+    assert found == expected.split(", ")
 
 
 def test_flags_that_are_defined_are_found():

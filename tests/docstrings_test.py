@@ -11,7 +11,6 @@ import pytest
 
 from tests.conftest import PHRASES
 
-
 PACKAGE = Path(__file__).parents[1] / "keras_transformer"
 # What a user calls: `kt.*`, and the modules of the API reference.
 SCRIPT = PACKAGE / "extensions" / "litert" / "example.py"  # it is copied next to a model

@@ -198,18 +198,17 @@ def test_tests_mirror_the_package():
         assert (PACKAGE / folder).is_dir(), f"{path} tests a folder that is not in the package"
 
 
-def test_package_is_imported_without_its_heavy_dependencies():
-    command = [sys.executable, "-c", "import keras_transformer, sys; print(*sys.modules)"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    loaded = set(done.stdout.split())
-    assert not loaded & {"tensorflow", "keras", "numpy", "absl"}
-
-
-def test_dir_lists_the_public_api_before_it_is_used():
-    program = "import keras_transformer as kt; print(set(kt.__all__) - set(dir(kt)))"
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout == "set()\n"
+def test_the_package_alone_is_imported_quickly_and_lists_its_api() -> None:
+    """The limit is on processor time, because other processes may run at the same time."""
+    program = """
+import sys, time
+start = time.process_time()
+import keras_transformer as kt
+assert time.process_time() - start < 0.3
+assert set(kt.__all__) <= set(dir(kt))
+assert not {"tensorflow", "keras", "numpy", "absl"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
 def test_functions_have_at_most_eight_parameters():

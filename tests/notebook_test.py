@@ -6,8 +6,6 @@ import re
 
 import nbformat
 import pytest
-from jupyter_client.channels import HBChannel
-from nbclient.exceptions import DeadKernelError
 
 from tests.conftest import ROOT
 from tests.docs_test import commands, help_of
@@ -160,35 +158,3 @@ def test_the_command_saves_only_runs_without_errors_and_warnings(tmp_path, monke
     assert saved.metadata["executed_sources"] == execute_notebook.sources_hash(saved)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     assert "2 cells" in capsys.readouterr().out
-
-
-def test_nothing_waits_for_the_heartbeat_of_a_kernel(monkeypatch):
-    def start(channel):
-        raise AssertionError("its thread can wait for ever for a kernel that has ended")
-
-    monkeypatch.setattr(HBChannel, "start", start)
-    cells = [nbformat.v4.new_code_cell("print(42)")]
-    executed = execute_notebook.execute(nbformat.v4.new_notebook(cells=cells))
-    assert text_of(executed.cells[0]) == "42\n"
-
-
-def test_a_dead_kernel_is_reported():
-    cells = [nbformat.v4.new_code_cell("import os; os._exit(1)")]
-    with pytest.raises(DeadKernelError):
-        execute_notebook.execute(nbformat.v4.new_notebook(cells=cells))
-
-
-def test_only_documented_names_are_imported(stored):
-    documented = {"keras_transformer", "keras_transformer.layers", *documented_modules()}
-    sources = "\n".join(cell.source for cell in code_cells(stored))
-    imported = re.findall(r"^(?:from|import) (keras_transformer[\w.]*)", sources, re.MULTILINE)
-    # Quiet loading of TensorFlow, an example corpus, and the figures of the paper's Table 3.
-    modules = ("tf_import", "data.corpora", "presets")
-    others = {f"keras_transformer.{module}" for module in modules}
-    assert set(imported) <= documented | others
-    assert len(imported) == 5
-
-
-def documented_modules():
-    pages = (ROOT / "docs" / "api").glob("*.md")
-    return {name for page in pages for name in re.findall(r"automodule:: (\S+)", page.read_text())}

@@ -1,6 +1,7 @@
 """The Python library as a user calls it: prepare, train, load, translate, save and export."""
 
 import os
+import random
 import subprocess
 import sys
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.data.corpus import TsvFile
 from keras_transformer.inference import Translation
-from keras_transformer.inference.translation_module import CompiledTranslation
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.messages import mentions
 
@@ -106,8 +106,9 @@ def test_train_resumes_and_reports_its_result(run, data):
     assert "finished at step 4" in repr(again)
 
 
-def test_callbacks_see_the_training(data, tmp_path):
+def test_callbacks_see_the_training_which_keeps_the_state_of_random(data, tmp_path):
     seen: list[dict[str, float]] = []
+    state = random.getstate()
     kt.train(
         data,
         tmp_path / "run",
@@ -121,6 +122,7 @@ def test_callbacks_see_the_training(data, tmp_path):
         ],
         **MODEL,
     )
+    assert random.getstate() == state
     assert len(seen) == 2 and all("val_loss" in logs for logs in seen)
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     trained = kt.load(tmp_path / "run").transformer
@@ -133,15 +135,6 @@ def test_a_callback_that_sets_the_learning_rate_is_refused(data, tmp_path):
     with pytest.raises(kt.InputError, match=mentions("ReduceLROnPlateau", "schedule")):
         kt.train(data, tmp_path / "run", "tiny", callbacks=[callback])
     assert not (tmp_path / "run").exists()
-
-
-def test_training_keeps_the_state_of_random_and_of_tokenizers(data, tmp_path):
-    import random
-
-    tokenizer, state = data.tokenizer, random.getstate()
-    kt.train(data, tmp_path / "run", "tiny", max_steps=1, batch_tokens=128, **MODEL)
-    assert random.getstate() == state
-    assert kt.Translator(kt.load(tmp_path / "run").transformer, tokenizer)("the dog runs .") != 5
 
 
 @pytest.mark.parametrize(
@@ -345,16 +338,6 @@ def test_a_killed_save_leaves_no_run(run, tmp_path, monkeypatch):
     problem = mentions("cannot be saved", tmp_path / "file" / "run", "Not a directory")
     with pytest.raises(kt.InputError, match=problem):
         loaded.save(tmp_path / "file" / "run")
-
-
-def test_a_compiled_search_stays_compiled_with_other_options(run):
-    model = kt.load(run, jit_compile=True)
-    text = [PAIRS[0][0]]
-    assert model.translate(text, beam_size=2) == kt.load(
-        run, jit_compile=True, beam_size=2
-    ).translate(text)
-    variant = model._with({"beam_size": 2})
-    assert isinstance(variant.translate.__self__, CompiledTranslation)
 
 
 def test_representations_are_short(data, run):

@@ -177,6 +177,9 @@ def test_unknown_sets_and_pairs(name, pair, message):
         sacrebleu_set(name, pair)
 
 
+XML = "wmt21/raw/test/newstest2021.en-de.xml"
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -192,26 +195,14 @@ def test_unknown_sets_and_pairs(name, pair, message):
             {f"{FULL}src.en.sgm": sgml(["a\0b"]), f"{FULL}ref.de.sgm": sgml(["a"])},
             mentions("wmt14_full.en-de.src", "line 1", "NUL"),
         ),
+        ({XML: "<dataset"}, mentions("test set", "read")),
+        ({XML: wmt21({"C": OTHER})}, mentions("references", "sacreBLEU")),
     ],
 )
 def test_damaged_sets(folder, files, message):
     write(folder, files)
     with pytest.raises(InputError, match=message) as error:
-        sacrebleu_set("wmt14/full", "en-de")
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("xml", "message"),
-    [
-        ("<dataset", mentions("test set", "read")),
-        (wmt21({"C": OTHER}), mentions("references", "sacreBLEU")),
-    ],
-)
-def test_xml_without_references(folder, xml, message):
-    write(folder, {"wmt21/raw/test/newstest2021.en-de.xml": xml})
-    with pytest.raises(InputError, match=message) as error:
-        sacrebleu_set("wmt21", "en-de")
+        sacrebleu_set("wmt21" if XML in files else "wmt14/full", "en-de")
     assert "\n" not in str(error.value)
 
 
@@ -238,21 +229,16 @@ def test_any_bytes_are_aligned_or_refused(source, reference):
 
 
 def test_read_files(tmp_path):
-    write(tmp_path, {"en": "a\r\nb\n", "de": "\ufeffA\nB", "short": "A\n"})
-    test = read_files(tmp_path / "de", tmp_path / "en")
+    write(tmp_path, {"en": "a\r\nb\n", "de": "\ufeffA\nB", "other": "C\nD\n", "short": "A\n"})
+    de, en, other, short = (tmp_path / name for name in ("de", "en", "other", "short"))
+    test = read_files(de, en)
     assert (test.sources, test.references) == (["a", "b"], [["A", "B"]])
     assert (test.title, test.target_language) == (None, "")
-    assert read_files(tmp_path / "de").sources is None
-    with pytest.raises(InputError, match=mentions("en", "2", "short", "1")):
-        read_files(tmp_path / "short", tmp_path / "en")
-
-
-def test_several_references(tmp_path):
-    paths = [tmp_path / name for name in ("a.de", "b.de")]
-    paths[0].write_text("Ein Hund .\nEine Katze .\n")
-    paths[1].write_text("Ein Köter .\nEin Kater .\n")
-    test = read_files(paths)
-    assert test.references == [["Ein Hund .", "Eine Katze ."], ["Ein Köter .", "Ein Kater ."]]
-    paths[1].write_text("Ein Köter .\n")
-    with pytest.raises(InputError, match=mentions("b.de", 1, "a.de", 2)):
-        read_files(paths)
+    assert read_files(de).sources is None
+    assert read_files([de, other]).references == [["A", "B"], ["C", "D"]]
+    for references, source, facts in (
+        (short, en, ("en", 2, "short", 1)),
+        ([de, short], None, ("short", 1, "de", 2)),
+    ):
+        with pytest.raises(InputError, match=mentions(*facts)):
+            read_files(references, source)

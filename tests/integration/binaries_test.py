@@ -157,20 +157,6 @@ def test_a_document_keeps_its_lines(results, driver):
     assert code == 3 and tells(err.splitlines()[-1], "line 4", "sentence")
 
 
-def test_the_phrasebook_is_the_same_for_a_seed(driver, tmp_path):
-    def run():
-        ended = driver.run(tmp_path, "phrasebook", ["--output_dir=corpus", "--seed=3"], "")
-        assert (ended.code, ended.err) == (0, "")
-        return ended.out, {p.name: p.read_bytes() for p in (tmp_path / "corpus").iterdir()}
-
-    out, files = run()
-    counts = json.loads(out.splitlines()[-1])
-    assert len(files) == 6
-    for name, content in files.items():
-        assert content.count(b"\n") == counts[name.partition(".")[0]] > 0
-    assert run() == (out, files)
-
-
 @pytest.mark.long
 def test_scores_of_a_recipe_can_be_repeated(driver, tmp_path):
     write_recipe(tmp_path / "recipes")

@@ -157,15 +157,6 @@ def test_a_command_without_its_extra_names_it(environment, files, extra):
         assert sentence.endswith(f". Run: pip install 'keras_transformer[{extra}]'")
 
 
-@pytest.mark.long
-def test_every_extra_keeps_the_error_that_names_another(environment, files):
-    """ai-edge-litert installs a `backports` namespace, from which zstd cannot be imported."""
-    for extra in {*COMMANDS, *PACKAGES} - {"zstd"}:
-        ended = environment.run(files, ["keras-transformer", *COMMANDS["zstd"].split()], extra)
-        assert ended.returncode == 1 and " needs the extra zstd (" in ended.stderr, ended.stderr
-        assert ended.stderr.count("\n") == 1, f"{extra}: {ended.stderr}"
-
-
 @pytest.mark.parametrize(
     "extra",
     [
