@@ -82,9 +82,7 @@ def test_commands_have_the_flags_that_are_shown(path):
 def variants(text, recipe):
     """Yields the recipe and the variant of each command."""
     lines = re.findall(
-        r"^    .*|(?<=`)(?:benchmarks/|keras-transformer )[^`]*",
-        text.replace("\\\n", ""),
-        re.M,
+        r"^    .*|(?<=`)(?:benchmarks/|keras-transformer )[^`]*", text.replace("\\\n", ""), re.M
     )
     for command in (part for line in lines for part in line.partition(" # ")[0].split("&&")):
         named = dict(re.findall(r"--(recipe|variant)[= ]'?([\w.+]+)", command))

@@ -9,16 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import keras_transformer as kt
 from tests.conftest import PHRASES
 
 PACKAGE = Path(__file__).parents[1] / "keras_transformer"
-# What a user calls: `kt.*`, and the modules of the API reference.
-SCRIPT = PACKAGE / "extensions" / "litert" / "example.py"  # it is copied next to a model
-API_MODULES = sorted(
-    name
-    for page in (PACKAGE.parent / "docs" / "api").glob("*.md")
-    for name in re.findall(r"automodule:: (\S+)", page.read_text("utf-8"))
-)
+# Classes with settings, which are described one by one.
+SETTINGS = ("DecodingConfig", "ModelConfig", "TrainingConfig")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -28,12 +24,6 @@ def module_name(path):
 
 
 WITH_EXAMPLES = sorted(path for path in PACKAGE.rglob("*.py") if ">>> " in path.read_text("utf-8"))
-# Modules with slow examples.
-LONG = (
-    "export/saved_model/export.py",
-    "training/training_run.py",
-    "extensions/pages/gallery.py",
-)
 
 
 @pytest.fixture(scope="session")
@@ -66,17 +56,7 @@ def example_folder(run_directory, exported_run, litert_version, tmp_path_factory
     return folder
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(
-            path,
-            id=module_name(path),
-            marks=pytest.mark.long if str(path.relative_to(PACKAGE)) in LONG else (),
-        )
-        for path in WITH_EXAMPLES
-    ],
-)
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=module_name)
 def test_examples_print_what_they_show(path, tmp_path, monkeypatch, request):
     module = importlib.import_module(module_name(path))
     if re.search(r">>> .*\b(build/|train\.en)", path.read_text("utf-8")):
@@ -85,28 +65,15 @@ def test_examples_print_what_they_show(path, tmp_path, monkeypatch, request):
     assert doctest.testmod(module, optionflags=FLAGS).failed == 0
 
 
-def public_definitions(path):
-    """Public classes and functions of a module."""
-    for node in ast.parse(path.read_bytes()).body if path != SCRIPT else ():
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            yield node
+def definitions(name):
+    """The docstrings of the classes and functions of a module of the package, by their names."""
+    path = PACKAGE.joinpath(*name.split("."))
+    paths = path.glob("*.py") if path.is_dir() else [path.with_suffix(".py")]
+    nodes = (node for each in paths for node in ast.parse(each.read_bytes()).body)
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    return {node.name: ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)}
 
 
-def missing_examples(paths):
-    return [
-        f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name}"
-        for path in paths
-        for node in public_definitions(path)
-        if ">>> " not in (ast.get_docstring(node) or "")
-    ]
-
-
-def test_slow_examples_are_in_modules_that_exist():
-    assert {PACKAGE / path for path in LONG} <= {*WITH_EXAMPLES}
-
-
-@pytest.mark.parametrize("name", API_MODULES)
-def test_the_api_reference_shows_examples(name):
-    path = PACKAGE.parent.joinpath(*name.split("."))
-    paths = [path / "__init__.py"] if path.is_dir() else [path.with_suffix(".py")]
-    assert missing_examples(paths) == []
+@pytest.mark.parametrize("name", sorted({*kt.__all__} - {*SETTINGS, *kt._NAMESPACES, "InputError"}))
+def test_what_a_user_calls_shows_an_example(name):
+    assert ">>> " in definitions(kt._MODULES[name])[name]

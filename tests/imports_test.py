@@ -32,7 +32,7 @@ COMPONENTS: dict[str, set[str]] = {
     "decoding": {"config", "layers", "models"},
     "evaluation": {"data"},
     "inference": {
-        *("config", "console", "data", "decoding", "evaluation", "models", "runs", "text"),
+        *("config", "console", "data", "decoding", "evaluation", "models", "runs", "text")
     },
     "training": {
         *("config", "console", "data", "evaluation", "inference", "layers", "models", "presets"),
@@ -42,10 +42,7 @@ COMPONENTS: dict[str, set[str]] = {
         *("config", "console", "data", "decoding", "evaluation", "inference"),
         *("models", "runs", "schema", "text"),
     },
-    "api": {
-        *("config", "data", "export", "inference", "models", "runs"),
-        *("text", "training"),
-    },
+    "api": {*("config", "data", "export", "inference", "models", "runs"), *("text", "training")},
     "cli": {
         *("config", "console", "data", "evaluation", "export", "inference"),
         *("runs", "tf_import", "training"),

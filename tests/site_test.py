@@ -11,11 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.M | re.S)
 # docs/python.md is in tests/integration/wheel_test.py.
-PAGES = [
-    "docs/tutorials/own_translator.md",
-    "docs/tutorials/classifier.md",
-    "docs/kerashub.md",
-]
+PAGES = ["docs/tutorials/own_translator.md", "docs/tutorials/classifier.md", "docs/kerashub.md"]
 
 
 @pytest.mark.long

@@ -13,10 +13,7 @@ from sacrebleu.dataset import DATASETS
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import test_sets
 from keras_transformer.evaluation.metrics import evaluate
-from keras_transformer.evaluation.test_sets import (
-    read_files,
-    sacrebleu_set,
-)
+from keras_transformer.evaluation.test_sets import read_files, sacrebleu_set
 from tests.messages import mentions, tells
 
 SOURCES = ["Two dogs run.", "A man  sings &amp; plays."]

@@ -6,10 +6,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  the export needs its ops
 
-from keras_transformer.extensions.paper.parsing.trees import (
-    parse_trees,
-    read_trees,
-)
+from keras_transformer.extensions.paper.parsing.trees import parse_trees, read_trees
 from tests.extensions.paper.parsing.sentences import TREEBANK
 from tests.messages import tells
 
