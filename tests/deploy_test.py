@@ -1,5 +1,7 @@
 """The files in deploy/ match their schemas, the export and each other."""
 
+from __future__ import annotations
+
 import copy
 import http.server
 import json
@@ -7,6 +9,7 @@ import os
 import re
 import subprocess
 import threading
+from typing import Any
 
 import jsonschema
 import kubernetes_validate
@@ -23,33 +26,33 @@ KUBERNETES = "1.34"
 
 
 @pytest.fixture(scope="module")
-def compose():
+def compose() -> dict[str, Any]:
     return dict(yaml.safe_load((DEPLOY / "docker-compose.yml").read_text()))
 
 
 @pytest.fixture(scope="module")
-def resources():
+def resources() -> dict[str, dict[str, Any]]:
     """Returns the Kubernetes resources by kind."""
     documents = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
     return {resource["kind"]: resource for resource in documents}
 
 
 @pytest.fixture(scope="module")
-def container(resources):
+def container(resources: dict[str, Any]) -> dict[str, Any]:
     (only,) = resources["Deployment"]["spec"]["template"]["spec"]["containers"]
     return dict(only)
 
 
-def by_default(text):
+def by_default(text: str) -> str:
     """Replaces `${NAME:-default}` by the default."""
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
 
-def flags_of(arguments):
+def flags_of(arguments: list[str]) -> dict[str, str]:
     return dict(by_default(argument).removeprefix("--").split("=", 1) for argument in arguments)
 
 
-def test_docker_compose_is_valid(compose):
+def test_docker_compose_is_valid(compose: dict[str, Any]) -> None:
     schema = get_builtin_schema("vendor.compose-spec")
     validator = jsonschema.validators.validator_for(schema)(schema)
     validator.validate(compose)
@@ -59,7 +62,7 @@ def test_docker_compose_is_valid(compose):
         validator.validate(wrong)
 
 
-def test_kubernetes_resources_are_valid(resources):
+def test_kubernetes_resources_are_valid(resources: dict[str, Any]) -> None:
     assert set(resources) == {"PersistentVolumeClaim", "ConfigMap", "Deployment", "Service"}
     for resource in resources.values():
         kubernetes_validate.validate(resource, KUBERNETES, strict=True)
@@ -69,7 +72,9 @@ def test_kubernetes_resources_are_valid(resources):
         kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
 
 
-def test_kubernetes_resources_refer_to_each_other(resources, container):
+def test_kubernetes_resources_refer_to_each_other(
+    resources: dict[str, Any], container: dict[str, Any]
+) -> None:
     deployment, service = (resources[kind]["spec"] for kind in ("Deployment", "Service"))
     pod = deployment["template"]
     labels = pod["metadata"]["labels"].items()
@@ -90,7 +95,9 @@ def test_kubernetes_resources_refer_to_each_other(resources, container):
     assert int(container["lifecycle"]["preStop"]["exec"]["command"][1]) < grace
 
 
-def test_servers_are_the_pinned_one_with_flags_that_it_has(compose, container):
+def test_servers_are_the_pinned_one_with_flags_that_it_has(
+    compose: dict[str, Any], container: dict[str, Any]
+) -> None:
     serving = compose["services"]["serving"]
     for image, arguments in (
         (serving["image"], serving["command"]),
@@ -109,7 +116,7 @@ def test_servers_are_the_pinned_one_with_flags_that_it_has(compose, container):
     assert container["resources"]["requests"]["cpu"] == flags["tensorflow_inter_op_parallelism"]
 
 
-def test_the_model_is_mounted_read_only(compose, container):
+def test_the_model_is_mounted_read_only(compose: dict[str, Any], container: dict[str, Any]) -> None:
     serving = compose["services"]["serving"]
     mounts = {
         by_default(volume["target"]): (by_default(volume["source"]), volume["read_only"])
@@ -128,7 +135,9 @@ def test_the_model_is_mounted_read_only(compose, container):
     assert read_only["/models"] and read_only["/etc/serving"]
 
 
-def test_prometheus_scrapes_the_address_of_tf_serving(compose, resources):
+def test_prometheus_scrapes_the_address_of_tf_serving(
+    compose: dict[str, Any], resources: dict[str, Any]
+) -> None:
     monitoring = text_format.Parse(
         (DEPLOY / "monitoring.config").read_text(), tf_serving.MonitoringConfig()
     )
@@ -150,25 +159,25 @@ def test_prometheus_scrapes_the_address_of_tf_serving(compose, resources):
     assert annotations["prometheus.io/port"] == port
 
 
-def test_the_health_check_recognizes_a_ready_server(compose):
+def test_the_health_check_recognizes_a_ready_server(compose: dict[str, Any]) -> None:
     kind, *command = compose["services"]["serving"]["healthcheck"]["test"]
     assert kind == "CMD"
     states = {"export": "AVAILABLE", "other": "LOADING"}
 
     class Server(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
+        def do_GET(self) -> None:
             state = states.get(self.path.removeprefix("/v1/models/"))
             body = json.dumps({"model_version_status": [{"state": state}]}).encode()
             self.send_response(200 if state else 404)
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *arguments): ...
+        def log_message(self, *arguments: Any) -> None: ...
 
     with http.server.HTTPServer(("127.0.0.1", 0), Server) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
 
-        def code(model, port=server.server_port):
+        def code(model: str, port: int = server.server_port) -> int:
             # Compose writes $ as $$.
             here = [part.replace("$$", "$").replace("8501", str(port)) for part in command]
             environment = {**os.environ, "MODEL_NAME": model}

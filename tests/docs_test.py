@@ -1,11 +1,14 @@
 """The documents agree with the repository: links, commands, flags and functions exist."""
 
+from __future__ import annotations
+
 import ast
 import functools
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,7 +35,7 @@ DEFINED = re.compile(r"(?:flags\.DEFINE_\w+|define_numbers)\(\s*\"(\w+)\"")
 FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z_][a-z0-9_]*)")
 
 
-def commands(text):
+def commands(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yields the commands of a text: the file, and its flags, including continuation lines."""
     for command, arguments in COMMAND.findall(text):
         flags = FLAG.findall(arguments.split(" -- ")[0])
@@ -40,7 +43,7 @@ def commands(text):
 
 
 @functools.cache
-def help_of(command):
+def help_of(command: str) -> str:
     result = subprocess.run(
         [sys.executable, "-m", "keras_transformer", command, "--help"],
         capture_output=True,
@@ -51,7 +54,7 @@ def help_of(command):
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_to_files(path):
+def test_links_lead_to_files(path: Path) -> None:
     prose = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in LINK.findall(prose):
         if not target.startswith(("http://", "https://", "mailto:")):
@@ -62,7 +65,7 @@ CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]  # which n
 
 
 @pytest.mark.parametrize("path", CURRENT, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_have_the_flags_that_are_shown(path):
+def test_commands_have_the_flags_that_are_shown(path: Path) -> None:
     for command, flags in commands(path.read_text(encoding="utf-8")):
         if command.startswith("keras-transformer "):
             name = command.split()[1]
@@ -79,10 +82,12 @@ def test_commands_have_the_flags_that_are_shown(path):
                 assert flag in DEFINED.findall(known), f"{path.name}: {command} --{flag}"
 
 
-def variants(text, recipe):
+def variants(text: str, recipe: str) -> Iterator[tuple[str, str]]:
     """Yields the recipe and the variant of each command."""
     lines = re.findall(
-        r"^    .*|(?<=`)(?:benchmarks/|keras-transformer )[^`]*", text.replace("\\\n", ""), re.M
+        r"^    .*|(?<=`)(?:benchmarks/|keras-transformer )[^`]*",
+        text.replace("\\\n", ""),
+        re.M,
     )
     for command in (part for line in lines for part in line.partition(" # ")[0].split("&&")):
         named = dict(re.findall(r"--(recipe|variant)[= ]'?([\w.+]+)", command))
@@ -92,7 +97,7 @@ def variants(text, recipe):
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_follow_variants_that_recipes_have(path):
+def test_commands_follow_variants_that_recipes_have(path: Path) -> None:
     for recipe, variant in variants(path.read_text(encoding="utf-8"), path.parent.name):
         file = ROOT / "recipes" / recipe / "recipe.json"
         assert file.is_file(), f"{path.name}: which recipe has --variant={variant}?"
@@ -100,7 +105,7 @@ def test_commands_follow_variants_that_recipes_have(path):
         assert variant in known, f"{path.parent.name}/{path.name}: {recipe} --variant={variant}"
 
 
-def test_variants_are_found():
+def test_variants_are_found() -> None:
     text = (
         "    keras-transformer recipe --recipe=a --variant=x+y\n"
         "    $recipe --variant=z  # --variant=old\n"
@@ -110,16 +115,27 @@ def test_variants_are_found():
         "    for variant in t r; do\n        $recipe --variant=s+$variant\n    done\n"
     )
     found = [f"{recipe} {variant}" for recipe, variant in variants(text, "own")]
-    expected = "a x, a y, own z, own w, own v, own u, b s, b t, own t, own r, own s"
-    assert found == expected.split(", ")
+    assert found == [
+        "a x",
+        "a y",
+        "own z",
+        "own w",
+        "own v",
+        "own u",
+        "b s",
+        "b t",
+        "own t",
+        "own r",
+        "own s",
+    ]
 
 
-def test_flags_that_are_defined_are_found():
+def test_flags_that_are_defined_are_found() -> None:
     text = 'flags.DEFINE_list(\n    "a", ["b"])\ncommand.define_numbers("c", [1], "d")\nx["e"]'
     assert DEFINED.findall(text) == ["a", "c"]
 
 
-def test_commands_are_found():
+def test_commands_are_found() -> None:
     text = (
         "    keras-transformer train --data_dir=a \\\n    --nolowercase | "
         "keras-transformer score --set=x\n"
@@ -137,7 +153,7 @@ def test_commands_are_found():
     ]
 
 
-def defined_names(path):
+def defined_names(path: Path) -> set[str]:
     """Returns the functions, classes and methods (`Class.method`) of a module."""
     names = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -149,7 +165,7 @@ def defined_names(path):
     return names
 
 
-def test_the_guide_for_users_of_kerashub_names_what_exists():
+def test_the_guide_for_users_of_kerashub_names_what_exists() -> None:
     text = (ROOT / "docs" / "kerashub.md").read_text(encoding="utf-8")
     names = set(re.findall(r"\bkt\.([\w.]*\w)", text))
     assert len(names) > 20
@@ -157,7 +173,7 @@ def test_the_guide_for_users_of_kerashub_names_what_exists():
         assert functools.reduce(getattr, name.split("."), keras_transformer) is not None, name
 
 
-def test_the_walks_name_functions_that_exist():
+def test_the_walks_name_functions_that_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     steps = re.findall(r"^(\d+)\. `([\w/]+\.py):([\w.]+)`", text, re.M)
     assert [number for number, *_ in steps].count("1") == 4
@@ -165,7 +181,7 @@ def test_the_walks_name_functions_that_exist():
         assert name in defined_names(ROOT / "keras_transformer" / module), f"{module}:{name}"
 
 
-def test_gpu_hours_of_the_recipes_follow_from_the_measured_rates():
+def test_gpu_hours_of_the_recipes_follow_from_the_measured_rates() -> None:
     text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     rates = {
         preset: float(rate.replace(",", ""))

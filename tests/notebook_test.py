@@ -1,11 +1,18 @@
 """The notebook in docs/: its stored outputs are complete and current, and all cells run."""
 
+from __future__ import annotations
+
 import base64
 import importlib.util
 import re
+from pathlib import Path
+from types import ModuleType
 
 import nbformat
 import pytest
+from jupyter_client.channels import HBChannel
+from nbclient.exceptions import DeadKernelError
+from nbformat import NotebookNode
 
 from tests.conftest import ROOT
 from tests.docs_test import commands, help_of
@@ -34,7 +41,7 @@ SECTIONS = """
 """.strip().splitlines()
 
 
-def load_module():
+def load_module() -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         "execute_notebook", ROOT / "docs" / "execute_notebook.py"
     )
@@ -48,22 +55,22 @@ execute_notebook = load_module()
 
 
 @pytest.fixture
-def stored():
+def stored() -> NotebookNode:
     return nbformat.read(execute_notebook.NOTEBOOK, as_version=4)
 
 
-def code_cells(notebook):
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def text_of(cell):
+def text_of(cell: NotebookNode) -> str:
     """Returns the printed output of a cell and its last value."""
     texts = [output.text for output in cell.outputs if output.get("name") == "stdout"]
     texts += [output.get("data", {}).get("text/plain", "") for output in cell.outputs]
     return "".join(text for text in texts if not text.startswith("<Figure"))
 
 
-def test_outputs_are_of_these_sources_in_their_order(stored):
+def test_outputs_are_of_these_sources_in_their_order(stored: NotebookNode) -> None:
     nbformat.validate(stored)
     cells = code_cells(stored)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
@@ -74,7 +81,7 @@ def test_outputs_are_of_these_sources_in_their_order(stored):
     assert stored.metadata["executed_sources"] != execute_notebook.sources_hash(stored)
 
 
-def test_the_stored_notebook_is_small_and_names_no_machine(stored):
+def test_the_stored_notebook_is_small_and_names_no_machine(stored: NotebookNode) -> None:
     assert execute_notebook.NOTEBOOK.stat().st_size < 400_000
     assert stored.metadata.keys() == {"kernelspec", "language_info", "executed_sources"}
     assert stored.metadata["kernelspec"].keys() == {"display_name", "language", "name"}
@@ -87,7 +94,7 @@ def test_the_stored_notebook_is_small_and_names_no_machine(stored):
         assert not re.search(r"(^|[\s'\"(])(/\w|[A-Z]:\\)", text_of(cell)), cell.id
 
 
-def test_sections_are_the_papers_and_all_files_that_are_named_exist(stored):
+def test_sections_are_the_papers_and_all_files_that_are_named_exist(stored: NotebookNode) -> None:
     text = "\n".join(cell.source for cell in stored.cells if cell.cell_type == "markdown")
     headings = re.findall(r"^#+ (\d.*)$", text, re.MULTILINE)
     assert headings == SECTIONS
@@ -99,7 +106,7 @@ def test_sections_are_the_papers_and_all_files_that_are_named_exist(stored):
         assert all(f"--{flag}" in help_of(command) for flag in flags), command
 
 
-def test_the_stored_run_is_complete_and_has_plots(stored):
+def test_the_stored_run_is_complete_and_has_plots(stored: NotebookNode) -> None:
     cells = {cell.id: cell for cell in code_cells(stored)}
     images = [
         base64.b64decode(output.data["image/png"])
@@ -121,7 +128,7 @@ def test_the_stored_run_is_complete_and_has_plots(stored):
 
 
 @pytest.mark.long
-def test_all_cells_run_in_a_fresh_kernel_and_print_what_is_stored(stored):
+def test_all_cells_run_in_a_fresh_kernel_and_print_what_is_stored(stored: NotebookNode) -> None:
     executed = execute_notebook.execute(stored, {"NOTEBOOK_SMALL": "1"})
     for before, now in zip(code_cells(stored), code_cells(executed), strict=True):
         assert "Traceback" not in str([output for output in now.outputs if "data" not in output])
@@ -133,13 +140,15 @@ def test_all_cells_run_in_a_fresh_kernel_and_print_what_is_stored(stored):
             )
 
 
-def written(path, *sources):
+def written(path: Path, *sources: str) -> bytes:
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
     return path.read_bytes()
 
 
-def test_the_command_saves_only_runs_without_errors_and_warnings(tmp_path, monkeypatch, capsys):
+def test_the_command_saves_only_runs_without_errors_and_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "notebook.ipynb"
     monkeypatch.setattr(execute_notebook, "NOTEBOOK", path)
     for source, reason in (
@@ -158,3 +167,35 @@ def test_the_command_saves_only_runs_without_errors_and_warnings(tmp_path, monke
     assert saved.metadata["executed_sources"] == execute_notebook.sources_hash(saved)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     assert "2 cells" in capsys.readouterr().out
+
+
+def test_nothing_waits_for_the_heartbeat_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(channel: HBChannel) -> None:
+        raise AssertionError("its thread can wait for ever for a kernel that has ended")
+
+    monkeypatch.setattr(HBChannel, "start", start)
+    cells = [nbformat.v4.new_code_cell("print(42)")]
+    executed = execute_notebook.execute(nbformat.v4.new_notebook(cells=cells))
+    assert text_of(executed.cells[0]) == "42\n"
+
+
+def test_a_dead_kernel_is_reported() -> None:
+    cells = [nbformat.v4.new_code_cell("import os; os._exit(1)")]
+    with pytest.raises(DeadKernelError):
+        execute_notebook.execute(nbformat.v4.new_notebook(cells=cells))
+
+
+def test_only_documented_names_are_imported(stored: NotebookNode) -> None:
+    documented = {"keras_transformer", "keras_transformer.layers", *documented_modules()}
+    sources = "\n".join(cell.source for cell in code_cells(stored))
+    imported = re.findall(r"^(?:from|import) (keras_transformer[\w.]*)", sources, re.MULTILINE)
+    # Quiet loading of TensorFlow, an example corpus, and the figures of the paper's Table 3.
+    modules = ("tf_import", "data.corpora", "presets")
+    others = {f"keras_transformer.{module}" for module in modules}
+    assert set(imported) <= documented | others
+    assert len(imported) == 5
+
+
+def documented_modules() -> set[str]:
+    pages = (ROOT / "docs" / "api").glob("*.md")
+    return {name for page in pages for name in re.findall(r"automodule:: (\S+)", page.read_text())}

@@ -35,7 +35,7 @@ FIGURES = """
 MILLIONS = {name: row.millions for name, row in TABLE_3.items() if row.millions}
 
 
-def count_millions(name):
+def count_millions(name: str) -> float:
     return preset(name).model.num_parameters() / 1e6
 
 

@@ -1,38 +1,58 @@
 """The public names. A change here is a change that users see."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
 import keras_transformer as kt
 
-NAMES = set(
-    """
-    Config DecodingConfig InputError ModelConfig PreparedData Run Tokenizer TrainingConfig
-    Transformer Translator convert layers load losses metrics prepare preset schedules train
-    """.split()
-)
-SUBPACKAGES = set(
-    """
-    api cli data decoding evaluation export extensions inference models runs text training
-    """.split()
-)
-LAYERS = """
-Block CrossAttention Decoder DecodeState DecoderLayer Dropout Encoder EncoderLayer FeedForward
-LayerNorm LearnedPositions PaddingMask SelfAttention SinusoidalPositions TokenEmbedding dropout_seed
-padding_mask position_mask scaled_dot_product_attention
-"""
+NAMES = {
+    *("Config", "DecodingConfig", "InputError", "ModelConfig", "PreparedData", "Run", "Tokenizer"),
+    *("TrainingConfig", "Transformer", "Translator", "convert", "layers", "load", "losses"),
+    *("metrics", "prepare", "preset", "schedules", "train"),
+}
+SUBPACKAGES = {
+    *(
+        "api",
+        "cli",
+        "data",
+        "decoding",
+        "evaluation",
+        "export",
+        "extensions",
+        "inference",
+        "models",
+    ),
+    *("runs", "text", "training"),
+}
 NAMESPACES = {
-    "layers": set(LAYERS.split()),
+    "layers": {
+        *(
+            "Block",
+            "CrossAttention",
+            "Decoder",
+            "DecodeState",
+            "DecoderLayer",
+            "Dropout",
+            "Encoder",
+            "EncoderLayer",
+        ),
+        *("FeedForward", "LayerNorm", "LearnedPositions", "PaddingMask", "SelfAttention"),
+        *("SinusoidalPositions", "TokenEmbedding", "dropout_seed", "padding_mask"),
+        *("position_mask", "scaled_dot_product_attention"),
+    },
     "losses": {"LabelSmoothedCrossEntropy"},
     "metrics": {"Perplexity", "TokenAccuracy"},
     "schedules": {"LearningRate", "Noam"},
 }
 
 
-def test_public_names_are_listed_and_exist():
+def test_public_names_are_listed_and_exist() -> None:
     assert set(kt.__all__) == NAMES
     assert set(dir(kt)) == NAMES | SUBPACKAGES | {"__version__"}
     for name in dir(kt):
@@ -42,14 +62,14 @@ def test_public_names_are_listed_and_exist():
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_names_of_namespaces(namespace):
+def test_names_of_namespaces(namespace: str) -> None:
     module = getattr(kt, namespace)
     assert set(module.__all__) == NAMESPACES[namespace]
     assert all(hasattr(module, name) for name in module.__all__)
     assert set(dir(module)) >= NAMESPACES[namespace]
 
 
-def test_files_load_by_registered_names(tmp_path):
+def test_files_load_by_registered_names(tmp_path: Path) -> None:
     model = kt.Transformer.from_preset(
         "tiny", 30, d_model=16, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1
     )

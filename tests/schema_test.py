@@ -1,5 +1,7 @@
 """Checks of JSON values: errors name the path of the wrong value."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -41,7 +43,7 @@ class Person(_Named, total=False):
         (Person, {"name": "Ada", "age": None}),
     ],
 )
-def test_valid_values(hint, value):
+def test_valid_values(hint: Any, value: Any) -> None:
     check_json("it", hint, value)
 
 
@@ -72,7 +74,7 @@ def test_valid_values(hint, value):
         (Person, {"name": "Ada", "age": "36"}, mentions("it.age", "36")),
     ],
 )
-def test_invalid_values(hint, value, message):
+def test_invalid_values(hint: Any, value: Any, message: str) -> None:
     with pytest.raises(InputError) as error:
         check_json("it", hint, value)
     assert re.search(message, str(error.value))
@@ -91,7 +93,9 @@ def test_invalid_values(hint, value, message):
         (Annotated[float, Bounds(above=0)] | None, "0.5", 0.5),
     ],
 )
-def test_texts_and_whole_floats_are_converted_on_request(hint, value, converted):
+def test_texts_and_whole_floats_are_converted_on_request(
+    hint: Any, value: Any, converted: Any
+) -> None:
     found = check_scalar("it", hint, value, convert=True)
     assert (type(found), found) == (type(converted), converted)
     if found != value:
@@ -108,7 +112,7 @@ def test_texts_and_whole_floats_are_converted_on_request(hint, value, converted)
         (str, 7),
     ],
 )
-def test_other_values_are_not_converted(hint, value):
+def test_other_values_are_not_converted(hint: Any, value: Any) -> None:
     with pytest.raises(InputError) as error:
         check_scalar("it", hint, value, convert=True)
     assert re.search(mentions("it", repr(value)), str(error.value))

@@ -1,5 +1,7 @@
 """The documentation: it builds without warnings, and the tutorials' commands and code run."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess
@@ -11,11 +13,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.M | re.S)
 # docs/python.md is in tests/integration/wheel_test.py.
-PAGES = ["docs/tutorials/own_translator.md", "docs/tutorials/classifier.md", "docs/kerashub.md"]
+PAGES = [
+    "docs/tutorials/own_translator.md",
+    "docs/tutorials/classifier.md",
+    "docs/kerashub.md",
+]
 
 
 @pytest.mark.long
-def test_site_builds_without_warnings(tmp_path):
+def test_site_builds_without_warnings(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", ".", tmp_path],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -27,13 +33,13 @@ def test_site_builds_without_warnings(tmp_path):
     assert "Call arguments" in layers and "scaled_dot_product_attention" in layers
 
 
-def code_of(page, language):
+def code_of(page: str, language: str) -> str:
     """The code blocks of a page in one language."""
     blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     return "".join(code for each, code in blocks if each == language)
 
 
-def script(page):
+def script(page: str) -> str:
     """A page's commands, then its Python code in one process; models and test sets are small."""
     commands = re.sub(r"--max_steps=\d+", "--max_steps=20", code_of(page, "sh"))
     layers = "--set=model.num_encoder_layers=1 --set=model.num_decoder_layers=1"
@@ -49,7 +55,7 @@ def script(page):
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_and_code_of_a_page_run(page, tmp_path):
+def test_commands_and_code_of_a_page_run(page: str, tmp_path: Path) -> None:
     commands = tmp_path / "bin"
     commands.mkdir()
     main = "import sys; from keras_transformer.cli.main import main; sys.exit(main())"

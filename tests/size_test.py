@@ -4,6 +4,8 @@ A change that needs more deletes something first, or argues for a new budget in 
 Docstrings, comments and blank lines are not code.
 """
 
+from __future__ import annotations
+
 import ast
 import io
 import tokenize
@@ -30,7 +32,7 @@ SKIPPED = {
 }
 
 
-def docstring_lines(text):
+def docstring_lines(text: str) -> set[int]:
     """Returns the numbers of the lines of docstrings."""
     lines: set[int] = set()
     for node in ast.walk(ast.parse(text)):
@@ -43,7 +45,7 @@ def docstring_lines(text):
     return lines
 
 
-def code_lines(text):
+def code_lines(text: str) -> set[int]:
     """Returns the numbers of the lines that have a token outside of docstrings and comments."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -52,25 +54,25 @@ def code_lines(text):
     return lines - docstring_lines(text)
 
 
-def size(folder):
+def size(folder: Path) -> int:
     return sum(len(code_lines(path.read_text("utf-8"))) for path in folder.rglob("*.py"))
 
 
 @pytest.mark.parametrize("folder", BUDGETS)
-def test_a_folder_stays_within_its_budget(folder):
+def test_a_folder_stays_within_its_budget(folder: str) -> None:
     assert size(ROOT / folder) <= BUDGETS[folder]
 
 
-def test_the_core_stays_within_its_budget():
+def test_the_core_stays_within_its_budget() -> None:
     assert size(PACKAGE) - size(EXTENSIONS) <= CORE_BUDGET
 
 
-def test_docstrings_stay_within_their_budget():
+def test_docstrings_stay_within_their_budget() -> None:
     texts = [path.read_text("utf-8") for path in PACKAGE.rglob("*.py")]
     assert sum(len(docstring_lines(text)) for text in texts) <= DOCSTRING_BUDGET
 
 
-def test_lines_of_code_are_counted_without_docstrings_and_comments():
+def test_lines_of_code_are_counted_without_docstrings_and_comments() -> None:
     text = '"""Two\\nlines."""\n\n# a comment\nx = [\n    1,\n]  # code\n'.replace("\\n", "\n")
     assert docstring_lines(text) == {1, 2}
     assert code_lines(text) == {5, 6, 7}

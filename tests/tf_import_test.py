@@ -1,5 +1,7 @@
 """TensorFlow loads quietly, whatever the user has set for other programs."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
@@ -17,7 +19,7 @@ print(keras.backend.backend(), keras.config.floatx(), tensorflow.keras.__version
 """
 
 
-def test_tensorflow_loads_quietly_and_ignores_settings_of_other_programs(tmp_path):
+def test_tensorflow_loads_quietly_and_ignores_settings_of_other_programs(tmp_path: Path) -> None:
     (tmp_path / "keras.json").write_text('{"backend": "jax", "floatx": "float64"}')
     foreign = {"KERAS_BACKEND": "jax", "KERAS_HOME": str(tmp_path), "TF_USE_LEGACY_KERAS": "1"}
     environment = {**os.environ, **foreign, "TF_CPP_MIN_LOG_LEVEL": "0"}
@@ -29,7 +31,9 @@ def test_tensorflow_loads_quietly_and_ignores_settings_of_other_programs(tmp_pat
 
 
 @pytest.mark.parametrize("visible", ["0", ""])
-def test_machines_with_gpus_keep_the_programs_of_xla(tmp_path, monkeypatch, visible):
+def test_machines_with_gpus_keep_the_programs_of_xla(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
     monkeypatch.setattr(tf_import, "_DRIVER", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -1,9 +1,12 @@
 """The Python library as a user calls it: prepare, train, load, translate, save and export."""
 
+from __future__ import annotations
+
 import os
-import random
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -13,6 +16,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.data.corpus import TsvFile
 from keras_transformer.inference import Translation
+from keras_transformer.inference.translation_module import CompiledTranslation
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.messages import mentions
 
@@ -28,7 +32,7 @@ MODEL = {**SIZES, "num_decoder_layers": 1}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> kt.PreparedData:
     folder = tmp_path_factory.mktemp("data")
     return kt.prepare(
         pairs=PAIRS, output_dir=folder / "data", valid_pairs=PAIRS[:4], vocab_size=60, num_workers=1
@@ -36,7 +40,7 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(data, tmp_path_factory):
+def run(data: kt.PreparedData, tmp_path_factory: pytest.TempPathFactory) -> kt.Run:
     return kt.train(
         data,
         tmp_path_factory.mktemp("runs") / "run",
@@ -49,11 +53,11 @@ def run(data, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def translator(run):
+def translator(run: kt.Run) -> kt.Translator:
     return kt.load(run)
 
 
-def test_prepare_reads_files_and_corpora(data, tmp_path):
+def test_prepare_reads_files_and_corpora(data: kt.PreparedData, tmp_path: Path) -> None:
     for side, name in enumerate(("a.en", "a.de")):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS))
     tsv = tmp_path / "a.tsv"
@@ -73,7 +77,7 @@ def test_prepare_reads_files_and_corpora(data, tmp_path):
         assert (prepared.directory / "report.html").exists()
 
 
-def test_prepared_data_is_opened_again(data, tmp_path):
+def test_prepared_data_is_opened_again(data: kt.PreparedData, tmp_path: Path) -> None:
     opened = kt.PreparedData.open(data.directory)
     assert opened.report == data.report
     for place in (tmp_path, tmp_path / "missing"):
@@ -81,14 +85,14 @@ def test_prepared_data_is_opened_again(data, tmp_path):
             kt.PreparedData.open(place)
 
 
-def rows(dataset):
+def rows(dataset: Any) -> Iterator[bytes]:
     for inputs, labels in dataset:
         for source, target in zip(inputs["source_ids"].numpy(), labels.numpy(), strict=True):
             if source.any():
                 yield bytes(np.trim_zeros(source)) + b"|" + bytes(np.trim_zeros(target))
 
 
-def test_datasets_have_every_pair_once_in_a_new_order(data):
+def test_datasets_have_every_pair_once_in_a_new_order(data: kt.PreparedData) -> None:
     train, valid = data.train_dataset(batch_tokens=64), data.valid_dataset(batch_tokens=64)
     first, second = list(rows(train)), list(rows(train))
     assert sorted(first) == sorted(second) and len(first) == len(PAIRS)
@@ -98,7 +102,7 @@ def test_datasets_have_every_pair_once_in_a_new_order(data):
     assert int(train.cardinality()) == len(list(train))
 
 
-def test_train_resumes_and_reports_its_result(run, data):
+def test_train_resumes_and_reports_its_result(run: kt.Run, data: kt.PreparedData) -> None:
     assert run.result is not None and run.result.step == 4 and run.result.finished
     again = kt.train(data, run.path)
     assert again.result is not None and again.result.step == 4
@@ -106,9 +110,8 @@ def test_train_resumes_and_reports_its_result(run, data):
     assert "finished at step 4" in repr(again)
 
 
-def test_callbacks_see_the_training_which_keeps_the_state_of_random(data, tmp_path):
+def test_callbacks_see_the_training(data: kt.PreparedData, tmp_path: Path) -> None:
     seen: list[dict[str, float]] = []
-    state = random.getstate()
     kt.train(
         data,
         tmp_path / "run",
@@ -122,7 +125,6 @@ def test_callbacks_see_the_training_which_keeps_the_state_of_random(data, tmp_pa
         ],
         **MODEL,
     )
-    assert random.getstate() == state
     assert len(seen) == 2 and all("val_loss" in logs for logs in seen)
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     trained = kt.load(tmp_path / "run").transformer
@@ -130,11 +132,24 @@ def test_callbacks_see_the_training_which_keeps_the_state_of_random(data, tmp_pa
         np.testing.assert_array_equal(one, two)
 
 
-def test_a_callback_that_sets_the_learning_rate_is_refused(data, tmp_path):
+def test_a_callback_that_sets_the_learning_rate_is_refused(
+    data: kt.PreparedData, tmp_path: Path
+) -> None:
     callback = keras.callbacks.ReduceLROnPlateau()
     with pytest.raises(kt.InputError, match=mentions("ReduceLROnPlateau", "schedule")):
         kt.train(data, tmp_path / "run", "tiny", callbacks=[callback])
     assert not (tmp_path / "run").exists()
+
+
+def test_training_keeps_the_state_of_random_and_of_tokenizers(
+    data: kt.PreparedData, tmp_path: Path
+) -> None:
+    import random
+
+    tokenizer, state = data.tokenizer, random.getstate()
+    kt.train(data, tmp_path / "run", "tiny", max_steps=1, batch_tokens=128, **MODEL)
+    assert random.getstate() == state
+    assert kt.Translator(kt.load(tmp_path / "run").transformer, tokenizer)("the dog runs .") != 5
 
 
 @pytest.mark.parametrize(
@@ -147,7 +162,9 @@ def test_a_callback_that_sets_the_learning_rate_is_refused(data, tmp_path):
         ({"callbacks": keras.callbacks.History()}, mentions("callbacks", "list")),
     ],
 )
-def test_unknown_settings_are_refused(settings, problem, data, tmp_path):
+def test_unknown_settings_are_refused(
+    settings: dict[str, Any], problem: Any, data: kt.PreparedData, tmp_path: Path
+) -> None:
     with pytest.raises(kt.InputError, match=problem):
         kt.train(data, tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
@@ -168,13 +185,15 @@ def test_unknown_settings_are_refused(settings, problem, data, tmp_path):
         ({"source": "a.en"}, mentions("1 source files", "0 target files")),
     ],
 )
-def test_unusable_arguments_of_prepare_are_refused(arguments, problem, tmp_path):
+def test_unusable_arguments_of_prepare_are_refused(
+    arguments: dict[str, Any], problem: Any, tmp_path: Path
+) -> None:
     with pytest.raises(kt.InputError, match=problem):
         kt.prepare(output_dir=tmp_path / "data", **arguments)
     assert not (tmp_path / "data").exists()
 
 
-def test_one_text_or_several(translator):
+def test_one_text_or_several(translator: kt.Translator) -> None:
     texts = [source for source, _ in PAIRS[:3]]
     found = translator(texts)
     assert found == [translator(text) for text in texts]
@@ -182,12 +201,12 @@ def test_one_text_or_several(translator):
     assert all(isinstance(text, str) for text in found)
 
 
-def test_a_text_that_is_too_long_is_reported(translator):
+def test_a_text_that_is_too_long_is_reported(translator: kt.Translator) -> None:
     with pytest.warns(UserWarning, match=mentions("Text 1", "1,024", "max_source_tokens")):
         assert len(translator(["the dog", "dog " * 2000])) == 2
 
 
-def test_options_of_the_search_are_per_call(translator):
+def test_options_of_the_search_are_per_call(translator: kt.Translator) -> None:
     texts = [PAIRS[0][0], PAIRS[7][0]]
     for line in translator.translate(texts, beam_size=8, n_best=4):
         assert len(line) == 4
@@ -205,12 +224,12 @@ def test_options_of_the_search_are_per_call(translator):
     assert started[0].text.startswith("das")
 
 
-def test_scores_of_a_test_set(run):
+def test_scores_of_a_test_set(run: kt.Run) -> None:
     sources, references = zip(*PAIRS[:3], strict=True)
     assert run.evaluate(sources, references).scores.sentences == 3
 
 
-def test_runs_form_an_ensemble(run):
+def test_runs_form_an_ensemble(run: kt.Run) -> None:
     ensemble = kt.load([run, f"{run}@last"])
     assert ensemble(PAIRS[0][0]) == kt.load(f"{run}@last")(PAIRS[0][0])
     with pytest.raises(kt.InputError, match=mentions("ensemble", "one by one")):
@@ -218,14 +237,16 @@ def test_runs_form_an_ensemble(run):
 
 
 @pytest.fixture(scope="module")
-def exported(run, tmp_path_factory):
+def exported(run: kt.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export of a model in memory; docs/python.md exports a run."""
     loaded = kt.load(run)
     model = kt.Translator(loaded.transformer, loaded.tokenizer, {"n_best": 2})
     return model.export(tmp_path_factory.mktemp("export")).path
 
 
-def test_a_model_in_memory_is_saved_and_exported(run, exported, tmp_path):
+def test_a_model_in_memory_is_saved_and_exported(
+    run: kt.Run, exported: Path, tmp_path: Path
+) -> None:
     loaded = kt.load(run)
     model = kt.Translator(loaded.transformer, loaded.tokenizer)
     model.save(tmp_path / "saved")
@@ -236,7 +257,7 @@ def test_a_model_in_memory_is_saved_and_exported(run, exported, tmp_path):
     assert kt.load(exported)(texts) == model(texts)
 
 
-def test_phones(run, tmp_path):
+def test_phones(run: kt.Run, tmp_path: Path) -> None:
     exported = run.export(tmp_path, format="litert", quantize="int8", max_bleu_loss=100)
     texts = [source for source, _ in PAIRS[:2]]
     phone = kt.load(exported.path / "model.tflite", threads=1)
@@ -247,7 +268,7 @@ def test_phones(run, tmp_path):
         phone.translate(texts, beam_size=2)
 
 
-def test_an_export_has_fixed_options_and_no_keras_model(exported):
+def test_an_export_has_fixed_options_and_no_keras_model(exported: Path) -> None:
     model = kt.load(exported)
     assert len(model.translate([PAIRS[0][0]])[0]) == 2
     for use in (lambda: model.transformer, lambda: model.tokenizer, lambda: model.export("x")):
@@ -279,12 +300,12 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported):
         (lambda t: kt.load("localhost:1", beam_size=2), mentions("localhost:1", "server")),
     ],
 )
-def test_messages_say_what_to_do(use, problem, translator):
+def test_messages_say_what_to_do(use: Any, problem: Any, translator: kt.Translator) -> None:
     with pytest.raises(kt.InputError, match=problem):
         use(translator)
 
 
-def test_other_backends_get_a_clear_sentence(data, run):
+def test_other_backends_get_a_clear_sentence(data: kt.PreparedData, run: kt.Run) -> None:
     program = f"""import keras_transformer as kt
 for call in (lambda: kt.load({str(run)!r}), lambda: kt.train({str(data.directory)!r}, "new")):
     try: call()
@@ -296,7 +317,7 @@ for call in (lambda: kt.load({str(run)!r}), lambda: kt.train({str(data.directory
     assert done.stdout.count("Keras uses the backend jax, but") == 2, done.stderr
 
 
-def test_options_of_the_search_may_be_a_config_or_a_dict(run):
+def test_options_of_the_search_may_be_a_config_or_a_dict(run: kt.Run) -> None:
     model, texts = kt.load(run), [source for source, _ in PAIRS[:2]]
     expected = [found[0] for found in model.translate(texts, beam_size=2)]
     config = kt.preset("tiny").replace(decoding__beam_size=2)
@@ -305,7 +326,7 @@ def test_options_of_the_search_may_be_a_config_or_a_dict(run):
         assert [found[0] for found in other.translate(texts)] == expected
 
 
-def test_a_model_with_adapters_is_not_saved_as_a_run(run, tmp_path):
+def test_a_model_with_adapters_is_not_saved_as_a_run(run: kt.Run, tmp_path: Path) -> None:
     loaded = kt.load(run)
     loaded.transformer.enable_lora(2)
     with pytest.raises(kt.InputError, match=mentions("adapters", "model.save")):
@@ -313,7 +334,7 @@ def test_a_model_with_adapters_is_not_saved_as_a_run(run, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_names_of_runs_may_have_commas(run, tmp_path):
+def test_names_of_runs_may_have_commas(run: kt.Run, tmp_path: Path) -> None:
     model = kt.load(run)
     model.save(tmp_path / "with,comma")
     assert kt.load(tmp_path / "with,comma")(PAIRS[0][0]) == model(PAIRS[0][0])
@@ -322,10 +343,12 @@ def test_names_of_runs_may_have_commas(run, tmp_path):
     ).result
 
 
-def test_a_killed_save_leaves_no_run(run, tmp_path, monkeypatch):
+def test_a_killed_save_leaves_no_run(
+    run: kt.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded = kt.load(run)
 
-    def stop(*_):
+    def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -340,7 +363,17 @@ def test_a_killed_save_leaves_no_run(run, tmp_path, monkeypatch):
         loaded.save(tmp_path / "file" / "run")
 
 
-def test_representations_are_short(data, run):
+def test_a_compiled_search_stays_compiled_with_other_options(run: kt.Run) -> None:
+    model = kt.load(run, jit_compile=True)
+    text = [PAIRS[0][0]]
+    assert model.translate(text, beam_size=2) == kt.load(
+        run, jit_compile=True, beam_size=2
+    ).translate(text)
+    variant = model._with({"beam_size": 2})
+    assert isinstance(variant.translate.__self__, CompiledTranslation)  # type: ignore[attr-defined]
+
+
+def test_representations_are_short(data: kt.PreparedData, run: kt.Run) -> None:
     assert len(repr(data)) < 200 and str(data.directory) in repr(data)
     assert repr(kt.Run(run.path)) == f"<Run {run.path}>"
     assert repr(kt.load(run)) == f"<Translator of {run.path}>"

@@ -1,12 +1,18 @@
 """Runs all command lines of `evaluate` in one process, which loads TensorFlow once."""
 
+from __future__ import annotations
+
 import json
 import re
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
+from tests.driver import Driver, Ended
 from tests.evaluation.test_sets_test import sacrebleu_folder, sgml
 from tests.messages import mentions
 
@@ -41,7 +47,7 @@ MISTAKES = {
 
 
 @pytest.fixture(scope="module")
-def folder(run_directory, tmp_path_factory):
+def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evaluate")
     shutil.copytree(run_directory.path, folder / "run")
     phrases = "".join(f"{phrase}\n" for phrase in PHRASES)
@@ -61,7 +67,7 @@ def folder(run_directory, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ended(driver, folder):
+def ended(driver: Driver, folder: Path) -> dict[str, Ended]:
     lines = (*SCORED.values(), *MISTAKES)
     with sacrebleu_folder(folder / "sacrebleu"):
         results = driver.run_all(folder, [("evaluate", line, "") for line in lines])
@@ -69,21 +75,21 @@ def ended(driver, folder):
 
 
 @pytest.mark.parametrize("arguments", MISTAKES)
-def test_invalid_input_gives_a_one_line_error_and_no_output(ended, arguments):
+def test_invalid_input_gives_a_one_line_error_and_no_output(ended, arguments) -> None:
     code, out, err, left = ended[arguments]
     assert (code, out, left) == (1, "", [])
     assert err.startswith("error: ") and re.search(MISTAKES[arguments], err)
     assert err.count("\n") == 1
 
 
-def of(ended, name):
+def of(ended: dict[str, Ended], name: str) -> tuple[list[str], dict[str, Any]]:
     """Returns the lines for the user, and the JSON object."""
     assert (ended[name].code, ended[name].err) == (0, "")
     *lines, last = ended[name].out.splitlines()
     return lines, json.loads(last)
 
 
-def test_a_file_is_scored_without_a_model(ended):
+def test_a_file_is_scored_without_a_model(ended: dict[str, Ended]) -> None:
     [line], scores = of(ended, "a file")
     assert line.startswith("BLEU 0.00, chrF ")
     assert (scores["bleu"], scores["sentences"]) == (0, len(PHRASES))
@@ -91,7 +97,7 @@ def test_a_file_is_scored_without_a_model(ended):
     assert ended["a file"].left == []
 
 
-def test_a_models_translations_are_scored_and_written(ended, folder):
+def test_a_models_translations_are_scored_and_written(ended, folder: Path) -> None:
     lines, scores = of(ended, "a model")
     assert [line.split(" ")[0] for line in lines] == ["BLEU", "BLEU", "translated"]
     assert scores["seconds"] > 0 and "smooth:none" in scores["paper_signature"]
@@ -104,13 +110,15 @@ def test_a_models_translations_are_scored_and_written(ended, folder):
     assert lines[-1].startswith(f"BLEU {again['bleu']:.2f} ± ")
 
 
-def test_a_test_set_of_sacrebleu_is_translated_and_named(ended):
+def test_a_test_set_of_sacrebleu_is_translated_and_named(ended: dict[str, Ended]) -> None:
     _, scores = of(ended, "a test set")
     assert scores["dataset"] == "wmt14/full en-de"
     assert "|test:wmt14/full|lang:en-de|" in scores["signature"]
 
 
-def test_lines_without_a_tag_are_counted_unless_source_tag_adds_it(driver, folder, tagged_run):
+def test_lines_without_a_tag_are_counted_unless_source_tag_adds_it(
+    driver: Driver, folder: Path, tagged_run: RunDirectory
+) -> None:
     (folder / "tagged.en").write_text("".join(f"<2de> {phrase}\n" for phrase in PHRASES))
     model = f"--model_dir={tagged_run.path} --reference=six.de --beam_size=1"
     lines = [

@@ -1,5 +1,7 @@
 """How commands start, help and fail."""
 
+from __future__ import annotations
+
 import importlib
 import os
 import re
@@ -8,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +20,9 @@ from absl import flags
 from keras_transformer.cli import app, main
 from keras_transformer.console import progress_bar
 from keras_transformer.errors import InputError
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
+from tests.driver import Driver
 from tests.messages import mentions, tells
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,14 +38,16 @@ HOSTILE = {
 }
 
 
-def python(*arguments, **settings):
+def python(*arguments: str | Path, **settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *map(str, arguments)], capture_output=True, encoding="utf-8", check=False,
         timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
     )  # fmt: skip
 
 
-def test_a_command_works_in_a_hostile_environment(run_directory, driver, tmp_path):
+def test_a_command_works_in_a_hostile_environment(
+    run_directory: RunDirectory, driver: Driver, tmp_path: Path
+) -> None:
     (tmp_path / "rün").symlink_to(run_directory.path)
     (tmp_path / "ü.en").write_text("\n".join(PHRASES) + "\n", "utf-8")
     home = tmp_path / "home"
@@ -56,7 +63,7 @@ def test_a_command_works_in_a_hostile_environment(run_directory, driver, tmp_pat
     assert "ü" in ended.stdout
 
 
-def test_scripts_run_the_commands_of_their_clone(tmp_path):
+def test_scripts_run_the_commands_of_their_clone(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "bin", tmp_path / "bin")
     (tmp_path / "keras_transformer").symlink_to(ROOT / "keras_transformer")
     ended = python(tmp_path / "bin" / "train.py", "--help", PYTHONPATH="")
@@ -67,7 +74,7 @@ def test_scripts_run_the_commands_of_their_clone(tmp_path):
         assert os.access(script, os.X_OK) and f'run("{command}")' in script.read_text()
 
 
-def test_help_lists_all_commands_without_loading_a_heavy_package():
+def test_help_lists_all_commands_without_loading_a_heavy_package() -> None:
     program = (
         "import atexit, sys\n"
         "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
@@ -87,14 +94,14 @@ def test_help_lists_all_commands_without_loading_a_heavy_package():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_is_short_and_shows_an_example(command, driver, tmp_path):
+def test_help_is_short_and_shows_an_example(command: str, driver: Driver, tmp_path: Path) -> None:
     code, out, err, _ = driver.run(tmp_path, command, ["--help"], "")
     assert (code, err) == (0, "")
     assert f"keras-transformer {command} " in out
     assert out.count("\n") <= 54 and max(map(len, out.splitlines())) <= 110
 
 
-def test_help_has_the_flags_of_the_command(driver, tmp_path):
+def test_help_has_the_flags_of_the_command(driver: Driver, tmp_path: Path) -> None:
     out = driver.run(tmp_path, "score", ["--help"], "").out
     flags = [line.split()[0] for line in out.splitlines() if line.startswith("  --")]
     assert flags[:2] == ["--model_dir", "--source"] and "--set" in flags
@@ -118,7 +125,9 @@ def test_help_has_the_flags_of_the_command(driver, tmp_path):
         ("translate --model_dir=x --input=none", 1, ["none", "No such file"]),
     ],
 )
-def test_invalid_input_gives_a_one_line_error(line, code, facts, driver, tmp_path):
+def test_invalid_input_gives_a_one_line_error(
+    line: str, code: int, facts: list[str], driver: Driver, tmp_path: Path
+) -> None:
     name, *arguments = line.split()
     ended = driver.run(tmp_path, name, arguments, "")
     assert (ended.code, ended.out) == (code, "")
@@ -126,11 +135,11 @@ def test_invalid_input_gives_a_one_line_error(line, code, facts, driver, tmp_pat
     assert tells(ended.err, *facts)
 
 
-def test_version(driver, tmp_path):
+def test_version(driver: Driver, tmp_path: Path) -> None:
     assert driver.run(tmp_path, "--version", [], "").out.startswith("keras-transformer 0.")
 
 
-def test_a_defect_keeps_its_stack_trace():
+def test_a_defect_keeps_its_stack_trace() -> None:
     with pytest.raises(ZeroDivisionError):
         app.exit_code(lambda: 1 // 0)
 
@@ -143,8 +152,10 @@ def test_a_defect_keeps_its_stack_trace():
         (OSError(28, "No space left on device", "data/a"), ["data/a", "No space left"]),
     ],
 )
-def test_expected_errors_are_one_line(error, facts, capfd):
-    def program():
+def test_expected_errors_are_one_line(
+    error: Exception, facts: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def program() -> int:
         raise error
 
     assert app.exit_code(program) == 1
@@ -153,10 +164,12 @@ def test_expected_errors_are_one_line(error, facts, capfd):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_end_a_command_with_one_line(number, capsys):
+def test_signals_end_a_command_with_one_line(
+    number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = signal.getsignal(number)
 
-    def program():
+    def program() -> None:
         os.kill(os.getpid(), number)
         time.sleep(60)
 
@@ -165,7 +178,7 @@ def test_signals_end_a_command_with_one_line(number, capsys):
     assert signal.getsignal(number) == before
 
 
-def test_nohup_is_respected(monkeypatch):
+def test_nohup_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert app.exit_code(lambda: os.kill(os.getpid(), signal.SIGHUP)) == 0
@@ -181,7 +194,9 @@ def test_nohup_is_respected(monkeypatch):
         (">&-", "0", []),
     ],
 )
-def test_output_that_cannot_be_written(redirect, code, facts, tmp_path):
+def test_output_that_cannot_be_written(
+    redirect: str, code: str, facts: list[str], tmp_path: Path
+) -> None:
     command = f"{sys.executable} -m keras_transformer train --help; echo $? >code"
     result = subprocess.run(
         ["bash", "-c", f"(sleep 0.1; {command}) {redirect}"], cwd=tmp_path, check=False,
@@ -192,12 +207,12 @@ def test_output_that_cannot_be_written(redirect, code, facts, tmp_path):
     assert not facts or tells(result.stderr, "error:", *facts)
 
 
-def test_a_dumb_terminal_has_no_progress_bar(monkeypatch):
+def test_a_dumb_terminal_has_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert progress_bar(3, "lines").disable
 
 
-def test_two_commands_in_one_process_do_not_share_flags(driver, tmp_path):
+def test_two_commands_in_one_process_do_not_share_flags(driver: Driver, tmp_path: Path) -> None:
     commands = [("score", "--source=a", ""), ("translate", "--target=b", ""), ("report", "", "")]
     results = driver.run_all(tmp_path, commands)
     assert [result.code for result in results] == [2, 2, 1]
@@ -205,7 +220,9 @@ def test_two_commands_in_one_process_do_not_share_flags(driver, tmp_path):
     assert tells(results[1].err, "--target is not a flag")
 
 
-def test_data_folders_are_found_inside_a_wheel_and_beside_a_clone(tmp_path, monkeypatch):
+def test_data_folders_are_found_inside_a_wheel_and_beside_a_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert app.data_folder("recipes") == ROOT / "recipes"
     (tmp_path / "keras_transformer" / "recipes").mkdir(parents=True)
     monkeypatch.setattr(app, "__file__", str(tmp_path / "keras_transformer" / "cli" / "app.py"))
@@ -222,7 +239,7 @@ DIFFERENT_HELP = {
 
 
 @pytest.fixture(scope="module")
-def texts():
+def texts() -> Iterator[dict[str, dict[str, str]]]:
     """The help of every flag, by its name and the command."""
     found: dict[str, dict[str, str]] = {}
     for command, module in main.command_modules().items():
@@ -240,7 +257,7 @@ def texts():
     return found
 
 
-def test_a_flag_means_the_same_in_every_command(texts):
+def test_a_flag_means_the_same_in_every_command(texts: dict[str, dict[str, str]]) -> None:
     differing = {name for name, helps in texts.items() if len({*helps.values()}) > 1}
     assert differing == DIFFERENT_HELP.keys()
     assert texts["max_steps"].keys() >= {"train", "sweep"}

@@ -1,9 +1,13 @@
 """Runs keras-transformer prepare and similar commands. A flag without effect is an error."""
 
+from __future__ import annotations
+
 import re
+from pathlib import Path
 
 import pytest
 
+from tests.driver import Driver, Ended
 from tests.messages import mentions
 
 TEXT = "--source=a.en --target=a.de"
@@ -44,7 +48,7 @@ TAKEN = (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, driver):
+def folder(tmp_path_factory: pytest.TempPathFactory, driver: Driver) -> Path:
     """A directory with a corpus in several forms, and prepared data."""
     folder = tmp_path_factory.mktemp("prepare")
     english, german = ([f"{word} {i}" for i in range(9)] for word in ("dogs", "Hunde"))
@@ -67,13 +71,13 @@ def folder(tmp_path_factory, driver):
     return folder
 
 
-def run(driver, folder, command, output_dir="new"):
+def run(driver: Driver, folder: Path, command: str, output_dir: str = "new") -> Ended:
     binary, *arguments = f"{command} --output_dir={output_dir}".split()
     return driver.run(folder, binary, arguments, b"")
 
 
 @pytest.mark.parametrize("command", MISTAKES)
-def test_a_flag_without_effect_is_an_error(driver, folder, command):
+def test_a_flag_without_effect_is_an_error(driver: Driver, folder: Path, command: str) -> None:
     ended = run(driver, folder, command)
     assert ended.code == 1 and ended.err.startswith("error: ")
     assert re.search(MISTAKES[command], ended.err)
@@ -81,6 +85,6 @@ def test_a_flag_without_effect_is_an_error(driver, folder, command):
 
 
 @pytest.mark.parametrize("number", range(len(TAKEN)))
-def test_flags_that_do_something_are_taken(driver, folder, number):
+def test_flags_that_do_something_are_taken(driver: Driver, folder: Path, number: int) -> None:
     ended = run(driver, folder, TAKEN[number], f"new{number}")
     assert ended.code == 0, ended.err

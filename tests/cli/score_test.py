@@ -1,12 +1,16 @@
 """Runs all command lines of keras-transformer score in one process, which loads TensorFlow once."""
 
+from __future__ import annotations
+
 import json
 import re
 import shutil
 
 import pytest
 
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
+from tests.driver import Driver, Ended
 from tests.messages import mentions, tells
 
 MODEL = "--model_dir=run "
@@ -53,7 +57,9 @@ MISTAKES = {
 
 
 @pytest.fixture(scope="module")
-def results(driver, run_directory, tmp_path_factory):
+def results(
+    driver: Driver, run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Ended]:
     """Exit code, output, errors and new files of every command line."""
     folder = tmp_path_factory.mktemp("score")
     shutil.copytree(run_directory.path, folder / "run")
@@ -78,13 +84,15 @@ def results(driver, run_directory, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_invalid_input_gives_a_one_line_error_and_no_output(results, name):
+def test_invalid_input_gives_a_one_line_error_and_no_output(
+    results: dict[str, Ended], name: str
+) -> None:
     code, out, err, left = results[name]
     assert (code, out, left) == (1, "", [])
     assert err.startswith("error: ") and re.search(MISTAKES[name][2], err) and err.count("\n") == 1
 
 
-def test_two_files_one_file_and_standard_input_have_equal_scores(results):
+def test_two_files_one_file_and_standard_input_have_equal_scores(results: dict[str, Ended]) -> None:
     code, out, err, _ = results["files"]
     assert code == 0 and len(out.splitlines()) == len(PHRASES)
     assert results["standard input"][1] == results["one file"][1] == out
@@ -95,7 +103,7 @@ def test_two_files_one_file_and_standard_input_have_equal_scores(results):
     assert tells(err, f"{tokens} tokens", f"{len(PHRASES)} sentences")
 
 
-def test_json_lines_tell_the_same(results):
+def test_json_lines_tell_the_same(results: dict[str, Ended]) -> None:
     _, out, _, _ = results["JSON lines"]
     rows = [row.split("\t") for row in results["files"][1].splitlines()]
     for line, row in zip(out.splitlines(), rows, strict=True):
@@ -105,7 +113,7 @@ def test_json_lines_tell_the_same(results):
         assert len(fields["pieces"]) == len(fields["token_log_probs"]) == fields["tokens"]
 
 
-def test_empty_and_truncated_sources_are_scored_and_reported(results):
+def test_empty_and_truncated_sources_are_scored_and_reported(results: dict[str, Ended]) -> None:
     code, out, err, _ = results["empty and long"]
     assert code == 3 and len(out.splitlines()) == 3
     empty, cut, summary = err.splitlines()

@@ -1,33 +1,44 @@
 """Wrong command lines and unusual texts: one-line errors, exit codes, and no partial output."""
 
+from __future__ import annotations
+
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
 from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import prepare
+from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training.data import TrainingData
 from tests.conftest import PHRASES
+from tests.driver import Driver, Ended
 from tests.messages import mentions
 
 _PREPARE = "prepare --output_dir=new --vocab_size=60 --source={} --target={}".format
 _TRANSLATE = "translate --model_dir="
 _EXPORT = "export --output_dir=new --run_dir="
 
-# Command lines, and the facts of their errors: one for each component that refuses an input, whose
-# own test has the others. Commands that translate get "the dog".
+# Command lines, and the facts of their errors. Commands that translate get "the dog".
 MISTAKES = {
     _PREPARE("six.en", "two.de"): mentions("six.en", "6", "two.de", "2"),
     _PREPARE("latin1.en", "two.de"): mentions("latin1.en", "line 2", "0xe4", "7", "UTF-8"),
     _PREPARE("six.en", "none.de"): mentions("none.de", "missing"),
+    "prepare --output_dir=new --vocab_size=9 --source=six.en --target=six.de": mentions(
+        "vocab_size", "9"
+    ),
     "prepare --output_dir=data --vocab_size=60 --source=six.en --target=two_six.de": mentions(
         "data", "input"
     ),
+    "train --run_dir=new --data_dir=none": mentions("none"),
     "train --run_dir=run --data_dir=same_vocabulary": mentions("run", "corpus", "data"),
     "train --run_dir=run --data_dir=data --set=model.d_ff=64": mentions(
         "run", "model.d_ff", "32", "64", "--run_dir"
+    ),
+    "train --run_dir=new --data_dir=data --preset=huge": mentions(
+        "huge", "preset", "tiny", "small", "base", "big"
     ),
     "train --run_dir=new --data_dir=data --max_steps=many": mentions("training.max_steps", "many"),
     "train --run_dir=data --data_dir=data --preset=tiny": mentions(
@@ -41,20 +52,40 @@ MISTAKES = {
         "damaged_store/train/00000/source_ids.npy", "read"
     ),
     "train --run_dir=new --data_dir=data --device=gpu": mentions("GPU"),
+    f"{_TRANSLATE}run --beam_size=0 --output=new": mentions("decoding.beam_size", "0", "1"),
     f"{_TRANSLATE}run --document --n_best=2": mentions("run", "2", "decoding.n_best", "document"),
     f"{_TRANSLATE}run --attention --prefix=six.en": mentions("--attention", "--format=jsonl"),
+    f"{_TRANSLATE}run --document --format=jsonl": mentions("--document", "--format=jsonl"),
     f"{_TRANSLATE}run --compile_search --prefix=six.en": mentions("--compile_search", "--prefix"),
     f"{_TRANSLATE}run --prefix=two.en --output=new": mentions("1", "lines", "2", "prefixes"),
+    f"{_TRANSLATE}run@bets": mentions("run", "weights", "bets", "last", "best", "ema"),
     f"{_TRANSLATE}run,none": mentions("none", "keras-transformer train", "--run_dir"),
     f"{_TRANSLATE}damaged_weights": mentions("checkpoints/step-00000300/weights.npz", "read"),
+    f"{_TRANSLATE}data --output=new": mentions(
+        "data", "SavedModel", "LiteRT", "keras-transformer export"
+    ),
     f"{_TRANSLATE}run --input=latin1.en --output=new": mentions("latin1.en", "line 2", "0xe4", "7"),
     f"{_TRANSLATE}run --output=none/out": mentions("none/out", "No such file"),
     f"{_EXPORT}run": mentions("export", "sentences", "--data_dir"),
     f"{_EXPORT}run --data_dir=data --valid_source=six.en": mentions("--data_dir", "--valid_source"),
+    f"{_EXPORT}run --data_dir=none --valid_source=six.en --shortlist=9": mentions(
+        "none", "vocabulary"
+    ),
     f"{_EXPORT}run --data_dir=data --format=cpu --languages=en,de": mentions("--languages", "cpu"),
+    f"{_EXPORT}none --valid_source=six.en": mentions(
+        "none", "keras-transformer train", "--run_dir"
+    ),
     f"{_EXPORT}recurrent --data_dir=data": mentions("recurrent/config.json", "architecture", "gru"),
     "average --run_dir=run --last=9": mentions("run", "3", "checkpoints", "9"),
     "recipe --recipe=none --corpus_dir=. --work_dir=new": mentions("none", "multi30k_de_en"),
+}
+# Errors that absl finds. The exit code is 2.
+USAGE_MISTAKES = {
+    _PREPARE("six.en", "six.de --vocabsize=9"): mentions("vocabsize"),
+    "prepare --source=six.en --target=six.de": mentions("--output_dir", "missing"),
+    f"{_TRANSLATE}run --precision=int4": mentions("--precision=int4"),
+    f"{_EXPORT}run --valid_source=six.en --format=onnx": mentions("--format=onnx", "saved_model"),
+    f"{_TRANSLATE}": mentions("--model_dir", "empty"),
 }
 # Text to translate, and the facts of the warning, if there is one.
 TEXTS = {
@@ -69,7 +100,7 @@ DROPPED = _PREPARE("gap.en", "six.de")
 
 
 @pytest.fixture(scope="module")
-def folder(run_directory, tmp_path_factory):
+def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with files, prepared data and runs, some of them damaged."""
     folder = tmp_path_factory.mktemp("bad_input")
     lines = [f"{phrase}\n" for phrase in PHRASES]
@@ -103,27 +134,29 @@ def folder(run_directory, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def results(driver, folder):
+def results(driver: Driver, folder: Path) -> dict[str, Ended]:
     """The results of all commands, by command line, or by text."""
-    cases = {line: (line, "the dog\n") for line in (*MISTAKES, DROPPED)}
+    cases = {line: (line, "the dog\n") for line in (*MISTAKES, *USAGE_MISTAKES, DROPPED)}
     cases |= {text: (f"{_TRANSLATE}run", text) for text in TEXTS}
     cases[WARNED] = WARNED, f"the dog\n{' '.join(PHRASES)}\n"
     commands = [(*line.split(" ", 1), text) for line, text in cases.values()]
     return dict(zip(cases, driver.run_all(folder, commands), strict=True))
 
 
-@pytest.mark.parametrize("command", MISTAKES)
-def test_errors_are_one_line_and_nothing_is_written(results, command):
-    result = results[command]
+@pytest.mark.parametrize("command", [*MISTAKES, *USAGE_MISTAKES])
+def test_errors_are_one_line_and_nothing_is_written(
+    results: dict[str, Ended], command: str
+) -> None:
+    result, message = results[command], {**MISTAKES, **USAGE_MISTAKES}[command]
     assert "Traceback" not in result.err
     line = result.err.splitlines()[-1] if result.err else ""
-    assert line.startswith("error: ") and re.search(MISTAKES[command], line)
-    assert (result.code, result.out, result.left) == (1, "", [])
+    assert line.startswith("error: ") and re.search(message, line)
+    assert (result.code, result.out, result.left) == (1 + (command in USAGE_MISTAKES), "", [])
     assert result.err.count("error: ") == 1
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=["empty", "long", "megabyte", "line ends"])
-def test_every_line_is_translated(results, text):
+def test_every_line_is_translated(results: dict[str, Ended], text: str) -> None:
     result, warning = results[text], TEXTS[text]
     assert result.code == (3 if warning else 0), result.err
     lines = text.removesuffix("\n").split("\n")
@@ -138,13 +171,13 @@ def test_every_line_is_translated(results, text):
         assert translations[0] == results[[*TEXTS][-1]].out.split("\n")[0]
 
 
-def test_a_line_longer_than_any_in_training_is_reported(results):
+def test_a_line_longer_than_any_in_training_is_reported(results: dict[str, Ended]) -> None:
     result = results[WARNED]
     assert (result.code, result.out.count("\n"), result.err.count("\n")) == (3, 2, 1)
     assert re.search(mentions("line 2", "longest source", 31), result.err)
 
 
-def test_an_empty_line_on_one_side_is_a_counted_drop(results):
+def test_an_empty_line_on_one_side_is_a_counted_drop(results: dict[str, Ended]) -> None:
     result = results[DROPPED]
     assert result.code == 0, result.err
     assert "1 empty" in result.out

@@ -1,10 +1,12 @@
 """The binaries that use a run, one after the other in a single process."""
 
+from __future__ import annotations
+
 import json
 import shlex
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
+from tests.driver import Driver
 from tests.extensions.paper.recipes.recipes import write_corpus, write_recipe
 from tests.messages import tells
 
@@ -53,12 +56,14 @@ class Results(NamedTuple):
     folder: Path
     out: dict[str, str]
 
-    def objects(self, name):
+    def objects(self, name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.out[name].removesuffix("\n").split("\n")]
 
 
 @pytest.fixture(scope="module")
-def results(driver, run_directory, tmp_path_factory):
+def results(
+    driver: Driver, run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> Results:
     folder = tmp_path_factory.mktemp("binaries")
     shutil.copytree(run_directory.path, folder / "run")
     (folder / "text").write_text(TEXT)
@@ -71,7 +76,7 @@ def results(driver, run_directory, tmp_path_factory):
     return Results(folder, out)
 
 
-def test_weights_and_precision_follow_the_flags(results):
+def test_weights_and_precision_follow_the_flags(results: Results) -> None:
     run = results.folder / "run"
     members = ",".join(f"{run}@step-00000{step}00" for step in (1, 3))
     for name, model in (
@@ -88,7 +93,7 @@ def test_weights_and_precision_follow_the_flags(results):
     assert results.out["selection"] == "run now uses step-00000200\n"
 
 
-def test_prefixes_and_details(results):
+def test_prefixes_and_details(results: Results) -> None:
     texts = results.out["prefixes"].split("\n")[:-1]
     for prefix, text, free in zip(PREFIXES, texts, results.out["plain"].split("\n"), strict=False):
         assert text.startswith(prefix) and (prefix or text == free)
@@ -98,12 +103,12 @@ def test_prefixes_and_details(results):
     assert "attention" not in details[0]["translations"][0]
 
 
-def test_a_model_is_converted(results):
+def test_a_model_is_converted(results: Results) -> None:
     assert tells(results.out["conversion"], "converted", "1 + 2 layers", "d_model 16")
     assert RunDirectory(results.folder / "converted").config.model.d_ff == 24
 
 
-def test_attention_in_a_file(results):
+def test_attention_in_a_file(results: Results) -> None:
     assert results.out["attention"] == ""
     texts = []
     for line in (results.folder / "attention.jsonl").read_text().split("\n")[:-1]:
@@ -114,18 +119,18 @@ def test_attention_in_a_file(results):
     assert texts == results.out["plain"].split("\n")[:-1]
 
 
-def test_samples_depend_on_the_seed(results):
+def test_samples_depend_on_the_seed(results: Results) -> None:
     assert results.out["sampled"] == results.out["sampled again"] != results.out["other samples"]
     indices = [line.split(" ||| ")[0] for line in results.out["sampled"].splitlines()]
     assert indices == [str(i // 3) for i in range(18)]
 
 
-def test_evaluation_in_bfloat16(results):
+def test_evaluation_in_bfloat16(results: Results) -> None:
     assert (results.folder / "evaluated").read_text() == results.out["bfloat16"]
     assert json.loads(results.out["evaluation"].splitlines()[-1])["sentences"] == len(PHRASES)
 
 
-def test_an_ensemble_with_an_average_is_exported(results):
+def test_an_ensemble_with_an_average_is_exported(results: Results) -> None:
     assert tells(results.out["average"], "run", AVERAGE, "3")
     assert tells(results.out["export"], "exported", "export/1", "6")
     assert tells(results.out["CTranslate2"], "exported", "ctranslate2/1")
@@ -142,11 +147,11 @@ def test_an_ensemble_with_an_average_is_exported(results):
     assert float(rows[0][2]) >= float(rows[1][2])
 
 
-def test_a_document_keeps_its_lines(results, driver):
+def test_a_document_keeps_its_lines(results: Results, driver: Driver) -> None:
     first, second = (phrase.capitalize() + "." for phrase in PHRASES[:2])
     text = f"\ufeff{first}\r\n\r\n  {first} {second}\t{first}\n{'ball ' * 300}\n \n{second}"
 
-    def run(*flags, text):
+    def run(*flags: str, text: str) -> Any:
         return driver.run(results.folder, "translate", ["--model_dir=run@last", *flags], text)
 
     first, second = run(text=f"{first}\n{second}\n").out.splitlines()
@@ -157,8 +162,22 @@ def test_a_document_keeps_its_lines(results, driver):
     assert code == 3 and tells(err.splitlines()[-1], "line 4", "sentence")
 
 
+def test_the_phrasebook_is_the_same_for_a_seed(driver: Driver, tmp_path: Path) -> None:
+    def run() -> tuple[str, dict[str, bytes]]:
+        ended = driver.run(tmp_path, "phrasebook", ["--output_dir=corpus", "--seed=3"], "")
+        assert (ended.code, ended.err) == (0, "")
+        return ended.out, {p.name: p.read_bytes() for p in (tmp_path / "corpus").iterdir()}
+
+    out, files = run()
+    counts = json.loads(out.splitlines()[-1])
+    assert len(files) == 6
+    for name, content in files.items():
+        assert content.count(b"\n") == counts[name.partition(".")[0]] > 0
+    assert run() == (out, files)
+
+
 @pytest.mark.long
-def test_scores_of_a_recipe_can_be_repeated(driver, tmp_path):
+def test_scores_of_a_recipe_can_be_repeated(driver: Driver, tmp_path: Path) -> None:
     write_recipe(tmp_path / "recipes")
     write_corpus(tmp_path / "corpus")
     flags = ["--recipe=recipes/animals", "--corpus_dir=corpus", "--work_dir=work"]

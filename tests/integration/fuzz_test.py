@@ -1,9 +1,12 @@
 """An exported model in a separate process gets malformed texts: `python -m tests.stress fuzz`."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import tensorflow as tf
 
 from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference import loading
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.stress.fuzz import checks
 from tests.stress.fuzz.process import ModelProcess
@@ -19,7 +23,7 @@ from tests.stress.fuzz.texts import KINDS
 
 
 @pytest.mark.long
-def test_malformed_texts_are_translated(run_directory, tmp_path):
+def test_malformed_texts_are_translated(run_directory: RunDirectory, tmp_path: Path) -> None:
     settings = {
         "decoding.n_best": 2, "decoding.beam_size": 2, "decoding.max_source_tokens": 16,
         "decoding.max_source_bytes": 200,
@@ -48,12 +52,12 @@ def test_malformed_texts_are_translated(run_directory, tmp_path):
 class Faulty(tf.Module):
     """Repeats texts, and fails in the way that a text names."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(name="faulty")
         self.numbers = tf.Variable(tf.zeros([4]), name="numbers")
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
-    def answer(self, text):
+    def answer(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         asked = tf.reduce_any(text == "an error")
         with tf.control_dependencies([tf.debugging.Assert(~asked, ["failed"])]):
             endless = tf.reduce_any(text == "no answer")
@@ -65,7 +69,7 @@ class Faulty(tf.Module):
 
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory):
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> ModelProcess:
     model, path = Faulty(), str(tmp_path_factory.mktemp("faulty") / "1")
     tf.saved_model.save(model, path, signatures={"serving_default": model.answer})
     return ModelProcess(path, limit_s=3)
@@ -83,7 +87,7 @@ def faulty(tmp_path_factory):
         (b"harmless", None),
     ],
 )
-def test_faults_are_found(faulty, text, problem):
+def test_faults_are_found(faulty: ModelProcess, text: bytes, problem: str | None) -> None:
     inputs = {"text": np.array([text, b"known"], object)}
     request = Request("serving_default", inputs, place=1)
     alone = faulty.ask("serving_default", request.known_row().inputs).outputs

@@ -1,10 +1,13 @@
 """Standard Keras workflows with the model and its layers: compile, fit, save, load, summary."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -29,7 +32,7 @@ CONFIG = ModelConfig(
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def copying_task(rows=64):
+def copying_task(rows: int = 64) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Returns inputs and labels for `fit`: sequences to copy."""
     source = np.random.default_rng(1).integers(4, 12, (rows, 5), dtype=np.int32)
     start = np.full((rows, 1), CONFIG.start_id, np.int32)
@@ -37,7 +40,7 @@ def copying_task(rows=64):
     return {"source_ids": source, "target_ids": target}, source
 
 
-def run(program, *arguments):
+def run(program: str, *arguments: Any) -> str:
     """Runs a program in a new process and returns its output."""
     result = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
@@ -47,7 +50,7 @@ def run(program, *arguments):
     return result.stdout
 
 
-def test_compile_fit_save_and_load(tmp_path):
+def test_compile_fit_save_and_load(tmp_path: Path) -> None:
     keras.utils.set_random_seed(1)
     inputs, labels = copying_task()
     model = Transformer(CONFIG)
@@ -55,7 +58,7 @@ def test_compile_fit_save_and_load(tmp_path):
     rates: list[float] = []
 
     class Rates(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
+        def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
             rates.append(float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)))
 
     stop = keras.callbacks.EarlyStopping(monitor="loss", patience=50)
@@ -97,7 +100,7 @@ print("iterations", int(whole.optimizer.iterations))
     np.testing.assert_allclose(loaded["bare"], outputs, atol=1e-6)
 
 
-def tagger():
+def tagger() -> keras.Model:
     """A functional model with a decoder of this package, and ids of a different vocabulary."""
     ids = keras.Input((None,), dtype="int32", name="ids")
     mask = PaddingMask()(ids)
@@ -108,7 +111,7 @@ def tagger():
     return keras.Model(ids, keras.layers.Dense(3)(x))
 
 
-def test_layers_inside_a_functional_model(tmp_path):
+def test_layers_inside_a_functional_model(tmp_path: Path) -> None:
     keras.utils.set_random_seed(1)
     model = tagger()
     ids = np.random.default_rng(2).integers(1, 12, (32, 6), dtype=np.int32)
@@ -126,7 +129,7 @@ def test_layers_inside_a_functional_model(tmp_path):
     np.testing.assert_allclose(np.asarray(fresh(ids)), outputs, atol=1e-6)
 
 
-def test_summary_has_the_parts_and_the_number_of_weights():
+def test_summary_has_the_parts_and_the_number_of_weights() -> None:
     model = Transformer(CONFIG)
     model.build()
     lines: list[str] = []
@@ -137,7 +140,7 @@ def test_summary_has_the_parts_and_the_number_of_weights():
     assert "unbuilt" not in text and "?" not in text, text
 
 
-def test_two_models_in_one_process_share_no_variables():
+def test_two_models_in_one_process_share_no_variables() -> None:
     first, second = Transformer(CONFIG), Transformer(CONFIG)
     first.build()
     second.build()
@@ -146,7 +149,7 @@ def test_two_models_in_one_process_share_no_variables():
     assert not any(a is b for a, b in zip(first.weights, second.weights, strict=True))
 
 
-def test_kt_layers_registers_all_keras_classes():
+def test_kt_layers_registers_all_keras_classes() -> None:
     """The baselines of the paper are registered by their own package."""
     pattern = (
         r'@keras.saving.register_keras_serializable\(package="keras_transformer"\)\nclass (\w+)'
@@ -169,3 +172,15 @@ def test_kt_layers_registers_all_keras_classes():
     library, everything = map(str.split, printed.splitlines()[-2:])
     assert {*library} == classes[False]
     assert {*everything} == classes[False] | classes[True]
+
+
+def test_the_package_alone_is_imported_quickly() -> None:
+    """The limit is on processor time, because other processes may run at the same time."""
+    run(
+        "import sys, time\n"
+        "start = time.process_time()\n"
+        "import keras_transformer\n"
+        "seconds = time.process_time() - start\n"
+        "assert seconds < 0.3, seconds\n"
+        "assert not {'keras', 'numpy', 'tensorflow'} & set(sys.modules)\n"
+    )

@@ -3,7 +3,10 @@
 `python -m tests.stress kill` does both thirty times at random moments, with one and two replicas.
 """
 
+from __future__ import annotations
+
 import json
+from pathlib import Path
 
 import pytest
 
@@ -19,17 +22,17 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working directory with prepared data of invented sentences in `data`."""
     folder = tmp_path_factory.mktemp("kill")
     kill.prepare_data(folder)
     return folder
 
 
-def kill_between_checkpoints(training):
+def kill_between_checkpoints(training: kill.Training) -> int:
     """Kills a new process after its first checkpoint, and returns the step of the checkpoint."""
 
-    def is_moment():
+    def is_moment() -> bool:
         saved = training.last_saved()
         return 0 < saved < training.last_logged() and training.unfinished() is None
 
@@ -38,7 +41,7 @@ def kill_between_checkpoints(training):
     return killed.checkpoint
 
 
-def kill_inside_a_write(training):
+def kill_inside_a_write(training: kill.Training) -> int:
     """Kills a new process while it writes a checkpoint, and returns the step of the last one."""
     killed = training.kill_when(training.start(), training.moment(delay=0.0, num_files=1))
     assert killed.inside_write and 0 < killed.checkpoint < MAX_STEPS
@@ -46,14 +49,14 @@ def kill_inside_a_write(training):
     return killed.checkpoint
 
 
-def metrics(run):
+def metrics(run: Path) -> list[dict[str, float]]:
     """Returns every line without the values that depend on the clock."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     clock_fields = {"tokens_per_second", "training_seconds", "step_seconds", "peak_memory_mb"}
     return [{k: v for k, v in line.items() if k not in clock_fields} for line in lines]
 
 
-def assert_same_bits(killed, whole):
+def assert_same_bits(killed: kill.Training, whole: kill.Training) -> None:
     found, expected = (kill.digests(each.path, MAX_STEPS) for each in (killed, whole))
     assert all(expected[name] for name in ("weights", "state", "ema"))
     assert kill.differences(found, expected) == []
@@ -65,7 +68,7 @@ def assert_same_bits(killed, whole):
     assert killed.unfinished() is None
 
 
-def test_two_replicas_killed_between_checkpoints_and_inside_a_write(folder):
+def test_two_replicas_killed_between_checkpoints_and_inside_a_write(folder: Path) -> None:
     killed, whole = (
         kill.Training(folder, name, SETTINGS, ["--logical_cpus=2"]) for name in ("killed", "whole")
     )
@@ -82,7 +85,7 @@ def test_two_replicas_killed_between_checkpoints_and_inside_a_write(folder):
     assert_same_bits(killed, whole)
 
 
-def test_differences_are_found():
+def test_differences_are_found() -> None:
     expected = {"weights": {"a": "1", "b": "2"}, "state": {"c": "3"}}
     found = {"weights": {"a": "1", "b": "7"}, "state": {"c": "3", "d": "4"}}
     assert kill.differences(expected, expected) == []

@@ -1,14 +1,25 @@
 """The commands of the parser, from a treebank to scores, one after the other."""
 
+from __future__ import annotations
+
 import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  the export needs its ops
 
-from keras_transformer.extensions.paper.parsing.trees import parse_trees, read_trees
+from keras_transformer.extensions.paper.parsing.trees import (
+    parse_trees,
+    read_trees,
+)
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.driver import Driver, Ended
 from tests.extensions.paper.parsing.sentences import TREEBANK
-from tests.messages import tells
+from tests.messages import mentions, tells
 
 TEXT = "The mice weren't fed (again).\nResults\n\nThey eat seeds.\n"
 LEAVES = [
@@ -34,26 +45,33 @@ STEPS = {
     "score a file": "score_trees --hypothesis=predicted.txt --gold=a.tree,b.tree,c.tree",
     "score gold": "score_trees --hypothesis=b.tree --gold=b.tree",
     "other words": "score_trees --hypothesis=b.tree --gold=c.tree",
+    "a translator": "parse --model_dir=translator",
     "no model": "score_trees --gold=b.tree",
+    "another number": "score_trees --hypothesis=a.tree --gold=b.tree",
+    "a broken tree": "prepare_trees --trees=broken --output_dir=other",
+    "an empty tree": "score_trees --hypothesis=empty --gold=b.tree",
 }
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory, run_directory: RunDirectory) -> Path:
     path = tmp_path_factory.mktemp("parsing")
     for name, part in (("a", TREEBANK[:4]), ("b", TREEBANK[4:5]), ("c", TREEBANK[5:])):
         (path / f"{name}.tree").write_text("".join(f"{tree}\n" for tree in part))
     (path / "train.txt").write_text("c\na\n")
+    (path / "broken").write_text(f"{TREEBANK[0]}\n(S (NN a)\n{TREEBANK[1]}\n")
+    (path / "empty").write_text("(S (NP (-NONE- *)))\n")
+    shutil.copytree(run_directory.path, path / "translator")
     return path
 
 
 @pytest.fixture(scope="module")
-def answers(driver, folder):
+def answers(driver: Driver, folder: Path) -> dict[str, Ended]:
     commands = [(*step.split(" ", 1), TEXT) for step in STEPS.values()]
     return dict(zip(STEPS, driver.run_all(folder, commands), strict=True))
 
 
-def test_a_treebank_is_prepared_and_trained_on(answers):
+def test_a_treebank_is_prepared_and_trained_on(answers: dict[str, Ended]) -> None:
     assert tells(answers["prepare"].out, "train", "5 pairs")
     assert "data/report.html" in answers["prepare"].left
     assert tells(answers["prepare again"].out, "already")
@@ -61,7 +79,7 @@ def test_a_treebank_is_prepared_and_trained_on(answers):
         assert answers[name].code == 0, answers[name].err
 
 
-def test_lines_become_trees_over_their_words(folder, answers):
+def test_lines_become_trees_over_their_words(folder: Path, answers: dict[str, Ended]) -> None:
     for name, text in (
         ("parse", answers["parse"].out),
         ("parse by the export", (folder / "trees.txt").read_text()),
@@ -77,13 +95,13 @@ def test_lines_become_trees_over_their_words(folder, answers):
 
 
 @pytest.fixture(scope="module")
-def signatures(folder, answers):
+def signatures(folder: Path, answers: dict[str, Ended]) -> Any:
     model = tf.saved_model.load(str(folder / "export" / "1"))
     yield model.signatures  # they do not keep the model alive
 
 
 @pytest.mark.parametrize(("name", "key"), [("parse", "text"), ("parse_tokens", "tokens")])
-def test_the_signatures_of_an_export(signatures, name, key):
+def test_the_signatures_of_an_export(signatures: Any, name: str, key: str) -> None:
     outputs = signatures[name].structured_outputs
     shapes = {field: spec.shape.as_list() for field, spec in outputs.items()}
     assert shapes == {"trees": [None, 2], "scores": [None, 2], "truncated": [None]}
@@ -101,7 +119,7 @@ def test_the_signatures_of_an_export(signatures, name, key):
     assert signatures[name](**{key: tf.constant([], tf.string)})["trees"].shape == (0, 2)
 
 
-def test_manifest_and_card_describe_a_parser(folder):
+def test_manifest_and_card_describe_a_parser(folder: Path) -> None:
     manifest = json.loads((folder / "export" / "1" / "manifest.json").read_text())
     assert {"parse", "parse_tokens"} <= set(manifest["signatures"])
     assert (manifest["decoding"]["beam_size"], manifest["decoding"]["length_penalty"]) == (3, 0.3)
@@ -109,7 +127,7 @@ def test_manifest_and_card_describe_a_parser(folder):
     assert "constituency-parsing" in card and "translates" not in card and "BLEU" not in card
 
 
-def test_scores_are_printed_as_json(folder, answers):
+def test_scores_are_printed_as_json(folder: Path, answers: dict[str, Ended]) -> None:
     assert [tree.words for tree in read_trees(folder / "predicted.txt")] == [
         tree.words for tree in parse_trees(TREEBANK, "text")
     ]
@@ -122,14 +140,23 @@ def test_scores_are_printed_as_json(folder, answers):
     assert gold["rules"] == "EVALB, COLLINS.prm; punctuation by the gold tags"
 
 
-def test_sentences_with_other_words_are_reported(answers):
+def test_sentences_with_other_words_are_reported(answers: dict[str, Ended]) -> None:
     answer = answers["other words"]
     assert (answer.code, json.loads(answer.out.splitlines()[-1])["all"]["errors"]) == (3, 1)
     assert tells(answer.err, "sentence 1", "'The'", "'They'", "gold")
 
 
-def test_nothing_to_score_is_one_line(answers):
-    answer = answers["no model"]
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a translator", mentions("error:", "translator", "parser", "vocabulary")),
+        ("no model", mentions("error:", "--model_dir", "--hypothesis", "neither")),
+        ("another number", mentions("error:", "1 gold", "4 predicted")),
+        ("a broken tree", mentions("error:", "broken", "line 3", "column 1", "bracket", "line 2")),
+        ("an empty tree", mentions("error:", "empty", "line 1", "column 19", "tree")),
+    ],
+)  # fmt: skip
+def test_errors_are_one_line(answers: dict[str, Ended], name: str, message: str) -> None:
+    answer = answers[name]
     assert (answer.code, answer.out, answer.left) == (1, "", [])
-    assert tells(answer.err, "error:", "--model_dir", "--hypothesis", "neither")
-    assert answer.err.count("\n") == 1
+    assert re.search(message, answer.err) and answer.err.count("\n") == 1

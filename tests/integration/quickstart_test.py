@@ -1,8 +1,11 @@
 """bin/quickstart from phrases to a SavedModel, with almost no training."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +16,7 @@ from tests.messages import tells
 STEPS = 100
 
 
-def quickstart(directory, *arguments):
+def quickstart(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", str(ROOT / "bin" / "quickstart"), *arguments],
         cwd=directory, capture_output=True, text=True, check=False, timeout=600,
@@ -21,7 +24,7 @@ def quickstart(directory, *arguments):
     )  # fmt: skip
 
 
-def test_all_steps_run_and_a_bad_model_is_an_error(tmp_path):
+def test_all_steps_run_and_a_bad_model_is_an_error(tmp_path: Path) -> None:
     if not (ROOT / ".venv" / "installed").is_file():
         pytest.skip("no .venv, which bin/quickstart would install; bin/test makes it")
     result = quickstart(tmp_path, "new/quick start")
@@ -48,7 +51,7 @@ def test_all_steps_run_and_a_bad_model_is_an_error(tmp_path):
     assert float(found[1]) < 20, "a model of a few steps cannot translate"
 
 
-def test_help_and_wrong_arguments_do_nothing(tmp_path):
+def test_help_and_wrong_arguments_do_nothing(tmp_path: Path) -> None:
     shown = quickstart(tmp_path, "--help")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "bin/quickstart [DIR]" in shown.stdout and "#" not in shown.stdout

@@ -1,11 +1,14 @@
 """A recipe is killed at each stage. The same command resumes and gives the same results."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,20 +54,20 @@ assert results["finished"]
 """
 
 
-def run_recipe(folder, stage):
+def run_recipe(folder: Path, stage: str) -> int:
     command = [sys.executable, "-c", PROGRAM, stage]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(command, cwd=folder, env=environment, check=False).returncode
 
 
-def make_folder(folder):
+def make_folder(folder: Path) -> Path:
     folder.mkdir()
     write_recipe(folder / "recipes")
     write_corpus(folder / "corpus")
     return folder
 
 
-def stable_results(folder):
+def stable_results(folder: Path) -> dict[str, Any]:
     """Returns the results of the seed that do not depend on the clock."""
     results = json.loads((folder / "work" / "results.json").read_text())["seeds"]["1"]
     assert (folder / "work" / results["export"] / "saved_model.pb").is_file()
@@ -77,7 +80,7 @@ def stable_results(folder):
 
 
 @pytest.mark.long
-def test_a_recipe_killed_at_every_stage_has_the_same_results(tmp_path):
+def test_a_recipe_killed_at_every_stage_has_the_same_results(tmp_path: Path) -> None:
     killed, whole = make_folder(tmp_path / "killed"), make_folder(tmp_path / "whole")
     for stage in ("training", "averaging", "exporting", "scored"):
         assert run_recipe(killed, stage) == -signal.SIGKILL, stage

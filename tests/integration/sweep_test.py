@@ -1,5 +1,7 @@
 """`sweep` is killed in the middle of a row, resumed, and run again when it is finished."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -7,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,13 +32,13 @@ COMMAND = (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sweep")
     prepared(folder)
     return folder
 
 
-def start(folder, *arguments):
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(ROOT / "bin" / "sweep.py"), *arguments],
         cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -43,7 +46,7 @@ def start(folder, *arguments):
     )  # fmt: skip
 
 
-def finish(process):
+def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
     try:
         out, err = process.communicate(timeout=240)
     finally:
@@ -53,7 +56,7 @@ def finish(process):
 
 
 @pytest.mark.long
-def test_a_killed_row_is_resumed_and_finished_rows_are_kept(folder):
+def test_a_killed_row_is_resumed_and_finished_rows_are_kept(folder: Path) -> None:
     process = start(folder, *COMMAND)
     assert process.stderr is not None
     for line in process.stderr:
@@ -91,7 +94,7 @@ def test_a_killed_row_is_resumed_and_finished_rows_are_kept(folder):
     assert json.loads(again.splitlines()[-1]) == results and err == ""
 
 
-def check_row(folder, name, row):
+def check_row(folder: Path, name: str, row: dict[str, Any]) -> None:
     """Counts the weights and computes the scores again from the files of the run."""
     run = RunDirectory(folder / "work" / name / "run")
     assert (run.config.model.key_dim, run.config.model.value_dim) == (1, 4)

@@ -1,5 +1,7 @@
 """keras-transformer train is interrupted by a signal, and the same command resumes."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -18,14 +20,14 @@ MAX_STEPS = 150
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working directory with prepared data in `data`."""
     folder = tmp_path_factory.mktemp("train")
     kill.prepare_data(folder)
     return folder
 
 
-def start(folder, *arguments):
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(ROOT / "bin" / "train.py"), *arguments],
         cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -43,7 +45,7 @@ COMMAND = (
 )  # fmt: skip
 
 
-def test_a_signal_leaves_a_checkpoint_and_the_same_command_continues(folder):
+def test_a_signal_leaves_a_checkpoint_and_the_same_command_continues(folder: Path) -> None:
     process = start(folder, *COMMAND)
     assert process.stderr is not None
     log = ""

@@ -3,14 +3,18 @@
 No other extra is installed, so the test finds undeclared packages.
 """
 
+from __future__ import annotations
+
 import contextlib
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from backports import zstd
 
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.environment import Environment, build_wheel
 from tests.site_test import code_of
@@ -62,13 +66,15 @@ for line in [*(f"{command} --help" for command in main.COMMANDS), *sys.argv[1:]]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     folder = tmp_path_factory.mktemp("installed")
     return Environment(folder / "environment", build_wheel(folder))
 
 
 @pytest.fixture(scope="module")
-def files(run_directory, exported_run, tmp_path_factory):
+def files(
+    run_directory: RunDirectory, exported_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A folder with a run, its export and a text."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "run").symlink_to(run_directory.path)
@@ -83,7 +89,7 @@ def files(run_directory, exported_run, tmp_path_factory):
 
 
 @contextlib.contextmanager
-def until_ready(environment, folder, extra):
+def until_ready(environment: Environment, folder: Path, extra: str) -> Iterator[re.Match[str]]:
     """Runs a server from its line in `READY` to the end of the block."""
     program = environment.site.parents[2] / "bin" / "keras-transformer"
     with subprocess.Popen(
@@ -104,7 +110,7 @@ def until_ready(environment, folder, extra):
             process.kill()
 
 
-def test_the_wheel_is_enough(environment, tmp_path):
+def test_the_wheel_is_enough(environment: Environment, tmp_path: Path) -> None:
     program = "import sys, keras_transformer; print(keras_transformer.__file__, *sys.path)"
     ended = environment.run(tmp_path, ["python", "-c", program])
     file, *path = ended.stdout.split()
@@ -113,7 +119,7 @@ def test_the_wheel_is_enough(environment, tmp_path):
 
 
 @pytest.mark.long
-def test_the_python_guide_runs_as_written(environment, tmp_path):
+def test_the_python_guide_runs_as_written(environment: Environment, tmp_path: Path) -> None:
     """Except for the numbers of steps, pieces and layers, which suit a tiny corpus."""
     for side in ("en", "de"):
         (tmp_path / f"train.{side}").write_text("".join(f"{each}\n" for each in PHRASES * 10))
@@ -132,7 +138,7 @@ def test_the_python_guide_runs_as_written(environment, tmp_path):
     assert (tmp_path / "export2" / "1" / "saved_model.pb").is_file()
 
 
-def test_recipes_are_found_by_name(environment, tmp_path):
+def test_recipes_are_found_by_name(environment: Environment, tmp_path: Path) -> None:
     command = "recipe --recipe={} --corpus_dir=none --work_dir=work".format
     ended = environment.run(tmp_path, ["keras-transformer", *command("multi30k_en_de").split()])
     assert ended.returncode == 1 and "none/" in ended.stderr, ended.stderr
@@ -142,19 +148,32 @@ def test_recipes_are_found_by_name(environment, tmp_path):
     assert (environment.site / "keras_transformer" / "deploy" / "kserve" / "server.py").is_file()
 
 
-def test_every_extra_is_tested(environment):
+def test_every_extra_is_tested(environment: Environment) -> None:
     # `dev` is this environment.
     assert {*environment.extras} - {"dev"} == COMMANDS.keys() | PACKAGES.keys()
 
 
 @pytest.mark.parametrize("extra", COMMANDS)
-def test_a_command_without_its_extra_names_it(environment, files, extra):
+def test_a_command_without_its_extra_names_it(
+    environment: Environment, files: Path, extra: str
+) -> None:
     for command in [COMMANDS[extra], *ALSO.get(extra, [])]:
         ended = environment.run(files, ["keras-transformer", *command.split()])
         *said, sentence = ended.stderr.splitlines()
         assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
         assert sentence.startswith("error: ") and f" needs the extra {extra} (" in sentence
         assert sentence.endswith(f". Run: pip install 'keras_transformer[{extra}]'")
+
+
+@pytest.mark.long
+def test_every_extra_keeps_the_error_that_names_another(
+    environment: Environment, files: Path
+) -> None:
+    """ai-edge-litert installs a `backports` namespace, from which zstd cannot be imported."""
+    for extra in {*COMMANDS, *PACKAGES} - {"zstd"}:
+        ended = environment.run(files, ["keras-transformer", *COMMANDS["zstd"].split()], extra)
+        assert ended.returncode == 1 and " needs the extra zstd (" in ended.stderr, ended.stderr
+        assert ended.stderr.count("\n") == 1, f"{extra}: {ended.stderr}"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +183,7 @@ def test_a_command_without_its_extra_names_it(environment, files, extra):
         for extra in (*COMMANDS, *PACKAGES)
     ],
 )
-def test_an_extra_on_top_of_the_core(environment, files, extra):
+def test_an_extra_on_top_of_the_core(environment: Environment, files: Path, extra: str) -> None:
     # Packages of an extra must not break the core. A namespace package once did.
     commands = [
         f"prepare --source=a.en --target=a.de --output_dir=core-{extra}",

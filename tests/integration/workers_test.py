@@ -1,5 +1,7 @@
 """Several worker processes (TF_CONFIG) train together, each in a separate folder."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
@@ -8,11 +10,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from keras_transformer.data.corpus import parallel_files
+from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
 from tests.conftest import ROOT
@@ -41,7 +47,7 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with prepared data in `data`."""
     folder = tmp_path_factory.mktemp("workers")
     kill.prepare_data(folder)
@@ -54,7 +60,7 @@ class Workers:
     As in a `TFJob`, the first one may have the role `chief`. Otherwise all are workers.
     """
 
-    def __init__(self, folder, data, count, has_chief):
+    def __init__(self, folder: Path, data: Path, count: int, has_chief: bool):
         servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
         self.addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
         for server in servers:
@@ -67,10 +73,10 @@ class Workers:
             shutil.copytree(data, each / "data")
 
     @property
-    def run(self):
+    def run(self) -> Path:
         return self.folders[0] / "run"
 
-    def start(self, index, *flags):
+    def start(self, index: int, *flags: str) -> None:
         cluster: dict[str, list[str]] = {}
         for (role, _), address in zip(self.roles, self.addresses, strict=True):
             cluster.setdefault(role, []).append(address)
@@ -90,21 +96,21 @@ class Workers:
                 env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CONFIG": tf_config},
             )
 
-    def start_all(self):
+    def start_all(self) -> None:
         for index in range(len(self.folders)):
             self.start(index)
 
-    def said(self, index):
+    def said(self, index: int) -> str:
         return (self.folders[index] / "log").read_text()
 
-    def wait(self, index):
+    def wait(self, index: int) -> int:
         return self.processes[index].wait(timeout=240)
 
-    def finish(self):
+    def finish(self) -> None:
         for index in self.processes:
             assert self.wait(index) == 0, self.said(index)
 
-    def pause_chief_when(self, condition):
+    def pause_chief_when(self, condition: Callable[[], bool]) -> None:
         """Stops the chief, and so all workers, in the middle of training."""
         chief = self.processes[0]
         deadline = time.monotonic() + 240
@@ -116,16 +122,16 @@ class Workers:
             time.sleep(0.005)
         pytest.fail("training ended or the condition never held: " + self.said(0))
 
-    def let_chief_go_on(self):
+    def let_chief_go_on(self) -> None:
         self.processes[0].send_signal(signal.SIGCONT)
 
 
 @pytest.fixture
-def cluster(folder, tmp_path):
+def cluster(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Workers]]:
     """Makes clusters of a given number of workers, and ends their processes after the test."""
     made = []
 
-    def make(count, has_chief=False):
+    def make(count: int, has_chief: bool = False) -> Workers:
         made.append(Workers(tmp_path, folder / "data", count, has_chief))
         return made[-1]
 
@@ -136,19 +142,19 @@ def cluster(folder, tmp_path):
             process.wait()
 
 
-def last_saved(run):
+def last_saved(run: Path) -> int:
     names = (path.name for path in run.glob("checkpoints/step-*"))
     return max((int(name.removeprefix("step-")) for name in names), default=0)
 
 
 @pytest.fixture(scope="module")
-def whole(folder, one_replica):
+def whole(folder: Path, one_replica: None) -> Path:
     """A run of the same global batches in one process."""
     training_run.train(folder / "data", folder / "run", "tiny", SETTINGS)
     return folder / "run"
 
 
-def assert_same_weights(run, whole):
+def assert_same_weights(run: Path, whole: Path) -> None:
     ours, theirs = (RunDirectory(path) for path in (run, whole))
     assert ours.checkpoints()[-1].step == theirs.checkpoints()[-1].step == MAX_STEPS
     theirs_by_path = theirs.named_weights("last")
@@ -159,13 +165,13 @@ def assert_same_weights(run, whole):
         assert difference < 1e-6, path
 
 
-def losses(run):
+def losses(run: Path) -> list[float]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, MAX_STEPS + 1))
     return [line["loss"] for line in lines if "loss" in line]
 
 
-def test_workers_train_like_one_process(cluster, whole):
+def test_workers_train_like_one_process(cluster: Callable[..., Workers], whole: Path) -> None:
     count = 3  # the next test has 2
     workers = cluster(count, has_chief=True)
     workers.start_all()
@@ -178,7 +184,9 @@ def test_workers_train_like_one_process(cluster, whole):
 
 
 @pytest.mark.long  # tests/training/multi_worker_test.py kills a worker that trains nothing
-def test_killed_and_stopped_workers_lose_nothing(cluster, whole):
+def test_killed_and_stopped_workers_lose_nothing(
+    cluster: Callable[..., Workers], whole: Path
+) -> None:
     workers = cluster(2)
     workers.start_all()
     workers.pause_chief_when(lambda: last_saved(workers.run) >= CHECKPOINT_STEPS)
@@ -207,7 +215,56 @@ def test_killed_and_stopped_workers_lose_nothing(cluster, whole):
     np.testing.assert_allclose(losses(workers.run), losses(whole), rtol=1e-5)
 
 
-def test_a_single_worker_waits_until_it_is_stopped(cluster):
+def test_workers_with_different_data_or_flags_end_with_errors(
+    cluster: Callable[..., Workers], tmp_path: Path
+) -> None:
+    workers = cluster(2)
+    shutil.rmtree(workers.folders[1] / "data")
+    for side in ("en", "de"):
+        (tmp_path / side).write_text("".join(f"{a} and {b}\n" for a in "abcd" for b in "wxyz"))
+    corpora = parallel_files([tmp_path / "en"], [tmp_path / "de"])
+    options = PrepareOptions(vocab_size=40, valid_pairs=3)
+    prepare(corpora, workers.folders[1] / "data", options)
+    workers.start(0)
+    workers.start(1, "--seed=7")
+    assert [workers.wait(0), workers.wait(1)] == [1, 1], workers.said(0) + workers.said(1)
+    chief, worker = (workers.said(index).splitlines()[-1] for index in (0, 1))
+    assert chief.startswith("error: ") and worker.startswith("error: ")
+    assert tells(chief, "Worker 1", workers.addresses[1])
+    assert tells(worker, "training data") and tells(worker, "training.seed", "'7'", "None")
+    assert not workers.run.exists()
+
+
+def test_a_process_with_nothing_to_share_trains_or_ends(folder: Path, tmp_path: Path) -> None:
+    """An evaluator of a job ends well, and an empty `TF_CONFIG` means one machine."""
+    settings = {**SETTINGS, "training.max_steps": 1}
+    command = [
+        sys.executable, str(ROOT / "bin" / "train.py"), f"--data_dir={folder / 'data'}",
+        "--preset=tiny", *(f"--set={name}={value}" for name, value in settings.items()),
+    ]  # fmt: skip
+    task = {"type": "evaluator", "index": 0}
+    evaluator = json.dumps({"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": task})
+    for name, tf_config in (
+        ("evaluator", evaluator),
+        ("alone", '{"cluster": {}}'),
+        ("quoted", '""'),
+    ):
+        ended = subprocess.run(
+            [*command, f"--run_dir={tmp_path / name}"],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CONFIG": tf_config},
+        )
+        assert ended.returncode == 0, ended.stderr
+        if name == "evaluator":
+            assert tells(ended.stderr, "TF_CONFIG", "evaluator", "chief")
+            assert not (tmp_path / name).exists()
+        else:
+            assert last_saved(tmp_path / name) == 1
+
+
+def test_a_single_worker_waits_until_it_is_stopped(cluster: Callable[..., Workers]) -> None:
     workers = cluster(2)
     workers.start(0)
     deadline = time.monotonic() + 240
