@@ -1,14 +1,6 @@
 """Token pairs in memory. The ids identify the pair and the side."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import numpy as np
-
-from keras_transformer.data.subwords import Lengths, TokenArray
-from keras_transformer.data.token_store import IntArray
-from keras_transformer.text.vocabulary import Vocabulary
 
 PAD, START, END = 0, 2, 3
 
@@ -16,34 +8,29 @@ PAD, START, END = 0, 2, 3
 class PairsInMemory:
     """Has the lengths, ids and lines of a `TokenStore`."""
 
-    def __init__(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> None:
+    def __init__(self, source, target, source_text=(), target_text=()):
         self.source, self.target = source, target
         self.source_lengths = np.array([len(ids) for ids in source], np.uint32)
         self.target_lengths = np.array([len(ids) for ids in target], np.uint32)
-        self.source_text = [b""] * len(source)
-        self.target_text = [b""] * len(target)
+        self.source_text, self.target_text = source_text, target_text
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.source)
 
-    def source_ids(self, pairs: IntArray) -> TokenArray:
-        return _joined([self.source[pair] for pair in pairs])
+    def source_ids(self, pairs):
+        return np.array([i for pair in pairs for i in self.source[pair]], np.int32)
 
-    def target_ids(self, pairs: IntArray) -> TokenArray:
-        return _joined([self.target[pair] for pair in pairs])
+    def target_ids(self, pairs):
+        return np.array([i for pair in pairs for i in self.target[pair]], np.int32)
 
-    def source_lines(self, pairs: IntArray) -> list[bytes]:
+    def source_lines(self, pairs):
         return [self.source_text[pair] for pair in pairs]
 
-    def target_lines(self, pairs: IntArray) -> list[bytes]:
+    def target_lines(self, pairs):
         return [self.target_text[pair] for pair in pairs]
 
 
-def _joined(sentences: Sequence[Sequence[int]]) -> TokenArray:
-    return np.array([i for ids in sentences for i in ids], np.int32)
-
-
-def of_lengths(source_lengths: Lengths, target_lengths: Lengths) -> PairsInMemory:
+def of_lengths(source_lengths, target_lengths):
     """Sentences of the given lengths. The source ids of pair i are 10 + 2 i, then END."""
     return PairsInMemory(
         [[10 + 2 * pair] * (int(n) - 1) + [END] for pair, n in enumerate(source_lengths)],
@@ -51,7 +38,7 @@ def of_lengths(source_lengths: Lengths, target_lengths: Lengths) -> PairsInMemor
     )
 
 
-def like_text(pairs: int, seed: int = 0) -> PairsInMemory:
+def like_text(pairs, seed=0):
     """Lengths like in captions: a skewed distribution, and correlated sides."""
     random = np.random.default_rng(seed)
     source = 3 + random.gamma(8.0, 1.8, pairs)
@@ -59,10 +46,7 @@ def like_text(pairs: int, seed: int = 0) -> PairsInMemory:
     return of_lengths(source.astype(int), np.maximum(target, 2).astype(int))
 
 
-def encoded(
-    vocabulary: Vocabulary, source: Sequence[bytes], target: Sequence[bytes]
-) -> PairsInMemory:
+def encoded(vocabulary, source, target):
     """The pairs of the given lines."""
-    pairs = PairsInMemory(vocabulary.encode_source(source), vocabulary.encode_target(target))
-    pairs.source_text, pairs.target_text = list(source), list(target)
-    return pairs
+    ids = vocabulary.encode_source(source), vocabulary.encode_target(target)
+    return PairsInMemory(*ids, list(source), list(target))
