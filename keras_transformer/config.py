@@ -59,12 +59,10 @@ def setting(default: Any, help: str, *, may_change: bool = False, flag: bool = F
 
     Args:
         default: the default value.
-        help: its help, which `--help` and the documentation show.
         may_change: whether a run that resumes may change it. It may change limits and intervals,
             and how a step is computed: earlier steps stay, and later ones differ only by rounding.
             num_microbatches also changes dropout masks, but a run must be able to move to a machine
             with less memory.
-        flag: whether commands may have a flag with its name.
     """
     metadata = {"help": help, "may_change": may_change, "flag": flag}
     return dataclasses.field(default=default, metadata=metadata)
@@ -510,11 +508,7 @@ class RunConfig:
         return self.updated({key.replace("__", "."): value for key, value in changes.items()})
 
     def updated(self, settings: Mapping[str, Any]) -> Self:
-        """Returns a copy with changed fields, such as `{"training.label_smoothing": 0.2}`.
-
-        Raises:
-            InputError: for an unknown section or field, or a value that does not fit.
-        """
+        """Returns a copy with changed fields, such as `{"training.label_smoothing": 0.2}`."""
         changes: dict[str, dict[str, Any]] = {"model": {}, "training": {}, "decoding": {}}
         for key, value in settings.items():
             section, _, name = key.partition(".")
@@ -548,11 +542,7 @@ class RunConfig:
         `RunConfig.from_json` reads all architectures; a subclass reads only its own.
 
         Args:
-            text: JSON.
             place: name of the source for errors, such as a path.
-
-        Raises:
-            InputError: for invalid JSON or settings, or an unknown or another architecture.
         """
         settings = {}
         try:

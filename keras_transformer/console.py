@@ -48,11 +48,7 @@ def progress_bar(
 
     Args:
         total: number of items, or None if it is not known.
-        unit: name of the items, in the plural.
-        description: the activity.
-        initial: number of items that were done before.
         bar_format: the parts of the bar, as in tqdm; None for all.
-        is_shown: False for a bar that is not shown anywhere.
     """
     from tqdm import tqdm
 

@@ -31,13 +31,9 @@ class MissingExtra(InputError):
 
 
 def one_line(reason: object) -> str:
-    r"""Returns a reason, such as an exception, as one short line for another message.
+    """Returns a reason, such as an exception, as one short line for another message.
 
     Libraries put parts of a damaged file into their messages, over several lines.
-
-    Example:
-    >>> one_line(ValueError("expected ':'\n  found '\x00'"))
-    "expected ':' found '?'"
     """
     line = " ".join(str(reason).split())
     line = "".join(character if character.isprintable() else "?" for character in line)
@@ -47,18 +43,7 @@ def one_line(reason: object) -> str:
 def check_names(names: Iterable[str], known: Sequence[str], kind: str) -> None:
     """Raises an error for a name that is not known, with the nearest one or all known names.
 
-    Args:
-        names: the given names.
-        known: the valid names.
-        kind: what the names are, such as "an option of the search".
-
-    Raises:
-        InputError: for an unknown name.
-
-    Example:
-    >>> check_names(["beam"], ["beam_size", "n_best"], "an option of the search")
-    Traceback (most recent call last):
-    keras_transformer.errors.InputError: 'beam' is not an option of the search. Did you mean ...
+    `kind` says what the names are, such as "an option of the search".
     """
     for name in names:
         if name not in known:
@@ -73,16 +58,6 @@ def needs_extra(extra: str, feature: str) -> Iterator[None]:
 
     Every `ImportError` counts, not only `ModuleNotFoundError`: importing a missing part of a
     namespace such as `backports` raises a plain `ImportError`.
-
-    Example:
-    ```python
-    with needs_extra("zstd", "reading .zst files"):
-        from backports import zstd
-    ```
-
-    Args:
-        extra: the name of the extra in setup.cfg.
-        feature: the feature that needs the extra. The message begins with it.
     """
     try:
         yield
@@ -95,7 +70,7 @@ def needs_extra(extra: str, feature: str) -> Iterator[None]:
 
 
 def install_command(extra: str | None = None) -> str:
-    """Returns the command that installs this package, perhaps with an extra.
+    """Returns the command that installs this package, optionally with an extra.
 
     From a wheel, `install_command("zstd")` is "pip install 'keras-transformer-mt[zstd]'". In a
     clone it installs the clone.

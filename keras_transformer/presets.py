@@ -98,9 +98,7 @@ def resolve_config(
     becomes "target".
 
     Args:
-        preset: the initial configuration.
         settings: the user's changes, such as `{"training.max_steps": 1000}`.
-        vocabulary: the vocabulary of the data.
     """
     config = _with_vocabulary(preset, vocabulary).updated(settings)
     fitting = _with_vocabulary(config, vocabulary)

@@ -24,13 +24,7 @@ _EXPECTED = {
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """The range of a number, as the metadata of an `Annotated` type.
-
-    Example:
-    >>> Rate = Annotated[float, Bounds(least=0, below=1)]
-    >>> check_scalar("dropout", Rate, 0.1)
-    0.1
-    """
+    """The range of a number, as the metadata of an `Annotated` type."""
 
     least: float | None = None
     above: float | None = None
@@ -55,14 +49,7 @@ class Bounds:
 
 
 def read_json(path: Path) -> Any:
-    """Returns the content of a JSON file.
-
-    Raises:
-        InputError: for invalid JSON, or two values with the same name in an object. The message
-            does not name the file.
-        OSError: for a file that cannot be read.
-        RecursionError: for JSON that is nested too deep.
-    """
+    """Returns the content of a JSON file. The message of an `InputError` does not name the file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
     except InputError:
@@ -72,14 +59,7 @@ def read_json(path: Path) -> Any:
 
 
 def nested(value: Any, *keys: str) -> Any:
-    """Returns the value under nested keys of any JSON value, or None if it is missing.
-
-    Example:
-    >>> nested({"train": {"pairs": 7}}, "train", "pairs")
-    7
-    >>> nested([], "train", "pairs") is None
-    True
-    """
+    """Returns the value under nested keys of any JSON value, or None if it is missing."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
@@ -101,13 +81,6 @@ def check_json(place: str, hint: Any, value: Any) -> None:
             add the path to it, such as `settings.seed`.
         hint: a scalar type for `check_scalar`, Any, a Sequence or tuple of one type, a Mapping, a
             TypedDict, or one of these or None.
-        value: the value.
-
-    Raises:
-        InputError: for a value of another type, with the path to the innermost wrong part.
-
-    Example:
-    >>> check_json("settings", collections.abc.Mapping[str, int], {"seed": 1})
     """
     required = _without_none(hint)
     origin, arguments = typing.get_origin(required), typing.get_args(required)
@@ -138,19 +111,10 @@ def check_scalar(place: str, hint: Any, value: Any, convert: bool = False) -> An
     """Checks a single value, and returns it as the type `hint`.
 
     Args:
-        place: name of the value in errors.
         hint: str, bool, int, float (also for whole numbers), a Literal of strings, an Annotated
             number with `Bounds`, or one of these or None.
-        value: the value.
         convert: also accept strings of command-line flags, such as "3", "true" and "none", and
             3.0 as a whole number.
-
-    Raises:
-        InputError: for a value of another type, or out of bounds.
-
-    Example:
-    >>> check_scalar("max_steps", int, "7", convert=True)
-    7
     """
     required = _without_none(hint)
     if required is not hint and (value is None or (convert and value == "none")):

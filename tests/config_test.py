@@ -48,28 +48,46 @@ class TestNumParameters:
         assert added(decoder_num_heads=8) == 0  # narrower heads of the same total width
 
 
+# Valid values, as strings of `--set`.
+TEXTS = """
+training.label_smoothing=0.2 training.max_steps=7 training.num_microbatches=4
+training.optimizer=adamw training.weight_decay=0.01 training.freeze=embedding/*,encoder/*
+training.ema_decay=0.999 training.deterministic=true training.best_metric=bleu
+training.bleu_steps=500 training.early_stopping=3 training.seed=0 model.scale_embeddings=false
+model.attention_window=3 model.norm_position=pre model.final_norm=false decoding.length_penalty=1
+decoding.max_length=7 decoding.min_length=7 decoding.no_repeat_ngram=3 decoding.banned=dog|cat
+decoding.repetition_penalty=1.2 decoding.diversity_penalty=0.5
+""".split()
+# n_best is larger than the beam size, which sampling does not use.
+SAMPLING = """
+training.seed=2147483647 decoding.sample=true decoding.n_best=9 decoding.temperature=0
+decoding.top_k=10 decoding.top_p=1 decoding.seed=-3
+""".split()
+
+
 class TestSettings:
-    def test_strings_of_flags_become_the_fields_types(self):
-        config = Config().updated(
-            {
-                "training.label_smoothing": "0.2",
-                "training.max_steps": "7",
-                "model.scale_embeddings": "false",
-                "model.attention_window": "3",
-                "model.norm_position": "pre",
-                "model.final_norm": "false",
-                "decoding.length_penalty": "1",
-            }
-        )
-        assert config.training.label_smoothing == 0.2
-        assert config.training.max_steps == 7
-        assert config.model.scale_embeddings is False
-        assert config.model.attention_window == 3
-        assert config.model.norm_position == "pre"
-        assert config.model.final_norm is False
-        assert config.updated({"model.final_norm": "none"}).model.has_final_norm
-        assert config.decoding.length_penalty == 1.0
-        assert config.updated({"model.attention_window": "none"}).model.attention_window is None
+    @pytest.mark.parametrize("texts", [TEXTS, SAMPLING])
+    def test_strings_of_flags_become_the_fields_types(self, texts):
+        given = dict(text.split("=") for text in texts)
+        config = Config().updated(given)
+        for name, text in given.items():
+            section, field = name.split(".")
+            try:
+                expected = json.loads(text)
+            except ValueError:
+                expected = text
+            assert getattr(getattr(config, section), field) == expected, name
+
+    def test_none_is_the_absence_of_a_value(self):
+        model = Config().replace(model__attention_window=3, model__norm_position="pre")
+        for field in ("model.attention_window", "model.final_norm", "decoding.max_length"):
+            section, name = field.split(".")
+            assert getattr(getattr(model.updated({field: "none"}), section), name) is None
+        assert model.updated({"model.final_norm": "none"}).model.has_final_norm
+
+    def test_combinations_that_seem_wrong_but_are_not(self):
+        Config().updated({"training.optimizer": "adamw", "training.weight_decay": "0"})  # Adam
+        Config().updated({"training.best_metric": "loss", "training.bleu_steps": "500"})
 
     def test_the_original_is_unchanged_and_frozen(self):
         config = Config()
@@ -107,6 +125,7 @@ class TestSettings:
     def test_json_round_trip(self, name):
         config = preset(name).updated({"training.seed": 3, "model.attention_window": 4})
         assert Config.from_json(config.to_json()) == config
+        assert RunConfig.from_json(config.to_json()) == config
 
 
 # Invalid values, as strings of `--set`.
@@ -150,130 +169,55 @@ def test_wrong_values_are_named_with_their_field(field, value):
     assert "\n" not in str(error.value)
 
 
-# (settings, facts of the error message)
-BAD_SETTINGS = [
-    ({"label_smoothing": "0.2"}, mentions("label_smoothing", "setting", "model.NAME")),
-    ({"training.": "1"}, mentions("training.", "setting")),
-    ({"train.seed": "1"}, mentions("train.seed", "setting")),
-    ({"training.smoothing": "1"}, mentions("training.smoothing", "label_smoothing")),
-    ({"training.schedule": "steep"}, mentions("schedule", "steep", "noam", "inverse_sqrt")),
-    ({"training.subword_alpha": "0"}, mentions("subword_alpha", "0.0", "0", "none")),
-    (
-        {"training.weight_decay": "0.1"},
-        mentions("weight_decay", "0.1", "training.optimizer", "adam"),
+# Settings that do not fit together, and the facts of the error message.
+BAD_SETTINGS = {
+    "label_smoothing=0.2": mentions("label_smoothing", "setting", "model.NAME"),
+    "train.seed=1": mentions("train.seed", "setting"),
+    "training.smoothing=1": mentions("training.smoothing", "label_smoothing"),
+    "training.schedule=steep": mentions("schedule", "steep", "noam", "inverse_sqrt"),
+    "training.subword_alpha=0": mentions("subword_alpha", "0.0", "0", "none"),
+    "training.weight_decay=0.1": mentions("weight_decay", "0.1", "training.optimizer", "adam"),
+    "training.best_metric=bleu": mentions("best_metric", "bleu", "training.bleu_steps", "0"),
+    "model.decoder_num_heads=3": mentions(
+        "model.decoder_num_heads", "3", "model.num_heads", "model.key_dim", "512"
     ),
-    ({"training.best_metric": "bleu"}, mentions("best_metric", "bleu", "training.bleu_steps", "0")),
-    (
-        {"model.decoder_num_heads": "3"},
-        mentions("model.decoder_num_heads", "3", "model.num_heads", "model.key_dim", "512"),
+    "model.positions=learned model.first_position=2": mentions(
+        "model.first_position", "2", "learned"
     ),
-    (
-        {"model.positions": "learned", "model.first_position": "2"},
-        mentions("model.first_position", "2", "learned"),
+    "model.num_heads=3": mentions("d_model", "512", "model.num_heads", "3"),
+    "model.d_model=9 model.key_dim=3 model.value_dim=3": mentions("d_model", "9", "even"),
+    "model.pad_id=3": mentions("pad_id", "3"),
+    "model.end_id=37000": mentions("end_id", "37000"),
+    "model.source_vocab_size=5": mentions("tie_embeddings", "all", "5", "37000"),
+    "decoding.n_best=5": mentions("n_best", "5", "decoding.beam_size", "4"),
+    "decoding.min_length=5 decoding.max_length=4": mentions(
+        "max_length", "4", "decoding.min_length", "5"
     ),
-    ({"model.num_heads": "3"}, mentions("d_model", "512", "model.num_heads", "3")),
-    (
-        {"model.d_model": "9", "model.key_dim": 3, "model.value_dim": 3},
-        mentions("d_model", "9", "even"),
+    "decoding.max_length=2097152": mentions("max_length", "1,048,576", "none"),
+    "decoding.beam_size=1 decoding.diversity_penalty=1": mentions(
+        "diversity_penalty", "1.0", "decoding.beam_size", "1"
     ),
-    ({"model.pad_id": "3"}, mentions("pad_id", "3")),
-    ({"model.end_id": "37000"}, mentions("end_id", "37000")),
-    ({"model.source_vocab_size": "5"}, mentions("tie_embeddings", "all", "5", "37000")),
-    ({"decoding.n_best": "5"}, mentions("n_best", "5", "decoding.beam_size", "4")),
-    (
-        {"decoding.min_length": "5", "decoding.max_length": "4"},
-        mentions("max_length", "4", "decoding.min_length", "5"),
-    ),
-    ({"decoding.max_length": str(2**21)}, mentions("max_length", "1,048,576", "none")),
-    (
-        {"decoding.beam_size": "1", "decoding.diversity_penalty": "1"},
-        mentions("diversity_penalty", "1.0", "decoding.beam_size", "1"),
-    ),
-    ({"decoding.temperature": "0"}, mentions("temperature", "0.0", "decoding.sample")),
-    ({"decoding.top_k": "5"}, mentions("top_k", "5", "decoding.sample")),
-    ({"decoding.top_p": "0.9"}, mentions("top_p", "0.9", "decoding.sample")),
-    (
-        {"decoding.sample": "true", "decoding.coverage_penalty": "0.2"},
-        mentions("coverage_penalty", "0.2", "decoding.sample", "true"),
-    ),
-    (
-        {"decoding.sample": "true", "decoding.diversity_penalty": "0.5"},
-        mentions("diversity_penalty", "0.5", "decoding.sample", "true"),
-    ),
-    (
-        {"decoding.sample": "true", "decoding.early_stopping": "true"},
-        mentions("early_stopping", "True", "decoding.sample", "true"),
-    ),
-]
-
-
-@pytest.mark.parametrize(("wrong", "message"), BAD_SETTINGS)
-def test_wrong_combinations_name_all_fields(wrong, message):
-    with pytest.raises(InputError, match=message) as error:
-        Config().updated(wrong)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("seed", [0, 2**31 - 1])
-def test_the_smallest_and_the_largest_seed_are_taken(seed):
-    assert Config().updated({"training.seed": seed}).training.seed == seed
-
-
-def test_the_settings_of_the_training_engine_are_taken_from_strings():
-    training = (
-        Config()
-        .updated(
-            {
-                "training.num_microbatches": "4",
-                "training.optimizer": "adamw",
-                "training.weight_decay": "0.01",
-                "training.freeze": "embedding/*, encoder/*",
-                "training.ema_decay": "0.999",
-                "training.deterministic": "true",
-                "training.best_metric": "bleu",
-                "training.bleu_steps": "500",
-                "training.early_stopping": "3",
-            }
+    "decoding.temperature=0": mentions("temperature", "0.0", "decoding.sample"),
+    "decoding.top_k=5": mentions("top_k", "5", "decoding.sample"),
+    "decoding.top_p=0.9": mentions("top_p", "0.9", "decoding.sample"),
+    **{
+        f"decoding.sample=true decoding.{name}={text}": mentions(
+            name, value, "decoding.sample", "true"
         )
-        .training
-    )
-    assert (training.num_microbatches, training.early_stopping) == (4, 3)
-    assert (training.optimizer, training.weight_decay) == ("adamw", 0.01)
-    assert (training.freeze, training.ema_decay) == ("embedding/*, encoder/*", 0.999)
-    assert (training.best_metric, training.bleu_steps) == ("bleu", 500)
-    assert training.deterministic is True
-    # AdamW without decay is Adam. Every computed metric can be `best_metric`.
-    Config().updated({"training.optimizer": "adamw", "training.weight_decay": "0"})
-    Config().updated({"training.best_metric": "loss", "training.bleu_steps": "500"})
+        for name, text, value in (
+            ("coverage_penalty", "0.2", "0.2"),
+            ("diversity_penalty", "0.5", "0.5"),
+            ("early_stopping", "true", "True"),
+        )
+    },
+}
 
 
-def test_the_settings_of_the_search_are_taken_from_strings():
-    searched = Config().updated(
-        {
-            "decoding.max_length": "7",
-            "decoding.min_length": "7",
-            "decoding.no_repeat_ngram": "3",
-            "decoding.repetition_penalty": "1.2",
-            "decoding.banned": "a dog|cat",
-            "decoding.diversity_penalty": "0.5",
-        }
-    )
-    assert (searched.decoding.min_length, searched.decoding.max_length) == (7, 7)
-    assert (searched.decoding.no_repeat_ngram, searched.decoding.banned) == (3, "a dog|cat")
-    assert (searched.decoding.repetition_penalty, searched.decoding.diversity_penalty) == (1.2, 0.5)
-    assert searched.updated({"decoding.max_length": "none"}).decoding.max_length is None
-    drawn = Config().updated(
-        {
-            "decoding.sample": "true",
-            "decoding.n_best": "9",  # larger than the beam size, which sampling does not use
-            "decoding.temperature": "0",
-            "decoding.top_k": "10",
-            "decoding.top_p": "1",
-            "decoding.seed": "-3",
-        }
-    )
-    assert drawn.decoding.sample is True
-    assert (drawn.decoding.n_best, drawn.decoding.temperature, drawn.decoding.seed) == (9, 0.0, -3)
+@pytest.mark.parametrize("wrong", BAD_SETTINGS)
+def test_wrong_combinations_name_all_fields(wrong):
+    with pytest.raises(InputError, match=BAD_SETTINGS[wrong]) as error:
+        Config().updated(dict(text.split("=") for text in wrong.split()))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("section", [ModelConfig, TrainingConfig, DecodingConfig])
@@ -310,11 +254,6 @@ def test_the_error_for_an_unregistered_architecture_has_advice(architecture):
     message = f"run/config.json has the architecture {architecture!r}, which is not registered. "
     with pytest.raises(InputError, match=re.escape(message) + "Import the module"):
         RunConfig.from_json(text, "run/config.json")
-
-
-def test_the_architecture_decides_the_class_of_a_configuration():
-    config = Config().replace(model__d_model=64)
-    assert RunConfig.from_json(config.to_json()) == config
 
 
 def test_a_config_of_an_earlier_version_loads_with_the_renamed_fields():

@@ -1,25 +1,17 @@
 """Shared fixtures: real corpora, two logical CPU devices, a tiny run and its export."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.driver import Driver
 from tests.messages import Pattern
-
-if TYPE_CHECKING:
-    from keras_transformer.decoding.shortlist import Shortlist
-    from keras_transformer.runs.run_directory import RunDirectory
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything loads TensorFlow
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,7 +25,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 
 @pytest.fixture(scope="session")
-def test_data() -> Path:
+def test_data():
     """Returns the folder of the real corpora, or skips the test."""
     path = ROOT / os.environ.get("KERAS_TRANSFORMER_TEST_DATA", "../shared/data")
     if not path.is_dir():
@@ -41,11 +33,11 @@ def test_data() -> Path:
     return path
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="also run the tests that are marked long")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Skips the long tests without --long, so that all others fit into the time of a change."""
     if not config.getoption("--long"):
         reason = "takes long: bin/test --long runs it, and .github/workflows/test.yml every week"
@@ -54,14 +46,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def pytest_make_parametrize_id(val: object) -> str | None:
+def pytest_make_parametrize_id(val):
     """Uses the facts of a pattern as the name of a test case."""
     return (
         ", ".join(val.facts).encode("unicode_escape").decode() if isinstance(val, Pattern) else None
     )
 
 
-def _split_cpu() -> None:
+def _split_cpu():
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -72,7 +64,7 @@ def _split_cpu() -> None:
         tf.config.set_logical_device_configuration(cpu, two)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Splits the CPU before the first test runs an op, because TensorFlow forbids it later.
 
     What is there by now, libraries and tests, stays to the end: no collection of garbage needs to
@@ -85,7 +77,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def two_cpus() -> list[str]:
+def two_cpus():
     """Returns the names of two logical CPU devices, for `tf.distribute.MirroredStrategy`."""
     import tensorflow as tf
 
@@ -95,20 +87,20 @@ def two_cpus() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def driver() -> Driver:
+def driver():
     """Runs commands in this process."""
     return Driver()
 
 
 @pytest.fixture(scope="module")
-def one_replica() -> Iterator[None]:
+def one_replica():
     """Trains on one of the test process's two logical CPUs, which halves the time to trace."""
     import tensorflow as tf
 
     from keras_transformer.training import training_run
-    from keras_transformer.training.devices import Platform, choose_platform
+    from keras_transformer.training.devices import choose_platform
 
-    def choose(config: Any, num_shapes: int, device: str, strategy: None) -> Platform:
+    def choose(config, num_shapes, device, strategy):
         return choose_platform(config, num_shapes, device, strategy)._replace(
             strategy=tf.distribute.MirroredStrategy(["CPU:0"])
         )
@@ -129,18 +121,18 @@ PHRASES = (
 
 
 @pytest.fixture(scope="session")
-def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+def run_directory(tmp_path_factory):
     """A run of a tiny model with random weights and three checkpoints. Copy it before changes."""
     return _random_run(tmp_path_factory.mktemp("runs") / "run")
 
 
 @pytest.fixture(scope="session")
-def tagged_run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+def tagged_run(tmp_path_factory):
     """The same for a vocabulary with the tags <2de> and <2fr>, and the symbol <number>."""
     return _random_run(tmp_path_factory.mktemp("tagged") / "run", "<2fr>", "<2de>", "<number>")
 
 
-def _random_run(path: Path, *symbols: str) -> RunDirectory:
+def _random_run(path, *symbols):
     import keras
 
     from keras_transformer.config import Config
@@ -177,7 +169,7 @@ def _random_run(path: Path, *symbols: str) -> RunDirectory:
     return run
 
 
-def random_shortlist(run: RunDirectory, size: int) -> Shortlist:
+def random_shortlist(run, size):
     """Returns ten frequent tokens, and `size` random translations of each token."""
     import numpy as np
 
@@ -190,13 +182,7 @@ def random_shortlist(run: RunDirectory, size: int) -> Shortlist:
     return Shortlist([ids.end_id, ids.unknown_id, *range(8, 18)], translations)
 
 
-def _exported_once(
-    name: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    run: RunDirectory,
-    sentences: Sequence[str],
-    **options: Any,
-) -> Path:
+def _exported_once(name, tmp_path_factory, run, sentences, **options):
     """Exports to a folder that all processes share, unless another process has done it."""
     from keras_transformer.export import export
 
@@ -211,14 +197,14 @@ def _exported_once(
 
 
 @pytest.fixture(scope="session")
-def litert_version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def litert_version(run_directory, tmp_path_factory):
     """A version of the run as a float32 LiteRT model. Copy it before changes."""
     folder = _exported_once("litert", tmp_path_factory, run_directory, PHRASES, format="litert")
     return folder / "1"
 
 
 @pytest.fixture(scope="session")
-def cpu_version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cpu_version(run_directory, tmp_path_factory):
     """A version of the run as a float32 LiteRT model for servers. Copy it before changes."""
     from keras_transformer.export import ExportOptions
 
@@ -230,7 +216,7 @@ def cpu_version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(scope="session")
-def exported_run(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported_run(run_directory, tmp_path_factory):
     """The exported run. Copy it before changes."""
     sentences = [*PHRASES, "", "ball " * 30]
     settings = {"decoding.n_best": 2}

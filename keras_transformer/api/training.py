@@ -61,12 +61,12 @@ def prepare(
     report.html in it shows statistics and the dropped pairs.
 
     Args:
-        source: file of the source sentences, one per line, in UTF-8, perhaps compressed; or
-            several files.
+        source: file of the source sentences, one per line, in UTF-8, which may be
+            compressed; or several files.
         target: files of the translations. Line i translates line i of `source`.
         output_dir: a new directory.
         pairs: (source, target) texts in memory; or a corpus of another format, such as
-            `data.corpora.corpus.TsvFile`, or several.
+            `data.corpus.TsvFile`, or several.
         valid_source: files for validation. By default pairs are held out of the training text.
         valid_target: files of the translations of `valid_source`.
         vocab_from: prepared data, a tokenizer or a SentencePiece model with the vocabulary to use.

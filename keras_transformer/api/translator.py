@@ -249,20 +249,12 @@ class Translator:
 
     @property
     def transformer(self) -> Any:
-        """The Keras model; the first one of an ensemble.
-
-        Raises:
-            InputError: for an export or a server, which have no Keras model.
-        """
+        """The Keras model, or the first one of an ensemble. Exports and servers have none."""
         return self._module.transformer
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the model.
-
-        Raises:
-            InputError: for an export or a server.
-        """
+        """The tokenizer of the model. Exports and servers have none."""
         return self._module.tokenizer
 
     @property
@@ -350,12 +342,7 @@ def _checked(lines: Sequence[str]) -> list[str]:
 
 
 def is_text(value: Any) -> bool:
-    r"""Returns whether a value is a str that UTF-8 can encode: without half of a surrogate pair.
-
-    Example:
-    >>> is_text("a dog"), is_text(b"a dog"), is_text("\ud83d")
-    (True, False, False)
-    """
+    r"""Returns whether a value is a str that UTF-8 can encode: without half of a surrogate pair."""
     if not isinstance(value, str):
         return False
     try:

@@ -76,10 +76,6 @@ def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoRetu
     * 141 if standard output is a closed pipe, for example after `| head`
 
     Other exceptions are bugs. They print a stack trace.
-
-    Args:
-        main: a function of the module that has the docstring and has defined the flags.
-        argv: name of the program and flags; `sys.argv` if None.
     """
     module = main.__module__
     sys.exit(
@@ -175,7 +171,6 @@ def refuse(names: Iterable[str], reason: str) -> None:
     """Raises `InputError` for the first of these flags that was given but would have no effect.
 
     Args:
-        names: names of flags.
         reason: end of the message, such as "without --tfds. Give both, or neither."
     """
     for name in names:

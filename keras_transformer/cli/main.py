@@ -40,12 +40,7 @@ def main() -> NoReturn:
 
 
 def run(command: str, argv: list[str] | None = None) -> NoReturn:
-    """Runs a command and exits.
-
-    Args:
-        command: a key of `command_modules()`.
-        argv: the program's name and the flags; `sys.argv` if None, as for the scripts of bin/.
-    """
+    """Runs a command and exits."""
 
     def load_and_run() -> NoReturn:
         module = importlib.import_module(command_modules()[command])

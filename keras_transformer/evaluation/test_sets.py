@@ -28,10 +28,6 @@ class EvaluationSet:
         sources: the source sentences; None if only translations are scored.
         name: sacreBLEU's name, as in "wmt14/full"; None for the user's files.
         language_pair: source and target, as in "en-de"; None if unknown.
-
-    Example:
-    >>> EvaluationSet([["Ein Hund ."]], language_pair="en-de").target_language
-    'de'
     """
 
     references: Sequence[Sequence[str]]
@@ -53,19 +49,10 @@ class EvaluationSet:
 def read_files(
     reference: str | Path | Sequence[str | Path], source: str | Path | None = None
 ) -> EvaluationSet:
-    r"""Reads a test set from files with one sentence per line.
+    """Reads a test set from files with one sentence per line.
 
     Args:
-        reference: file of the reference, or several files with a reference of each sentence.
         source: file of the source, if there is one.
-
-    Raises:
-        InputError: if a file is not valid text, or if the numbers of lines differ.
-
-    Example:
-    >>> _ = Path("test.de").write_text("Ein Hund .\n")
-    >>> read_files("test.de").references
-    [['Ein Hund .']]
     """
     paths = [reference] if isinstance(reference, str | Path) else list(reference)
     references = [read_text(path) for path in paths]
@@ -79,20 +66,7 @@ def read_files(
 
 
 def read_translations(path: str | Path, test: EvaluationSet) -> list[str]:
-    r"""Reads a system's translations of a test set, one per line.
-
-    Args:
-        path: file of the translations.
-        test: the test set.
-
-    Raises:
-        InputError: if the file is not valid text, or if the number of lines is wrong.
-
-    Example:
-    >>> _ = Path("hypothesis.de").write_text("Ein Hund .\n")
-    >>> read_translations("hypothesis.de", EvaluationSet([["Ein Hund ."]]))
-    ['Ein Hund .']
-    """
+    """Reads a system's translations of a test set, one per line."""
     translations = read_text(path)
     if len(translations) != len(test.references[0]):
         raise InputError(
@@ -106,17 +80,6 @@ def sacrebleu_set(name: str, language_pair: str | None) -> EvaluationSet:
     """Reads one of sacreBLEU's test sets from disk, with all its references.
 
     sacreBLEU extracts the text from downloaded files on first use.
-
-    Args:
-        name: a name that `sacrebleu --list` prints.
-        language_pair: source and target, as in "en-de".
-
-    Raises:
-        InputError: if the test set or the pair is unknown, or if it is missing or incomplete.
-
-    Example:
-    >>> sacrebleu_set("wmt14/full", "en-de").target_language  # doctest: +SKIP
-    'de'
     """
     if name not in DATASETS:
         raise InputError(

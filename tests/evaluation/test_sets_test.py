@@ -1,11 +1,8 @@
 """Test sets from files and from sacreBLEU's folder. Nothing is downloaded."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +13,7 @@ from sacrebleu.dataset import DATASETS
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import test_sets
 from keras_transformer.evaluation.metrics import evaluate
-from keras_transformer.evaluation.test_sets import (
-    read_files,
-    sacrebleu_set,
-)
+from keras_transformer.evaluation.test_sets import read_files, sacrebleu_set
 from tests.messages import mentions, tells
 
 SOURCES = ["Two dogs run.", "A man  sings &amp; plays."]
@@ -27,15 +21,15 @@ GERMAN = ["Zwei Hunde laufen.", "Ein Mann singt &amp; spielt."]
 OTHER = ["Zwei Hunde rennen.", "Ein Mann singt und spielt."]
 
 
-def sgml(lines: list[str]) -> str:
+def sgml(lines):
     segments = "\n".join(f'<seg id="{i}">{line}</seg>' for i, line in enumerate(lines, 1))
     return (
         f'<srcset>\n<doc docid="news" genre="news" origlang="en">\n{segments}\n</doc>\n</srcset>\n'
     )
 
 
-def wmt21(translators: dict[str, list[str]]) -> str:
-    def segments(lines: list[str]) -> str:
+def wmt21(translators):
+    def segments(lines):
         return "".join(f'<seg id="{i}">{line}</seg>\n' for i, line in enumerate(lines, 1))
 
     references = "".join(
@@ -50,10 +44,10 @@ def wmt21(translators: dict[str, list[str]]) -> str:
 
 
 @contextlib.contextmanager
-def sacrebleu_folder(path: Path) -> Iterator[None]:
+def sacrebleu_folder(path):
     """Makes sacreBLEU use this folder, like the environment variable SACREBLEU."""
 
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_, **__):
         raise AssertionError("a connection was opened")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -66,12 +60,12 @@ def sacrebleu_folder(path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path):
     with sacrebleu_folder(tmp_path):
         yield tmp_path
 
 
-def write(folder: Path, files: dict[str, str | bytes]) -> None:
+def write(folder, files):
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +75,7 @@ def write(folder: Path, files: dict[str, str | bytes]) -> None:
 FULL = "wmt14/full/raw/test-full/newstest2014-deen-"
 
 
-def test_a_set_is_read_from_downloaded_files(folder: Path) -> None:
+def test_a_set_is_read_from_downloaded_files(folder):
     write(folder, {f"{FULL}src.en.sgm": sgml(SOURCES), f"{FULL}ref.de.sgm": sgml(GERMAN)})
     test = sacrebleu_set("wmt14/full", "en-de")
     # sacreBLEU keeps the text of the SGML, except spaces.
@@ -125,14 +119,14 @@ def test_a_set_is_read_from_downloaded_files(folder: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_file_formats_of_sacrebleu(folder, name, pair, files, references) -> None:
+def test_file_formats_of_sacrebleu(folder, name, pair, files, references):
     write(folder / name / "raw", files)
     test = sacrebleu_set(name, pair)
     assert test.references == references
     assert test.sources is not None and len(test.sources) == 2
 
 
-def test_scores_name_the_set_and_use_all_references(folder: Path) -> None:
+def test_scores_name_the_set_and_use_all_references(folder):
     write(
         folder / "wmt20/tworefs/raw/sgm",
         {
@@ -147,7 +141,7 @@ def test_scores_name_the_set_and_use_all_references(folder: Path) -> None:
         assert signature.startswith("nrefs:2|test:wmt20/tworefs|lang:en-de|case:mixed|")
 
 
-def test_the_target_language_chooses_the_tokenizer(folder: Path) -> None:
+def test_the_target_language_chooses_the_tokenizer(folder):
     pair = {
         "en-zh/IWSLT17.TED.tst2017.en-zh.en.xml": sgml(["It rains."]),
         "zh-en/IWSLT17.TED.tst2017.zh-en.zh.xml": sgml(["下雨了。"]),
@@ -159,7 +153,7 @@ def test_the_target_language_chooses_the_tokenizer(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["wmt14/full", "wmt21"])
-def test_missing_sets_are_not_downloaded(folder: Path, name: str) -> None:
+def test_missing_sets_are_not_downloaded(folder, name):
     pair = next(iter(DATASETS[name].langpairs))
     with pytest.raises(InputError) as error:
         sacrebleu_set(name, pair)
@@ -175,9 +169,12 @@ def test_missing_sets_are_not_downloaded(folder: Path, name: str) -> None:
         ("wmt14/full", "", mentions("wmt14/full", "language pair", "''", "en-de")),
     ],
 )
-def test_unknown_sets_and_pairs(name, pair, message) -> None:
+def test_unknown_sets_and_pairs(name, pair, message):
     with pytest.raises(InputError, match=message):
         sacrebleu_set(name, pair)
+
+
+XML = "wmt21/raw/test/newstest2021.en-de.xml"
 
 
 @pytest.mark.parametrize(
@@ -195,26 +192,14 @@ def test_unknown_sets_and_pairs(name, pair, message) -> None:
             {f"{FULL}src.en.sgm": sgml(["a\0b"]), f"{FULL}ref.de.sgm": sgml(["a"])},
             mentions("wmt14_full.en-de.src", "line 1", "NUL"),
         ),
+        ({XML: "<dataset"}, mentions("test set", "read")),
+        ({XML: wmt21({"C": OTHER})}, mentions("references", "sacreBLEU")),
     ],
 )
-def test_damaged_sets(folder, files, message) -> None:
+def test_damaged_sets(folder, files, message):
     write(folder, files)
     with pytest.raises(InputError, match=message) as error:
-        sacrebleu_set("wmt14/full", "en-de")
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("xml", "message"),
-    [
-        ("<dataset", mentions("test set", "read")),
-        (wmt21({"C": OTHER}), mentions("references", "sacreBLEU")),
-    ],
-)
-def test_xml_without_references(folder: Path, xml: str, message: str) -> None:
-    write(folder, {"wmt21/raw/test/newstest2021.en-de.xml": xml})
-    with pytest.raises(InputError, match=message) as error:
-        sacrebleu_set("wmt21", "en-de")
+        sacrebleu_set("wmt21" if XML in files else "wmt14/full", "en-de")
     assert "\n" not in str(error.value)
 
 
@@ -228,7 +213,7 @@ RAW = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(source=RAW, reference=RAW)
-def test_any_bytes_are_aligned_or_refused(source: bytes, reference: bytes) -> None:
+def test_any_bytes_are_aligned_or_refused(source, reference):
     with tempfile.TemporaryDirectory() as name, sacrebleu_folder(Path(name)):
         write(Path(name), {f"{FULL}src.en.sgm": source, f"{FULL}ref.de.sgm": reference})
         try:
@@ -240,22 +225,17 @@ def test_any_bytes_are_aligned_or_refused(source: bytes, reference: bytes) -> No
             assert len(test.sources) == len(test.references[0]) > 0
 
 
-def test_read_files(tmp_path: Path) -> None:
-    write(tmp_path, {"en": "a\r\nb\n", "de": "\ufeffA\nB", "short": "A\n"})
-    test = read_files(tmp_path / "de", tmp_path / "en")
+def test_read_files(tmp_path):
+    write(tmp_path, {"en": "a\r\nb\n", "de": "\ufeffA\nB", "other": "C\nD\n", "short": "A\n"})
+    de, en, other, short = (tmp_path / name for name in ("de", "en", "other", "short"))
+    test = read_files(de, en)
     assert (test.sources, test.references) == (["a", "b"], [["A", "B"]])
     assert (test.title, test.target_language) == (None, "")
-    assert read_files(tmp_path / "de").sources is None
-    with pytest.raises(InputError, match=mentions("en", "2", "short", "1")):
-        read_files(tmp_path / "short", tmp_path / "en")
-
-
-def test_several_references(tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in ("a.de", "b.de")]
-    paths[0].write_text("Ein Hund .\nEine Katze .\n")
-    paths[1].write_text("Ein Köter .\nEin Kater .\n")
-    test = read_files(paths)
-    assert test.references == [["Ein Hund .", "Eine Katze ."], ["Ein Köter .", "Ein Kater ."]]
-    paths[1].write_text("Ein Köter .\n")
-    with pytest.raises(InputError, match=mentions("b.de", 1, "a.de", 2)):
-        read_files(paths)
+    assert read_files(de).sources is None
+    assert read_files([de, other]).references == [["A", "B"], ["C", "D"]]
+    for references, source, facts in (
+        (short, en, ("en", 2, "short", 1)),
+        ([de, short], None, ("short", 1, "de", 2)),
+    ):
+        with pytest.raises(InputError, match=mentions(*facts)):
+            read_files(references, source)
