@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
@@ -32,6 +32,7 @@ def read(files) -> list[Pair]:
 LINES = st.binary(max_size=3).filter(lambda line: b"\n" not in line)
 
 
+@settings(deadline=None)  # it waits for the disk
 @given(st.lists(st.tuples(LINES, LINES)), st.integers(1, 4), st.integers(1, 4))
 def test_parts_of_any_corpus(tmp_path_factory, pairs, valid, test):
     folder: Path = tmp_path_factory.mktemp("split")
