@@ -121,7 +121,7 @@ class TfdsCorpus:
         try:
             if not splits:
                 self._dataset()  # fails if there are no data
-            elif not splits[self.split].num_examples:
+            elif splits[self.split].num_examples < 1:
                 raise self._no_such_split()
         except AssertionError as error:
             if splits:
