@@ -113,6 +113,7 @@ def test_errors_name_an_unusable_set(tmp_path, name, language, message):
         ("train[:200%]", mentions("split", "'train[:200%]'")),
         ("train[", mentions("split", "'train[")),
         ("", mentions("split", "''")),
+        ("train[5:2]", mentions("split", "'train[5:2]'")),
         ("train[:0]", mentions("split", "'train[:0]'")),
     ],
 )
