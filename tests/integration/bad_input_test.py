@@ -61,9 +61,7 @@ MISTAKES = {
     f"{_TRANSLATE}run@bets": mentions("run", "weights", "bets", "last", "best", "ema"),
     f"{_TRANSLATE}run,none": mentions("none", "keras-transformer train", "--run_dir"),
     f"{_TRANSLATE}damaged_weights": mentions("checkpoints/step-00000300/weights.npz", "read"),
-    f"{_TRANSLATE}data --output=new": mentions(
-        "data", "SavedModel", "LiteRT", "keras-transformer export"
-    ),
+    f"{_TRANSLATE}data --output=new": mentions("data", "SavedModel", "keras-transformer export"),
     f"{_TRANSLATE}run --input=latin1.en --output=new": mentions("latin1.en", "line 2", "0xe4", "7"),
     f"{_TRANSLATE}run --output=none/out": mentions("none/out", "No such file"),
     f"{_EXPORT}run": mentions("export", "sentences", "--data_dir"),
@@ -71,7 +69,6 @@ MISTAKES = {
     f"{_EXPORT}run --data_dir=none --valid_source=six.en --shortlist=9": mentions(
         "none", "vocabulary"
     ),
-    f"{_EXPORT}run --data_dir=data --format=cpu --languages=en,de": mentions("--languages", "cpu"),
     f"{_EXPORT}none --valid_source=six.en": mentions(
         "none", "keras-transformer train", "--run_dir"
     ),
