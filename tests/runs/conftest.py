@@ -1,9 +1,5 @@
 """A run directory without checkpoints."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from keras_transformer.config import Config
@@ -16,12 +12,12 @@ from tests.runs.tiny_run import (
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def tokenizer():
     return Tokenizer(learn_vocabulary(LINES, 40))
 
 
 @pytest.fixture(scope="module")
-def config(tokenizer: Tokenizer) -> Config:
+def config(tokenizer):
     size = tokenizer.source_vocab_size
     return Config().replace(
         model__source_vocab_size=size, model__target_vocab_size=size,
@@ -30,6 +26,6 @@ def config(tokenizer: Tokenizer) -> Config:
 
 
 @pytest.fixture
-def run(tmp_path: Path, config: Config, tokenizer: Tokenizer) -> RunDirectory:
+def run(tmp_path, config, tokenizer):
     (tmp_path / "run").mkdir()  # an empty directory is taken
     return RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus")

@@ -1,7 +1,5 @@
 """One worker, a worker that waits for others, and two real processes of which one is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,9 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,12 +28,12 @@ LOST = 75  # the exit code of a worker that has lost another
 WORKERS = ["a:2222", "b:2222"]
 
 
-def tf_config(workers: Any, index: Any, job: str = "worker", **others: Any) -> str:
+def tf_config(workers, index, job="worker", **others):
     cluster = {"worker": workers, **others}
     return json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count):
     servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
     ports = [server.getsockname()[1] for server in servers]
     for server in servers:
@@ -46,7 +41,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def test_without_tf_config_there_is_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tf_config_there_is_one_worker(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     cluster = Cluster.from_environment()
     assert (cluster.num_workers, cluster.is_chief) == (1, True)
@@ -59,7 +54,7 @@ def test_without_tf_config_there_is_one_worker(monkeypatch: pytest.MonkeyPatch) 
         raise tf.errors.UnavailableError(None, None, "a file server")
 
 
-def test_the_environment_identifies_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_identifies_the_worker(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", tf_config(WORKERS, 1))
     cluster = Cluster.from_environment()
     assert (cluster.workers, cluster.num_workers) == (tuple(WORKERS), 2)
@@ -69,7 +64,7 @@ def test_the_environment_identifies_the_worker(monkeypatch: pytest.MonkeyPatch) 
         Cluster.from_environment()
 
 
-def test_other_errors_do_not_mean_a_lost_worker() -> None:
+def test_other_errors_do_not_mean_a_lost_worker():
     cluster = Cluster(WORKERS)
     with pytest.raises(tf.errors.ResourceExhaustedError), cluster.watch():
         raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
@@ -87,12 +82,12 @@ SENT = {
 }
 
 
-def take_part() -> None:
+def take_part():
     """Runs a worker of these tests, and prints one JSON object."""
     cluster = Cluster.from_environment()
     strategy = cluster.connect()
     assert strategy is not None
-    said: dict[str, Any] = {"replicas": strategy.num_replicas_in_sync}
+    said = {"replicas": strategy.num_replicas_in_sync}
     said["sigterm"] = str(signal.getsignal(signal.SIGTERM))
     arrays = {
         name: cluster.broadcast(array if cluster.is_chief else np.zeros_like(array))
@@ -103,7 +98,7 @@ def take_part() -> None:
     ]
     said["received"] = cluster.from_chief(lambda: {"ü": [0.1, None]} if cluster.is_chief else 1)
 
-    def fail() -> None:
+    def fail():
         raise InputError("the run is damaged")
 
     for name, act in (
@@ -130,7 +125,7 @@ def take_part() -> None:
         sys.exit(LOST)
 
 
-def start(workers: Sequence[str], index: int, log: Path, **environment: str) -> Any:
+def start(workers, index, log, **environment):
     command = "from tests.training.multi_worker_test import take_part; take_part()"
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -148,14 +143,14 @@ def start(workers: Sequence[str], index: int, log: Path, **environment: str) -> 
 
 
 @pytest.fixture(scope="module")
-def lives(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
+def lives(tmp_path_factory):
     """Returns the output of two workers in two runs. The second is killed in the first run."""
     folder = tmp_path_factory.mktemp("cluster")
     workers = [f"localhost:{port}" for port in free_ports(2)]
     logs = [folder / "0", folder / "1"]
     chief = start(workers, 0, logs[0])
     killed = start(workers, 1, logs[1], DIE="1")
-    again: list[Any] = []
+    again = []
     try:
         assert killed.wait(120) == -signal.SIGKILL, logs[1].read_text()
         assert chief.wait(120) == LOST, logs[0].read_text()
@@ -171,31 +166,27 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]
     ]
 
 
-def test_a_lost_worker_stops_the_others_and_all_can_restart(
-    lives: list[list[dict[str, Any]]],
-) -> None:
+def test_a_lost_worker_stops_the_others_and_all_can_restart(lives):
     chief, worker = lives
     assert len(chief) == len(worker) == 2
     assert [said["replicas"] for said in (*chief, *worker)] == [2] * 4
 
 
-def test_signals_are_pythons_again_once_connected(lives: list[list[dict[str, Any]]]) -> None:
+def test_signals_are_pythons_again_once_connected(lives):
     assert lives[0][0]["sigterm"] == str(signal.SIG_DFL)
 
 
-def test_the_chief_sends_every_bit(lives: list[list[dict[str, Any]]]) -> None:
+def test_the_chief_sends_every_bit(lives):
     for said in (*lives[0], *lives[1]):
         assert said["same_bits"] == list(SENT)
         assert said["received"] == {"ü": [0.1, None]}
 
 
-def test_an_error_of_the_chief_reaches_all_workers(lives: list[list[dict[str, Any]]]) -> None:
+def test_an_error_of_the_chief_reaches_all_workers(lives):
     assert [said["failed"] for each in lives for said in each] == ["the run is damaged"] * 4
 
 
-def test_workers_that_differ_end_and_name_the_difference(
-    lives: list[list[dict[str, Any]]],
-) -> None:
+def test_workers_that_differ_end_and_name_the_difference(lives):
     chief, worker = lives
     for said in (*chief, *worker):
         assert "agreed" not in said
@@ -237,7 +228,7 @@ TFJOB = {"chief": ADDRESSES[:1], "worker": ADDRESSES[1:]}
         ({"cluster": {"worker": [], "ps": None}, "task": ("worker", 0)}, ONE_MACHINE),
     ],
 )  # fmt: skip
-def test_the_role_of_a_process(config: Any, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_role_of_a_process(config, expected, monkeypatch):
     if isinstance(config, dict):
         if config.get("task"):
             config = {**config, "task": dict(zip(("type", "index"), config["task"], strict=True))}
@@ -250,7 +241,7 @@ def test_the_role_of_a_process(config: Any, expected: Any, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("cluster", [TFJOB, {**TFJOB, "evaluator": ["e:1"]}, {}])
-def test_an_evaluator_has_nothing_to_do(cluster: Any) -> None:
+def test_an_evaluator_has_nothing_to_do(cluster):
     config = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
     with pytest.raises(EvaluatorTask, match=mentions("TF_CONFIG", "evaluator", "chief")):
         read_tf_config(json.dumps(config))
@@ -282,7 +273,7 @@ def test_an_evaluator_has_nothing_to_do(cluster: Any) -> None:
         (tf_config(WORKERS, "0"), mentions("'index': '0'")),
     ],
 )
-def test_invalid_tf_config_is_one_error(text: str, named: str) -> None:
+def test_invalid_tf_config_is_one_error(text, named):
     with pytest.raises(InputError, match=named) as error:
         read_tf_config(text)
     assert "TF_CONFIG" in str(error.value)
@@ -299,7 +290,7 @@ JSON = st.recursive(
 
 
 @given(JSON.map(json.dumps) | st.text())
-def test_any_tf_config_is_read_or_is_an_input_error(text: str) -> None:
+def test_any_tf_config_is_read_or_is_an_input_error(text):
     try:
         workers, index = read_tf_config(text)
     except InputError:

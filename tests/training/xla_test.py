@@ -1,7 +1,5 @@
 """Counts the programs that XLA compiles."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -54,7 +52,7 @@ print(*compiled())
 """
 
 
-def run(script: str, *arguments: str | Path, **variables: str) -> list[str]:
+def run(script, *arguments, **variables):
     """Runs a script in a new process, and returns the lines that it prints."""
     environment = {
         **os.environ, **variables, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1",
@@ -68,13 +66,13 @@ def run(script: str, *arguments: str | Path, **variables: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_each_replica_compiles_every_batch_shape_once_and_one_update(tmp_path: Path) -> None:
+def test_each_replica_compiles_every_batch_shape_once_and_one_update(tmp_path):
     flags = f"--xla_dump_to={tmp_path} --xla_backend_optimization_level=0"
     assert run(SCRIPT + AT_FIRST_STEPS, tmp_path, XLA_FLAGS=flags) == ["2 2", "4 2", "4 2"]
 
 
 @pytest.mark.long
-def test_steps_compile_nothing_after_the_compilation_ahead(tmp_path: Path) -> None:
+def test_steps_compile_nothing_after_the_compilation_ahead(tmp_path):
     flags = f"--xla_dump_to={tmp_path} --xla_backend_optimization_level=0"
     assert run(SCRIPT + AHEAD, tmp_path, XLA_FLAGS=flags) == ["4 2", "4 2"]
 
@@ -103,9 +101,7 @@ train(trainer, batches(1))
 
 @pytest.mark.long
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_all_processes_and_replicas_have_the_same_programs_in_the_cache(
-    tmp_path: Path, replicas: int
-) -> None:
+def test_all_processes_and_replicas_have_the_same_programs_in_the_cache(tmp_path, replicas):
     flags = f"--tf_xla_persistent_cache_directory={tmp_path}"
     for functions in range(2):
         run(CACHED, str(functions), str(replicas), TF_XLA_FLAGS=flags)
