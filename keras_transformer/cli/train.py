@@ -15,6 +15,7 @@ current step and leaves a checkpoint.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from absl import flags
@@ -77,7 +78,9 @@ def main() -> int:
             "last checkpoint.",
             file=sys.stderr,
         )
-        return WORKER_LOST
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(WORKER_LOST)  # TensorFlow's cleanup prints tracebacks after a lost worker
     if is_chief:  # only the chief has a run directory
         print(trained.summary(FLAGS.run_dir))
     return 130 if trained.interrupted else 0
