@@ -224,8 +224,6 @@ def replica_function(
     Args:
         function: a function of nested tensors. It must not depend on the replica, except by its
             arguments and by the values of variables.
-        variables: returns the variables that the function uses.
-        jit_compile: compile the function with XLA.
     """
     traced = tf.function(function, jit_compile=jit_compile, autograph=False)
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:

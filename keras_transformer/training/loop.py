@@ -144,13 +144,7 @@ class Rhythm(keras.callbacks.Callback):
     that validations and early stopping do not depend on interruptions.
 
     Args:
-        run: run directory, which gets metrics and checkpoints.
-        first_step: number of steps taken before.
-        metrics: metrics of the checkpoint that training resumes from.
-        stop: the request to end training.
-        validate: returns the metrics of the validation set, without `val_`.
         bleu: returns the BLEU of the validation set; None if `bleu_steps` is 0.
-        is_chief: whether this worker writes checkpoints and shows progress.
     """
 
     def __init__(
@@ -272,11 +266,7 @@ def fit(
     rhythm: Rhythm,
     callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> dict[str, float]:
-    """Trains until the run is finished or stopped, and returns the metrics of its last checkpoint.
-
-    Args:
-        callbacks: callbacks of the user.
-    """
+    """Trains until the run is finished or stopped; returns the metrics of its last checkpoint."""
     step, config = trainer.step, trainer.config
     epoch, trainer.steps_to_pass = divmod(step, config.checkpoint_steps)
     epochs = math.ceil(config.max_steps / config.checkpoint_steps)

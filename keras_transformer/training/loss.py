@@ -80,8 +80,6 @@ def loss_and_gradients(
             constant 1 as its last feature.
         labels: int32 `[N]`.
         kernel: float32 `[V, d]`.
-        label_smoothing: ε.
-        pad_id: label of padding, which does not count.
         excluded: bool `[V]`, the classes without a part in the smoothing; None for none.
         scale: factor of the gradients (1 / tokens of the global batch). None for an evaluation: it
             counts correct tokens, and has no gradients.

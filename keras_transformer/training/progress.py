@@ -87,11 +87,7 @@ class Progress:
         self._bar.update(1)
 
     def report(self) -> None:
-        """Reports the steps since the last report.
-
-        Raises:
-            DivergedError: after `max_skipped_steps` steps in a row without finite gradients.
-        """
+        """Reports the steps since the last report. `DivergedError`: too many were skipped."""
         if not self._recent:
             return
         recent = [{name: float(log) for name, log in logs.items()} for logs in self._recent]

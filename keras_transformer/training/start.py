@@ -103,11 +103,7 @@ def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> Non
     """Copies the weights of another run to a new trainer.
 
     If the vocabulary of the data has more symbols than that of the run, their weights start from
-    the mean of the others.
-
-    Args:
-        init_from: a run directory, for its selected weights, or `RUN@NAME` for others.
-        tokenizer: tokenizer of the training data.
+    the mean of the others. `init_from` is a run, for its selected weights, or `RUN@NAME`.
     """
     path, name = RunDirectory.split_weights(init_from)
     other = RunDirectory(path, trainer.transformer.run_config)
@@ -140,10 +136,8 @@ def with_rows_for_new_tokens(
 ) -> npt.NDArray[Any]:
     """Enlarges a weight to its shape in a model with more tokens, by the mean of the old rows.
 
-    An output bias that excludes a token has no part in the mean.
-
-    Args:
-        sizes: old and new sizes of the vocabularies.
+    An output bias that excludes a token has no part in the mean. `sizes` has the pairs of old and
+    new sizes of the vocabularies.
     """
     for axis, (size, new) in enumerate(zip(array.shape, shape, strict=False)):
         if size != new and (size, new) in sizes:

@@ -54,12 +54,8 @@ class Trainer(keras.Model):
       finite
     * `loss_scale`: only with float16
 
-    Args:
-        transformer: a `Transformer`, or another model, created in the scope of the same strategy.
-        config: configuration of the training.
-        jit_compile: compile the forward and backward pass with XLA, per replica. On GPUs, compile
-            the update, too.
-        auxiliary_loss: a loss that is added with the factor `config.auxiliary_loss_weight`.
+    `jit_compile` compiles the forward and backward pass with XLA, per replica; on GPUs the update,
+    too.
 
     Attributes:
         differentiate: the forward and backward pass of the rows of one replica.

@@ -39,12 +39,7 @@ class Update:
     """Updates the weights, and all other state of the training.
 
     Args:
-        weights: all weights by path.
-        trained: the weights that are trained, by path.
-        optimizer: the result of `make_optimizer`, built for the trained weights.
-        add_weight: adds a variable to a Keras model, as `keras.Model.add_weight`.
         scales_loss: whether the loss has a factor that keeps small float16 gradients from 0.
-        as_one_program: whether XLA compiles the update.
 
     Attributes:
         step: number of steps.
@@ -111,11 +106,8 @@ class Update:
 
         If the norm is not finite, only the counters and the loss scale change. No branch decides
         about it, because a GPU would wait for the host: with a learning rate of 0, decays of 1 and
-        gradients of 0, all values stay.
-
-        Args:
-            gradients: the total gradients of the trained weights, times the loss scale.
-            norm: their global norm, without the loss scale.
+        gradients of 0, all values stay. The gradients have the factor of the loss scale, the norm
+        does not.
         """
         config, optimizer, scale = self._config, self._optimizer, self.scale()
         finite = tf.math.is_finite(norm)
