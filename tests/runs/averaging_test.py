@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference import loading
-from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs import averaging
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES
 from tests.messages import mentions
 
 
@@ -42,21 +39,13 @@ class TestAverageCheckpoints:
         for path, weight in averaged.items():
             np.testing.assert_array_equal(weight, expected[path])
 
-    def test_selected_weights_translate(self, own_run):
-        before = translate_lines(loading.load_model(own_run.path), PHRASES)
-        averaging.average_checkpoints(own_run, 3)
-        after = translate_lines(loading.load_model(own_run.path), PHRASES)
-        assert [best.score for best, *_ in before] != [best.score for best, *_ in after]
-
     @pytest.mark.parametrize(
         ("counts", "message"),
         [
             ({"last": 0}, "last .* 0.* at least 1"),
-            ({"best": -1}, "best .* -1.* at least 1"),
             ({"last": 4}, mentions("3", "checkpoints", "4")),
             ({"best": 1}, mentions("0", "checkpoints", "validation", "loss", "1")),
             ({"last": 1, "best": 2}, "last 1 and the best 2 "),
-            ({}, "last .* 0.* at least 1"),
         ],
     )
     def test_too_few(self, own_run, counts, message):
@@ -75,11 +64,7 @@ class TestAverageWeights:
     def test_weights_of_different_models(self):
         one = {"a": np.ones(2), "b": np.ones(3)}
         for other, message in (
-            (
-                {"a": np.ones(2), "b": np.ones(1)},
-                r"b with the shape \(1,\)",
-            ),
-            ({"a": np.ones(2)}, r"b with the shape \(3,\)"),
+            ({"a": np.ones(2), "b": np.ones(1)}, r"b with the shape \(1,\)"),
             ({**one, "c": np.ones(1)}, r"c with the shape \(1,\)"),
         ):
             with pytest.raises(InputError, match=message):

@@ -4,7 +4,6 @@ import contextlib
 import os
 import random
 import resource
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.atomic import remove_leftovers
 from keras_transformer.runs.checkpoints import (
     DamagedCheckpointError,
     read_arrays,
@@ -152,14 +150,6 @@ class TestFailure:
         facts, arrays = read_checkpoint(path)
         assert facts["step"] == 8 and arrays.keys() == {"weights"}
         assert [entry.name for entry in path.parent.iterdir()] == ["step"]
-
-    def test_leftovers_are_removed_and_nothing_else(self, path):
-        for name in (".next.0123.unfinished", "damaged-step", "other"):
-            shutil.copytree(path, path.with_name(name))
-        remove_leftovers(path.parent)
-        names = {entry.name for entry in path.parent.iterdir()}
-        assert names == {"step", "damaged-step", "other"}
-        remove_leftovers(path / "nowhere")
 
     def test_nothing_is_pickled(self, path):
         with pytest.raises(ValueError, match="pickle"):

@@ -6,9 +6,7 @@ from keras_transformer.config import Config
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
-from tests.runs.tiny_run import (
-    LINES,
-)
+from tests.runs.tiny_run import LINES
 
 
 @pytest.fixture(scope="module")

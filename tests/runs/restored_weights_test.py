@@ -99,6 +99,14 @@ class TestRestore:
 
 
 class TestSelection:
+    def test_a_moving_average_is_the_default(self, run):
+        run = reconfigured(run, training__ema_decay=0.9)
+        save_validated(run, step_5=1.0, step_6=2.0)
+        assert run.selected == "ema"
+        assert_equal(run.selected_weights(), arrays(-6))
+        run.save_checkpoint(7, arrays(7), STATE, {"val_loss": 0.5})  # written without an average
+        assert_equal(run.named_weights("best"), arrays(7))
+
     def test_the_newest_checkpoint_unless_something_is_selected(self, run):
         save(run, 5, 6)
         assert run.selected == "last"
@@ -109,13 +117,10 @@ class TestSelection:
         run.select("last")
         save(run, 7)
         assert_equal(run.selected_weights(), arrays(7))
-
-    def test_saving_an_average_selects_it(self, run):
-        save(run, 5)
         run.save_average("average-2", arrays(0.25))
         assert RunDirectory(run.path).selected == "average-2"
         assert_equal(run.selected_weights(), arrays(0.25))
-        assert steps(run) == [5]
+        assert steps(run) == [5, 6, 7]
 
     def test_an_unknown_name_is_an_error_and_does_not_change_the_selection(self, run):
         save(run, 5)
@@ -136,14 +141,6 @@ class TestSelection:
         with pytest.raises(InputError, match=no_checkpoint):
             run.selected_weights()
 
-    def test_a_moving_average_is_selected_by_default(self, run):
-        run = reconfigured(run, training__ema_decay=0.9)
-        save_validated(run, step_5=1.0, step_6=2.0)
-        assert run.selected == "ema"
-        assert_equal(run.selected_weights(), arrays(-6))
-        run.select("last")
-        assert_equal(run.selected_weights(), arrays(6))
-
     def test_best_and_ema_are_resolved_when_they_are_read(self, run):
         save(run, 4)
         with pytest.raises(InputError, match=mentions("best", "loss")):
@@ -158,12 +155,6 @@ class TestSelection:
         run.select("ema")
         save_validated(run, step_8=3.0)
         assert_equal(run.selected_weights(), arrays(-8))
-
-    def test_best_without_a_moving_average(self, run):
-        for step, loss in ((5, 2.0), (6, 1.0), (7, 3.0)):
-            run.save_checkpoint(step, arrays(step), STATE, {"val_loss": loss})
-        assert_equal(run.named_weights("best"), arrays(6))
-        assert run.selected == "last"
 
     def test_the_selected_best_is_kept_though_none_is_to_be(self, run):
         save_validated(run, step_5=1.0)

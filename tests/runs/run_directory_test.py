@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import errno
 import itertools
 import json
 import math
@@ -43,18 +42,13 @@ class TestCreate:
         assert opened.selected == "last" and opened.checkpoints() == []
         assert opened.init_from is None and opened.restore() is None
 
-    @pytest.mark.parametrize("content", ["file", "directory"])
-    def test_a_directory_of_something_else_is_unchanged(self, tmp_path, config, tokenizer, content):
-        place = tmp_path / "thesis"
-        if content == "file":
-            place.write_text("text")
-        else:
-            place.mkdir()
-            (place / "chapter.txt").write_text("text")
-        with pytest.raises(InputError, match=mentions("thesis", "exists", "run directory")):
-            RunDirectory.create(place, config, tokenizer, "corpus")
-        assert [p.name for p in tmp_path.rglob("*.txt")] == ["chapter.txt"] * (not place.is_file())
-        assert not RunDirectory.is_run(place)
+    def test_a_directory_of_something_else_is_unchanged(self, tmp_path, config, tokenizer):
+        (tmp_path / "chapter.txt").write_text("text")
+        with pytest.raises(InputError, match=mentions(tmp_path, "exists", "run directory")):
+            RunDirectory.create(tmp_path, config, tokenizer, "corpus")
+        assert [path.name for path in tmp_path.iterdir()] == ["chapter.txt"]
+        with pytest.raises(InputError, match=mentions("run directory", "config.json")):
+            RunDirectory(tmp_path)
 
     @pytest.mark.parametrize("written", ["tokenizer.save", "data.json", "config.json"])
     def test_a_creation_that_was_killed_can_be_repeated(
@@ -81,20 +75,13 @@ class TestCreate:
         run = RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus")
         assert run.tokenizer().fingerprint == tokenizer.fingerprint
 
-    def test_opening_something_else_as_a_run(self, tmp_path):
+    @pytest.mark.parametrize("damaged", ["data.json", "config.json"])
+    def test_opening_a_missing_or_damaged_run(self, run, damaged):
         with pytest.raises(InputError, match=mentions("nowhere", "keras-transformer train")):
-            RunDirectory(tmp_path / "nowhere")
-        with pytest.raises(InputError, match=mentions("run directory", "config.json")):
-            RunDirectory(tmp_path)
-
-    def test_opening_a_damaged_run(self, run):
-        for name, message in (
-            ("data.json", mentions("read", "JSON")),
-            ("config.json", mentions("JSON")),
-        ):
-            (run.path / name).write_text('{"model": ')
-            with pytest.raises(InputError, match=mentions(run.path / name) + message):
-                RunDirectory(run.path)
+            RunDirectory(run.path / "nowhere")
+        (run.path / damaged).write_text('{"model": ')
+        with pytest.raises(InputError, match=mentions(run.path / damaged, "JSON")):
+            RunDirectory(run.path)
 
 
 class TestContinue:
@@ -110,11 +97,7 @@ class TestContinue:
 
     def test_leftovers_are_removed_and_damaged_checkpoints_stay(self, run, config, tokenizer):
         save(run, 10)
-        for name in (
-            ".step-00000020.0123.unfinished",
-            ".step-00000005.0123.unfinished",
-            "damaged-step-00000015-1",
-        ):
+        for name in (".step-00000020.0123.unfinished", "damaged-step-00000015-1"):
             (run.path / "checkpoints" / name).mkdir()
             (run.path / "checkpoints" / name / "weights.npz").write_bytes(b"half")
         RunDirectory.create(run.path, config, tokenizer, "corpus")
@@ -134,11 +117,9 @@ class TestContinue:
         "setting, before, after",
         [
             ("model.d_ff", 2048, 7),
-            ("model.output_bias", False, True),
             ("model.attention_window", None, 4),
             ("model.norm_position", "post", "pre"),
             ("training.seed", 1, 7),
-            ("training.label_smoothing", 0.1, 0.2),
             ("training.mixed_precision", "auto", "float16"),
             ("training.ema_decay", 0.0, 0.9),
         ],
@@ -304,25 +285,12 @@ def test_a_kill_while_saving_leaves_only_complete_checkpoints(run, config, token
 
 
 class TestFailure:
-    @pytest.mark.parametrize("size", [0, 100, 600])
-    def test_a_full_disk_while_saving_leaves_the_checkpoint_before(self, run, size):
-        save(run, 5)
-        for step in (5, 6):
-            with (
-                no_file_beyond(size),
-                pytest.raises(InputError, match=mentions(f"step-0000000{step}", "File too large")),
-            ):
-                save(run, step)
-            assert entries(run) == ["step-00000005"]
-            assert_equal(run.selected_weights(), arrays(5))
-        save(run, 6)
-        assert steps(run) == [5, 6]
-
     def test_a_full_disk_names_the_place(self, run, config, tokenizer, tmp_path):
         save(run, 1)
         run.append_metrics({"step": 1})
         other = tmp_path / "other"
         for place, write in (
+            ("step-00000002", lambda: save(run, 2)),
             ("selected.json", lambda: run.select("step-00000001")),
             ("metrics.jsonl", lambda: run.append_metrics({"step": 2})),
             ("metrics.jsonl", lambda: run.trim_metrics(1)),
@@ -330,32 +298,19 @@ class TestFailure:
             ("run", lambda: RunDirectory.create(run.path, config, tokenizer, "corpus")),
             ("other", lambda: RunDirectory.create(other, config, tokenizer, "corpus")),
         ):
-            expected = mentions(f"/{place}", "File too large")
+            expected = mentions(place, "File too large")
             with no_file_beyond(3), pytest.raises(InputError, match=expected):
                 write()
         assert run.selected == "last" and steps(run) == [1] and not RunDirectory.is_run(other)
         RunDirectory.create(run.path, config, tokenizer, "corpus")
-
-    def test_the_error_names_a_file_that_cannot_be_removed(self, run, monkeypatch):
-        def fail(path):
-            raise OSError(errno.EIO, "Input/output error")
-
-        save(run, 5, 6, 7)
-        monkeypatch.setattr(module, "remove", fail)
-        with pytest.raises(InputError, match=r"/checkpoints cannot be written .Input/output error"):
-            save(run, 8)
-        assert steps(run) == [5, 6, 7, 8]
 
 
 @pytest.mark.parametrize(
     ("report", "expected"),
     [
         (b'{"train": {"source": {"max_length": 93, "tokens": 7}}}', 93),
-        (b'{"train": {"source": {}}}', None),
-        (b'{"train": 93}', None),
         (b'{"train": {"source": {"max_length": "many"}}}', None),
         (b'{"train": {"sour', None),
-        (b"\xff", None),
         (b"[]", None),
     ],
 )

@@ -223,17 +223,3 @@ def test_a_card_that_tensorflow_does_not_find_is_mentioned(
     assert not capsys.readouterr().err
     with pytest.raises(InputError, match=mentions("GPU", "docs/gpu.md", "--device=cpu")):
         choose_platform(TrainingConfig(), num_shapes=1, device="gpu")
-
-
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        ("Graph execution error:\n\nDetected at node add:\n  File x\n\nout of memory\n",
-         "out of memory"),
-        ("2 root error(s) found.\n  (0) INTERNAL: no ptxas\n\t [[node]]\n", "INTERNAL: no ptxas"),
-        ("no libdevice [Op:__inference_f_7]", "no libdevice"),
-        ("  only indented", "only indented"),
-    ],
-)  # fmt: skip
-def test_the_reason_of_an_error_is_one_line(message, reason):
-    assert devices.op_error_reason(message) == reason

@@ -87,15 +87,7 @@ class Fit:
     """Trains from `step` in intervals of 3 steps. The trainer and the batches are real."""
 
     def __init__(
-        self,
-        trainer,
-        folder,
-        *callbacks,
-        step=0,
-        max_minutes=None,
-        metrics=None,
-        validate=None,
-        **fields,
+        self, trainer, folder, *callbacks, step=0, max_minutes=None, validate=None, **fields
     ):
         fields = {"max_steps": 12, "checkpoint_steps": 3, "log_steps": 100, **fields}
         config = TrainingConfig(**fields)
@@ -105,7 +97,7 @@ class Fit:
         self.stop = StopRequest(max_minutes)
         valid = distributed(strategy, batches(2))
         self.rhythm = Rhythm(
-            self.run, step, metrics or {}, self.stop, EarlyStopping(config, metrics or {}),
+            self.run, step, {}, self.stop, EarlyStopping(config, {}),
             validate or (lambda: trainer.evaluate(valid)),
         )  # fmt: skip
         data = SimpleNamespace(distributed=lambda *_: distributed(strategy, batches(16)))
@@ -250,7 +242,6 @@ def config(**fields):
         (20, [20, 40]),
         (15, [20, 30, 45]),
         (5, [10, 20, 30, 40, 45]),
-        (45, [45]),
         (46, []),
     ],
 )
@@ -261,47 +252,40 @@ def test_bleu_is_due_at_the_first_end_of_an_interval_after_each_multiple(bleu_st
     assert [s for s in steps if loop.bleu_is_due(s, training)] == due
 
 
-class TestEarlyStopping:
-    def test_stops_after_several_validations_without_improvement(self):
-        early = EarlyStopping(config(early_stopping=2), {})
-        losses = {10: 3.0, 20: 3.5, 30: 2.0, 40: 2.5, 50: 2.0}
-        for step, since in zip(losses, [0, 1, 0, 1, 2], strict=True):
-            assert not early.stopped and not early.reason()
-            early.add(step, {"val_loss": losses[step]})
-            assert early.state["validations_since_best"] == since
-        assert (early.state["best_val_loss"], early.state["best_step"]) == (2.0, 30.0)
-        assert early.stopped and tells(early.reason(), "val_loss", "2 validations", "step 30")
+@pytest.mark.parametrize(
+    "fields, metric, values, since_best, best, stopped",
+    [
+        ({"early_stopping": 2}, "val_loss", [3.0, 3.5, 2.0, 2.5, 2.0], [0, 1, 0, 1, 2], 30, True),
+        ({"early_stopping": 2}, "val_loss", [3.0, math.nan, math.nan], [0, 1, 2], 10, True),
+        ({}, "val_loss", [3.0, 4.0, 5.0, 6.0], [0, 1, 2, 3], 10, False),
+        # Only validations with BLEU count.
+        ({"early_stopping": 2, "best_metric": "bleu", "bleu_steps": 20}, "val_bleu",
+         [None, 10.0, None, 9.0, 10.0], [0, 0, 0, 1, 2], 20, True),
+    ],
+)  # fmt: skip
+def test_several_validations_without_improvement_stop_training(
+    fields, metric, values, since_best, best, stopped
+):
+    early = EarlyStopping(config(**fields), {})
+    for number, (value, since) in enumerate(zip(values, since_best, strict=True), start=1):
+        assert not early.stopped and not early.reason()
+        early.add(10 * number, {"val_loss": 1.0} | ({} if value is None else {metric: value}))
+        assert early.state.get("validations_since_best", 0) == since
+    assert early.state["best_step"] == best and early.stopped == stopped
+    if stopped:
+        assert tells(early.reason(), metric, "2 validations", f"step {best}")
 
-    def test_never_by_default(self):
-        early = EarlyStopping(config(), {})
-        for step in range(10, 100, 10):
-            early.add(step, {"val_loss": float(step)})
-        assert not early.stopped and early.state["validations_since_best"] == 8.0
 
-    def test_by_bleu_counts_the_validations_with_bleu(self):
-        early = EarlyStopping(config(early_stopping=2, best_metric="bleu", bleu_steps=20), {})
-        for step, bleu in ((10, None), (20, 10.0), (30, None), (40, 9.0), (60, 10.0)):
-            assert not early.stopped
-            early.add(step, {"val_loss": 1.0} | ({} if bleu is None else {"val_bleu": bleu}))
-        assert early.stopped and early.state["best_val_bleu"] == 10.0
-
-    def test_nan_is_not_better(self):
-        early = EarlyStopping(config(early_stopping=2), {})
-        for step, loss in ((10, 3.0), (20, math.nan), (30, math.nan)):
-            early.add(step, {"val_loss": loss})
-        assert early.stopped and early.state["best_step"] == 10
-
-    def test_its_state_resumes(self):
-        early = EarlyStopping(config(early_stopping=3), {})
-        losses = {10: 3.0, 20: 2.0, 30: 2.5, 40: 2.2, 50: 2.1}
-        for step, loss in losses.items():
-            early.add(step, {"val_loss": loss})
-            early = EarlyStopping(config(early_stopping=3), {**early.state, "loss": 1.0})
-        assert early.stopped and "best 2 at step 20" in early.reason()
-        assert not EarlyStopping(config(early_stopping=4), early.state).stopped
-        assert not EarlyStopping(config(early_stopping=0), early.state).stopped
-        other = config(early_stopping=3, best_metric="bleu", bleu_steps=10)
-        assert not EarlyStopping(other, early.state).state
+def test_the_state_of_early_stopping_resumes():
+    early = EarlyStopping(config(early_stopping=3), {})
+    for step, loss in {10: 3.0, 20: 2.0, 30: 2.5, 40: 2.2, 50: 2.1}.items():
+        early.add(step, {"val_loss": loss})
+        early = EarlyStopping(config(early_stopping=3), {**early.state, "loss": 1.0})
+    assert early.stopped and "best 2 at step 20" in early.reason()
+    assert not EarlyStopping(config(early_stopping=4), early.state).stopped
+    assert not EarlyStopping(config(early_stopping=0), early.state).stopped
+    other = config(early_stopping=3, best_metric="bleu", bleu_steps=10)
+    assert not EarlyStopping(other, early.state).state
 
 
 # Reports.
@@ -422,17 +406,6 @@ def test_too_many_in_a_row_end_training(tmp_path, in_a_row, expected):
         with pytest.raises(DivergedError, match=expected) if expected else contextlib.nullcontext():
             progress.report()
     assert lines[-1]["step"] == 100 + len(in_a_row) and lines[-1]["skipped"] > 0
-
-
-def test_time_left_is_shown(tmp_path, monkeypatch, capsys):
-    clock = iter(range(0, 1000, 6))  # each reading is 6 seconds after the one before
-    monkeypatch.setattr("keras_transformer.training.progress.time.monotonic", lambda: next(clock))
-    progress, _ = make_progress(tmp_path, max_steps=10)
-    with progress:
-        take(progress)
-        take(progress)
-        progress.report()
-    assert capsys.readouterr().err.endswith(", 24 s left\n")
 
 
 def test_a_terminal_gets_a_bar(tmp_path, monkeypatch):

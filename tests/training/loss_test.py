@@ -44,26 +44,6 @@ def exact(features, kernel, labels, smoothing, scale=1.0):
     return total, tape.gradient(scaled, [x, w])
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("scale", [1.0, 0.125])
-def test_loss_and_gradients_are_those_of_the_full_logits(slice_rows, smoothing, scale):
-    sums, gradients = loss.loss_and_gradients(
-        tf.constant(FEATURES), tf.constant(LABELS), tf.constant(KERNEL),
-        label_smoothing=smoothing, pad_id=PAD, scale=scale,
-    )  # fmt: skip
-    total, (by_features, by_kernel) = exact(FEATURES, KERNEL, LABELS, smoothing, scale)
-    logits = FEATURES.astype(np.float64) @ KERNEL.T
-    mean = reference.label_smoothed_loss(logits, LABELS, PAD, smoothing)
-    likelihood = -TOKENS * reference.label_smoothed_loss(logits, LABELS, PAD, 0.0)
-    assert float(sums.tokens) == TOKENS
-    assert float(sums.loss) == pytest.approx(float(total), rel=1e-6)
-    assert float(sums.loss) / TOKENS == pytest.approx(mean, rel=1e-6)
-    assert float(sums.log_likelihood) == pytest.approx(likelihood, rel=1e-6)
-    np.testing.assert_allclose(gradients[0], by_features, atol=1e-6)
-    np.testing.assert_allclose(gradients[1], by_kernel, atol=2e-6)
-    assert not np.asarray(gradients[0])[LABELS == PAD].any()
-
-
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16], ids=lambda d: d.name)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize(("rows", "width", "classes"), [(1, 3, 5), (8, 4, 7), (21, 16, 40)])
@@ -87,6 +67,14 @@ def test_fast_loss_equals_the_reference(
     expected, expected_gradients = exact(features, kernel, labels, smoothing, scale)
     tolerance = {tf.float32: 2e-6, tf.bfloat16: 3e-2, tf.float16: 4e-3}[dtype]
     assert float(sums.loss) == pytest.approx(float(expected), rel=tolerance)
+    if tokens := np.count_nonzero(labels):
+        logits = tf.cast(features, tf.float64).numpy() @ kernel.numpy().T
+        mean = reference.label_smoothed_loss(logits, labels, PAD, smoothing)
+        likelihood = -tokens * reference.label_smoothed_loss(logits, labels, PAD, 0.0)
+        assert float(sums.loss) / tokens == pytest.approx(mean, rel=tolerance / 2)
+        assert float(sums.log_likelihood) == pytest.approx(likelihood, rel=tolerance / 2)
+    assert float(sums.tokens) == float(evaluated.tokens) == tokens
+    assert not tf.cast(gradients[0], tf.float32).numpy()[labels == PAD].any()
     near = max(tolerance / 10, 1e-5)
     assert float(evaluated.loss) == pytest.approx(float(sums.loss), rel=near)
     assert sums.loss.dtype == evaluated.loss.dtype == gradients[1].dtype == tf.float32
@@ -125,24 +113,6 @@ def test_padding_that_has_the_highest_logit_is_not_counted_as_correct():
         label_smoothing=0.1, pad_id=PAD, scale=None,
     )  # fmt: skip
     assert (float(sums.tokens), float(sums.correct)) == (1.0, 0.0)
-
-
-def test_a_constant_feature_is_the_bias(monkeypatch):
-    monkeypatch.setattr(loss, "SLICE_ROWS", 4)
-    bias = np.linspace(-1, 1, CLASSES).astype(np.float32)
-    features = np.concatenate([FEATURES, np.ones((ROWS, 1), np.float32)], axis=1)
-    kernel = np.concatenate([KERNEL, bias[:, None]], axis=1)
-    sums, gradients = loss.loss_and_gradients(
-        tf.constant(features), tf.constant(LABELS), tf.constant(kernel),
-        label_smoothing=0.1, pad_id=PAD,
-    )  # fmt: skip
-    logits = FEATURES.astype(np.float64) @ KERNEL.T + bias
-    mean = reference.label_smoothed_loss(logits, LABELS, PAD, 0.1)
-    assert float(sums.loss) / TOKENS == pytest.approx(mean, rel=1e-6)
-    probabilities = reference.softmax(logits)
-    expected = 0.9 * np.eye(CLASSES)[LABELS] + 0.1 / CLASSES
-    by_bias = (probabilities - expected)[LABELS != PAD].sum(axis=0)
-    np.testing.assert_allclose(np.asarray(gradients[1])[:, -1], by_bias, atol=2e-6)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

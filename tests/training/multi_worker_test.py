@@ -101,15 +101,12 @@ def take_part():
     def fail():
         raise InputError("the run is damaged")
 
+    check = cluster.check_equal_on_all_workers
+    different = {"seed": cluster.index, "same": 1, "data": [cluster.index]}
     for name, act in (
         ("failed", lambda: cluster.from_chief(fail)),
-        ("agreed", lambda: cluster.check_equal_on_all_workers({"training.seed": 1, "data": "f00"})),
-        (
-            "differed",
-            lambda: cluster.check_equal_on_all_workers(
-                {"seed": cluster.index, "same": 1, "data": [cluster.index]}
-            ),
-        ),
+        ("agreed", lambda: check({"training.seed": 1, "data": "f00"})),
+        ("differed", lambda: check(different)),
     ):
         try:
             act()
@@ -127,19 +124,12 @@ def take_part():
 
 def start(workers, index, log, **environment):
     command = "from tests.training.multi_worker_test import take_part; take_part()"
+    own = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": tf_config(workers, index), **environment}
     with log.open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-c", command],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "TF_CPP_MIN_LOG_LEVEL": "3",
-                "TF_CONFIG": tf_config(workers, index),
-                **environment,
-            },
-        )
+            stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env={**os.environ, **own},
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -170,10 +160,7 @@ def test_a_lost_worker_stops_the_others_and_all_can_restart(lives):
     chief, worker = lives
     assert len(chief) == len(worker) == 2
     assert [said["replicas"] for said in (*chief, *worker)] == [2] * 4
-
-
-def test_signals_are_pythons_again_once_connected(lives):
-    assert lives[0][0]["sigterm"] == str(signal.SIG_DFL)
+    assert chief[0]["sigterm"] == str(signal.SIG_DFL), "signals are Python's again"
 
 
 def test_the_chief_sends_every_bit(lives):
@@ -204,26 +191,19 @@ TFJOB = {"chief": ADDRESSES[:1], "worker": ADDRESSES[1:]}
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (tf_config(WORKERS, 0), (WORKERS, 0)),
         (tf_config(WORKERS, 1), (WORKERS, 1)),
         # As Kubeflow's operator writes it: a chief and workers.
         ({"cluster": TFJOB, "task": ("chief", 0), "environment": "cloud"}, (ADDRESSES, 0)),
-        ({"cluster": TFJOB, "task": ("worker", 0), "environment": "cloud"}, (ADDRESSES, 1)),
         ({"cluster": TFJOB, "task": ("worker", 1), "environment": "cloud"}, (ADDRESSES, 2)),
-        ({"cluster": {"master": ["m:1"], "worker": WORKERS}, "task": ("master", 0)},
-         (["m:1", *WORKERS], 0)),
         ({"cluster": {"master": ["m:1"], "worker": WORKERS}, "task": ("worker", 1)},
          (["m:1", *WORKERS], 2)),
         ({"cluster": {**TFJOB, "ps": [], "evaluator": ["e:1"]}, "task": ("worker", 0)},
          (ADDRESSES, 1)),
         ({"cluster": {"worker": WORKERS, "chief": None}, "task": ("worker", 0)}, (WORKERS, 0)),
         ({"cluster": {"chief": ["a:1"]}, "task": ("chief", 0)}, (["a:1"], 0)),
-        ({"cluster": {"worker": ["a:1"]}, "task": ("worker", 0)}, (["a:1"], 0)),
         # One machine: no cluster.
         (" \n", ONE_MACHINE),
         ('""', ONE_MACHINE),
-        ("null", ONE_MACHINE),
-        ({"cluster": None, "task": None}, ONE_MACHINE),
         ({"task": ("chief", 0), "environment": "cloud"}, ONE_MACHINE),
         ({"cluster": {"worker": [], "ps": None}, "task": ("worker", 0)}, ONE_MACHINE),
     ],
@@ -252,24 +232,16 @@ def test_an_evaluator_has_nothing_to_do(cluster):
     [
         ("{cluster", mentions("'{cluster")),
         ("[" * 100_000, mentions("'[[[")),
-        ("1", mentions("1")),
         ('{"cluster": "a:1"}', mentions('{"cluster": "a:1"')),
-        ('{"cluster": {"worker": 1}}', mentions('{"worker": 1')),
-        ('{"cluster": {"worker": ["a:1"]}, "task": "worker"}', mentions('"task": "worker"')),
         ('{"cluster": {"worker": ["a:1"]}}', mentions("task", "0 tasks")),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": ["worker"]}}', mentions("['worker']")),
         (tf_config(WORKERS, 0, ps=["c:1"]), mentions("ps", "parameter servers", "chief")),
         (tf_config(WORKERS, 1, "chief", chief=["c:1"]), mentions("'index': 1", "1 tasks")),
         (tf_config(WORKERS, 0, chief=["c:1"], master=["d:1"]), mentions("at most one chief")),
-        (tf_config({"0": "a:1"}, 0), mentions("'0'", "host:port")),
         (tf_config(["a"], 0), mentions("'a'", "host:port")),
-        (tf_config([":1"], 0), mentions("':1'")),
         (tf_config(["a:0"], 0), mentions("'a:0'")),
-        (tf_config([1], 0), mentions("1", "host:port")),
         (tf_config(["a:1", "b:1", "a:1"], 0), mentions("a:1", "different")),
         (tf_config(WORKERS, 0, "chief"), mentions("task", "chief")),
         (tf_config(WORKERS, 2), mentions("'index': 2", "2 tasks")),
-        (tf_config(WORKERS, -1), mentions("'index': -1")),
         (tf_config(WORKERS, "0"), mentions("'index': '0'")),
     ],
 )

@@ -115,17 +115,3 @@ def distributed(trainer):
     """Returns a batch of both replicas."""
     data = tf.data.Dataset.from_tensors(batches(1)[0])
     return next(iter(trainer.distribute_strategy.experimental_distribute_dataset(data)))
-
-
-def test_a_replica_compiles_after_the_first_one(two_cpus, as_on_gpus):
-    trainer = make_trainer(devices=two_cpus, jit_compile=True)
-    size = tf.TensorSpec([], tf.int32)
-    graph = tf.function(trainer.compile_shape, [size] * 3, autograph=False).get_concrete_function()
-    first, second = (
-        operation
-        for operation in graph.graph.get_operations()
-        if "PartitionedCall" in operation.type
-    )
-    assert "replica_1" in second.name and "replica_1" not in first.name
-    waits_for = {source.op for control in second.control_inputs for source in control.inputs}
-    assert first in waits_for | set(second.control_inputs)

@@ -14,14 +14,13 @@ import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
-from keras_transformer.layers import LayerNorm
 from keras_transformer.models import Transformer
 from keras_transformer.models.losses import LabelSmoothedCrossEntropy
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.training import trainer as trainer_module
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.update import MAX_SCALE, STEPS_TO_DOUBLE
-from tests.layers.layer_check import assert_same, randomize
+from tests.layers.layer_check import assert_same
 from tests.messages import mentions
 from tests.training.tiny_model import (
     MODEL,
@@ -134,19 +133,6 @@ def test_one_program_updates_the_weights_of_each_gpu_as_single_operations_do(mon
         assert_same_up_to(1e-5, found, expected)
 
 
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_slices_of_the_loss_on_a_gpu_change_no_weight(monkeypatch, jit_compile):
-    expected = make_trainer()
-    train(expected, DATA[:3])
-    monkeypatch.setattr(trainer_module, "uses_gpus", lambda _: True)
-    found = make_trainer(jit_compile=jit_compile)
-    train(found, DATA[:3])
-    validated = [found.evaluate(dataset(DATA[:1])), expected.evaluate(dataset(DATA[:1]))]
-    assert validated[0] == pytest.approx(validated[1], rel=1e-5)
-    for path, weight in weights(found).items():
-        assert relative_difference(weight, weights(expected)[path]) <= 1e-5, path
-
-
 def test_labels_that_are_never_predicted_count_as_padding():
     """In training, in validation, and in the loss for `compile`."""
     model = dataclasses.replace(MODEL, output_bias=True)
@@ -240,14 +226,12 @@ def test_only_adapters_are_trained_and_int8_is_refused():
     [
         ("encoder", mentions("'encoder'", "weight", "embedding/embeddings")),
         ("embedding/*, decoder/layer_7/*", mentions("'decoder/layer_7/*'", "weight")),
-        ("*", mentions("'*'", "every weight")),
         ("embedding/*,encoder/*,decoder/*", mentions("every weight")),
     ],
 )
 def test_patterns_that_match_no_or_all_weights_are_errors(freeze, message):
-    with pytest.raises(InputError, match=message) as error:
+    with pytest.raises(InputError, match=message):
         make_trainer(training=dataclasses.replace(TRAINING, freeze=freeze))
-    assert "\n" not in str(error.value)
 
 
 # Half precision, and gradients that are not finite.
@@ -443,21 +427,3 @@ def test_softmax_norms_and_loss_are_computed_in_float32(policy):
     for found in (training, evaluation):
         assert {dtype for op, dtype in found if op in _DELICATE} == {"float32"}
         assert ("MatMul", trainer.transformer.compute_dtype) in found
-
-
-@pytest.mark.parametrize("shape", [(2, 5, 6), (7, 6)])
-def test_written_gradient_is_that_of_autodiff(shape):
-    layer = LayerNorm()
-    layer.build(shape)
-    randomize(layer)
-    rng = np.random.default_rng(6)
-    x, upstream = (tf.constant(rng.normal(size=shape), tf.float32) for _ in range(2))
-    gradients = {}
-    for training in (False, True):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            output = layer(x, training=training)
-        sources = [x, layer.gamma.value, layer.beta.value]
-        gradients[training] = [np.asarray(g) for g in tape.gradient(output, sources, upstream)]
-    assert [g.shape for g in gradients[True]] == [shape, (6,), (6,)]
-    assert_same(gradients[True], gradients[False])

@@ -16,7 +16,6 @@ from tests.training.tiny_model import (
     assign_everything,
     batches,
     dataset,
-    distributed,
     everything,
     make_batch,
     make_trainer,
@@ -194,11 +193,3 @@ def test_callbacks_predict_with_the_transformer():
     inputs, _ = batches(1)[0]
     predicted = trainer.predict_on_batch(inputs)
     np.testing.assert_array_equal(predicted, trainer.transformer.predict_on_batch(inputs))
-
-
-def test_a_dataset_may_end():
-    trainer = shared_trainer()
-    data = distributed(trainer.distribute_strategy, batches(1))
-    with pytest.warns(UserWarning, match="ran out of data"):
-        trainer.fit(data, steps_per_epoch=2, shuffle=False, verbose=0)
-    assert trainer.step == 1
