@@ -1,6 +1,7 @@
 """Trains runs from prepared data: resuming gives the same bits, invalid input an error."""
 
 import dataclasses
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -24,6 +25,7 @@ from keras_transformer.training.data import TrainingData
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.training_run import TrainOptions
 from tests.messages import mentions, tells
+from tests.runs.checkpoints_test import assert_equal
 
 pytestmark = pytest.mark.usefixtures("one_replica")
 
@@ -47,23 +49,24 @@ ANIMALS = [("dog", "Hund"), ("cow", "Stier"), ("bird", "Vogel"), ("fish", "Fisch
 VERBS = [("sees", "sieht"), ("likes", "mag"), ("hears", "hört")]
 
 
+def prepared_pairs(folder, pairs, vocab_from=None, **options):
+    """Prepares pairs of sentences in `folder`, whose parent gets the corpus."""
+    folder.parent.mkdir(exist_ok=True)
+    files = [folder.with_name(name) for name in ("c.en", "c.de")]
+    for side, file in enumerate(files):
+        file.write_text("".join(pair[side] + "\n" for pair in pairs))
+    corpora = parallel_files(*([file] for file in files))
+    prepare(corpora, folder, PrepareOptions(**options), vocab_from=vocab_from)
+    return folder
+
+
 def prepared(folder, plural="", **options):
     """Prepares 48 generated pairs, 4 of them for validation."""
     pairs = [
         (f"the {a} {v} the {b}{plural}", f"der {x} {w} den {y}")
-        for a, x in ANIMALS
-        for v, w in VERBS
-        for b, y in ANIMALS
+        for (a, x), (v, w), (b, y) in itertools.product(ANIMALS, VERBS, ANIMALS)
     ]
-    folder.mkdir()
-    for side, name in enumerate(("c.en", "c.de")):
-        (folder / name).write_text("".join(pair[side] + "\n" for pair in pairs))
-    prepare(
-        parallel_files([folder / "c.en"], [folder / "c.de"]),
-        folder / "data",
-        PrepareOptions(vocab_size=50, valid_pairs=4, **options),
-    )
-    return folder / "data"
+    return prepared_pairs(folder / "data", pairs, vocab_size=50, valid_pairs=4, **options)
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +136,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run_bit_for_bit(finished, data, t
     assert (resumed.step, resumed.finished) == (6, True)
     for kind in ("weights", "state", "ema"):
         found, expected = getattr(last(run), kind), getattr(last(finished), kind)
-        assert found.keys() == expected.keys() and found
-        for path, array in expected.items():
-            np.testing.assert_array_equal(found[path], array, err_msg=path)
+        assert_equal(found, expected)
     first = RunDirectory(run).read_weights(RunDirectory(run).checkpoints()[0])
     assert any((first[path] != array).any() for path, array in last(run).weights.items())
 
@@ -144,10 +145,7 @@ def test_a_finished_run_is_unchanged(copy, data):
     before = {path: path.read_bytes() for path in copy.rglob("*.npz")}
     again = train(data, copy)
     assert (again.step, again.finished) == (6, True)
-    assert (
-        again.metrics["val_loss"]
-        == RunDirectory(copy).read_metrics(RunDirectory(copy).checkpoints()[-1])["val_loss"]
-    )
+    assert again.metrics["val_loss"] == last(copy).metrics["val_loss"]
     assert {path: path.read_bytes() for path in copy.rglob("*.npz")} == before
 
 
@@ -287,11 +285,9 @@ class TestInitFrom:
             np.testing.assert_allclose(kept, array, atol=1e-7, err_msg=path)
             if after[path].shape != array.shape:
                 grown += 1
-                mean = array.mean(0) if after[path].shape[0] > array.shape[0] else array.mean(-1)
-                row = (
-                    after[path][-1] if after[path].shape[0] > array.shape[0] else after[path][:, -1]
-                )
-                np.testing.assert_allclose(row, mean, atol=1e-6, err_msg=path)
+                axis = 0 if after[path].shape[0] > array.shape[0] else -1
+                row = np.take(after[path], -1, axis)
+                np.testing.assert_allclose(row, array.mean(axis), atol=1e-6, err_msg=path)
         assert grown
         fast = {"training.max_steps": 3, "training.learning_rate": 0.1}
         trained = last(self.begin(new, tmp_path / "trained", tmp_path / "run", **fast)).weights
@@ -320,16 +316,11 @@ class TestInitFrom:
 @pytest.fixture(scope="module")
 def other(data, tmp_path_factory):
     """A small corpus with the same vocabulary, in a folder named `other`."""
-    folder = tmp_path_factory.mktemp("mixing")
-    for name, line in (("c.en", "the dog likes the bird"), ("c.de", "der Hund mag den Vogel")):
-        (folder / name).write_text("".join(f"{line} {i % 3}\n" for i in range(30)))
-    prepare(
-        parallel_files([folder / "c.en"], [folder / "c.de"]),
-        folder / "other",
-        PrepareOptions(valid_pairs=3),
-        vocab_from=data,
-    )
-    return folder / "other"
+    pairs = [
+        (f"the dog likes the bird {i % 3}", f"der Hund mag den Vogel {i % 3}") for i in range(30)
+    ]
+    folder = tmp_path_factory.mktemp("mixing") / "other"
+    return prepared_pairs(folder, pairs, vocab_from=data, valid_pairs=3)
 
 
 class TestMixing:
@@ -346,8 +337,7 @@ class TestMixing:
         caplog.set_level("INFO")
         whole = go("whole", 4)
         go("resumed", 2)
-        for path, array in go("resumed", 4).weights.items():
-            np.testing.assert_array_equal(array, whole.weights[path], err_msg=path)
+        assert_equal(go("resumed", 4).weights, whole.weights)
         for number, directory in (("", data), ("_2", other)):
             report = (tmp_path / f"whole/data_report{number}.json").read_bytes()
             assert report == (directory / "report.json").read_bytes()
@@ -421,10 +411,8 @@ class TestErrors:
 
     def test_a_run_in_use_by_another_training_process(self, copy, data):
         before = steps(copy)
-        with (
-            exclusive_lock(copy),
-            pytest.raises(InputError, match=mentions("another", "process", copy)),
-        ):
+        in_use = mentions("another", "process", copy)
+        with exclusive_lock(copy), pytest.raises(InputError, match=in_use):
             train(data, copy, training__max_steps=9)
         assert steps(copy) == before
 
@@ -452,17 +440,8 @@ class TestErrors:
         restored = last(copy)
         broken = {path: np.full_like(array, np.nan) for path, array in restored.weights.items()}
         RunDirectory(copy).save_checkpoint(6, broken, restored.state, restored.metrics, broken)
-        with pytest.raises(
-            InputError,
-            match=mentions(
-                "4 steps",
-                "step 7",
-                "10",
-                "/checkpoints/step-00000006",
-                "--init_from",
-                "training.learning_rate",
-            ),
-        ):
+        facts = ("4 steps", "step 7", "10", "/checkpoints/step-00000006", "--init_from")
+        with pytest.raises(InputError, match=mentions(*facts, "training.learning_rate")):
             train(data, copy, training__max_steps=20, training__max_skipped_steps=4)
         assert steps(copy) == [3, 6]  # not 9, where the loss is not finite
         assert (copy / "report.html").is_file()
@@ -475,11 +454,7 @@ class TestErrors:
             train(data, copy)
 
 
-def test_a_bleu_of_zero_cannot_select_the_best_checkpoint(tmp_path):
-    for name, noun in (("c.en", "animal"), ("c.de", "Tier")):
-        (tmp_path / name).write_text("".join(f"{noun} {i}\n" for i in range(40)))
-    corpora = parallel_files([tmp_path / "c.en"], [tmp_path / "c.de"])
-    prepare(corpora, tmp_path / "data", PrepareOptions(vocab_size=40, valid_pairs=4))
+def test_a_bleu_of_zero_cannot_select_the_best_checkpoint(data, tmp_path):
     bleu = {"training__bleu_steps": 3, "training__best_metric": "bleu"}
     with pytest.raises(InputError, match=mentions("best_metric", "0.0", "bleu_tokenize")):
-        train(tmp_path / "data", tmp_path / "run", **bleu)
+        train(data, tmp_path / "run", **bleu)
