@@ -1,7 +1,5 @@
 """TensorFlow loads quietly, whatever the user has set for other programs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -19,7 +17,7 @@ print(keras.backend.backend(), keras.config.floatx(), tensorflow.keras.__version
 """
 
 
-def test_tensorflow_loads_quietly_and_ignores_settings_of_other_programs(tmp_path: Path) -> None:
+def test_tensorflow_loads_quietly_and_ignores_settings_of_other_programs(tmp_path):
     (tmp_path / "keras.json").write_text('{"backend": "jax", "floatx": "float64"}')
     foreign = {"KERAS_BACKEND": "jax", "KERAS_HOME": str(tmp_path), "TF_USE_LEGACY_KERAS": "1"}
     environment = {**os.environ, **foreign, "TF_CPP_MIN_LOG_LEVEL": "0"}
@@ -31,9 +29,7 @@ def test_tensorflow_loads_quietly_and_ignores_settings_of_other_programs(tmp_pat
 
 
 @pytest.mark.parametrize("visible", ["0", ""])
-def test_machines_with_gpus_keep_the_programs_of_xla(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str
-) -> None:
+def test_machines_with_gpus_keep_the_programs_of_xla(tmp_path, monkeypatch, visible):
     monkeypatch.setattr(tf_import, "_DRIVER", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

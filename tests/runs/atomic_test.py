@@ -81,7 +81,7 @@ def test_a_kill_while_clearing_leaves_nothing_to_continue(monkeypatch, tmp_path)
 
 
 class TestOutputFile:
-    def test_a_failure_keeps_the_old_file(self, tmp_path: Path) -> None:
+    def test_a_failure_keeps_the_old_file(self, tmp_path):
         path = tmp_path / "out"
         path.write_bytes(b"old")
         with pytest.raises(KeyError), output_file(path) as file:
@@ -92,7 +92,7 @@ class TestOutputFile:
             file.write(b"new")
         assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"new"]
 
-    def test_a_link_stays_one_and_a_pipe_is_written_to(self, tmp_path: Path) -> None:
+    def test_a_link_stays_one_and_a_pipe_is_written_to(self, tmp_path):
         (tmp_path / "link").symlink_to("out")
         for text in (b"new", b"newer"):  # at first, out does not exist
             with output_file(tmp_path / "link") as file:
@@ -106,9 +106,7 @@ class TestOutputFile:
             os.close(writing)
             assert read.read() == b"text"
 
-    def test_standard_output_is_added_to(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_standard_output_is_added_to(self, tmp_path, monkeypatch):
         (tmp_path / "out").write_bytes(b"before\n")
         with open(tmp_path / "out", "a") as stdout:
             monkeypatch.setattr("sys.stdout", stdout)
@@ -119,7 +117,7 @@ class TestOutputFile:
         assert (tmp_path / "out").read_bytes() == b"before\nafter\nafter\n"
 
     @pytest.mark.parametrize("name", ["none/out", "file/out", "long" * 100])
-    def test_nowhere_to_write(self, tmp_path: Path, name: str) -> None:
+    def test_nowhere_to_write(self, tmp_path, name):
         (tmp_path / "file").write_text("")
         with (
             pytest.raises(InputError, match=f"{name} cannot be written"),

@@ -1,21 +1,16 @@
 """A checkpoint is complete or does not exist, and every changed byte is noticed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
 import resource
-import shutil
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.atomic import remove_leftovers
 from keras_transformer.runs.checkpoints import (
     DamagedCheckpointError,
     read_arrays,
@@ -36,7 +31,7 @@ ARRAYS = {
 }
 
 
-def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+def assert_equal(found, expected):
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         assert found[name].dtype == array.dtype
@@ -44,14 +39,14 @@ def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     path = tmp_path / "checkpoints" / "step"
     write_checkpoint(path, FACTS, ARRAYS)
     return path
 
 
 @contextlib.contextmanager
-def no_file_beyond(size: int) -> Iterator[None]:
+def no_file_beyond(size):
     """Limits the files of this process to `size` bytes, as if the disk were full."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -61,7 +56,7 @@ def no_file_beyond(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_written_values_are_read_back(path: Path) -> None:
+def test_written_values_are_read_back(path):
     facts, arrays = read_checkpoint(path)
     assert facts.pop("files").keys() == {"weights.npz", "state.npz"}
     assert facts == {"step": 7, "config": {"rates": [0.1, 1e-9], "name": "grün", "none": None}}
@@ -71,23 +66,21 @@ def test_written_values_are_read_back(path: Path) -> None:
         assert_equal(read_arrays(path, name), expected)
 
 
-def test_the_arrays_are_an_ordinary_npz(path: Path) -> None:
+def test_the_arrays_are_an_ordinary_npz(path):
     with zipfile.ZipFile(path / "weights.npz") as archive:
         assert archive.testzip() is None
     assert_equal(dict(np.load(path / "weights.npz")), ARRAYS["weights"])
 
 
-def test_everything_is_on_the_disk_before_the_name_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_is_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
     fsync, rename = os.fsync, os.rename
     events = []
 
-    def logged_fsync(descriptor: int) -> None:
+    def logged_fsync(descriptor):
         events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
         fsync(descriptor)
 
-    def logged_rename(source: Path, target: Path) -> None:
+    def logged_rename(source, target):
         events.append(f"{source.name} is {target.name}")
         rename(source, target)
 
@@ -104,7 +97,7 @@ class TestDamage:
     FILES = ("weights.npz", "state.npz", "checkpoint.json")
 
     @pytest.mark.parametrize("name", FILES)
-    def test_no_flipped_byte_goes_unnoticed(self, path: Path, name: str) -> None:
+    def test_no_flipped_byte_goes_unnoticed(self, path, name):
         content = (path / name).read_bytes()
         generator = random.Random(name)
         for place in range(len(content)):
@@ -117,7 +110,7 @@ class TestDamage:
         read_checkpoint(path)
 
     @pytest.mark.parametrize("name", FILES)
-    def test_no_missing_end_or_file_goes_unnoticed(self, path: Path, name: str) -> None:
+    def test_no_missing_end_or_file_goes_unnoticed(self, path, name):
         content = (path / name).read_bytes()
         for damaged in (*(content[:size] for size in range(len(content))), content + b"\0", b"[]"):
             (path / name).write_bytes(damaged)
@@ -127,16 +120,14 @@ class TestDamage:
         with pytest.raises(DamagedCheckpointError, match=mentions(name, "No such file")):
             read_checkpoint(path)
 
-    def test_damage_in_one_set_leaves_the_other(self, path: Path) -> None:
+    def test_damage_in_one_set_leaves_the_other(self, path):
         (path / "weights.npz").write_bytes(b"")
         assert_equal(read_arrays(path, "state"), ARRAYS["state"])
         with pytest.raises(DamagedCheckpointError):
             read_arrays(path, "weights")
 
-    def test_a_forbidden_file_is_not_a_damaged_one(
-        self, path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def forbidden(self: Path) -> bytes:
+    def test_a_forbidden_file_is_not_a_damaged_one(self, path, monkeypatch):
+        def forbidden(self):
             raise PermissionError(13, "Permission denied")
 
         monkeypatch.setattr(Path, "read_bytes", forbidden)
@@ -147,28 +138,20 @@ class TestDamage:
 
 class TestFailure:
     @pytest.mark.parametrize("size", [0, 40, 300, 700])
-    def test_a_full_disk_keeps_the_old_file(self, path: Path, size: int) -> None:
+    def test_a_full_disk_keeps_the_old_file(self, path, size):
         for target in (path, path.with_name("new")):
             with no_file_beyond(size), pytest.raises(OSError, match="File too large"):
                 write_checkpoint(target, {"step": 8}, {**ARRAYS, "weights": {"a": np.ones(99)}})
             assert [entry.name for entry in path.parent.iterdir()] == ["step"]
             assert read_checkpoint(path)[0]["step"] == 7
 
-    def test_a_checkpoint_replaces_another(self, path: Path) -> None:
+    def test_a_checkpoint_replaces_another(self, path):
         write_checkpoint(path, {"step": 8}, {"weights": {"a": np.ones(3)}})
         facts, arrays = read_checkpoint(path)
         assert facts["step"] == 8 and arrays.keys() == {"weights"}
         assert [entry.name for entry in path.parent.iterdir()] == ["step"]
 
-    def test_leftovers_are_removed_and_nothing_else(self, path: Path) -> None:
-        for name in (".next.0123.unfinished", "damaged-step", "other"):
-            shutil.copytree(path, path.with_name(name))
-        remove_leftovers(path.parent)
-        names = {entry.name for entry in path.parent.iterdir()}
-        assert names == {"step", "damaged-step", "other"}
-        remove_leftovers(path / "nowhere")
-
-    def test_nothing_is_pickled(self, path: Path) -> None:
+    def test_nothing_is_pickled(self, path):
         with pytest.raises(ValueError, match="pickle"):
             write_checkpoint(path, {}, {"weights": {"weight": np.array([object()])}})
         assert read_facts(path)["step"] == 7

@@ -1,27 +1,21 @@
 """A run directory without checkpoints."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from keras_transformer.config import Config
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
-from tests.runs.tiny_run import (
-    LINES,
-)
+from tests.runs.tiny_run import LINES
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def tokenizer():
     return Tokenizer(learn_vocabulary(LINES, 40))
 
 
 @pytest.fixture(scope="module")
-def config(tokenizer: Tokenizer) -> Config:
+def config(tokenizer):
     size = tokenizer.source_vocab_size
     return Config().replace(
         model__source_vocab_size=size, model__target_vocab_size=size,
@@ -30,6 +24,6 @@ def config(tokenizer: Tokenizer) -> Config:
 
 
 @pytest.fixture
-def run(tmp_path: Path, config: Config, tokenizer: Tokenizer) -> RunDirectory:
+def run(tmp_path, config, tokenizer):
     (tmp_path / "run").mkdir()  # an empty directory is taken
     return RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus")

@@ -1,26 +1,22 @@
 """Which checkpoint a run resumes from, and which weights it uses."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.text.tokenizer import Tokenizer
 from tests.messages import mentions, tells
 from tests.runs.checkpoints_test import assert_equal
 from tests.runs.tiny_run import STATE, arrays, entries, reconfigured, save, save_validated, steps
 
 
-def cut_in_half(file: Path) -> None:
+def cut_in_half(file):
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def flip_a_byte(file: Path) -> None:
+def flip_a_byte(file):
     content = bytearray(file.read_bytes())
     content[len(content) // 3] ^= 1
     file.write_bytes(content)
@@ -37,9 +33,7 @@ class TestRestore:
             ("checkpoint.json", Path.unlink),
         ],
     )
-    def test_the_newest_complete_checkpoint_is_found(
-        self, run: RunDirectory, capsys: pytest.CaptureFixture[str], name: str, damage: Any
-    ) -> None:
+    def test_the_newest_complete_checkpoint_is_found(self, run, capsys, name, damage):
         save_validated(run, step_5=1.0, step_6=1.0)
         damage(run.checkpoints()[-1].path / name)
         restored = run.restore()
@@ -52,9 +46,7 @@ class TestRestore:
         save_validated(run, step_6=1.0)
         assert entries(run) == ["damaged-step-00000006-1", "step-00000005", "step-00000006"]
 
-    def test_the_same_step_can_be_damaged_again(
-        self, run: RunDirectory, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_same_step_can_be_damaged_again(self, run, capsys):
         for _ in range(2):
             save(run, 5, 6, 7)
             cut_in_half(run.path / "checkpoints" / "step-00000006" / "state.npz")
@@ -67,7 +59,7 @@ class TestRestore:
             f"damaged-step-0000000{step}-{number}" for step in (6, 7) for number in (1, 2)
         ]
 
-    def test_without_a_complete_checkpoint_nothing_restarts(self, run: RunDirectory) -> None:
+    def test_without_a_complete_checkpoint_nothing_restarts(self, run):
         save(run, 5, 6)
         for checkpoint in run.checkpoints():
             cut_in_half(checkpoint.path / "weights.npz")
@@ -86,9 +78,8 @@ class TestRestore:
         ],
     )
     def test_a_checkpoint_of_another_run_is_refused(
-        self, run: RunDirectory, tmp_path: Path, tokenizer: Tokenizer,
-        change: dict[str, Any], message: str,
-    ) -> None:  # fmt: skip
+        self, run, tmp_path, tokenizer, change, message
+    ):
         corpus = "corpus" if change else "another"
         config = run.config.replace(**change)
         other = RunDirectory.create(tmp_path / "other", config, tokenizer, corpus)
@@ -99,7 +90,7 @@ class TestRestore:
             run.restore()
         assert steps(run) == [5, 6]
 
-    def test_a_checkpoint_under_another_step_is_refused(self, run: RunDirectory) -> None:
+    def test_a_checkpoint_under_another_step_is_refused(self, run):
         save(run, 5)
         path = run.checkpoints()[0].path
         path.rename(path.with_name("step-00000006"))
@@ -108,7 +99,15 @@ class TestRestore:
 
 
 class TestSelection:
-    def test_the_newest_checkpoint_unless_something_is_selected(self, run: RunDirectory) -> None:
+    def test_a_moving_average_is_the_default(self, run):
+        run = reconfigured(run, training__ema_decay=0.9)
+        save_validated(run, step_5=1.0, step_6=2.0)
+        assert run.selected == "ema"
+        assert_equal(run.selected_weights(), arrays(-6))
+        run.save_checkpoint(7, arrays(7), STATE, {"val_loss": 0.5})  # written without an average
+        assert_equal(run.named_weights("best"), arrays(7))
+
+    def test_the_newest_checkpoint_unless_something_is_selected(self, run):
         save(run, 5, 6)
         assert run.selected == "last"
         assert_equal(run.selected_weights(), arrays(6))
@@ -118,17 +117,12 @@ class TestSelection:
         run.select("last")
         save(run, 7)
         assert_equal(run.selected_weights(), arrays(7))
-
-    def test_saving_an_average_selects_it(self, run: RunDirectory) -> None:
-        save(run, 5)
         run.save_average("average-2", arrays(0.25))
         assert RunDirectory(run.path).selected == "average-2"
         assert_equal(run.selected_weights(), arrays(0.25))
-        assert steps(run) == [5]
+        assert steps(run) == [5, 6, 7]
 
-    def test_an_unknown_name_is_an_error_and_does_not_change_the_selection(
-        self, run: RunDirectory
-    ) -> None:
+    def test_an_unknown_name_is_an_error_and_does_not_change_the_selection(self, run):
         save(run, 5)
         with pytest.raises(InputError, match=mentions("weights", "bets", "last", "best", "ema")):
             run.select("bets")
@@ -139,7 +133,7 @@ class TestSelection:
         with pytest.raises(InputError, match=mentions("weights", "step-00000005")):
             run.selected_weights()
 
-    def test_no_checkpoint_yet(self, run: RunDirectory) -> None:
+    def test_no_checkpoint_yet(self, run):
         no_checkpoint = mentions("run", "checkpoint")
         for name in ("last", "best", "ema"):
             with pytest.raises(InputError, match=no_checkpoint):
@@ -147,15 +141,7 @@ class TestSelection:
         with pytest.raises(InputError, match=no_checkpoint):
             run.selected_weights()
 
-    def test_a_moving_average_is_selected_by_default(self, run: RunDirectory) -> None:
-        run = reconfigured(run, training__ema_decay=0.9)
-        save_validated(run, step_5=1.0, step_6=2.0)
-        assert run.selected == "ema"
-        assert_equal(run.selected_weights(), arrays(-6))
-        run.select("last")
-        assert_equal(run.selected_weights(), arrays(6))
-
-    def test_best_and_ema_are_resolved_when_they_are_read(self, run: RunDirectory) -> None:
+    def test_best_and_ema_are_resolved_when_they_are_read(self, run):
         save(run, 4)
         with pytest.raises(InputError, match=mentions("best", "loss")):
             run.select("best")
@@ -170,13 +156,7 @@ class TestSelection:
         save_validated(run, step_8=3.0)
         assert_equal(run.selected_weights(), arrays(-8))
 
-    def test_best_without_a_moving_average(self, run: RunDirectory) -> None:
-        for step, loss in ((5, 2.0), (6, 1.0), (7, 3.0)):
-            run.save_checkpoint(step, arrays(step), STATE, {"val_loss": loss})
-        assert_equal(run.named_weights("best"), arrays(6))
-        assert run.selected == "last"
-
-    def test_the_selected_best_is_kept_though_none_is_to_be(self, run: RunDirectory) -> None:
+    def test_the_selected_best_is_kept_though_none_is_to_be(self, run):
         save_validated(run, step_5=1.0)
         run.select("best")
         save_validated(run, step_6=2.0, step_7=3.0, step_8=4.0, step_9=5.0)

@@ -1,17 +1,12 @@
 """A run directory is complete or does not exist, and errors name the difference."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
-import errno
 import itertools
 import json
 import math
 import os
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,44 +35,34 @@ MAY_CHANGE = {
 
 
 class TestCreate:
-    def test_a_created_run_is_read_back(
-        self, run: RunDirectory, config: Config, tokenizer: Tokenizer
-    ) -> None:
+    def test_a_created_run_is_read_back(self, run, config, tokenizer):
         opened = RunDirectory(run.path)
         assert opened.config == config and opened.data_fingerprint == "corpus"
         assert opened.tokenizer().fingerprint == tokenizer.fingerprint
         assert opened.selected == "last" and opened.checkpoints() == []
         assert opened.init_from is None and opened.restore() is None
 
-    @pytest.mark.parametrize("content", ["file", "directory"])
-    def test_a_directory_of_something_else_is_unchanged(
-        self, tmp_path: Path, config: Config, tokenizer: Tokenizer, content: str
-    ) -> None:
-        place = tmp_path / "thesis"
-        if content == "file":
-            place.write_text("text")
-        else:
-            place.mkdir()
-            (place / "chapter.txt").write_text("text")
-        with pytest.raises(InputError, match=mentions("thesis", "exists", "run directory")):
-            RunDirectory.create(place, config, tokenizer, "corpus")
-        assert [p.name for p in tmp_path.rglob("*.txt")] == ["chapter.txt"] * (not place.is_file())
-        assert not RunDirectory.is_run(place)
+    def test_a_directory_of_something_else_is_unchanged(self, tmp_path, config, tokenizer):
+        (tmp_path / "chapter.txt").write_text("text")
+        with pytest.raises(InputError, match=mentions(tmp_path, "exists", "run directory")):
+            RunDirectory.create(tmp_path, config, tokenizer, "corpus")
+        assert [path.name for path in tmp_path.iterdir()] == ["chapter.txt"]
+        with pytest.raises(InputError, match=mentions("run directory", "config.json")):
+            RunDirectory(tmp_path)
 
     @pytest.mark.parametrize("written", ["tokenizer.save", "data.json", "config.json"])
     def test_a_creation_that_was_killed_can_be_repeated(
-        self, tmp_path: Path, config: Config, tokenizer: Tokenizer,
-        monkeypatch: pytest.MonkeyPatch, written: str,
-    ) -> None:  # fmt: skip
+        self, tmp_path, config, tokenizer, monkeypatch, written
+    ):
         write_text = module.write_text
 
-        def killed(path: Path, text: str) -> None:
+        def killed(path, text):
             if path.name == written:
                 path.with_name(f".{path.name}.0123.unfinished").write_text(text[:5])
                 raise KeyboardInterrupt
             write_text(path, text)
 
-        def killed_save(self: Tokenizer, directory: Path) -> None:
+        def killed_save(self, directory):
             directory.mkdir()
             raise KeyboardInterrupt
 
@@ -90,54 +75,35 @@ class TestCreate:
         run = RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus")
         assert run.tokenizer().fingerprint == tokenizer.fingerprint
 
-    def test_opening_something_else_as_a_run(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("damaged", ["data.json", "config.json"])
+    def test_opening_a_missing_or_damaged_run(self, run, damaged):
         with pytest.raises(InputError, match=mentions("nowhere", "keras-transformer train")):
-            RunDirectory(tmp_path / "nowhere")
-        with pytest.raises(InputError, match=mentions("run directory", "config.json")):
-            RunDirectory(tmp_path)
-
-    def test_opening_a_damaged_run(self, run: RunDirectory) -> None:
-        for name, message in (
-            ("data.json", mentions("read", "JSON")),
-            ("config.json", mentions("JSON")),
-        ):
-            (run.path / name).write_text('{"model": ')
-            with pytest.raises(InputError, match=mentions(run.path / name) + message):
-                RunDirectory(run.path)
+            RunDirectory(run.path / "nowhere")
+        (run.path / damaged).write_text('{"model": ')
+        with pytest.raises(InputError, match=mentions(run.path / damaged, "JSON")):
+            RunDirectory(run.path)
 
 
 class TestContinue:
-    def test_create_resumes_a_run_with_equal_arguments(
-        self, run: RunDirectory, config: Config, tokenizer: Tokenizer
-    ) -> None:
+    def test_create_resumes_a_run_with_equal_arguments(self, run, config, tokenizer):
         save(run, 10)
         again = RunDirectory.create(run.path, config, tokenizer, "corpus")
         assert steps(again) == [10] and again.config == config
 
-    def test_the_source_of_initial_weights_stays(
-        self, tmp_path: Path, config: Config, tokenizer: Tokenizer
-    ) -> None:
+    def test_the_source_of_initial_weights_stays(self, tmp_path, config, tokenizer):
         for given in ("runs/parent", None, "runs/other"):
             run = RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus", given)
             assert run.init_from == RunDirectory(run.path).init_from == "runs/parent"
 
-    def test_leftovers_are_removed_and_damaged_checkpoints_stay(
-        self, run: RunDirectory, config: Config, tokenizer: Tokenizer
-    ) -> None:
+    def test_leftovers_are_removed_and_damaged_checkpoints_stay(self, run, config, tokenizer):
         save(run, 10)
-        for name in (
-            ".step-00000020.0123.unfinished",
-            ".step-00000005.0123.unfinished",
-            "damaged-step-00000015-1",
-        ):
+        for name in (".step-00000020.0123.unfinished", "damaged-step-00000015-1"):
             (run.path / "checkpoints" / name).mkdir()
             (run.path / "checkpoints" / name / "weights.npz").write_bytes(b"half")
         RunDirectory.create(run.path, config, tokenizer, "corpus")
         assert entries(run) == ["damaged-step-00000015-1", "step-00000010"]
 
-    def test_settings_without_effect_on_earlier_steps_may_change(
-        self, run: RunDirectory, config: Config, tokenizer: Tokenizer
-    ) -> None:
+    def test_settings_without_effect_on_earlier_steps_may_change(self, run, config, tokenizer):
         values = {
             "best_metric": "bleu", "bleu_tokenize": "zh",
             "jit_compile": "true", "deterministic": True,
@@ -151,19 +117,14 @@ class TestContinue:
         "setting, before, after",
         [
             ("model.d_ff", 2048, 7),
-            ("model.output_bias", False, True),
             ("model.attention_window", None, 4),
             ("model.norm_position", "post", "pre"),
             ("training.seed", 1, 7),
-            ("training.label_smoothing", 0.1, 0.2),
             ("training.mixed_precision", "auto", "float16"),
             ("training.ema_decay", 0.0, 0.9),
         ],
     )
-    def test_another_configuration_is_refused(
-        self, run: RunDirectory, config: Config, tokenizer: Tokenizer,
-        setting: str, before: Any, after: Any,
-    ) -> None:  # fmt: skip
+    def test_another_configuration_is_refused(self, run, config, tokenizer, setting, before, after):
         message = mentions(run.path, setting, before, after)
         with pytest.raises(InputError, match=message):
             RunDirectory.create(run.path, config.updated({setting: after}), tokenizer, "corpus")
@@ -171,17 +132,15 @@ class TestContinue:
 
     @pytest.mark.parametrize("schedule", SCHEDULES_OVER_MAX_STEPS)
     def test_a_schedule_that_falls_towards_the_end_fixes_the_end(
-        self, tmp_path: Path, config: Config, tokenizer: Tokenizer, schedule: str
-    ) -> None:
+        self, tmp_path, config, tokenizer, schedule
+    ):
         falling = config.replace(training__schedule=schedule)
         RunDirectory.create(tmp_path / "run", falling, tokenizer, "corpus")
         longer = falling.replace(training__max_steps=200_000)
         with pytest.raises(InputError, match=mentions("max_steps", "100000", "200000")):
             RunDirectory.create(tmp_path / "run", longer, tokenizer, "corpus")
 
-    def test_another_vocabulary_or_corpus_is_refused(
-        self, run: RunDirectory, config: Config, tokenizer: Tokenizer
-    ) -> None:
+    def test_another_vocabulary_or_corpus_is_refused(self, run, config, tokenizer):
         other = Tokenizer(learn_vocabulary(reversed(LINES[:2]), 30))
         with pytest.raises(InputError, match=mentions("vocabulary", "data directory")):
             RunDirectory.create(run.path, config, other, "corpus")
@@ -189,7 +148,7 @@ class TestContinue:
             RunDirectory.create(run.path, config, tokenizer, "another")
 
 
-def test_every_setting_of_training_is_free_or_fixed_by_intent() -> None:
+def test_every_setting_of_training_is_free_or_fixed_by_intent():
     names = {field.name for field in dataclasses.fields(Config().training)}
     assert names >= MAY_CHANGE
     assert names - MAY_CHANGE == set(
@@ -200,7 +159,7 @@ def test_every_setting_of_training_is_free_or_fixed_by_intent() -> None:
 
 
 class TestCheckpoints:
-    def test_saved_values_are_read_back(self, run: RunDirectory) -> None:
+    def test_saved_values_are_read_back(self, run):
         save(run, 5)
         [checkpoint] = RunDirectory(run.path).checkpoints()
         restored = run.restore()
@@ -218,12 +177,12 @@ class TestCheckpoints:
         assert restored is not None and restored.ema is not None
         assert_equal(restored.ema, arrays(-6))
 
-    def test_the_newest_are_kept_in_the_order_of_their_steps(self, run: RunDirectory) -> None:
+    def test_the_newest_are_kept_in_the_order_of_their_steps(self, run):
         save(run, 8, 9, 10, 11, 100)
         assert entries(run) == ["step-00000010", "step-00000011", "step-00000100"]
         assert steps(run) == [10, 11, 100]
 
-    def test_the_selected_is_kept_however_old(self, run: RunDirectory) -> None:
+    def test_the_selected_is_kept_however_old(self, run):
         save(run, 5, 6)
         run.select("step-00000005")
         save(run, 7, 8, 9, 10)
@@ -233,9 +192,7 @@ class TestCheckpoints:
         save(run, 11)
         assert steps(run) == [9, 10, 11]
 
-    def test_a_checkpoint_of_a_stop_does_not_count_once_another_follows(
-        self, run: RunDirectory
-    ) -> None:
+    def test_a_checkpoint_of_a_stop_does_not_count_once_another_follows(self, run):
         often = {"training__checkpoint_steps": 10, "training__keep_best": 1}
         run = reconfigured(run, **often, training__max_steps=45)
         save_validated(run, step_10=3.0, step_20=2.0, step_27=1.0)
@@ -252,7 +209,7 @@ class TestCheckpoints:
         save(run, 49)
         assert steps(run) == [20, 40, 45, 49]
 
-    def test_the_best_are_kept_however_old(self, run: RunDirectory) -> None:
+    def test_the_best_are_kept_however_old(self, run):
         run = reconfigured(run, training__keep_best=2, training__keep_checkpoints=1)
         save_validated(run, step_1=3.0, step_2=1.0, step_3=2.0, step_4=9.0, step_5=8.0)
         assert steps(run) == [2, 3, 5]
@@ -260,7 +217,7 @@ class TestCheckpoints:
         assert steps(run) == [2, 6, 7]
         assert [checkpoint.step for checkpoint in run.best_checkpoints()] == [2, 6, 7]
 
-    def test_the_best_by_bleu_are_those_with_the_most(self, run: RunDirectory) -> None:
+    def test_the_best_by_bleu_are_those_with_the_most(self, run):
         run = reconfigured(
             run, training__keep_best=1, training__keep_checkpoints=1,
             training__best_metric="bleu", training__bleu_steps=1,
@@ -268,7 +225,7 @@ class TestCheckpoints:
         save_validated(run, step_1=3.0, step_2=1.0, step_3=3.0)
         assert [checkpoint.step for checkpoint in run.best_checkpoints()] == [1, 3]  # equal
 
-    def test_without_a_metric_no_checkpoint_is_among_the_best(self, run: RunDirectory) -> None:
+    def test_without_a_metric_no_checkpoint_is_among_the_best(self, run):
         run = reconfigured(run, training__keep_best=3, training__keep_checkpoints=1)
         save(run, 1)
         save_validated(run, step_2=math.nan, step_3=5.0, step_4=math.inf)
@@ -276,9 +233,7 @@ class TestCheckpoints:
         assert [checkpoint.step for checkpoint in run.best_checkpoints()] == [3]
         assert steps(run) == [3, 6]
 
-    def test_a_damaged_checkpoint_is_ignored_when_the_best_is_chosen(
-        self, run: RunDirectory
-    ) -> None:
+    def test_a_damaged_checkpoint_is_ignored_when_the_best_is_chosen(self, run):
         save_validated(run, step_1=1.0, step_2=2.0)
         (run.checkpoints()[0].path / "checkpoint.json").write_text("{}")
         save_validated(run, step_3=3.0)
@@ -289,12 +244,12 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing handles it."""
 
 
-def killed_at(moment: int, patch: pytest.MonkeyPatch) -> list[str]:
+def killed_at(moment, patch):
     """Kills at one of the calls that change the disk, and returns the names of these calls."""
-    made: list[str] = []
+    made = []
 
-    def counted(name: str, call: Any) -> Any:
-        def wrapper(*arguments: Any, **options: Any) -> Any:
+    def counted(name, call):
+        def wrapper(*arguments, **options):
             if len(made) == moment:
                 raise Killed
             made.append(name)
@@ -307,9 +262,7 @@ def killed_at(moment: int, patch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_a_kill_while_saving_leaves_only_complete_checkpoints(
-    run: RunDirectory, config: Config, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_a_kill_while_saving_leaves_only_complete_checkpoints(run, config, tokenizer, tmp_path):
     run = reconfigured(run, training__keep_checkpoints=2, training__keep_best=1)
     save_validated(run, step_4=1.0, step_6=5.0, step_7=4.0)
     assert steps(run) == [4, 6, 7]
@@ -332,29 +285,12 @@ def test_a_kill_while_saving_leaves_only_complete_checkpoints(
 
 
 class TestFailure:
-    @pytest.mark.parametrize("size", [0, 100, 600])
-    def test_a_full_disk_while_saving_leaves_the_checkpoint_before(
-        self, run: RunDirectory, size: int
-    ) -> None:
-        save(run, 5)
-        for step in (5, 6):
-            with (
-                no_file_beyond(size),
-                pytest.raises(InputError, match=mentions(f"step-0000000{step}", "File too large")),
-            ):
-                save(run, step)
-            assert entries(run) == ["step-00000005"]
-            assert_equal(run.selected_weights(), arrays(5))
-        save(run, 6)
-        assert steps(run) == [5, 6]
-
-    def test_a_full_disk_names_the_place(
-        self, run: RunDirectory, config: Config, tokenizer: Tokenizer, tmp_path: Path
-    ) -> None:
+    def test_a_full_disk_names_the_place(self, run, config, tokenizer, tmp_path):
         save(run, 1)
         run.append_metrics({"step": 1})
         other = tmp_path / "other"
         for place, write in (
+            ("step-00000002", lambda: save(run, 2)),
             ("selected.json", lambda: run.select("step-00000001")),
             ("metrics.jsonl", lambda: run.append_metrics({"step": 2})),
             ("metrics.jsonl", lambda: run.trim_metrics(1)),
@@ -362,40 +298,23 @@ class TestFailure:
             ("run", lambda: RunDirectory.create(run.path, config, tokenizer, "corpus")),
             ("other", lambda: RunDirectory.create(other, config, tokenizer, "corpus")),
         ):
-            expected = mentions(f"/{place}", "File too large")
+            expected = mentions(place, "File too large")
             with no_file_beyond(3), pytest.raises(InputError, match=expected):
                 write()
         assert run.selected == "last" and steps(run) == [1] and not RunDirectory.is_run(other)
         RunDirectory.create(run.path, config, tokenizer, "corpus")
-
-    def test_the_error_names_a_file_that_cannot_be_removed(
-        self, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def fail(path: Path) -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
-        save(run, 5, 6, 7)
-        monkeypatch.setattr(module, "remove", fail)
-        with pytest.raises(InputError, match=r"/checkpoints cannot be written .Input/output error"):
-            save(run, 8)
-        assert steps(run) == [5, 6, 7, 8]
 
 
 @pytest.mark.parametrize(
     ("report", "expected"),
     [
         (b'{"train": {"source": {"max_length": 93, "tokens": 7}}}', 93),
-        (b'{"train": {"source": {}}}', None),
-        (b'{"train": 93}', None),
         (b'{"train": {"source": {"max_length": "many"}}}', None),
         (b'{"train": {"sour', None),
-        (b"\xff", None),
         (b"[]", None),
     ],
 )
-def test_the_longest_source_is_that_of_the_report(
-    run: RunDirectory, report: bytes, expected: int | None
-) -> None:
+def test_the_longest_source_is_that_of_the_report(run, report, expected):
     assert run.max_train_source_length is None  # before the first report
     (run.path / "data_report.json").write_bytes(report)
     assert run.max_train_source_length == expected
@@ -409,7 +328,7 @@ def test_the_longest_source_is_that_of_the_report(
     "cut_off",
     [b"", b"{", b'{"step": 1', b'{"step": 1}', b'{"step": 1, "loss": 2.', b"\0\0\0", b"\xff\n"],
 )
-def test_trimming_keeps_complete_lines_up_to_the_step(run: RunDirectory, cut_off: bytes) -> None:
+def test_trimming_keeps_complete_lines_up_to_the_step(run, cut_off):
     run.trim_metrics(3)  # nothing is logged yet
     assert not (run.path / "metrics.jsonl").exists()
     for step in (1, 2, 3, 4, 5):

@@ -1,9 +1,5 @@
 """Checkpoints of a run with two small weights."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 
 from keras_transformer.runs.run_directory import RunDirectory
@@ -16,7 +12,7 @@ LINES = [
 ]
 
 
-def arrays(value: float) -> dict[str, np.ndarray]:
+def arrays(value):
     return {
         "embedding/embeddings": np.full((3, 2), value, np.float32),
         "encoder/layer_0/norm/gamma": np.arange(2, dtype=np.float32) + value,
@@ -26,12 +22,12 @@ def arrays(value: float) -> dict[str, np.ndarray]:
 STATE = {"adam/iteration": np.array(7, np.int64), "loss_scale": np.array(8.0, np.float32)}
 
 
-def save(run: RunDirectory, *steps: int) -> None:
+def save(run, *steps):
     for step in steps:
         run.save_checkpoint(step, arrays(step), STATE, {"loss": step / 10})
 
 
-def save_validated(run: RunDirectory, **losses: float) -> None:
+def save_validated(run, **losses):
     """Saves `step_5=0.25` as step 5 with that validation loss."""
     for name, loss in losses.items():
         step = int(name.removeprefix("step_"))
@@ -39,15 +35,15 @@ def save_validated(run: RunDirectory, **losses: float) -> None:
         run.save_checkpoint(step, arrays(step), STATE, metrics, ema=arrays(-step))
 
 
-def reconfigured(run: RunDirectory, **changes: Any) -> RunDirectory:
+def reconfigured(run, **changes):
     """The run with another configuration, as if a user had edited it."""
     (run.path / "config.json").write_text(run.config.replace(**changes).to_json())
     return RunDirectory(run.path)
 
 
-def steps(run: RunDirectory) -> list[int]:
+def steps(run):
     return [checkpoint.step for checkpoint in run.checkpoints()]
 
 
-def entries(run: RunDirectory) -> list[str]:
+def entries(run):
     return sorted(path.name for path in (run.path / "checkpoints").iterdir())

@@ -1,21 +1,14 @@
 """The exponential moving average of the weights."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.training.trainer import Trainer
 from tests.training.tiny_model import (
     TRAINING,
-    Arrays,
-    Batch,
     assert_replicas_agree,
     assert_same_bits,
     averages,
@@ -33,7 +26,7 @@ FROZEN = "encoder/*"
 
 
 @pytest.fixture
-def trainer(two_cpus: list[str]) -> Trainer:
+def trainer(two_cpus):
     """Two replicas at step 0, with frozen weights. The learning rate lets averages lag behind."""
     training = dataclasses.replace(TRAINING, ema_decay=DECAY, learning_rate=0.03, freeze=FROZEN)
     return shared_trainer(training=training, devices=two_cpus)
@@ -42,15 +35,15 @@ def trainer(two_cpus: list[str]) -> Trainer:
 class Recorder(keras.callbacks.Callback):
     """Weights and averages after every step."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.steps: list[tuple[Arrays, Arrays]] = []
+        self.steps = []
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch, logs=None):
         self.steps.append((weights(self.model), averages(self.model)))
 
 
-def test_averages_follow_the_recursion(trainer: Trainer) -> None:
+def test_averages_follow_the_recursion(trainer):
     assert_same_bits(averages(trainer), weights(trainer))
     expected = {path: array.astype(np.float64) for path, array in weights(trainer).items()}
     recorder = Recorder()
@@ -66,7 +59,7 @@ def test_averages_follow_the_recursion(trainer: Trainer) -> None:
             assert lag == 0 if path.startswith("encoder/") else lag > 1e-4, (step, path)
 
 
-def test_the_average_is_evaluated_and_weights_are_unchanged(trainer: Trainer) -> None:
+def test_the_average_is_evaluated_and_weights_are_unchanged(trainer):
     data = batches(3)
     train(trainer, data)
     before = everything(trainer)
@@ -74,7 +67,7 @@ def test_the_average_is_evaluated_and_weights_are_unchanged(trainer: Trainer) ->
     assert_same_bits(everything(trainer), before)
     assert_replicas_agree(trainer)
 
-    def evaluated(arrays: Arrays) -> dict[str, float]:
+    def evaluated(arrays):
         plain = shared_trainer()
         plain.transformer.assign_weights(arrays)
         return plain.evaluate(dataset(data))
@@ -83,11 +76,11 @@ def test_the_average_is_evaluated_and_weights_are_unchanged(trainer: Trainer) ->
     assert abs(result["loss"] - evaluated(weights(trainer))["loss"]) > 1e-3
 
 
-def test_weights_are_restored_after_a_failed_evaluation(trainer: Trainer) -> None:
+def test_weights_are_restored_after_a_failed_evaluation(trainer):
     train(trainer, batches(3))
     before = everything(trainer)
 
-    def broken() -> Iterator[Batch]:
+    def broken():
         yield batches(1)[0]
         raise OSError("the disk is gone")
 
@@ -97,6 +90,6 @@ def test_weights_are_restored_after_a_failed_evaluation(trainer: Trainer) -> Non
     assert_same_bits(everything(trainer), before)
 
 
-def test_averages_are_empty_if_the_decay_is_zero() -> None:
+def test_averages_are_empty_if_the_decay_is_zero():
     assert shared_trainer().ema_by_path() == {}
     assert not any("average" in path for path in shared_trainer().state_by_path())

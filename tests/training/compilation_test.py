@@ -1,9 +1,6 @@
 """The compilation of all batch shapes before the first step."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,25 +10,22 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.training.compilation import compile_ahead
 
 FIRST, SECOND, THIRD = (4, 5, 6), (4, 7, 8), (8, 3, 3)
-BATCHES: Any = SimpleNamespace(
+BATCHES = SimpleNamespace(
     shapes=(FIRST, SECOND, THIRD), shape=lambda step: (FIRST, SECOND)[step % 2]
 )
 
 
-def compiled(
-    step: int = 0, max_steps: int = 100_000, replicas: int = 1, xla_on_gpus: bool = True,
-    error: type[Exception] | None = None, is_stopped: bool = False,
-) -> list[tuple[int, ...]]:  # fmt: skip
+def compiled(step=0, max_steps=100000, replicas=1, xla_on_gpus=True, error=None, is_stopped=False):
     """Returns the sizes that a trainer was told to compile."""
-    sizes: list[tuple[int, ...]] = []
+    sizes = []
 
-    def compile_one(*size: Any) -> np.int32:
+    def compile_one(*size):
         sizes.append(tuple(map(int, size)))
         if error is not None:
             raise error
         return np.int32(0)
 
-    trainer: Any = SimpleNamespace(
+    trainer = SimpleNamespace(
         xla_on_gpus=xla_on_gpus, num_replicas=replicas, step=step,
         config=TrainingConfig(max_steps=max_steps),
         compile_shape=lambda *size: tf.numpy_function(compile_one, size, tf.int32),
@@ -40,9 +34,7 @@ def compiled(
     return sorted(sizes)
 
 
-def test_all_shapes_or_those_of_a_short_run_are_compiled(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_all_shapes_or_those_of_a_short_run_are_compiled(capsys):
     assert compiled() == [FIRST, SECOND, THIRD]
     assert "Compiling 3 batch shapes" in capsys.readouterr().err
     assert compiled(max_steps=20) == [FIRST, SECOND]
@@ -50,11 +42,11 @@ def test_all_shapes_or_those_of_a_short_run_are_compiled(
     assert compiled(max_steps=1, replicas=2) == [(2, 5, 6)]
 
 
-def test_nothing_is_compiled_on_cpus_or_after_a_signal() -> None:
+def test_nothing_is_compiled_on_cpus_or_after_a_signal():
     assert compiled(xla_on_gpus=False) == compiled(is_stopped=True) == []
 
 
-def test_a_shape_that_needs_too_much_memory_is_left_for_its_first_step() -> None:
+def test_a_shape_that_needs_too_much_memory_is_left_for_its_first_step():
     assert compiled(max_steps=1, error=MemoryError) == [FIRST]
     with pytest.raises(tf.errors.OpError, match="OSError"):
         compiled(max_steps=1, error=OSError)

@@ -1,17 +1,14 @@
 """Masks of both generators: rate, independence, and equality with and without XLA."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.training.dropout_masks import DrawMask, hashed_masks, philox_masks
+from keras_transformer.training.dropout_masks import hashed_masks, philox_masks
 
 RATE, SHAPE = 0.1, (512, 64, 8)
 SIZE = int(np.prod(SHAPE))
@@ -20,14 +17,12 @@ GENERATORS = pytest.mark.parametrize("masks", [hashed_masks, philox_masks])
 
 
 @functools.cache
-def deviations(
-    masks: Any, seed: tuple[int, int] = SEED, salt: int = SALT, xla: bool = False
-) -> np.ndarray:
+def deviations(masks, seed=SEED, salt=SALT, xla=False):
     """Dropped minus the rate, divided by its standard deviation, flat."""
 
     @functools.partial(tf.function, jit_compile=xla)
-    def draw(seed: tf.Tensor) -> tf.Tensor:
-        draw_mask: DrawMask = masks(seed)
+    def draw(seed):
+        draw_mask = masks(seed)
         return draw_mask(SHAPE, RATE, salt, tf.float32)
 
     mask = draw(tf.constant(seed, tf.int64)).numpy()
@@ -36,18 +31,18 @@ def deviations(
     return ((mask == 0).reshape(-1) - RATE) / (RATE * (1 - RATE)) ** 0.5
 
 
-def assert_independent(one: np.ndarray, other: np.ndarray) -> None:
+def assert_independent(one, other):
     """Their correlation is within six standard deviations of that of independent masks."""
     assert abs((one * other).sum()) < 6 * len(one) ** 0.5
 
 
 @GENERATORS
-def test_share_that_is_dropped_is_the_rate(masks: Any) -> None:
+def test_share_that_is_dropped_is_the_rate(masks):
     assert abs(deviations(masks).sum()) < 6 * SIZE**0.5
 
 
 @GENERATORS
-def test_elements_of_a_mask_are_independent(masks: Any) -> None:
+def test_elements_of_a_mask_are_independent(masks):
     mask = deviations(masks)
     # Neighbours, neighbours in each dimension, and halves of one random number.
     for lag in (1, 2, 3, 4, 7, 8, 64, 512, 1024, 2**14, 2**15, 2**17):
@@ -70,9 +65,7 @@ def test_elements_of_a_mask_are_independent(masks: Any) -> None:
         ((7 << 32, 5 ^ 1), SALT ^ 1),
     ],
 )  # fmt: skip
-def test_other_steps_seeds_and_layers_have_independent_masks(
-    masks: Any, seed: tuple[int, int], salt: int
-) -> None:
+def test_other_steps_seeds_and_layers_have_independent_masks(masks, seed, salt):
     one, other = deviations(masks), deviations(masks, seed, salt)
     assert_independent(one, other)
     # Not the same stream from another position, either.
@@ -82,27 +75,27 @@ def test_other_steps_seeds_and_layers_have_independent_masks(
 
 
 @GENERATORS
-def test_xla_draws_the_same_masks(masks: Any) -> None:
+def test_xla_draws_the_same_masks(masks):
     np.testing.assert_array_equal(deviations(masks, xla=True), deviations(masks))
 
 
 @GENERATORS
-def test_shapes_may_be_odd_empty_and_unknown(masks: Any) -> None:
+def test_shapes_may_be_odd_empty_and_unknown(masks):
     draw_mask = masks(tf.constant(SEED, tf.int64))
     assert draw_mask((3, 5, 1), 0.5, 1, tf.bfloat16).shape == (3, 5, 1)
     for shape in ((0, 4), (4, 0), (0,), (7,)):
         assert draw_mask(shape, 0.5, 1, tf.bfloat16).shape == shape
 
     @tf.function(input_signature=[tf.TensorSpec([None, 4])])
-    def draw(inputs: tf.Tensor) -> tf.Tensor:
+    def draw(inputs):
         return draw_mask((tf.shape(inputs)[0], 4), 0.5, 1, tf.bfloat16)
 
     np.testing.assert_array_equal(draw(tf.zeros([3, 4])), draw_mask((3, 4), 0.5, 1, tf.bfloat16))
 
 
-def test_programs_contain_no_large_constants() -> None:
+def test_programs_contain_no_large_constants():
     @functools.partial(tf.function, jit_compile=True)
-    def draw(seed: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
+    def draw(seed, inputs):
         shape = tf.unstack(tf.shape(inputs))
         return hashed_masks(seed)(shape, 0.1, SALT, tf.bfloat16)
 

@@ -1,16 +1,12 @@
 """Stopping, validation, early stopping, reports and checkpoints, with a real `fit`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 import keras
@@ -22,7 +18,6 @@ from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.training import loop
 from keras_transformer.training.loop import EarlyStopping, Rhythm, StopRequest
 from keras_transformer.training.progress import Progress
-from keras_transformer.training.trainer import Trainer
 from tests.messages import mentions, tells
 from tests.training.tiny_model import batches, distributed, make_trainer
 
@@ -32,48 +27,48 @@ class FakeRun:
 
     path = Path("run")
 
-    def __init__(self, folder: Path, training: TrainingConfig):
+    def __init__(self, folder, training):
         self.config = SimpleNamespace(training=training)
         self.tensorboard_directory = folder
-        self.lines: list[dict[str, Any]] = []
-        self.saved: dict[int, Mapping[str, float]] = {}
+        self.lines = []
+        self.saved = {}
 
-    def append_metrics(self, metrics: Mapping[str, Any]) -> None:
+    def append_metrics(self, metrics):
         self.lines.append(dict(metrics))
 
-    def having(self, name: str) -> list[dict[str, Any]]:
+    def having(self, name):
         return [line for line in self.lines if name in line]
 
-    def save_checkpoint(self, step: int, *arrays: Any, ema: Any) -> None:
+    def save_checkpoint(self, step, *arrays, ema):
         self.saved[step] = arrays[-1]
 
-    def checkpoints(self) -> list[Any]:
+    def checkpoints(self):
         return []
 
 
 class At(keras.callbacks.Callback):
     """Calls a function at the end of a step."""
 
-    def __init__(self, step: int, action: Callable[[], None]):
+    def __init__(self, step, action):
         super().__init__()
         self.step, self.action = step, action
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch, logs=None):
         if self.model.step == self.step:
             self.action()
 
 
-def kill(number: int) -> Callable[[], None]:
+def kill(number):
     return lambda: os.kill(os.getpid(), number)
 
 
 @pytest.fixture(scope="module")
-def shared_trainer() -> Trainer:
+def shared_trainer():
     return make_trainer()
 
 
 @pytest.fixture
-def trainer(shared_trainer: Trainer) -> Iterator[Trainer]:
+def trainer(shared_trainer):
     set_step(shared_trainer, 0)
     numbers = (signal.SIGINT, signal.SIGTERM)
     handlers = [signal.getsignal(number) for number in numbers]
@@ -81,7 +76,7 @@ def trainer(shared_trainer: Trainer) -> Iterator[Trainer]:
     assert [signal.getsignal(number) for number in numbers] == handlers
 
 
-def set_step(trainer: Trainer, step: int) -> None:
+def set_step(trainer, step):
     """Lets tests share a trainer, because tracing its step takes seconds."""
     for path, variable in trainer.state_by_path().items():
         if path.endswith(("iteration", "/step", "/skipped")):
@@ -92,50 +87,42 @@ class Fit:
     """Trains from `step` in intervals of 3 steps. The trainer and the batches are real."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        folder: Path,
-        *callbacks: keras.callbacks.Callback,
-        step: int = 0,
-        max_minutes: float | None = None,
-        metrics: Mapping[str, float] | None = None,
-        validate: Callable[[], dict[str, float]] | None = None,
-        **fields: Any,
+        self, trainer, folder, *callbacks, step=0, max_minutes=None, validate=None, **fields
     ):
         fields = {"max_steps": 12, "checkpoint_steps": 3, "log_steps": 100, **fields}
         config = TrainingConfig(**fields)
         strategy = trainer.distribute_strategy
         set_step(trainer, step)
-        self.run: Any = FakeRun(folder, config)
+        self.run = FakeRun(folder, config)
         self.stop = StopRequest(max_minutes)
         valid = distributed(strategy, batches(2))
         self.rhythm = Rhythm(
-            self.run, step, metrics or {}, self.stop, EarlyStopping(config, metrics or {}),
+            self.run, step, {}, self.stop, EarlyStopping(config, {}),
             validate or (lambda: trainer.evaluate(valid)),
         )  # fmt: skip
-        data: Any = SimpleNamespace(distributed=lambda *_: distributed(strategy, batches(16)))
+        data = SimpleNamespace(distributed=lambda *_: distributed(strategy, batches(16)))
         with mock.patch.object(trainer, "config", config):
             loop.fit(trainer, data, self.rhythm, callbacks)
 
     @property
-    def saved(self) -> list[int]:
+    def saved(self):
         return list(self.run.saved)
 
     @property
-    def validated(self) -> list[int]:
+    def validated(self):
         return [step for step, metrics in self.run.saved.items() if "val_loss" in metrics]
 
 
 def test_intervals_end_with_a_validation_and_callbacks_see_it_in_the_logs_of_an_epoch(
-    trainer: Trainer, tmp_path: Path
-) -> None:
-    seen: list[Any] = []
+    trainer, tmp_path
+):
+    seen = []
 
     class Seen(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch, logs=None):
             assert logs and all(isinstance(log, tf.Tensor) for log in list(logs.values())[:4])
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_end(self, epoch, logs=None):
             seen.append((epoch, self.model.step, "val_loss" in logs))
 
     fitted = Fit(trainer, tmp_path, Seen())
@@ -148,13 +135,11 @@ def test_intervals_end_with_a_validation_and_callbacks_see_it_in_the_logs_of_an_
 @pytest.mark.parametrize(
     "step, max_steps, steps", [(0, 5, [3, 5]), (0, 1, [1]), (4, 9, [6, 9]), (5, 7, [6, 7])]
 )
-def test_intervals_end_at_multiples_and_at_the_last_step(
-    trainer: Trainer, tmp_path: Path, step: int, max_steps: int, steps: list[int]
-) -> None:
-    taken: list[int] = []
+def test_intervals_end_at_multiples_and_at_the_last_step(trainer, tmp_path, step, max_steps, steps):
+    taken = []
 
     class Steps(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch, logs=None):
             taken.append(batch)
 
     fitted = Fit(trainer, tmp_path, Steps(), step=step, max_steps=max_steps)
@@ -162,16 +147,14 @@ def test_intervals_end_at_multiples_and_at_the_last_step(
     assert taken == [number % 3 for number in range(step, max_steps)] and trainer.step == max_steps
 
 
-def test_training_ends_after_max_minutes(
-    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_ends_after_max_minutes(trainer, tmp_path, monkeypatch):
     now = [1000.0]
 
-    def read() -> float:
+    def read():
         now[0] += 1e-6
         return now[0]
 
-    def wait() -> None:
+    def wait():
         now[0] += 60.0
 
     monkeypatch.setattr("keras_transformer.training.loop.time.monotonic", read)
@@ -182,32 +165,30 @@ def test_training_ends_after_max_minutes(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_stops_training_with_a_checkpoint_but_without_validation(
-    trainer: Trainer, tmp_path: Path, number: int, capfd: pytest.CaptureFixture[str]
-) -> None:
+    trainer, tmp_path, number, capfd
+):
     fitted = Fit(trainer, tmp_path, At(3, kill(number)))
     assert (fitted.saved, fitted.validated) == ([3, 4], [3]) and fitted.stop.interrupted
     assert tells(capfd.readouterr().err, "stopping", "step")
 
 
-def test_a_callback_of_the_user_may_end_training(trainer: Trainer, tmp_path: Path) -> None:
-    def end() -> None:
+def test_a_callback_of_the_user_may_end_training(trainer, tmp_path):
+    def end():
         trainer.stop_training = True
 
     assert Fit(trainer, tmp_path, At(2, end)).saved == [2]
 
 
-def test_a_signal_during_validation_ends_training_with_its_checkpoint(
-    trainer: Trainer, tmp_path: Path
-) -> None:
-    def validate() -> dict[str, float]:
+def test_a_signal_during_validation_ends_training_with_its_checkpoint(trainer, tmp_path):
+    def validate():
         kill(signal.SIGTERM)()
         return {"loss": 2.0}
 
     assert Fit(trainer, tmp_path, validate=validate).validated == [3]
 
 
-def test_a_second_signal_stops_at_once(trainer: Trainer, tmp_path: Path) -> None:
-    def twice() -> None:
+def test_a_second_signal_stops_at_once(trainer, tmp_path):
+    def twice():
         kill(signal.SIGINT)()
         kill(signal.SIGINT)()
 
@@ -216,12 +197,12 @@ def test_a_second_signal_stops_at_once(trainer: Trainer, tmp_path: Path) -> None
     assert trainer.step == 2
 
 
-def test_ignored_signals_and_foreign_handlers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_signals_and_foreign_handlers_are_kept(monkeypatch):
     ignored = dict.fromkeys((signal.SIGINT, signal.SIGHUP), signal.SIG_IGN)
     handlers = {**ignored, signal.SIGTERM: None}
     set_to = []
 
-    def put(number: int, handler: Any) -> Any:
+    def put(number, handler):
         set_to.append((number, handler))
         return handlers[signal.Signals(number)]
 
@@ -232,7 +213,7 @@ def test_ignored_signals_and_foreign_handlers_are_kept(monkeypatch: pytest.Monke
     assert set_to == [(signal.SIGTERM, stop._interrupt), (signal.SIGTERM, signal.SIG_DFL)]
 
 
-def test_several_workers_end_after_the_step_that_all_know_of(tmp_path: Path) -> None:
+def test_several_workers_end_after_the_step_that_all_know_of(tmp_path):
     trainer = make_trainer()
     flag = trainer.stop_flag = tf.Variable(0.0, trainable=False)
     fitted = Fit(trainer, tmp_path, At(3, kill(signal.SIGTERM)))
@@ -243,15 +224,13 @@ def test_several_workers_end_after_the_step_that_all_know_of(tmp_path: Path) -> 
     assert not fitted.stop.interrupted and fitted.saved == [3]
 
 
-def test_no_checkpoint_has_a_loss_that_is_not_finite(
-    trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_checkpoint_has_a_loss_that_is_not_finite(trainer, tmp_path, capsys):
     losses = iter([2.0, math.nan])
     fitted = Fit(trainer, tmp_path, max_steps=6, validate=lambda: {"loss": next(losses)})
     assert fitted.saved == [3] and "Step 6: no checkpoint" in capsys.readouterr().err
 
 
-def config(**fields: Any) -> TrainingConfig:
+def config(**fields):
     return TrainingConfig(**{"max_steps": 100, "checkpoint_steps": 10, **fields})
 
 
@@ -263,72 +242,60 @@ def config(**fields: Any) -> TrainingConfig:
         (20, [20, 40]),
         (15, [20, 30, 45]),
         (5, [10, 20, 30, 40, 45]),
-        (45, [45]),
         (46, []),
     ],
 )
-def test_bleu_is_due_at_the_first_end_of_an_interval_after_each_multiple(
-    bleu_steps: int, due: list[int]
-) -> None:
+def test_bleu_is_due_at_the_first_end_of_an_interval_after_each_multiple(bleu_steps, due):
     training = config(max_steps=45, bleu_steps=bleu_steps)
     steps = range(1, 46)
     assert [s for s in steps if loop.ends_interval(s, training)] == [10, 20, 30, 40, 45]
     assert [s for s in steps if loop.bleu_is_due(s, training)] == due
 
 
-class TestEarlyStopping:
-    def test_stops_after_several_validations_without_improvement(self) -> None:
-        early = EarlyStopping(config(early_stopping=2), {})
-        losses = {10: 3.0, 20: 3.5, 30: 2.0, 40: 2.5, 50: 2.0}
-        for step, since in zip(losses, [0, 1, 0, 1, 2], strict=True):
-            assert not early.stopped and not early.reason()
-            early.add(step, {"val_loss": losses[step]})
-            assert early.state["validations_since_best"] == since
-        assert (early.state["best_val_loss"], early.state["best_step"]) == (2.0, 30.0)
-        assert early.stopped and tells(early.reason(), "val_loss", "2 validations", "step 30")
+@pytest.mark.parametrize(
+    "fields, metric, values, since_best, best, stopped",
+    [
+        ({"early_stopping": 2}, "val_loss", [3.0, 3.5, 2.0, 2.5, 2.0], [0, 1, 0, 1, 2], 30, True),
+        ({"early_stopping": 2}, "val_loss", [3.0, math.nan, math.nan], [0, 1, 2], 10, True),
+        ({}, "val_loss", [3.0, 4.0, 5.0, 6.0], [0, 1, 2, 3], 10, False),
+        # Only validations with BLEU count.
+        ({"early_stopping": 2, "best_metric": "bleu", "bleu_steps": 20}, "val_bleu",
+         [None, 10.0, None, 9.0, 10.0], [0, 0, 0, 1, 2], 20, True),
+    ],
+)  # fmt: skip
+def test_several_validations_without_improvement_stop_training(
+    fields, metric, values, since_best, best, stopped
+):
+    early = EarlyStopping(config(**fields), {})
+    for number, (value, since) in enumerate(zip(values, since_best, strict=True), start=1):
+        assert not early.stopped and not early.reason()
+        early.add(10 * number, {"val_loss": 1.0} | ({} if value is None else {metric: value}))
+        assert early.state.get("validations_since_best", 0) == since
+    assert early.state["best_step"] == best and early.stopped == stopped
+    if stopped:
+        assert tells(early.reason(), metric, "2 validations", f"step {best}")
 
-    def test_never_by_default(self) -> None:
-        early = EarlyStopping(config(), {})
-        for step in range(10, 100, 10):
-            early.add(step, {"val_loss": float(step)})
-        assert not early.stopped and early.state["validations_since_best"] == 8.0
 
-    def test_by_bleu_counts_the_validations_with_bleu(self) -> None:
-        early = EarlyStopping(config(early_stopping=2, best_metric="bleu", bleu_steps=20), {})
-        for step, bleu in ((10, None), (20, 10.0), (30, None), (40, 9.0), (60, 10.0)):
-            assert not early.stopped
-            early.add(step, {"val_loss": 1.0} | ({} if bleu is None else {"val_bleu": bleu}))
-        assert early.stopped and early.state["best_val_bleu"] == 10.0
-
-    def test_nan_is_not_better(self) -> None:
-        early = EarlyStopping(config(early_stopping=2), {})
-        for step, loss in ((10, 3.0), (20, math.nan), (30, math.nan)):
-            early.add(step, {"val_loss": loss})
-        assert early.stopped and early.state["best_step"] == 10
-
-    def test_its_state_resumes(self) -> None:
-        early = EarlyStopping(config(early_stopping=3), {})
-        losses = {10: 3.0, 20: 2.0, 30: 2.5, 40: 2.2, 50: 2.1}
-        for step, loss in losses.items():
-            early.add(step, {"val_loss": loss})
-            early = EarlyStopping(config(early_stopping=3), {**early.state, "loss": 1.0})
-        assert early.stopped and "best 2 at step 20" in early.reason()
-        assert not EarlyStopping(config(early_stopping=4), early.state).stopped
-        assert not EarlyStopping(config(early_stopping=0), early.state).stopped
-        other = config(early_stopping=3, best_metric="bleu", bleu_steps=10)
-        assert not EarlyStopping(other, early.state).state
+def test_the_state_of_early_stopping_resumes():
+    early = EarlyStopping(config(early_stopping=3), {})
+    for step, loss in {10: 3.0, 20: 2.0, 30: 2.5, 40: 2.2, 50: 2.1}.items():
+        early.add(step, {"val_loss": loss})
+        early = EarlyStopping(config(early_stopping=3), {**early.state, "loss": 1.0})
+    assert early.stopped and "best 2 at step 20" in early.reason()
+    assert not EarlyStopping(config(early_stopping=4), early.state).stopped
+    assert not EarlyStopping(config(early_stopping=0), early.state).stopped
+    other = config(early_stopping=3, best_metric="bleu", bleu_steps=10)
+    assert not EarlyStopping(other, early.state).state
 
 
 # Reports.
 
 
-def test_means_over_tokens(
-    trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    steps: list[dict[str, float]] = []
+def test_means_over_tokens(trainer, tmp_path, capsys):
+    steps = []
 
     class StepLogs(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch, logs=None):
             steps.append({name: float(value) for name, value in logs.items()})
 
     fitted = Fit(trainer, tmp_path, StepLogs(), max_steps=6, log_steps=2)
@@ -366,23 +333,21 @@ def test_means_over_tokens(
     assert {(2, "loss"), (4, "tokens_per_second"), (6, "perplexity"), (3, "val_accuracy")} <= logged
 
 
-def test_validation_and_checkpoints_do_not_lower_tokens_per_second(
-    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_validation_and_checkpoints_do_not_lower_tokens_per_second(trainer, tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("keras_transformer.training.progress.time.monotonic", lambda: now[0])
     take_step = trainer.make_train_function()
 
-    def slow_step(iterator: Any) -> Any:
+    def slow_step(iterator):
         now[0] += 1.0
         return take_step(iterator)
 
-    def validate() -> dict[str, float]:
+    def validate():
         now[0] += 600.0
         return {"loss": 2.0}
 
     class Slow(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_end(self, epoch, logs=None):
             now[0] += 60.0
 
     monkeypatch.setattr(trainer, "train_function", slow_step)
@@ -390,22 +355,20 @@ def test_validation_and_checkpoints_do_not_lower_tokens_per_second(
     assert (len(fitted.run.having("tokens_per_second")), fitted.rhythm.progress.seconds) == (5, 8.0)
 
 
-def make_progress(folder: Path, first_step: int = 0, **fields: Any) -> tuple[Progress, list[Any]]:
-    lines: list[Any] = []
+def make_progress(folder, first_step=0, **fields):
+    lines = []
     config = TrainingConfig(**fields)
     return Progress(first_step, config, lambda m: lines.append(dict(m)), folder), lines
 
 
-def take(progress: Progress, skipped: int = 0, loss: float = 1.0, **logs: float) -> None:
+def take(progress, skipped=0, loss=1.0, **logs):
     progress.add({
         "loss": loss, "log_perplexity": loss, "tokens": 10.0, "gradient_norm": loss,
         "learning_rate": 0.5, "skipped": skipped, **logs,
     })  # fmt: skip
 
 
-def test_skipped_steps_are_counted_and_do_not_count(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_skipped_steps_are_counted_and_do_not_count(tmp_path, capsys):
     progress, lines = make_progress(tmp_path, max_steps=100)
     with progress:
         for skipped, loss in ((0, 2.0), (1, math.nan), (2, math.nan), (0, 4.0)):
@@ -435,9 +398,7 @@ def test_skipped_steps_are_counted_and_do_not_count(
         ([0, 0, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3], None),
     ],
 )
-def test_too_many_in_a_row_end_training(
-    tmp_path: Path, in_a_row: list[int], expected: str | None
-) -> None:
+def test_too_many_in_a_row_end_training(tmp_path, in_a_row, expected):
     progress, lines = make_progress(tmp_path, first_step=100, max_skipped_steps=6)
     with progress:
         for skipped in in_a_row:
@@ -447,21 +408,8 @@ def test_too_many_in_a_row_end_training(
     assert lines[-1]["step"] == 100 + len(in_a_row) and lines[-1]["skipped"] > 0
 
 
-def test_time_left_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = iter(range(0, 1000, 6))  # each reading is 6 seconds after the one before
-    monkeypatch.setattr("keras_transformer.training.progress.time.monotonic", lambda: next(clock))
-    progress, _ = make_progress(tmp_path, max_steps=10)
-    with progress:
-        take(progress)
-        take(progress)
-        progress.report()
-    assert capsys.readouterr().err.endswith(", 24 s left\n")
-
-
-def test_a_terminal_gets_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
+def test_a_terminal_gets_a_bar(tmp_path, monkeypatch):
+    written = []
     terminal = SimpleNamespace(
         write=written.append, flush=lambda: None, isatty=lambda: True, encoding="utf-8"
     )
@@ -476,7 +424,7 @@ def test_a_terminal_gets_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "loss 1.0000, " in shown and " left" in shown
 
 
-def test_tensorboards_files_that_cannot_be_written(tmp_path: Path) -> None:
+def test_tensorboards_files_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=mentions("file/tensorboard", "file is not a directory")):
         make_progress(tmp_path / "file" / "tensorboard")

@@ -1,10 +1,5 @@
 """The sliced loss against the textbook formula with full logits."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -23,14 +18,12 @@ TOKENS = ROWS - 3
 
 
 @pytest.fixture(params=[4, 11, 512], ids=["slices", "one_slice", "half_a_slice"])
-def slice_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+def slice_rows(request, monkeypatch):
     monkeypatch.setattr(loss, "SLICE_ROWS", request.param)
     return request.param
 
 
-def reference_loss(
-    logits: Any, labels: Any, smoothing: float, pad_id: int, excluded: Any = None
-) -> tf.Tensor:
+def reference_loss(logits, labels, smoothing, pad_id, excluded=None):
     """The summed label-smoothed cross entropy of full logits `[N, V]` (paper, section 5.4)."""
     num_classes = logits.shape[1]
     included = np.ones(num_classes) if excluded is None else ~np.asarray(excluded)
@@ -40,9 +33,7 @@ def reference_loss(
     return tf.reduce_sum(tf.where(tf.constant(labels) != pad_id, losses, 0.0))
 
 
-def exact(
-    features: Any, kernel: Any, labels: Any, smoothing: float, scale: float = 1.0
-) -> tuple[tf.Tensor, list[tf.Tensor]]:
+def exact(features, kernel, labels, smoothing, scale=1.0):
     """The reference loss of full logits in float64, and `scale` times its gradients."""
     x, w = tf.cast(features, tf.float64), tf.cast(kernel, tf.float64)
     with tf.GradientTape() as tape:
@@ -53,36 +44,13 @@ def exact(
     return total, tape.gradient(scaled, [x, w])
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("scale", [1.0, 0.125])
-def test_loss_and_gradients_are_those_of_the_full_logits(
-    slice_rows: int, smoothing: float, scale: float
-) -> None:
-    sums, gradients = loss.loss_and_gradients(
-        tf.constant(FEATURES), tf.constant(LABELS), tf.constant(KERNEL),
-        label_smoothing=smoothing, pad_id=PAD, scale=scale,
-    )  # fmt: skip
-    total, (by_features, by_kernel) = exact(FEATURES, KERNEL, LABELS, smoothing, scale)
-    logits = FEATURES.astype(np.float64) @ KERNEL.T
-    mean = reference.label_smoothed_loss(logits, LABELS, PAD, smoothing)
-    likelihood = -TOKENS * reference.label_smoothed_loss(logits, LABELS, PAD, 0.0)
-    assert float(sums.tokens) == TOKENS
-    assert float(sums.loss) == pytest.approx(float(total), rel=1e-6)
-    assert float(sums.loss) / TOKENS == pytest.approx(mean, rel=1e-6)
-    assert float(sums.log_likelihood) == pytest.approx(likelihood, rel=1e-6)
-    np.testing.assert_allclose(gradients[0], by_features, atol=1e-6)
-    np.testing.assert_allclose(gradients[1], by_kernel, atol=2e-6)
-    assert not np.asarray(gradients[0])[LABELS == PAD].any()
-
-
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16], ids=lambda d: d.name)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize(("rows", "width", "classes"), [(1, 3, 5), (8, 4, 7), (21, 16, 40)])
 @pytest.mark.parametrize("padding", ["none", "some", "all"])
 def test_fast_loss_equals_the_reference(
-    monkeypatch: pytest.MonkeyPatch,
-    dtype: tf.DType, smoothing: float, rows: int, width: int, classes: int, padding: str,
-) -> None:  # fmt: skip
+    monkeypatch, dtype, smoothing, rows, width, classes, padding
+):
     monkeypatch.setattr(loss, "SLICE_ROWS", 8)
     random = np.random.default_rng(rows)
     features = tf.cast(random.normal(size=(rows, width)), dtype)
@@ -99,6 +67,14 @@ def test_fast_loss_equals_the_reference(
     expected, expected_gradients = exact(features, kernel, labels, smoothing, scale)
     tolerance = {tf.float32: 2e-6, tf.bfloat16: 3e-2, tf.float16: 4e-3}[dtype]
     assert float(sums.loss) == pytest.approx(float(expected), rel=tolerance)
+    if tokens := np.count_nonzero(labels):
+        logits = tf.cast(features, tf.float64).numpy() @ kernel.numpy().T
+        mean = reference.label_smoothed_loss(logits, labels, PAD, smoothing)
+        likelihood = -tokens * reference.label_smoothed_loss(logits, labels, PAD, 0.0)
+        assert float(sums.loss) / tokens == pytest.approx(mean, rel=tolerance / 2)
+        assert float(sums.log_likelihood) == pytest.approx(likelihood, rel=tolerance / 2)
+    assert float(sums.tokens) == float(evaluated.tokens) == tokens
+    assert not tf.cast(gradients[0], tf.float32).numpy()[labels == PAD].any()
     near = max(tolerance / 10, 1e-5)
     assert float(evaluated.loss) == pytest.approx(float(sums.loss), rel=near)
     assert sums.loss.dtype == evaluated.loss.dtype == gradients[1].dtype == tf.float32
@@ -109,7 +85,7 @@ def test_fast_loss_equals_the_reference(
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_evaluation_sums_are_those_of_the_full_logits(slice_rows: int, smoothing: float) -> None:
+def test_evaluation_sums_are_those_of_the_full_logits(slice_rows, smoothing):
     logits = FEATURES.astype(np.float64) @ KERNEL.T
     labels = LABELS.copy()
     best = logits.argmax(axis=-1)
@@ -129,7 +105,7 @@ def test_evaluation_sums_are_those_of_the_full_logits(slice_rows: int, smoothing
     assert float(sums.correct) == ((best == labels) & real).sum() >= 2
 
 
-def test_padding_that_has_the_highest_logit_is_not_counted_as_correct() -> None:
+def test_padding_that_has_the_highest_logit_is_not_counted_as_correct():
     features, kernel = np.ones((3, 2), np.float32), np.zeros((4, 2), np.float32)
     kernel[PAD] = 5.0
     sums, _ = loss.loss_and_gradients(
@@ -139,29 +115,9 @@ def test_padding_that_has_the_highest_logit_is_not_counted_as_correct() -> None:
     assert (float(sums.tokens), float(sums.correct)) == (1.0, 0.0)
 
 
-def test_a_constant_feature_is_the_bias(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss, "SLICE_ROWS", 4)
-    bias = np.linspace(-1, 1, CLASSES).astype(np.float32)
-    features = np.concatenate([FEATURES, np.ones((ROWS, 1), np.float32)], axis=1)
-    kernel = np.concatenate([KERNEL, bias[:, None]], axis=1)
-    sums, gradients = loss.loss_and_gradients(
-        tf.constant(features), tf.constant(LABELS), tf.constant(kernel),
-        label_smoothing=0.1, pad_id=PAD,
-    )  # fmt: skip
-    logits = FEATURES.astype(np.float64) @ KERNEL.T + bias
-    mean = reference.label_smoothed_loss(logits, LABELS, PAD, 0.1)
-    assert float(sums.loss) / TOKENS == pytest.approx(mean, rel=1e-6)
-    probabilities = reference.softmax(logits)
-    expected = 0.9 * np.eye(CLASSES)[LABELS] + 0.1 / CLASSES
-    by_bias = (probabilities - expected)[LABELS != PAD].sum(axis=0)
-    np.testing.assert_allclose(np.asarray(gradients[1])[:, -1], by_bias, atol=2e-6)
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16], ids=lambda d: d.name)
-def test_excluded_tokens_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, smoothing: float, dtype: tf.DType
-) -> None:
+def test_excluded_tokens_change_nothing(monkeypatch, smoothing, dtype):
     """Loss and gradients are those of a model without these tokens, which do not move."""
     monkeypatch.setattr(loss, "SLICE_ROWS", 4)
     excluded = np.isin(np.arange(CLASSES + 3), [PAD, 4, 7])
@@ -199,11 +155,11 @@ def test_excluded_tokens_change_nothing(
     assert float(of_logits) == pytest.approx(float(total), rel=10 * tolerance)
 
 
-def in_graph(xla: bool, slice_rows: Callable[[tf.Tensor], Any]) -> Any:
+def in_graph(xla, slice_rows):
     """The losses of training and of evaluation, traced for unknown sizes, as in training."""
 
     @tf.function(jit_compile=xla)
-    def compute(features: tf.Tensor, labels: tf.Tensor) -> Any:
+    def compute(features, labels):
         kernel = tf.constant(KERNEL)
         settings = {"label_smoothing": 0.1, "pad_id": PAD, "slice_rows": slice_rows(labels)}
         return (
@@ -218,9 +174,7 @@ def in_graph(xla: bool, slice_rows: Callable[[tf.Tensor], Any]) -> Any:
 
 @pytest.mark.parametrize("slice_logits", [1, 100, 2**28], ids=["8 rows", "2 slices", "1 slice"])
 @pytest.mark.parametrize("xla", [False, True])
-def test_slices_of_a_gpu_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, slice_logits: int, xla: bool
-) -> None:
+def test_slices_of_a_gpu_change_nothing(monkeypatch, slice_logits, xla):
     monkeypatch.setattr(loss, "_GPU_SLICE_LOGITS", slice_logits)
 
     function = in_graph(xla, lambda labels: loss.gpu_slice_rows(tf.shape(labels)[0], CLASSES))
@@ -235,7 +189,7 @@ def test_slices_of_a_gpu_change_nothing(
 
 @pytest.mark.parametrize("xla", [False, True])
 @pytest.mark.parametrize("slice_rows", [None, 8])
-def test_a_replica_without_rows_adds_nothing(slice_rows: int | None, xla: bool) -> None:
+def test_a_replica_without_rows_adds_nothing(slice_rows, xla):
     function = in_graph(xla, lambda labels: slice_rows)
     (sums, gradients), evaluated = function(tf.zeros([0, WIDTH]), tf.zeros([0], tf.int32))
     assert [float(each) for each in (*sums, *evaluated)] == [0.0] * (len(sums) + len(evaluated))
@@ -243,11 +197,11 @@ def test_a_replica_without_rows_adds_nothing(slice_rows: int | None, xla: bool) 
     np.testing.assert_array_equal(gradients[1], np.zeros_like(KERNEL))
 
 
-def test_no_tensor_has_the_logits_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tensor_has_the_logits_of_all_rows(monkeypatch):
     monkeypatch.setattr(loss, "SLICE_ROWS", 4)
 
     @tf.function
-    def compute(features: tf.Tensor, labels: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    def compute(features, labels, kernel):
         sums, gradients = loss.loss_and_gradients(
             features, labels, kernel, label_smoothing=0.1, pad_id=PAD
         )

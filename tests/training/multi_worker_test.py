@@ -1,7 +1,5 @@
 """One worker, a worker that waits for others, and two real processes of which one is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,9 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,12 +28,12 @@ LOST = 75  # the exit code of a worker that has lost another
 WORKERS = ["a:2222", "b:2222"]
 
 
-def tf_config(workers: Any, index: Any, job: str = "worker", **others: Any) -> str:
+def tf_config(workers, index, job="worker", **others):
     cluster = {"worker": workers, **others}
     return json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count):
     servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
     ports = [server.getsockname()[1] for server in servers]
     for server in servers:
@@ -46,7 +41,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def test_without_tf_config_there_is_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tf_config_there_is_one_worker(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     cluster = Cluster.from_environment()
     assert (cluster.num_workers, cluster.is_chief) == (1, True)
@@ -59,7 +54,7 @@ def test_without_tf_config_there_is_one_worker(monkeypatch: pytest.MonkeyPatch) 
         raise tf.errors.UnavailableError(None, None, "a file server")
 
 
-def test_the_environment_identifies_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_identifies_the_worker(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", tf_config(WORKERS, 1))
     cluster = Cluster.from_environment()
     assert (cluster.workers, cluster.num_workers) == (tuple(WORKERS), 2)
@@ -69,7 +64,7 @@ def test_the_environment_identifies_the_worker(monkeypatch: pytest.MonkeyPatch) 
         Cluster.from_environment()
 
 
-def test_other_errors_do_not_mean_a_lost_worker() -> None:
+def test_other_errors_do_not_mean_a_lost_worker():
     cluster = Cluster(WORKERS)
     with pytest.raises(tf.errors.ResourceExhaustedError), cluster.watch():
         raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
@@ -87,12 +82,12 @@ SENT = {
 }
 
 
-def take_part() -> None:
+def take_part():
     """Runs a worker of these tests, and prints one JSON object."""
     cluster = Cluster.from_environment()
     strategy = cluster.connect()
     assert strategy is not None
-    said: dict[str, Any] = {"replicas": strategy.num_replicas_in_sync}
+    said = {"replicas": strategy.num_replicas_in_sync}
     said["sigterm"] = str(signal.getsignal(signal.SIGTERM))
     arrays = {
         name: cluster.broadcast(array if cluster.is_chief else np.zeros_like(array))
@@ -103,18 +98,15 @@ def take_part() -> None:
     ]
     said["received"] = cluster.from_chief(lambda: {"ü": [0.1, None]} if cluster.is_chief else 1)
 
-    def fail() -> None:
+    def fail():
         raise InputError("the run is damaged")
 
+    check = cluster.check_equal_on_all_workers
+    different = {"seed": cluster.index, "same": 1, "data": [cluster.index]}
     for name, act in (
         ("failed", lambda: cluster.from_chief(fail)),
-        ("agreed", lambda: cluster.check_equal_on_all_workers({"training.seed": 1, "data": "f00"})),
-        (
-            "differed",
-            lambda: cluster.check_equal_on_all_workers(
-                {"seed": cluster.index, "same": 1, "data": [cluster.index]}
-            ),
-        ),
+        ("agreed", lambda: check({"training.seed": 1, "data": "f00"})),
+        ("differed", lambda: check(different)),
     ):
         try:
             act()
@@ -130,32 +122,25 @@ def take_part() -> None:
         sys.exit(LOST)
 
 
-def start(workers: Sequence[str], index: int, log: Path, **environment: str) -> Any:
+def start(workers, index, log, **environment):
     command = "from tests.training.multi_worker_test import take_part; take_part()"
+    own = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": tf_config(workers, index), **environment}
     with log.open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-c", command],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "TF_CPP_MIN_LOG_LEVEL": "3",
-                "TF_CONFIG": tf_config(workers, index),
-                **environment,
-            },
-        )
+            stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env={**os.environ, **own},
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def lives(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
+def lives(tmp_path_factory):
     """Returns the output of two workers in two runs. The second is killed in the first run."""
     folder = tmp_path_factory.mktemp("cluster")
     workers = [f"localhost:{port}" for port in free_ports(2)]
     logs = [folder / "0", folder / "1"]
     chief = start(workers, 0, logs[0])
     killed = start(workers, 1, logs[1], DIE="1")
-    again: list[Any] = []
+    again = []
     try:
         assert killed.wait(120) == -signal.SIGKILL, logs[1].read_text()
         assert chief.wait(120) == LOST, logs[0].read_text()
@@ -171,31 +156,24 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]
     ]
 
 
-def test_a_lost_worker_stops_the_others_and_all_can_restart(
-    lives: list[list[dict[str, Any]]],
-) -> None:
+def test_a_lost_worker_stops_the_others_and_all_can_restart(lives):
     chief, worker = lives
     assert len(chief) == len(worker) == 2
     assert [said["replicas"] for said in (*chief, *worker)] == [2] * 4
+    assert chief[0]["sigterm"] == str(signal.SIG_DFL), "signals are Python's again"
 
 
-def test_signals_are_pythons_again_once_connected(lives: list[list[dict[str, Any]]]) -> None:
-    assert lives[0][0]["sigterm"] == str(signal.SIG_DFL)
-
-
-def test_the_chief_sends_every_bit(lives: list[list[dict[str, Any]]]) -> None:
+def test_the_chief_sends_every_bit(lives):
     for said in (*lives[0], *lives[1]):
         assert said["same_bits"] == list(SENT)
         assert said["received"] == {"ü": [0.1, None]}
 
 
-def test_an_error_of_the_chief_reaches_all_workers(lives: list[list[dict[str, Any]]]) -> None:
+def test_an_error_of_the_chief_reaches_all_workers(lives):
     assert [said["failed"] for each in lives for said in each] == ["the run is damaged"] * 4
 
 
-def test_workers_that_differ_end_and_name_the_difference(
-    lives: list[list[dict[str, Any]]],
-) -> None:
+def test_workers_that_differ_end_and_name_the_difference(lives):
     chief, worker = lives
     for said in (*chief, *worker):
         assert "agreed" not in said
@@ -213,31 +191,24 @@ TFJOB = {"chief": ADDRESSES[:1], "worker": ADDRESSES[1:]}
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (tf_config(WORKERS, 0), (WORKERS, 0)),
         (tf_config(WORKERS, 1), (WORKERS, 1)),
         # As Kubeflow's operator writes it: a chief and workers.
         ({"cluster": TFJOB, "task": ("chief", 0), "environment": "cloud"}, (ADDRESSES, 0)),
-        ({"cluster": TFJOB, "task": ("worker", 0), "environment": "cloud"}, (ADDRESSES, 1)),
         ({"cluster": TFJOB, "task": ("worker", 1), "environment": "cloud"}, (ADDRESSES, 2)),
-        ({"cluster": {"master": ["m:1"], "worker": WORKERS}, "task": ("master", 0)},
-         (["m:1", *WORKERS], 0)),
         ({"cluster": {"master": ["m:1"], "worker": WORKERS}, "task": ("worker", 1)},
          (["m:1", *WORKERS], 2)),
         ({"cluster": {**TFJOB, "ps": [], "evaluator": ["e:1"]}, "task": ("worker", 0)},
          (ADDRESSES, 1)),
         ({"cluster": {"worker": WORKERS, "chief": None}, "task": ("worker", 0)}, (WORKERS, 0)),
         ({"cluster": {"chief": ["a:1"]}, "task": ("chief", 0)}, (["a:1"], 0)),
-        ({"cluster": {"worker": ["a:1"]}, "task": ("worker", 0)}, (["a:1"], 0)),
         # One machine: no cluster.
         (" \n", ONE_MACHINE),
         ('""', ONE_MACHINE),
-        ("null", ONE_MACHINE),
-        ({"cluster": None, "task": None}, ONE_MACHINE),
         ({"task": ("chief", 0), "environment": "cloud"}, ONE_MACHINE),
         ({"cluster": {"worker": [], "ps": None}, "task": ("worker", 0)}, ONE_MACHINE),
     ],
 )  # fmt: skip
-def test_the_role_of_a_process(config: Any, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_role_of_a_process(config, expected, monkeypatch):
     if isinstance(config, dict):
         if config.get("task"):
             config = {**config, "task": dict(zip(("type", "index"), config["task"], strict=True))}
@@ -250,7 +221,7 @@ def test_the_role_of_a_process(config: Any, expected: Any, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("cluster", [TFJOB, {**TFJOB, "evaluator": ["e:1"]}, {}])
-def test_an_evaluator_has_nothing_to_do(cluster: Any) -> None:
+def test_an_evaluator_has_nothing_to_do(cluster):
     config = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
     with pytest.raises(EvaluatorTask, match=mentions("TF_CONFIG", "evaluator", "chief")):
         read_tf_config(json.dumps(config))
@@ -261,28 +232,20 @@ def test_an_evaluator_has_nothing_to_do(cluster: Any) -> None:
     [
         ("{cluster", mentions("'{cluster")),
         ("[" * 100_000, mentions("'[[[")),
-        ("1", mentions("1")),
         ('{"cluster": "a:1"}', mentions('{"cluster": "a:1"')),
-        ('{"cluster": {"worker": 1}}', mentions('{"worker": 1')),
-        ('{"cluster": {"worker": ["a:1"]}, "task": "worker"}', mentions('"task": "worker"')),
         ('{"cluster": {"worker": ["a:1"]}}', mentions("task", "0 tasks")),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": ["worker"]}}', mentions("['worker']")),
         (tf_config(WORKERS, 0, ps=["c:1"]), mentions("ps", "parameter servers", "chief")),
         (tf_config(WORKERS, 1, "chief", chief=["c:1"]), mentions("'index': 1", "1 tasks")),
         (tf_config(WORKERS, 0, chief=["c:1"], master=["d:1"]), mentions("at most one chief")),
-        (tf_config({"0": "a:1"}, 0), mentions("'0'", "host:port")),
         (tf_config(["a"], 0), mentions("'a'", "host:port")),
-        (tf_config([":1"], 0), mentions("':1'")),
         (tf_config(["a:0"], 0), mentions("'a:0'")),
-        (tf_config([1], 0), mentions("1", "host:port")),
         (tf_config(["a:1", "b:1", "a:1"], 0), mentions("a:1", "different")),
         (tf_config(WORKERS, 0, "chief"), mentions("task", "chief")),
         (tf_config(WORKERS, 2), mentions("'index': 2", "2 tasks")),
-        (tf_config(WORKERS, -1), mentions("'index': -1")),
         (tf_config(WORKERS, "0"), mentions("'index': '0'")),
     ],
 )
-def test_invalid_tf_config_is_one_error(text: str, named: str) -> None:
+def test_invalid_tf_config_is_one_error(text, named):
     with pytest.raises(InputError, match=named) as error:
         read_tf_config(text)
     assert "TF_CONFIG" in str(error.value)
@@ -299,7 +262,7 @@ JSON = st.recursive(
 
 
 @given(JSON.map(json.dumps) | st.text())
-def test_any_tf_config_is_read_or_is_an_input_error(text: str) -> None:
+def test_any_tf_config_is_read_or_is_an_input_error(text):
     try:
         workers, index = read_tf_config(text)
     except InputError:

@@ -1,10 +1,6 @@
 """Functions of several replicas: how often they are traced, and whose variables they use."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import keras
 import pytest
@@ -19,20 +15,20 @@ from tests.training.tiny_model import TRAINING, batches, make_trainer
 class Counted:
     """x -> weight * x + shift, which counts its traces."""
 
-    def __init__(self, weight: keras.Variable, shift: keras.Variable):
+    def __init__(self, weight, shift):
         self.weight, self.shift, self.traces = weight, shift, 0
 
-    def __call__(self, x: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def __call__(self, x):
         self.traces += 1
         return {"y": self.weight.value * x["x"] + self.shift.value}
 
 
 @pytest.fixture
-def strategy(two_cpus: list[str]) -> tf.distribute.Strategy:
+def strategy(two_cpus):
     return tf.distribute.MirroredStrategy(two_cpus)
 
 
-def variable(strategy: tf.distribute.Strategy, *values: float) -> keras.Variable:
+def variable(strategy, *values):
     """Returns a variable with one value for each replica."""
     with strategy.scope():
         result = keras.Variable(0.0)
@@ -41,16 +37,14 @@ def variable(strategy: tf.distribute.Strategy, *values: float) -> keras.Variable
     return result
 
 
-def values_of(strategy: tf.distribute.Strategy, function: Callable[..., Any], x: Any) -> list[Any]:
+def values_of(strategy, function, x):
     """Returns y in each replica."""
     y = strategy.run(function, args=({"x": tf.constant(x)},))["y"]
     return [each.numpy().tolist() for each in strategy.experimental_local_results(y)]
 
 
 @pytest.mark.parametrize("jit_compile", [None, True])
-def test_one_trace_uses_the_variables_of_each_replica(
-    strategy: tf.distribute.Strategy, jit_compile: bool | None
-) -> None:
+def test_one_trace_uses_the_variables_of_each_replica(strategy, jit_compile):
     counted = Counted(variable(strategy, 2.0, 3.0), variable(strategy, 0.5, 0.25))
     with strategy.scope():
         function = replica_function(
@@ -70,9 +64,7 @@ def test_one_trace_uses_the_variables_of_each_replica(
     assert counted.traces == 2  # another shape
 
 
-def test_a_variable_that_was_not_given_makes_every_replica_trace(
-    strategy: tf.distribute.Strategy,
-) -> None:
+def test_a_variable_that_was_not_given_makes_every_replica_trace(strategy):
     counted = Counted(variable(strategy, 2.0, 3.0), variable(strategy, 0.5, 0.25))
     with strategy.scope():
         function = replica_function(counted, lambda: [counted.weight])
@@ -84,15 +76,13 @@ def test_a_variable_that_was_not_given_makes_every_replica_trace(
 
 
 @pytest.fixture
-def as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_on_gpus(monkeypatch):
     """XLA also compiles the norm and the update."""
     monkeypatch.setattr(trainer_module, "uses_gpus", lambda _: True)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_two_replicas_trace_the_training_step_once(
-    two_cpus: list[str], as_on_gpus: None, jit_compile: bool
-) -> None:
+def test_two_replicas_trace_the_training_step_once(two_cpus, as_on_gpus, jit_compile):
     parts = {
         "differentiate": (trainer_module.Trainer, "_loss_and_gradients"),
         "update": (update_module.Update, "_apply"),
@@ -101,8 +91,8 @@ def test_two_replicas_trace_the_training_step_once(
     training = dataclasses.replace(TRAINING, ema_decay=0.9, clip_norm=1.0, freeze="encoder/*")
     counts = dict.fromkeys(parts, 0)
 
-    def counting(part: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any) -> Any:
+    def counting(part, original):
+        def counted(*arguments):
             counts[part] += 1
             return original(*arguments)
 
@@ -121,21 +111,7 @@ def test_two_replicas_trace_the_training_step_once(
     assert counts["update"] == counts["norm"] == (1 if jit_compile else 2)
 
 
-def distributed(trainer: Any) -> Any:
+def distributed(trainer):
     """Returns a batch of both replicas."""
     data = tf.data.Dataset.from_tensors(batches(1)[0])
     return next(iter(trainer.distribute_strategy.experimental_distribute_dataset(data)))
-
-
-def test_a_replica_compiles_after_the_first_one(two_cpus: list[str], as_on_gpus: None) -> None:
-    trainer = make_trainer(devices=two_cpus, jit_compile=True)
-    size = tf.TensorSpec([], tf.int32)
-    graph = tf.function(trainer.compile_shape, [size] * 3, autograph=False).get_concrete_function()
-    first, second = (
-        operation
-        for operation in graph.graph.get_operations()
-        if "PartitionedCall" in operation.type
-    )
-    assert "replica_1" in second.name and "replica_1" not in first.name
-    waits_for = {source.op for control in second.control_inputs for source in control.inputs}
-    assert first in waits_for | set(second.control_inputs)

@@ -1,7 +1,5 @@
 """Learning rates against their formulas in NumPy."""
 
-from __future__ import annotations
-
 import math
 from typing import get_args
 
@@ -17,12 +15,12 @@ ALL = get_args(Schedule)
 LINEAR_WARM_UP = sorted({*SCHEDULES_OVER_MAX_STEPS, "constant"})
 
 
-def rates(schedule: str, factor: float = 1.0, warmup: int = WARMUP) -> np.ndarray:
+def rates(schedule, factor=1.0, warmup=WARMUP):
     rate = LearningRate(schedule, factor, warmup, STEPS, d_model=64)
     return np.array([float(rate(step)) for step in range(STEPS)])
 
 
-def test_noam_is_equation_3_with_its_peak_at_the_end_of_the_warm_up() -> None:
+def test_noam_is_equation_3_with_its_peak_at_the_end_of_the_warm_up():
     n = np.arange(1, STEPS + 1, dtype=np.float64)
     expected = 64**-0.5 * np.minimum(n**-0.5, n * WARMUP**-1.5)
     np.testing.assert_allclose(rates("noam"), expected, rtol=1e-6)
@@ -30,45 +28,45 @@ def test_noam_is_equation_3_with_its_peak_at_the_end_of_the_warm_up() -> None:
     assert rates("noam").argmax() == WARMUP - 1  # step 40, counted from 1
 
 
-def test_inverse_sqrt_has_the_papers_shape_and_the_given_peak() -> None:
+def test_inverse_sqrt_has_the_papers_shape_and_the_given_peak():
     values = rates("inverse_sqrt", 0.3)
     assert values.argmax() == WARMUP - 1 and values.max() == pytest.approx(0.3, rel=1e-6)
     np.testing.assert_allclose(values / values[0], rates("noam") / rates("noam")[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("schedule", LINEAR_WARM_UP)
-def test_warm_up_is_linear_up_to_the_peak(schedule: str) -> None:
+def test_warm_up_is_linear_up_to_the_peak(schedule):
     values = rates(schedule, 0.3)
     expected = 0.3 * np.arange(1, WARMUP + 1) / WARMUP
     np.testing.assert_allclose(values[:WARMUP], expected, rtol=1e-5)
 
 
-def test_linear_falls_to_zero_at_the_end() -> None:
+def test_linear_falls_to_zero_at_the_end():
     after = np.append(rates("linear", 0.3)[WARMUP - 1 :], _at_the_end("linear"))
     np.testing.assert_allclose(after, np.linspace(0.3, 0, STEPS - WARMUP + 2), atol=1e-6)
 
 
-def test_cosine_falls_to_zero_as_half_a_cosine() -> None:
+def test_cosine_falls_to_zero_as_half_a_cosine():
     after = np.append(rates("cosine", 0.3)[WARMUP - 1 :], _at_the_end("cosine"))
     expected = 0.15 * (1 + np.cos(np.linspace(0, math.pi, STEPS - WARMUP + 2)))
     np.testing.assert_allclose(after, expected, atol=1e-6)
 
 
-def _at_the_end(schedule: str) -> float:
+def _at_the_end(schedule):
     return float(LearningRate(schedule, 0.3, WARMUP, STEPS, 64)(STEPS))
 
 
-def test_constant_stays() -> None:
+def test_constant_stays():
     np.testing.assert_allclose(rates("constant", 0.3)[WARMUP:], 0.3, rtol=1e-6)
 
 
 @pytest.mark.parametrize("schedule", LINEAR_WARM_UP)
-def test_without_warm_up_the_first_step_has_the_peak(schedule: str) -> None:
+def test_without_warm_up_the_first_step_has_the_peak(schedule):
     assert rates(schedule, 0.3, warmup=0)[0] == pytest.approx(0.3, rel=1e-6)
 
 
 @pytest.mark.parametrize("schedule", ALL)
-def test_rates_are_finite_and_never_negative_even_beyond_the_end(schedule: str) -> None:
+def test_rates_are_finite_and_never_negative_even_beyond_the_end(schedule):
     rate = LearningRate(schedule, 0.3, WARMUP, STEPS, 64)
     later = np.array([float(rate(step)) for step in (STEPS, STEPS + 1, 10 * STEPS)])
     assert np.isfinite(later).all() and (later >= 0).all()
@@ -76,14 +74,14 @@ def test_rates_are_finite_and_never_negative_even_beyond_the_end(schedule: str) 
 
 
 @pytest.mark.parametrize("schedule", ALL)
-def test_config_round_trip(schedule: str) -> None:
+def test_config_round_trip(schedule):
     rate = LearningRate(schedule, 0.7, 3, 11, 32)
     restored = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(rate))
     assert isinstance(restored, LearningRate) and restored.get_config() == rate.get_config()
     assert [float(restored(s)) for s in range(5)] == [float(rate(s)) for s in range(5)]
 
 
-def test_it_works_in_a_stock_optimizer() -> None:
+def test_it_works_in_a_stock_optimizer():
     weight = keras.Variable(np.zeros(1, np.float32))
     rate = LearningRate("noam", 1.0, WARMUP, STEPS, 64)
     optimizer = keras.optimizers.SGD(rate)
@@ -92,6 +90,6 @@ def test_it_works_in_a_stock_optimizer() -> None:
     np.testing.assert_allclose(weight.numpy(), -rates("noam")[:3].sum(), rtol=1e-5)
 
 
-def test_an_unknown_schedule_is_refused() -> None:
+def test_an_unknown_schedule_is_refused():
     with pytest.raises(ValueError, match="steep"):
         rates("steep")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -14,14 +14,13 @@ import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
-from keras_transformer.layers import LayerNorm
 from keras_transformer.models import Transformer
 from keras_transformer.models.losses import LabelSmoothedCrossEntropy
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.training import trainer as trainer_module
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.update import MAX_SCALE, STEPS_TO_DOUBLE
-from tests.layers.layer_check import assert_same, randomize
+from tests.layers.layer_check import assert_same
 from tests.messages import mentions
 from tests.training.tiny_model import (
     MODEL,
@@ -65,9 +64,7 @@ class Result(NamedTuple):
     slots: Arrays  # Adam's first and second moments
 
 
-def trained(
-    training: TrainingConfig, devices: list[str], parts: int = 1, jit_compile: bool = False
-) -> Result:
+def trained(training, devices, parts=1, jit_compile=False):
     """Takes 50 steps. With microbatches, the dataset gives each replica its rows."""
     training = dataclasses.replace(training, num_microbatches=parts)
     trainer = make_trainer(training=training, devices=devices, jit_compile=jit_compile)
@@ -79,11 +76,11 @@ def trained(
 
 
 @pytest.fixture(scope="module")
-def of_one_replica(two_cpus: list[str]) -> Result:
+def of_one_replica(two_cpus):
     return trained(PAPER, two_cpus[:1])
 
 
-def assert_same_up_to(tolerance: float, actual: Result, expected: Result) -> None:
+def assert_same_up_to(tolerance, actual, expected):
     for kind in ("weights", "averages", "slots"):
         # A moment is a sum of gradients that cancel, so it loses more digits.
         bound = 5 * tolerance if kind == "slots" else tolerance
@@ -98,7 +95,7 @@ def assert_same_up_to(tolerance: float, actual: Result, expected: Result) -> Non
         np.testing.assert_allclose(*found, rtol=5 * tolerance, err_msg=name)
 
 
-def test_the_parts_differ_and_the_weights_move(of_one_replica: Result) -> None:
+def test_the_parts_differ_and_the_weights_move(of_one_replica):
     """Checks that the tests below can fail."""
     for _, labels in DATA:
         halves = [int((half != 0).sum()) for half in np.split(labels, 2)]
@@ -111,20 +108,16 @@ def test_the_parts_differ_and_the_weights_move(of_one_replica: Result) -> None:
 
 
 @pytest.mark.parametrize("replicas, parts", [(2, 1), (1, 2), (1, 3), (2, 3)])
-def test_replicas_and_parts_change_no_weight(
-    of_one_replica: Result, two_cpus: list[str], replicas: int, parts: int
-) -> None:
+def test_replicas_and_parts_change_no_weight(of_one_replica, two_cpus, replicas, parts):
     assert_same_up_to(1e-6, trained(PAPER, two_cpus[:replicas], parts), of_one_replica)
 
 
-def test_xla_on_two_replicas_in_parts_changes_no_weight(
-    of_one_replica: Result, two_cpus: list[str]
-) -> None:
+def test_xla_on_two_replicas_in_parts_changes_no_weight(of_one_replica, two_cpus):
     compiled = trained(PAPER, two_cpus, parts=2, jit_compile=True)
     assert_same_up_to(1e-5, compiled, of_one_replica)
 
 
-def test_clipping_decay_and_averages_are_of_the_global_batch(two_cpus: list[str]) -> None:
+def test_clipping_decay_and_averages_are_of_the_global_batch(two_cpus):
     one, two = trained(CLIPPED, two_cpus[:1]), trained(CLIPPED, two_cpus)
     assert_same_up_to(1e-6, two, one)
     assert all(step["gradient_norm"] > CLIP_NORM for step in one.logs)
@@ -132,9 +125,7 @@ def test_clipping_decay_and_averages_are_of_the_global_batch(two_cpus: list[str]
 
 
 @pytest.mark.long
-def test_one_program_updates_the_weights_of_each_gpu_as_single_operations_do(
-    monkeypatch: pytest.MonkeyPatch, two_cpus: list[str]
-) -> None:
+def test_one_program_updates_the_weights_of_each_gpu_as_single_operations_do(monkeypatch, two_cpus):
     expected = trained(CLIPPED, two_cpus)
     monkeypatch.setattr(trainer_module, "uses_gpus", lambda _: True)
     for count in (1, 2):
@@ -142,22 +133,7 @@ def test_one_program_updates_the_weights_of_each_gpu_as_single_operations_do(
         assert_same_up_to(1e-5, found, expected)
 
 
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_slices_of_the_loss_on_a_gpu_change_no_weight(
-    monkeypatch: pytest.MonkeyPatch, jit_compile: bool
-) -> None:
-    expected = make_trainer()
-    train(expected, DATA[:3])
-    monkeypatch.setattr(trainer_module, "uses_gpus", lambda _: True)
-    found = make_trainer(jit_compile=jit_compile)
-    train(found, DATA[:3])
-    validated = [found.evaluate(dataset(DATA[:1])), expected.evaluate(dataset(DATA[:1]))]
-    assert validated[0] == pytest.approx(validated[1], rel=1e-5)
-    for path, weight in weights(found).items():
-        assert relative_difference(weight, weights(expected)[path]) <= 1e-5, path
-
-
-def test_labels_that_are_never_predicted_count_as_padding() -> None:
+def test_labels_that_are_never_predicted_count_as_padding():
     """In training, in validation, and in the loss for `compile`."""
     model = dataclasses.replace(MODEL, output_bias=True)
     inputs, labels = batches(1)[0]
@@ -181,7 +157,7 @@ def test_labels_that_are_never_predicted_count_as_padding() -> None:
 # Frozen weights.
 
 
-def step_of_gradient_descent(tying: str, freeze: str) -> tuple[float, Arrays]:
+def step_of_gradient_descent(tying, freeze):
     """Returns the logged norm and the change of each weight."""
     model = dataclasses.replace(MODEL, tie_embeddings=tying, output_bias=tying != "all")
     training = dataclasses.replace(TRAINING, freeze=freeze)
@@ -207,9 +183,7 @@ def step_of_gradient_descent(tying: str, freeze: str) -> tuple[float, Arrays]:
         ),
     ],
 )  # fmt: skip
-def test_frozen_weights_stay_and_the_others_move_as_without(
-    tying: str, freeze: str, frozen: list[str]
-) -> None:
+def test_frozen_weights_stay_and_the_others_move_as_without(tying, freeze, frozen):
     _, usual = step_of_gradient_descent(tying, "")
     norm, moved = step_of_gradient_descent(tying, freeze)
     assert set(frozen) < moved.keys() == usual.keys()
@@ -221,7 +195,7 @@ def test_frozen_weights_stay_and_the_others_move_as_without(
     assert norm == pytest.approx(np.sqrt(sum((move**2).sum() for move in moved.values())), rel=1e-4)
 
 
-def test_frozen_weights_have_no_slots_and_no_decay() -> None:
+def test_frozen_weights_have_no_slots_and_no_decay():
     training = dataclasses.replace(
         TRAINING, freeze="encoder/*,embedding/*", optimizer="adamw", weight_decay=0.1
     )
@@ -233,7 +207,7 @@ def test_frozen_weights_have_no_slots_and_no_decay() -> None:
         assert (weight == before[path]).all() == path.startswith(("encoder/", "embedding/")), path
 
 
-def test_only_adapters_are_trained_and_int8_is_refused() -> None:
+def test_only_adapters_are_trained_and_int8_is_refused():
     model = Transformer(MODEL)
     model.enable_lora(2)
     trainer = Trainer(model, TRAINING)
@@ -252,14 +226,12 @@ def test_only_adapters_are_trained_and_int8_is_refused() -> None:
     [
         ("encoder", mentions("'encoder'", "weight", "embedding/embeddings")),
         ("embedding/*, decoder/layer_7/*", mentions("'decoder/layer_7/*'", "weight")),
-        ("*", mentions("'*'", "every weight")),
         ("embedding/*,encoder/*,decoder/*", mentions("every weight")),
     ],
 )
-def test_patterns_that_match_no_or_all_weights_are_errors(freeze: str, message: str) -> None:
-    with pytest.raises(InputError, match=message) as error:
+def test_patterns_that_match_no_or_all_weights_are_errors(freeze, message):
+    with pytest.raises(InputError, match=message):
         make_trainer(training=dataclasses.replace(TRAINING, freeze=freeze))
-    assert "\n" not in str(error.value)
 
 
 # Half precision, and gradients that are not finite.
@@ -272,17 +244,17 @@ LOW = POLICIES[1:]
 class Spoiler:
     """Adds a number to one gradient element of one replica."""
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer):
         self._differentiate = trainer.differentiate
         with trainer.distribute_strategy.scope():
             self._replica, self._number = tf.Variable(0), tf.Variable(0.0)
         trainer.differentiate = self
 
-    def add(self, number: float, replica: int = 0) -> None:
+    def add(self, number, replica=0):
         self._number.assign(number)
         self._replica.assign(replica)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args):
         sums, (first, *others) = self._differentiate(*args)
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         number = tf.where(tf.equal(replica, self._replica), self._number, 0.0)
@@ -290,7 +262,7 @@ class Spoiler:
 
 
 @functools.cache
-def _spoiled_trainer(policy: str, jit_compile: bool) -> tuple[Trainer, Spoiler, Arrays]:
+def _spoiled_trainer(policy, jit_compile):
     training = dataclasses.replace(TRAINING, clip_norm=1.0, ema_decay=0.9)
     with mock.patch.object(trainer_module, "uses_gpus", lambda _: jit_compile):
         trainer = make_trainer(
@@ -299,7 +271,7 @@ def _spoiled_trainer(policy: str, jit_compile: bool) -> tuple[Trainer, Spoiler, 
     return trainer, Spoiler(trainer), everything(trainer)
 
 
-def spoiled_trainer(policy: str, jit_compile: bool = False) -> tuple[Trainer, Spoiler]:
+def spoiled_trainer(policy, jit_compile=False):
     """Two replicas at step 0, with correct gradients. With XLA, they update weights as on GPUs."""
     trainer, spoiler, start = _spoiled_trainer(policy, jit_compile)
     assign_everything(trainer, start)
@@ -317,8 +289,8 @@ def spoiled_trainer(policy: str, jit_compile: bool = False) -> tuple[Trainer, Sp
     ],
 )
 def test_a_gradient_that_is_not_finite_on_one_replica_skips_the_step_everywhere(
-    policy: str, jit_compile: bool, two_cpus: list[str]
-) -> None:
+    policy, jit_compile, two_cpus
+):
     # One shape, because XLA compiles each.
     usual, other = (make_batch([7, 6, 2, 3], [8, 7, 2, 1], seed) for seed in range(2))
     trainer, spoiler = spoiled_trainer(policy, jit_compile)
@@ -352,8 +324,8 @@ def test_a_gradient_that_is_not_finite_on_one_replica_skips_the_step_everywhere(
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_an_overflow_on_one_replica_halves_the_scale_and_many_good_steps_double_it(
-    jit_compile: bool, two_cpus: list[str]
-) -> None:
+    jit_compile, two_cpus
+):
     trainer, _ = spoiled_trainer("mixed_float16", jit_compile)
     usual = batches(1)[0]
     # The first replica only has padding, so only the second overflows.
@@ -374,7 +346,7 @@ def test_an_overflow_on_one_replica_halves_the_scale_and_many_good_steps_double_
     assert any((array != before[path]).any() for path, array in grown.items() if "weights/" in path)
 
 
-def test_the_scale_stays_between_1_and_its_maximum(two_cpus: list[str]) -> None:
+def test_the_scale_stays_between_1_and_its_maximum(two_cpus):
     trainer, spoiler = spoiled_trainer("mixed_float16")
     nothing = make_batch([0] * 4, [0] * 4, seed=1)  # does not overflow at any scale
     trainer.state_by_path()["trainer/loss_scale"].assign(MAX_SCALE)
@@ -388,10 +360,10 @@ def test_the_scale_stays_between_1_and_its_maximum(two_cpus: list[str]) -> None:
     assert state(trainer)["trainer/loss_scale"] == 1.0
 
 
-def test_the_loss_scale_is_taken_out_again() -> None:
+def test_the_loss_scale_is_taken_out_again():
     batch = batches(1)[0]
 
-    def gradients(policy: str) -> Arrays:
+    def gradients(policy):
         trainer = shared_trainer(policy=policy, gradient_descent=True)
         if policy == "mixed_float16":
             trainer.state_by_path()["trainer/loss_scale"].assign(64.0)
@@ -406,7 +378,7 @@ def test_the_loss_scale_is_taken_out_again() -> None:
 
 
 @pytest.mark.parametrize("policy", LOW)
-def test_low_precision_trains_about_as_float32_does(policy: str, two_cpus: list[str]) -> None:
+def test_low_precision_trains_about_as_float32_does(policy, two_cpus):
     data = [batches(1)[0]] * 12
     exact = train(spoiled_trainer("float32")[0], data)
     logs = train(spoiled_trainer(policy)[0], data)
@@ -417,7 +389,7 @@ def test_low_precision_trains_about_as_float32_does(policy: str, two_cpus: list[
 
 
 @pytest.mark.parametrize("policy", LOW)
-def test_filler_rows_and_padding_leave_evaluation_finite(policy: str) -> None:
+def test_filler_rows_and_padding_leave_evaluation_finite(policy):
     data = [make_batch([7, 1, 0, 0], [8, 1, 0, 0], seed=1), make_batch([0] * 4, [0] * 4, seed=2)]
     exact = shared_trainer().evaluate(dataset(data))
     assert shared_trainer(policy=policy).evaluate(dataset(data)) == pytest.approx(exact, rel=0.02)
@@ -430,7 +402,7 @@ _DELICATE = {
 }  # fmt: skip
 
 
-def operations(function: Any, *signature: Any) -> set[tuple[str, str]]:
+def operations(function, *signature):
     """Type and dtype of every operation of a traced function, loops and calls included."""
     graph = tf.function(function).get_concrete_function(*signature).graph.as_graph_def()
     bodies = [graph.node, *(inner.node_def for inner in graph.library.function)]
@@ -443,7 +415,7 @@ def operations(function: Any, *signature: Any) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("policy", LOW)
-def test_softmax_norms_and_loss_are_computed_in_float32(policy: str) -> None:
+def test_softmax_norms_and_loss_are_computed_in_float32(policy):
     trainer = shared_trainer(policy=policy)
     ids = tf.TensorSpec([None, None], tf.int32)
     data = ({"source_ids": ids, "target_ids": ids}, ids)
@@ -455,21 +427,3 @@ def test_softmax_norms_and_loss_are_computed_in_float32(policy: str) -> None:
     for found in (training, evaluation):
         assert {dtype for op, dtype in found if op in _DELICATE} == {"float32"}
         assert ("MatMul", trainer.transformer.compute_dtype) in found
-
-
-@pytest.mark.parametrize("shape", [(2, 5, 6), (7, 6)])
-def test_written_gradient_is_that_of_autodiff(shape: tuple[int, ...]) -> None:
-    layer = LayerNorm()
-    layer.build(shape)
-    randomize(layer)
-    rng = np.random.default_rng(6)
-    x, upstream = (tf.constant(rng.normal(size=shape), tf.float32) for _ in range(2))
-    gradients = {}
-    for training in (False, True):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            output = layer(x, training=training)
-        sources = [x, layer.gamma.value, layer.beta.value]
-        gradients[training] = [np.asarray(g) for g in tape.gradient(output, sources, upstream)]
-    assert [g.shape for g in gradients[True]] == [shape, (6,), (6,)]
-    assert_same(gradients[True], gradients[False])

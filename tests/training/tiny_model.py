@@ -1,11 +1,7 @@
 """A model that trains in milliseconds, and batches for it."""
 
-from __future__ import annotations
-
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
 from unittest import mock
 
 import keras
@@ -15,7 +11,6 @@ import tensorflow as tf
 from keras_transformer.config import ModelConfig, TrainingConfig
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.training import trainer as trainer_module
-from keras_transformer.training.loss import AuxiliaryLoss
 from keras_transformer.training.trainer import Trainer
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray]
@@ -35,11 +30,11 @@ MODEL = ModelConfig(
 TRAINING = TrainingConfig(schedule="constant", learning_rate=1e-3, warmup_steps=5)
 
 
-def make_batch(source_lengths: Sequence[int], target_lengths: Sequence[int], seed: int) -> Batch:
+def make_batch(source_lengths, target_lengths, seed):
     """Random sentences of these lengths, including the end id. Length 0 makes a filler row."""
     rng = np.random.default_rng(seed)
 
-    def rows(lengths: Sequence[int]) -> np.ndarray:
+    def rows(lengths):
         ids = np.full((len(lengths), max(*lengths, 2)), MODEL.pad_id, np.int32)
         for row, length in zip(ids, lengths, strict=True):
             if length:
@@ -53,13 +48,13 @@ def make_batch(source_lengths: Sequence[int], target_lengths: Sequence[int], see
     return {"source_ids": source, "target_ids": target.astype(np.int32)}, labels
 
 
-def batches(count: int) -> list[Batch]:
+def batches(count):
     """Batches of 4 rows in two shapes. The first half of the rows has more tokens."""
     lengths = [([7, 6, 2, 3], [8, 7, 2, 1]), ([5, 5, 4, 2], [5, 6, 3, 0])]
     return [make_batch(*lengths[i % 2], seed=i) for i in range(count)]
 
 
-def dataset(data: Sequence[Batch]) -> tf.data.Dataset:
+def dataset(data):
     ids = tf.TensorSpec([None, None], tf.int32)
     options = tf.data.Options()
     options.autotune.enabled = False  # otherwise releasing an iterator waits for up to a minute
@@ -68,9 +63,7 @@ def dataset(data: Sequence[Batch]) -> tf.data.Dataset:
     ).with_options(options)
 
 
-def distributed(
-    strategy: tf.distribute.Strategy, data: Sequence[Batch]
-) -> tf.distribute.DistributedDataset:
+def distributed(strategy, data):
     """The rows of each replica."""
     count = strategy.num_replicas_in_sync
     parts = [
@@ -91,7 +84,7 @@ def distributed(
 _key_bases = itertools.count(100_000, 100_000)
 
 
-def make_strategy(devices: Sequence[str]) -> tf.distribute.MirroredStrategy:
+def make_strategy(devices):
     """A strategy with separate collectives.
 
     TensorFlow numbers the collectives of every strategy from the same base, and remembers the shape
@@ -104,15 +97,15 @@ def make_strategy(devices: Sequence[str]) -> tf.distribute.MirroredStrategy:
 
 
 def make_trainer(
-    model: ModelConfig = MODEL,
-    training: TrainingConfig = TRAINING,
+    model=MODEL,
+    training=TRAINING,
     *,
-    devices: Sequence[str] = ("CPU:0",),
-    jit_compile: bool = False,
-    policy: str = "float32",
-    gradient_descent: bool = False,
-    auxiliary_loss: AuxiliaryLoss | None = None,
-) -> Trainer:
+    devices=("CPU:0",),
+    jit_compile=False,
+    policy="float32",
+    gradient_descent=False,
+    auxiliary_loss=None,
+):
     """The same weights at every call.
 
     With `gradient_descent` a step subtracts the gradient itself, so that it can be
@@ -130,18 +123,12 @@ def make_trainer(
 
 
 @functools.cache
-def _made_once(*args: Any, **kwargs: Any) -> tuple[Trainer, Arrays]:
+def _made_once(*args, **kwargs):
     trainer = make_trainer(*args, **kwargs)
     return trainer, everything(trainer)
 
 
-def shared_trainer(
-    model: ModelConfig = MODEL,
-    training: TrainingConfig = TRAINING,
-    *,
-    devices: Sequence[str] = ("CPU:0",),
-    **kwargs: Any,
-) -> Trainer:
+def shared_trainer(model=MODEL, training=TRAINING, *, devices=("CPU:0",), **kwargs):
     """Returns a shared trainer at step 0. Tracing takes seconds, so it is traced only once."""
     trainer, start = _made_once(model, training, devices=tuple(devices), **kwargs)
     assign_everything(trainer, start)
@@ -149,20 +136,15 @@ def shared_trainer(
 
 
 class _Logs(keras.callbacks.Callback):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.steps: list[dict[str, float]] = []
+        self.steps = []
 
-    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch, logs=None):
         self.steps.append({name: float(value) for name, value in (logs or {}).items()})
 
 
-def train(
-    trainer: Trainer,
-    data: Sequence[Batch],
-    *callbacks: keras.callbacks.Callback,
-    distribute: bool = False,
-) -> list[dict[str, float]]:
+def train(trainer, data, *callbacks, distribute=False):
     """Trains one step a batch, and returns the logs of each.
 
     With `distribute` each replica is handed its rows, and not all of them the whole batch.
@@ -177,25 +159,25 @@ def train(
     return logs.steps
 
 
-def arrays(variables: Mapping[str, keras.Variable]) -> Arrays:
+def arrays(variables):
     return {
         path: np.array(keras.ops.convert_to_numpy(variable)) for path, variable in variables.items()
     }
 
 
-def weights(trainer: Trainer) -> Arrays:
+def weights(trainer):
     return arrays(trainer.transformer.weights_by_path())
 
 
-def averages(trainer: Trainer) -> Arrays:
+def averages(trainer):
     return arrays(trainer.ema_by_path())
 
 
-def state(trainer: Trainer) -> Arrays:
+def state(trainer):
     return arrays(trainer.state_by_path())
 
 
-def variables_of(trainer: Trainer) -> dict[str, keras.Variable]:
+def variables_of(trainer):
     """Weights, averages and state in one dictionary."""
     parts = {
         "weights": trainer.transformer.weights_by_path(),
@@ -205,24 +187,24 @@ def variables_of(trainer: Trainer) -> dict[str, keras.Variable]:
     return {f"{part}/{path}": v for part, found in parts.items() for path, v in found.items()}
 
 
-def everything(trainer: Trainer) -> Arrays:
+def everything(trainer):
     return arrays(variables_of(trainer))
 
 
-def assign_everything(trainer: Trainer, values: Arrays) -> None:
+def assign_everything(trainer, values):
     variables = variables_of(trainer)
     assert variables.keys() == values.keys()
     for path, variable in variables.items():
         variable.assign(values[path])
 
 
-def assert_same_bits(actual: Arrays, expected: Arrays) -> None:
+def assert_same_bits(actual, expected):
     assert actual.keys() == expected.keys()
     for path, array in actual.items():
         np.testing.assert_array_equal(array, expected[path], err_msg=path)
 
 
-def assert_replicas_agree(trainer: Trainer) -> None:
+def assert_replicas_agree(trainer):
     """Every replica has the same bits in its copies of weights, averages and slots."""
     for path, variable in variables_of(trainer).items():
         first, *others = trainer.distribute_strategy.experimental_local_results(variable.value)
@@ -230,7 +212,7 @@ def assert_replicas_agree(trainer: Trainer) -> None:
             np.testing.assert_array_equal(other, first, err_msg=path)
 
 
-def relative_difference(actual: np.ndarray, expected: np.ndarray) -> float:
+def relative_difference(actual, expected):
     """Norm of the difference over norm, of a whole array."""
     difference = np.linalg.norm(actual - expected.astype(np.float64))
     return float(difference / max(np.linalg.norm(expected), 1e-30))

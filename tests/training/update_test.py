@@ -1,7 +1,5 @@
 """Adam and AdamW against the Keras optimizers, on the same gradients."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import keras
@@ -21,7 +19,7 @@ ADAMW = dataclasses.replace(
 SHAPES = {"kernel": (6, 4), "bias": (4,), "gamma": (4,)}
 
 
-def make_variables() -> list[keras.Variable]:
+def make_variables():
     rng = np.random.default_rng(1)
     return [
         keras.Variable(rng.normal(1.0, 1.0, shape).astype(np.float32), name=name)
@@ -29,18 +27,18 @@ def make_variables() -> list[keras.Variable]:
     ]
 
 
-def make_gradients(steps: int) -> list[list[np.ndarray]]:
+def make_gradients(steps):
     """Gradients of all sizes from 1e-12 to 1, and zeros."""
     rng = np.random.default_rng(2)
 
-    def one(shape: tuple[int, ...]) -> np.ndarray:
+    def one(shape):
         gradient = rng.normal(size=shape) * 10.0 ** rng.integers(-12, 1, shape)
         return (gradient * (rng.random(shape) > 0.1)).astype(np.float32)
 
     return [[one(shape) for shape in SHAPES.values()] for _ in range(steps)]
 
 
-def make_update(config: TrainingConfig, variables: list[keras.Variable]) -> Update:
+def make_update(config, variables):
     optimizer = make_optimizer(config, D_MODEL)
     optimizer.build(variables)
     weights = {variable.name: variable for variable in variables}
@@ -50,12 +48,12 @@ def make_update(config: TrainingConfig, variables: list[keras.Variable]) -> Upda
     )
 
 
-def apply(update: Update, gradients: list[np.ndarray]) -> dict[str, tf.Tensor]:
+def apply(update, gradients):
     tensors = [tf.constant(gradient) for gradient in gradients]
     return update.apply(tensors, update.global_norm(tensors))
 
 
-def keras_optimizer(config: TrainingConfig, variables: list[keras.Variable]) -> keras.Optimizer:
+def keras_optimizer(config, variables):
     rate = make_optimizer(config, D_MODEL)._learning_rate
     betas = config.beta_1, config.beta_2, config.epsilon
     if config.optimizer == "adam":
@@ -70,7 +68,7 @@ def keras_optimizer(config: TrainingConfig, variables: list[keras.Variable]) -> 
     [PAPER, dataclasses.replace(PAPER, beta_2=0.9, epsilon=1e-6), ADAMW],
     ids=["paper", "other_betas", "adamw"],
 )
-def test_updates_are_those_of_keras(config: TrainingConfig) -> None:
+def test_updates_are_those_of_keras(config):
     ours, theirs = make_variables(), make_variables()
     update, reference = make_update(config, ours), keras_optimizer(config, theirs)
     start = [variable.numpy() for variable in ours]
@@ -87,7 +85,7 @@ def test_updates_are_those_of_keras(config: TrainingConfig) -> None:
             assert relative_difference(slot.numpy(), expected.numpy()) < 1e-6, slot.path
 
 
-def test_decay_applies_to_kernels_but_not_to_biases_and_layer_norms() -> None:
+def test_decay_applies_to_kernels_but_not_to_biases_and_layer_norms():
     variables = make_variables()
     start = [variable.numpy() for variable in variables]
     update, factor = make_update(ADAMW, variables), 1.0
@@ -102,7 +100,7 @@ def test_decay_applies_to_kernels_but_not_to_biases_and_layer_norms() -> None:
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
-def test_without_finite_gradients_every_bit_stays(number: float) -> None:
+def test_without_finite_gradients_every_bit_stays(number):
     variables = make_variables()
     update = make_update(dataclasses.replace(ADAMW, clip_norm=1.0, ema_decay=0.9), variables)
     first, second = make_gradients(2)
@@ -116,7 +114,7 @@ def test_without_finite_gradients_every_bit_stays(number: float) -> None:
         np.testing.assert_array_equal(variable.numpy(), array, err_msg=variable.path)
 
 
-def test_the_optimizer_is_the_papers_adam() -> None:
+def test_the_optimizer_is_the_papers_adam():
     optimizer = make_optimizer(TrainingConfig(), 512)
     config = optimizer.get_config()
     assert (config["beta_1"], config["beta_2"], config["epsilon"]) == (0.9, 0.98, 1e-9)
@@ -124,7 +122,7 @@ def test_the_optimizer_is_the_papers_adam() -> None:
     assert float(optimizer.learning_rate) == pytest.approx(1.7469e-7, rel=1e-4)
 
 
-def test_variables_have_the_same_paths_in_every_optimizer_of_a_process() -> None:
+def test_variables_have_the_same_paths_in_every_optimizer_of_a_process():
     """Checkpoints identify slots by path."""
     paths = []
     for _ in range(2):
