@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding.beam_search import coverage_penalty, length_penalty
 from tests.decoding.reference import (
-    END,
     EXHAUSTIVE_BEAMS,
-    LENGTH,
     NODES,
     SOURCE,
-    UNKNOWN,
     VOCAB,
-    A,
-    B,
     Rules,
     Tables,
     assert_best,
@@ -30,7 +25,6 @@ from tests.decoding.reference import (
     patient_search,
     penalized,
     random_tables,
-    scripted_tables,
     search,
     step_of,
     tied_tables,
@@ -213,45 +207,6 @@ def test_ends_as_soon_as_it_may(data, seed, scale, beam, early, batch):
     result, steps = count_steps(tables, batch.max_lengths, chosen, prefix=batch.prefix)
     assert steps == needed
     assert_best(hypotheses(result, 0), expected, config.n_best)
-
-
-def test_diversity_changes_results_but_not_their_scores():
-    tables = random_tables(8, 50, scale=3.0)
-    found = {}
-    for gamma in (0.0, 3.0):
-        config = DecodingConfig(beam_size=3, n_best=3, diversity_penalty=gamma)
-        found[gamma] = search(tables, [LENGTH] * 50, config)
-        for sentence in range(50):
-            expected = outputs(Rules(config), (), LENGTH).scores(tables, sentence, config)
-            for tokens, score, log_prob in hypotheses(found[gamma], sentence):
-                np.testing.assert_allclose((score, log_prob), expected[tokens], atol=3e-5)
-    first_tokens = {
-        gamma: np.mean([len(set(ids[:, 0])) for ids in result.ids.numpy()])
-        for gamma, result in found.items()
-    }
-    assert first_tokens[3.0] > first_tokens[0.0]
-    assert (found[3.0].scores.numpy()[:, 0] < found[0.0].scores.numpy()[:, 0]).any()
-
-
-# --- Scripted: the best path is known in advance ------------------------------------------------
-
-# The continuations of the first choice (A) are bad: the best output is B A END, P = 0.4 * 0.9.
-TRAP = scripted_tables(
-    {
-        (): {A: 0.6, B: 0.4},
-        (A,): {A: 0.4, B: 0.35, UNKNOWN: 0.25},
-        (B,): {A: 0.9, B: 0.1},
-    }
-)
-
-
-def test_beam_finds_what_greedy_misses():
-    greedy = search(TRAP, [LENGTH], DecodingConfig(beam_size=1, length_penalty=0))
-    log_prob = pytest.approx(np.log(0.24))
-    assert hypotheses(greedy, 0) == [((A, A, END), log_prob, log_prob)]
-    beam = search(TRAP, [LENGTH], DecodingConfig(beam_size=2, n_best=2, length_penalty=0))
-    best = pytest.approx(np.log(0.36))
-    assert hypotheses(beam, 0) == [((B, A, END), best, best), ((A, A, END), log_prob, log_prob)]
 
 
 # --- Penalties -----------------------------------------------------------------------------------

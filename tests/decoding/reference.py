@@ -79,19 +79,6 @@ def _with_attention(random: np.random.Generator, logits: NDArray[Any]) -> Tables
     return Tables(logits.astype(np.float32), attention.astype(np.float32), mask)
 
 
-def scripted_tables(script: dict[Tokens, dict[int, float]]) -> Tables:
-    """A table of one sentence: prefix → {token: probability}. All other prefixes end."""
-    logits = np.full((1, NODES, VOCAB), -50.0, np.float32)
-    logits[:, :, END] = 0.0
-    for prefix, probabilities in script.items():
-        row = logits[0, node(prefix)]
-        row[:] = -50.0
-        for token, probability in probabilities.items():
-            row[token] = np.log(probability)
-    attention = np.full((1, NODES, SOURCE), 1 / SOURCE, np.float32)
-    return Tables(logits, attention, np.full((1, SOURCE), True))
-
-
 def step_of(tables: Tables) -> decoding.StepFn:
     """Returns a step function that gets the prefix only from the cache."""
 

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding import (
-    RequestedOutputs,
-    SearchConfig,
-    SearchInputs,
-    SpecialIds,
-    StepDecoder,
-)
+from keras_transformer.decoding import SpecialIds, StepDecoder
 from keras_transformer.errors import InputError
 from tests.decoding.reference import (
     ALL_OUTPUTS,
@@ -36,7 +30,6 @@ from tests.decoding.reference import (
     log_softmax,
     node,
     random_tables,
-    scripted_tables,
     search,
     step_of,
     tied_tables,
@@ -65,6 +58,7 @@ RICH = {
         banned=((A, B), (A, A)),
     ),
 }  # fmt: skip
+COVERAGE = DecodingConfig(beam_size=2, coverage_penalty=0.2)
 each_plain = pytest.mark.parametrize("config", PLAIN.values(), ids=PLAIN)
 each_rich = pytest.mark.parametrize("rules", RICH.values(), ids=RICH)
 
@@ -153,15 +147,6 @@ def test_sentences_without_tokens_need_no_step(config):
 
 
 @each_plain
-def test_a_sentence_without_tokens_stays_empty_next_to_others(config):
-    result = search(random_tables(1, 3), [0, LENGTH, 0], config)
-    for sentence in (0, 2):
-        assert hypotheses(result, sentence)[0] == ((), 0.0, 0.0)
-        assert (result.lengths.numpy()[sentence] == 0).all()
-    assert hypotheses(result, 1)[0].tokens
-
-
-@each_plain
 def test_length_limit_lowers_the_maximum_and_fixes_the_shape(config):
     tables, count = random_tables(4, 2), config.n_best
 
@@ -246,9 +231,20 @@ def test_length_penalty_can_differ_between_sentences(config):
 @pytest.mark.parametrize("formula", ["gnmt", "power"])
 def test_a_sentence_without_steps_has_the_score_zero(config, formula):
     chosen = dataclasses.replace(config, length_penalty_formula=formula, length_penalty=1.0)
-    result = search(random_tables(4, 2), [0, 2], chosen)
-    assert (result.scores.numpy()[0, 0], result.lengths.numpy()[0, 0]) == (0.0, 0)
-    assert np.isfinite(result.scores).all() and result.scores.numpy()[1, 0] < 0
+    result = search(random_tables(4, 3), [0, LENGTH, 0], chosen)
+    for sentence in (0, 2):
+        assert hypotheses(result, sentence)[0] == ((), 0.0, 0.0)
+        assert (result.lengths.numpy()[sentence] == 0).all()
+    [best, *_] = hypotheses(result, 1)
+    assert best.tokens and np.isfinite(best.score) and best.score < 0
+
+
+def test_attention_is_not_returned_without_a_source_mask():
+    tables = random_tables(1, 2)._replace(source_mask=None)
+    for config in PLAIN.values():
+        result = search(tables, [3, 3], config, **ALL_OUTPUTS)
+        assert result.attention is None and result.alignment is None
+        assert result.token_log_probs.shape == result.ids.shape
 
 
 @each_plain
@@ -265,21 +261,6 @@ def test_steps_are_bounded_by_the_graph(config):
     assert len(steps) == 2
     enough = search(tables, [LENGTH, 1, 2], chosen, max_steps=LENGTH)
     assert_same(enough, search(tables, [LENGTH, 1, 2], chosen), atol=0)
-
-
-def test_attention_is_not_returned_without_a_source_mask():
-    tables, max_lengths = random_tables(1, 2), tf.constant([3, 3])
-    for config in PLAIN.values():
-        chosen = SearchConfig(config)
-        rows = 2 * chosen.rows_per_sentence
-        cache = {"node": tf.zeros([rows], tf.int32), "sentence": [tf.zeros([rows], tf.int32)]}
-        decoder = StepDecoder(step_of(tables), cache, VOCAB, chosen.rows_per_sentence)
-        result = decoding.search(
-            decoder, SearchInputs(max_lengths), chosen, SpecialIds(START, END, PAD),
-            RequestedOutputs(**ALL_OUTPUTS),
-        )  # fmt: skip
-        assert result.attention is None and result.alignment is None
-        assert result.token_log_probs.shape == result.ids.shape
 
 
 @each_rich
@@ -333,10 +314,14 @@ def test_a_broken_sentence_does_not_change_the_others(config):
     arguments = {"min_length": LENGTH}  # so that no hypothesis has ended before
     config = DecodingConfig(**{**config.__dict__, **arguments})
     found, expected = (
-        search(tables, [LENGTH] * 3, config, step=step_of_large(tables, broken), vocab_size=2053)
+        search(
+            tables, [LENGTH] * 3, config,
+            step=step_of_large(tables, broken), vocab_size=2053, **ALL_OUTPUTS,
+        )
         for broken in (1, -1)
-    )
+    )  # fmt: skip
     assert hypotheses(found, 1) == []
+    assert not found.token_log_probs[1].numpy().any() and not found.attention[1].numpy().any()
     for sentence in (0, 2):
         assert hypotheses(found, sentence) == hypotheses(expected, sentence) != []
 
@@ -354,48 +339,34 @@ def test_a_prefix_ends_before_the_first_special_or_unknown_id(config):
 
 
 @pytest.mark.parametrize(
-    ("banned", "message"),
+    ("options", "arguments", "facts"),
     [
-        ([(UNKNOWN,), (END,), (A,), (B,)], mentions("banned", "token")),
-        ([(t,) for t in range(VOCAB)], mentions("banned", "token")),
-        ([(A, VOCAB)], mentions("[4, 6]", "6", "id")),
-        ([(-1,)], mentions("[-1]", "-1", "id", "6")),
+        ({"banned": ((UNKNOWN,), (END,), (A,), (B,))}, {}, ("banned", "token")),
+        ({"banned": tuple((t,) for t in range(VOCAB))}, {}, ("banned", "token")),
+        ({"banned": ((A, VOCAB),)}, {}, ("[4, 6]", "6", "id")),
+        ({"banned": ((-1,),)}, {}, ("[-1]", "-1", "id", "6")),
+        ({"ids": SpecialIds(start=VOCAB, end=END, pad=PAD)}, {}, ("start id", "6")),
+        ({"ids": SpecialIds(start=START, end=-1, pad=PAD)}, {}, ("end id", "-1", "6")),
+        ({"ids": SpecialIds(start=START, end=END, pad=99)}, {}, ("pad id", "99", "6")),
+        ({"config": COVERAGE}, {}, ("coverage_penalty", "0.2", "source mask")),
+        (
+            {"config": dataclasses.replace(COVERAGE, beam_size=1)},
+            {},
+            ("coverage_penalty", "0.2", "source mask"),
+        ),
+        ({}, {"constraint_inputs": [3]}, ("constraint_inputs, but no constraint",)),
     ],
 )
-def test_invalid_banned_phrases_are_errors(banned, message):
-    with pytest.raises(InputError, match=message):
-        search(random_tables(1, 1), [3], Rules(DecodingConfig(), tuple(banned)))
+def test_rules_and_inputs_that_do_not_fit_are_errors(options, arguments, facts):
+    tables = random_tables(1, 1)._replace(source_mask=None)
+    with pytest.raises(InputError, match=mentions(*facts)):
+        search(tables, [3], Rules(**{"config": DecodingConfig(), **options}), **arguments)
 
 
 @each_plain
 def test_output_is_empty_if_only_the_end_token_is_allowed(config):
     rules = Rules(config, banned=((UNKNOWN,), (A,), (B,)))
     assert hypotheses(search(random_tables(1, 1), [3], rules), 0)[0].tokens == (END,)
-
-
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        (SpecialIds(start=VOCAB, end=END, pad=PAD), mentions("start id", "6")),
-        (SpecialIds(start=START, end=-1, pad=PAD), mentions("end id", "-1", "6")),
-        (SpecialIds(start=START, end=END, pad=99), mentions("pad id", "99", "6")),
-    ],
-)
-def test_special_ids_outside_of_the_vocabulary(ids, message):
-    with pytest.raises(InputError, match=message):
-        search(random_tables(1, 1), [3], Rules(DecodingConfig(), ids=ids))
-
-
-@pytest.mark.parametrize("beam", [1, 2])
-def test_a_coverage_penalty_needs_a_source_mask(beam):
-    config = DecodingConfig(beam_size=beam, coverage_penalty=0.2)
-    with pytest.raises(InputError, match=mentions("coverage_penalty", "0.2", "source mask")):
-        search(random_tables(1, 1)._replace(source_mask=None), [3], config)
-
-
-def test_inputs_of_a_constraint_need_a_constraint():
-    with pytest.raises(InputError, match="constraint_inputs, but no constraint"):
-        search(random_tables(1, 1), [3], DecodingConfig(), constraint_inputs=[3])
 
 
 @each_plain
@@ -455,18 +426,3 @@ def test_saved_model_without_xla_ops(rules, tmp_path):
     nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
     assert any("While" in node.op for node in nodes)
     assert not [node.op for node in nodes if node.op.startswith("Xla")]
-
-
-def test_the_cache_is_reordered_by_the_parents_of_its_hypotheses():
-    tables = scripted_tables({(): {A: 0.6, B: 0.4}, (A,): {A: 0.5, B: 0.5}, (B,): {B: 1.0}})
-    followed = []
-
-    class Recorded(StepDecoder):
-        def reorder_cache(self, cache, parents):
-            followed.append(parents.numpy().tolist())
-            return super().reorder_cache(cache, parents)
-
-    config = DecodingConfig(beam_size=2, length_penalty=0)
-    [best] = hypotheses(search(tables, [LENGTH], config, decoder_type=Recorded), 0)
-    assert best.tokens == (B, B, END)
-    assert followed[:2] == [[[0, 0]], [[1, 0]]]

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import hypothesis
 import keras
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from keras_transformer.config import ModelConfig
 from keras_transformer.layers import masks
 from keras_transformer.layers.attention import SelfAttention
-from keras_transformer.layers.decoder import DecoderLayer
-from keras_transformer.layers.encoder import EncoderLayer
-from keras_transformer.layers.masks import Blocks
 from tests import reference
 from tests.layers.layer_check import assert_same, copy_weights, randomize, to_numpy
 
@@ -110,24 +105,6 @@ def test_requested_weights_are_those_of_all_pairs() -> None:
     assert_same(output[sees], call(layer, x, real)[sees])
 
 
-@hypothesis.given(st.integers(0, 500), st.integers(1, 90), st.booleans(), st.sampled_from([1, 64]))
-def test_every_place_of_a_window_is_seen_once(
-    length: int, window: int, causal: bool, least: int
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(masks, "_MIN_BLOCK_SIZE", least)
-        cut = Blocks.of_window(length, window, causal)
-    reach = window // 2
-    assert 0 <= cut.count * cut.size - length < max(cut.count, 1)
-    assert cut.size <= max(window, least) + 1
-    assert cut.is_one == (length <= max(window, least))
-    assert 0 <= cut.before <= max(reach, 0) and cut.after == (0 if causal else cut.before)
-    assert cut.before <= cut.size  # so that two neighbours are enough
-    if not cut.is_one:
-        assert cut.before == reach  # and every position of a window is covered
-        assert cut.seen <= 2 * max(window, least) + 1
-
-
 def make_model(window: int, is_masked: bool, **arguments: Any) -> tuple[Any, SelfAttention]:
     """A model for unknown lengths, with blocks or with a mask over all pairs."""
     layer, _ = make_layer(window, causal=False, **arguments)
@@ -157,14 +134,6 @@ def test_training_moves_all_weights_as_with_the_mask(jit_compile: bool) -> None:
         assert np.abs(in_blocks - value).max() > 1e-3
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_lengths_that_were_not_known() -> None:
-    model, layer = make_model(5, is_masked=False)
-    for length in (1, 5, 6, 30):
-        x, real = inputs(length)
-        assert_same(call(model, [x, real]), call(layer, x, real))
-
-
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 @pytest.mark.usefixtures("small_blocks")
 def test_half_precision(policy: str) -> None:
@@ -188,22 +157,6 @@ def test_dropout_drops_weights_and_keeps_their_mean() -> None:
     # Sums of thousands of values: five standard errors.
     error = 5 * dropped.std(axis=0) / len(x) ** 0.5
     assert (np.abs(dropped.mean(axis=0) - plain[0]) < error).all()
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_outer_layers_return_weights_only_on_request() -> None:
-    x, real = inputs(17)
-    sizes: dict[str, Any] = {"num_heads": H, "key_dim": 3, "d_ff": 9, "attention_window": 5}
-    encoder, decoder = EncoderLayer(**sizes), DecoderLayer(**sizes)
-    encoder.build(x.shape)
-    decoder.build(x.shape, x.shape)
-    output, weights = call(encoder, x, mask=real[:, 0], return_attention_scores=True)
-    sees = allowed(real, 5, False).any(-1)
-    assert_same(call(encoder, x, mask=real[:, 0])[sees], output[sees])
-    assert weights.shape == (B, H, 17, 17)
-    output, weights = call(decoder, x, x, real[:, 0], return_attention_scores=True)
-    assert_same(call(decoder, x, x, real[:, 0]), output)
-    assert weights["self"].shape == weights["cross"].shape == (B, H, 17, 17)
 
 
 @pytest.mark.skipif(

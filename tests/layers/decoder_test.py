@@ -55,14 +55,6 @@ def test_cached_decoding_equals_the_full_pass(changes: dict[str, Any]) -> None:
             assert (now["self"][:, :, 0, i + 1 :] == 0).all()
 
 
-@pytest.mark.parametrize("kind", ["attention_dropout", "activation_dropout", "residual_dropout"])
-def test_each_dropout_is_for_training_only(kind: str) -> None:
-    decoder = make_decoder(1, **{kind: 0.5})
-    plain = to_numpy(decoder(X, MEMORY))
-    assert_same(to_numpy(decoder(X, MEMORY, training=False)), plain, 0.0)
-    assert np.abs(to_numpy(decoder(X, MEMORY, training=True)) - plain).max() > 1e-3
-
-
 @pytest.mark.parametrize("arguments", [ARGUMENTS, EVERY_ARGUMENT])
 @pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
 def test_decoder_layer_is_a_keras_layer(arguments: dict[str, Any], options: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from tests.layers.layer_check import assert_same, check_layer, to_numpy
 from tests.messages import mentions
@@ -44,11 +45,12 @@ def test_attention_weights_are_one_per_layer() -> None:
 
 
 @pytest.mark.parametrize("kind", ["attention_dropout", "activation_dropout", "residual_dropout"])
-def test_each_dropout_is_for_training_only(kind: str) -> None:
-    encoder = make_encoder(1, **{kind: 0.5})
-    plain = to_numpy(encoder(X))
-    assert_same(to_numpy(encoder(X, training=False)), plain, 0.0)
-    first, second = (to_numpy(encoder(X, training=True)) for _ in range(2))
+@pytest.mark.parametrize("stack", [Encoder, Decoder])
+def test_each_dropout_is_for_training_only(stack: Any, kind: str) -> None:
+    layer = stack(1, **ARGUMENTS, **{kind: 0.5})
+    plain = to_numpy(layer(X))
+    assert_same(to_numpy(layer(X, training=False)), plain, 0.0)
+    first, second = (to_numpy(layer(X, training=True)) for _ in range(2))
     assert np.abs(first - plain).max() > 1e-3 and np.abs(first - second).max() > 1e-3
 
 

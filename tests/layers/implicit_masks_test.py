@@ -110,39 +110,6 @@ def test_the_mask_of_the_memory_travels_through_operators(layer: keras.Layer) ->
     assert_same(to_numpy(model([x, right_padded(IDS)])), to_numpy(model([x, IDS])))
 
 
-def test_the_add_layer_of_keras_keeps_the_mask_for_stock_layers() -> None:
-    ids = keras.Input((None,), dtype="int32")
-    x = TokenEmbedding(12, D, mask_zero=True)(ids)
-    x = keras.layers.Add()([x, SinusoidalPositions()(x)])
-    model = keras.Model(ids, keras.layers.GlobalAveragePooling1D()(x))
-    assert_same(to_numpy(model(right_padded(IDS))), to_numpy(model(IDS)))
-
-
-def test_in_eager_code_the_mask_is_an_argument() -> None:
-    embedding, encoder = TokenEmbedding(12, D, mask_zero=True), Encoder(1, 2, 9)
-
-    def call(ids: np.ndarray) -> Any:
-        x = embedding(ids)
-        return encoder(x + SinusoidalPositions()(x), mask=embedding.compute_mask(ids))
-
-    assert_same(to_numpy(call(right_padded(IDS)))[:, :T], to_numpy(call(IDS)))
-
-
-def test_attention_masks_of_another_batch_are_refused() -> None:
-    x = np.ones((1, 4, D), np.float32)
-    for layer in (lambda mask: SelfAttention(2)(x, attention_mask=mask),
-                  lambda mask: CrossAttention(2)(x, x, attention_mask=mask)):  # fmt: skip
-        with pytest.raises(ValueError, match=mentions("(4, 4)", "1 rows", "mask[None]")):
-            layer(np.tri(4, dtype=bool))
-        assert layer(np.tri(4, dtype=bool)[None]).shape == (1, 4, D)
-
-
-def test_masks_of_another_rank_are_refused() -> None:
-    x = np.ones((B, T, D), np.float32)
-    with pytest.raises(ValueError, match=mentions("(2, 1, 5)", "[batch, positions]")):
-        EncoderLayer(**SIZES)(x, mask=np.ones((B, 1, T), bool))
-
-
 def test_a_broadcast_input_gives_no_mask() -> None:
     ids = keras.Input((4,), dtype="int32")
     x = keras.layers.Masking()(keras.layers.Embedding(12, D)(ids)[:, :1])  # one position
@@ -196,11 +163,6 @@ def test_a_decoder_without_memory_is_a_language_model() -> None:
         decoder(x, x)
 
 
-def test_widths_that_heads_do_not_divide_are_refused() -> None:
-    with pytest.raises(ValueError, match=mentions("8", "num_heads", "3", "key_dim")):
-        EncoderLayer(num_heads=3, d_ff=4).build((None, None, 8))
-
-
 def test_one_dropout_is_the_default_of_all() -> None:
     layer = EncoderLayer(2, 9, dropout=0.1, residual_dropout=0.3)
     dropouts = layer.self_attention.weights_dropout, layer.feed_forward.inner_dropout
@@ -217,3 +179,26 @@ def test_initializers_and_regularizers_reach_every_kernel() -> None:
     assert len(kernels) == 6 and all((to_numpy(weight) == 1).all() for weight in kernels)
     size = sum(np.prod(weight.shape) for weight in kernels if "kernel" in weight.path)
     np.testing.assert_allclose(float(sum(layer.losses)), 0.01 * size, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "facts"),
+    [
+        (
+            lambda x: SelfAttention(2)(x, attention_mask=np.tri(4, dtype=bool)),
+            ("(4, 4)", "1 rows", "mask[None]"),
+        ),
+        (
+            lambda x: CrossAttention(2)(x, x, attention_mask=np.tri(4, dtype=bool)),
+            ("(4, 4)", "1 rows", "mask[None]"),
+        ),
+        (
+            lambda x: EncoderLayer(**SIZES)(x, mask=np.ones((1, 1, 4), bool)),
+            ("(1, 1, 4)", "[batch, positions]"),
+        ),
+        (lambda x: EncoderLayer(num_heads=3, d_ff=4)(x), ("8", "num_heads", "3", "key_dim")),
+    ],
+)
+def test_masks_and_widths_that_do_not_fit_are_refused(call: Any, facts: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=mentions(*facts)):
+        call(np.ones((1, 4, D), np.float32))

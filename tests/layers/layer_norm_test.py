@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
 
-from keras_transformer.layers import Decoder, Encoder, LayerNorm, layer_norm
+from keras_transformer.layers import LayerNorm
 from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
 
 X = np.random.default_rng(5).normal(1.0, 2.0, size=(2, 5, 6)).astype(np.float32)
@@ -45,27 +43,6 @@ def test_closed_form_gradient_equals_the_automatic_one(rows: tuple[int, ...]) ->
 
     for closed_form, automatic in zip(gradients(True), gradients(False), strict=True):
         np.testing.assert_allclose(closed_form, automatic, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only there is a closed form")
-@pytest.mark.parametrize("norm_position", ["post", "pre"])
-def test_all_norms_of_stacks_use_the_closed_form_in_training(
-    norm_position: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-
-    def with_gradient(inputs: Any, *_: Any) -> Any:
-        calls.append(inputs)
-        return inputs
-
-    monkeypatch.setattr(layer_norm, "_normalize_with_gradient", with_gradient)
-    arguments = {"num_layers": 2, "num_heads": 2, "d_ff": 4, "norm_position": norm_position}
-    encoder, decoder = Encoder(**arguments), Decoder(**arguments)
-    memory = encoder(X, training=True)
-    # As the model does it, without the `__call__` in which Keras remembers `training`.
-    decoder.build(X.shape, X.shape)
-    decoder.decode(X, decoder.project_memory(memory), training=True)
-    assert len(calls) == 2 * 2 + 2 * 3 + 2 * (norm_position == "pre")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -41,8 +41,3 @@ def test_position_mask_is_the_references(causal: bool, window: int | None) -> No
         assert expected.all()
     else:
         np.testing.assert_array_equal(to_numpy(mask), expected)
-
-
-def test_position_mask_of_one_query_among_many_keys() -> None:
-    mask = position_mask(np.array([3], np.int32), np.arange(6, dtype=np.int32), True, 4)
-    np.testing.assert_array_equal(to_numpy(mask), [[False, True, True, True, False, False]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -28,12 +30,6 @@ def test_sinusoids_are_exact_at_large_positions(
     np.testing.assert_allclose(to_numpy(actual), expected, rtol=0, atol=1e-5)
 
 
-def test_sinusoids_of_scattered_positions() -> None:
-    expected = reference.sinusoidal_positions(400, 512)[[399, 0, 7]]
-    actual = to_numpy(SinusoidalPositions(512)(np.array([399, 0, 7], np.int32)))
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
-
-
 def test_embeddings_and_positions_have_the_same_first_position() -> None:
     layer = SinusoidalPositions(6, "halves", "tensor2tensor", first_position=2)
     of_embeddings = to_numpy(layer(np.ones((1, 4, 6), np.float32)))[0]
@@ -56,33 +52,34 @@ def test_learned_positions_are_rows_and_the_last_one_repeats() -> None:
     np.testing.assert_allclose(actual, table[[2, 0, 1, 2, 2]], atol=1e-6)
 
 
-@pytest.mark.parametrize("layout", ["interleaved", "halves"])
-def test_sinusoidal_positions_are_a_keras_layer(layout: str) -> None:
-    positions = {"inputs": np.arange(5, dtype=np.int32)}
-    arguments = {"d_model": 6, "layout": layout}
-    if layout == "halves":
-        arguments.update(frequencies="tensor2tensor", first_position=2)
-    check_layer(SinusoidalPositions, arguments, positions, (5, 6), output_dtype="float32")
-
-
-def test_learned_positions_are_a_keras_layer() -> None:
-    positions = {"inputs": np.arange(5, dtype=np.int32)}
-    arguments = {"d_model": 6, "max_positions": 5}
-    check_layer(LearnedPositions, arguments, positions, (5, 6), output_dtype="float32")
-
-
-def test_odd_widths_and_unknown_choices_are_refused() -> None:
-    with pytest.raises(ValueError, match=mentions("d_model", "5")):
-        SinusoidalPositions(5)
-    with pytest.raises(ValueError, match=mentions("layout", "spiral")):
-        SinusoidalPositions(6, "spiral")
-    with pytest.raises(ValueError, match=mentions("frequencies", "octaves", "tensor2tensor")):
-        SinusoidalPositions(6, frequencies="octaves")
-
-
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_positions_may_have_any_integer_dtype(dtype: str) -> None:
     positions = np.array([7, 0, 100])
     for layer in (LearnedPositions(300, 4), SinusoidalPositions(4)):
         expected = to_numpy(layer(positions.astype(np.int32)))
         assert_same(to_numpy(layer(positions.astype(dtype))), expected, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("layer_class", "arguments"),
+    [
+        (SinusoidalPositions, {"layout": "interleaved"}),
+        (
+            SinusoidalPositions,
+            {"layout": "halves", "frequencies": "tensor2tensor", "first_position": 2},
+        ),
+        (LearnedPositions, {"max_positions": 5}),
+    ],
+)
+def test_positions_are_keras_layers(layer_class: Any, arguments: dict[str, Any]) -> None:
+    positions = {"inputs": np.arange(5, dtype=np.int32)}
+    arguments = {"d_model": 6, **arguments}
+    check_layer(layer_class, arguments, positions, (5, 6), output_dtype="float32")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"d_model": 5}, {"layout": "spiral"}, {"frequencies": "octaves"}]
+)
+def test_odd_widths_and_unknown_choices_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=mentions(*wrong, *wrong.values())):
+        SinusoidalPositions(**{"d_model": 6, **wrong})

@@ -91,33 +91,12 @@ def small(**changes: Any) -> Any:
     return kt.Transformer.from_preset("tiny", 30, **{**sizes, "num_decoder_layers": 1, **changes})
 
 
-def test_weights_exist_after_construction(tmp_path: Path) -> None:
-    model = small()
-    assert model.built and model.count_params() > 30 * 16
-    model.save_weights(tmp_path / "model.weights.h5")
-    other = small()
-    other.load_weights(tmp_path / "model.weights.h5")
-    for one, two in zip(model.weights, other.weights, strict=True):
-        assert_same(to_numpy(one), to_numpy(two))
-    config = kt.preset("tiny").replace(model__source_vocab_size=9, model__target_vocab_size=9)
-    assert kt.Transformer(config).config == config.model
-
-
-def expected_params(d: int, d_ff: int, vocab_size: int, encoder: int, decoder: int) -> int:
-    """The parameters of a tied model with biases only in the feed-forward networks."""
-    feed_forward, norm = 2 * d * d_ff + d_ff + d, 2 * d
-    attention = 4 * d * d
-    return (
-        vocab_size * d
-        + encoder * (attention + feed_forward + 2 * norm)
-        + decoder * (2 * attention + feed_forward + 3 * norm)
-    )
-
-
 def test_summary_and_count_before_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "150")  # the width of a summary
     model = small(num_encoder_layers=2)
-    count = expected_params(16, 8, 30, encoder=2, decoder=1)
+    feed_forward, norm, attention = 2 * 16 * 8 + 8 + 16, 2 * 16, 4 * 16 * 16
+    blocks = 2 * (attention + feed_forward + 2 * norm) + 2 * attention + feed_forward + 3 * norm
+    count = 30 * 16 + blocks  # a tied model with biases only in the feed-forward networks
     assert model.count_params() == count
     model.encoder.trainable = False
     lines: list[str] = []
@@ -136,42 +115,15 @@ def test_summary_and_count_before_the_first_call(monkeypatch: pytest.MonkeyPatch
     ):
         assert tells(text, *row), row
     assert "?" not in text  # every shape is known
-
-
-def test_summary_of_functional_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "150")
-    model = small()
-    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUTS}
-    for functional, count in (
-        (keras.Model(inputs, model(inputs)), model.count_params()),
-        (model.encoder_model(), 30 * 16 + model.encoder.count_params()),
-    ):
-        lines: list[str] = []
-        functional.summary(print_fn=lines.append, line_length=120)
-        assert tells("\n".join(lines), "Total params", f"{count:,}")
-        assert functional.count_params() == count
-
-
-def test_plots_show_the_layers_and_their_shapes() -> None:
-    pytest.importorskip("pydot")
-    model = small(activation="gelu")
-    dot = keras.utils.model_to_dot(
-        model.encoder_model(),
-        show_shapes=True,
-        show_dtype=True,
-        show_layer_names=True,
-        expand_nested=True,
-        show_layer_activations=True,
-        show_trainable=True,
-    ).to_string()
-    for fact in ("source_ids", "TokenEmbedding", "SinusoidalPositions", "Encoder", "gelu", "int32"):
-        assert fact in dot
-    assert "(None, None, 16)" in dot and "Non-trainable" not in dot
+    inputs = {name: keras.Input((None,), dtype="int32") for name in INPUTS}
+    assert keras.Model(inputs, model(inputs)).count_params() == count
+    assert model.encoder_model().count_params() == 30 * 16 + encoder
 
 
 def test_weights_of_all_variants_load_into_new_models(tmp_path: Path) -> None:
     for i, changes in enumerate(VARIANTS):
         model = small(**changes)
+        assert model.built
         randomize(model)
         model.save_weights(tmp_path / f"{i}.weights.h5")
         other = small(**changes)  # never called
@@ -180,12 +132,6 @@ def test_weights_of_all_variants_load_into_new_models(tmp_path: Path) -> None:
         ids = np.array([[5, 6, 3, 0], [7, 3, 0, 0]])
         inputs = {"source_ids": ids, "target_ids": ids}
         assert_same(to_numpy(other(inputs)), to_numpy(model(inputs)), 0.0)
-
-
-def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
-    small(d_model=32).save_weights(tmp_path / "model.weights.h5")
-    with pytest.raises(ValueError, match="could not be loaded"):
-        small().load_weights(tmp_path / "model.weights.h5")
 
 
 def test_stock_fit_trains_and_honours_frozen_layers(tmp_path: Path) -> None:
@@ -210,25 +156,6 @@ def test_stock_fit_trains_and_honours_frozen_layers(tmp_path: Path) -> None:
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
     assert_same(loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0))
-
-
-# Each dtype compiles the model once more, which takes JAX 10 seconds.
-@pytest.mark.parametrize(
-    "dtype", INTEGERS if keras.backend.backend() == "tensorflow" else INTEGERS[:2]
-)
-def test_ids_and_labels_may_have_any_integer_dtype(dtype: str) -> None:
-    model = small()
-    ids = np.array([[5, 6, 3, 0], [7, 3, 0, 0]], dtype)
-    inputs = {"source_ids": ids, "target_ids": ids}
-    as_int32 = {name: array.astype(np.int32) for name, array in inputs.items()}
-    assert_same(to_numpy(model(inputs)), to_numpy(model(as_int32)), 0.0)
-    assert_same(model.predict(inputs, verbose=0), to_numpy(model(as_int32)), 1e-6)
-    memory = model.encode(keras.ops.convert_to_tensor(ids))
-    assert_same(to_numpy(memory.mask), ids > 0)
-    loss = kt.losses.LabelSmoothedCrossEntropy(0.1)
-    model.compile(loss=loss, metrics=[kt.metrics.TokenAccuracy()])
-    expected = loss(ids.astype(np.int32), model(as_int32))
-    assert abs(model.evaluate(inputs, ids, verbose=0)[0] - float(expected)) < 1e-4
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.RaggedTensor")
@@ -286,7 +213,11 @@ def test_int8_models_are_smaller_and_are_saved(tie_embeddings: str, tmp_path: Pa
         state = DecodeState(cache, i)
         features, cache = loaded.decode(column, memory, state).features, state.layers
         assert_same(to_numpy(loaded.logits(features))[:, 0], output[:, i], 1e-4)
-    assert_same(to_numpy(loaded.encoder_model()(ids)), to_numpy(model.encode(ids).states))
+    padded = np.pad(ids, ((0, 0), (0, 2)))
+    encoder, states = loaded.encoder_model(), to_numpy(model.encode(ids).states)
+    assert_same(to_numpy(encoder(padded))[:, :5], states)
+    pooled = keras.layers.GlobalAveragePooling1D()(encoder.output)
+    assert_same(to_numpy(keras.Model(encoder.input, pooled)(padded)), states.mean(1))
     with pytest.raises(ValueError, match=mentions("quantized")):
         model.output_weights()
 
@@ -313,18 +244,6 @@ def test_adapters_are_all_that_a_model_trains(tie_embeddings: str, tmp_path: Pat
     assert_same(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
     assert (
         np.abs(to_numpy(loaded.encoder.weights[0]) - to_numpy(model.encoder.weights[0])).max() > 0
-    )
-
-
-def test_encoder_model_shares_the_weights_and_keeps_the_mask() -> None:
-    model = small()
-    encoder = model.encoder_model()
-    ids = RNG.integers(4, 30, (3, 5)).astype(np.int32)
-    padded = np.concatenate([ids, np.zeros((3, 2), np.int32)], axis=1)
-    assert_same(to_numpy(encoder(padded))[:, :5], to_numpy(model.encode(ids).states))
-    pooled = keras.layers.GlobalAveragePooling1D()(encoder.output)
-    assert_same(
-        to_numpy(keras.Model(encoder.input, pooled)(padded)), to_numpy(encoder(ids)).mean(1)
     )
 
 
@@ -389,10 +308,3 @@ def test_metrics_accept_any_id_of_padding() -> None:
         usual.update_state(LABELS, LOGITS)
         other.update_state(labels, LOGITS)
         assert float(usual.result()) == float(other.result())
-
-
-def test_presets_take_the_arguments_of_a_model() -> None:
-    model = kt.Transformer.from_preset(
-        "tiny", 30, d_model=8, num_heads=2, name="mine", dtype="mixed_bfloat16"
-    )
-    assert (model.name, model.compute_dtype) == ("mine", "bfloat16")

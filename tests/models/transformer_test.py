@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import subprocess
@@ -28,54 +27,36 @@ from tests import reference
 from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
 
 SMALL: dict[str, Any] = {
-    "source_vocab_size": 11,
-    "target_vocab_size": 11,
-    "num_encoder_layers": 2,
-    "num_decoder_layers": 2,
-    "d_model": 8,
-    "d_ff": 12,
-    "num_heads": 2,
-}
-SEPARATE: dict[str, Any] = {"target_vocab_size": 13}
+    "source_vocab_size": 11, "target_vocab_size": 11, "num_encoder_layers": 2,
+    "num_decoder_layers": 2, "d_model": 8, "d_ff": 12, "num_heads": 2,
+}  # fmt: skip
+UNTIED: dict[str, Any] = {"tie_embeddings": "none", "target_vocab_size": 13}
+ALL_BIASES: dict[str, Any] = {"attention_bias": True, "output_bias": True}
+HALVES: dict[str, Any] = {"sinusoid_layout": "halves"}
+TENSOR2TENSOR: dict[str, Any] = {**HALVES, "sinusoid_frequencies": "tensor2tensor"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {},
     "pre_norm": {"norm_position": "pre"},
-    "tied_target": {"tie_embeddings": "target", **SEPARATE, "scale_embeddings": False},
-    "untied": {"tie_embeddings": "none", **SEPARATE, "norm_position": "pre"},
-    "biases": {"attention_bias": True, "output_bias": True, "layer_norm_epsilon": 0.01},
+    "tied_target": {"tie_embeddings": "target", "target_vocab_size": 13, "scale_embeddings": False},
+    "untied": {**UNTIED, "norm_position": "pre"},
+    "biases": {**ALL_BIASES, "layer_norm_epsilon": 0.01},
     # The implementation of most PyTorch textbooks.
-    "textbook": {
-        "tie_embeddings": "none",
-        **SEPARATE,
-        "scale_embeddings": False,
-        "layer_norm_epsilon": 1e-5,
-        "attention_bias": True,
-        "output_bias": True,
-    },
-    "halves": {"sinusoid_layout": "halves"},
+    "textbook": {**UNTIED, **ALL_BIASES, "scale_embeddings": False, "layer_norm_epsilon": 1e-5},
+    "halves": HALVES,
     "marian_prenorm": {
-        "norm_position": "pre",
-        "sinusoid_layout": "halves",
-        "sinusoid_frequencies": "tensor2tensor",
-        "output_bias": True,
-        "attention_bias": True,
-        "activation": "silu",
-        "final_norm": False,
+        **TENSOR2TENSOR, **ALL_BIASES,
+        "norm_position": "pre", "activation": "silu", "final_norm": False,
     },
     "fairseq": {
-        "sinusoid_layout": "halves",
-        "sinusoid_frequencies": "tensor2tensor",
-        "first_position": 2,
-        "embedding_norm": True,
-        "decoder_d_ff": 10,
-        "decoder_num_heads": 4,
+        **TENSOR2TENSOR,
+        "first_position": 2, "embedding_norm": True, "decoder_d_ff": 10, "decoder_num_heads": 4,
     },
     # `torch.nn.Transformer` normalizes the output of both stacks.
     "torch": {"attention_bias": True, "layer_norm_epsilon": 1e-5, "final_norm": True},
     "learned": {"positions": "learned", "max_positions": 7, "activation": "gelu"},
     "window": {"attention_window": 3, "activation": "silu"},
     "free_dims": {"key_dim": 3, "value_dim": 5, "num_heads": 3, "pad_id": 5},
-}
+}  # fmt: skip
 S, T = 7, 6
 
 
@@ -225,28 +206,6 @@ def test_decoding_beams_of_one_cache_equals_decoding_each(grow: bool) -> None:
     assert [tuple(layer["cross"].shape) for layer in attention] == [(3, 2, beams, S)] * 2
 
 
-def test_cached_decoding_runs_in_a_graph_with_a_position_that_is_a_tensor() -> None:
-    config = make_config("window")
-    model, _ = make_model(config)
-    inputs, _ = make_batch(config)
-    memory = model.project_memory(model.encode(inputs["source_ids"]))
-
-    @tf.function
-    def decode(target: tf.Tensor) -> tf.Tensor:
-        cache = model.init_cache(tf.shape(target)[0], T)
-        result = tf.TensorArray(tf.float32, T)
-        for i in tf.range(T):
-            state = DecodeState(cache, i)
-            features = model.decode(tf.gather(target, [i], axis=1), memory, state).features
-            cache = state.layers
-            result = result.write(i, model.logits(features)[:, 0])
-        return tf.transpose(result.stack(), [1, 0, 2])
-
-    target = np.where(inputs["target_ids"] == config.pad_id, 6, inputs["target_ids"])
-    full = to_numpy(model({"source_ids": inputs["source_ids"], "target_ids": target}))
-    np.testing.assert_allclose(decode(target), full, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["paper", "window", "free_dims"])
 def test_no_split_has_widths_that_are_computed_in_the_graph(name: str) -> None:
     # LiteRT reads uninitialized memory after such a split.
@@ -290,16 +249,6 @@ def test_a_masked_end_of_the_source_counts_as_no_token() -> None:
     assert np.all(weights[..., -1] == 0)
 
 
-def test_empty_rows_give_finite_logits() -> None:
-    config = make_config("paper")
-    for policy in ("float32", "mixed_bfloat16", "mixed_float16"):
-        model, _ = make_model(config, dtype=policy)
-        nothing = np.zeros((2, 4), np.int32)
-        logits = model({"source_ids": nothing, "target_ids": nothing})
-        assert keras.backend.standardize_dtype(logits.dtype) == model.compute_dtype
-        assert np.isfinite(to_numpy(logits)).all(), policy
-
-
 @pytest.mark.parametrize("name", ["paper", "fairseq"])
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_is_near_float32(name: str, policy: str) -> None:
@@ -331,36 +280,6 @@ def test_excluded_tokens_do_not_enter_the_softmax(policy: str, log_softmax: Any)
     np.testing.assert_allclose(log_probs[:, ~excluded], expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "kind", ["embedding_dropout", "attention_dropout", "activation_dropout", "residual_dropout"]
-)
-def test_each_dropout_is_for_training_only(kind: str) -> None:
-    rates = dict.fromkeys(("embedding_dropout", "residual_dropout"), 0.0)
-    config = make_config("paper", num_encoder_layers=1, num_decoder_layers=1, **rates)
-    dropping = Transformer(dataclasses.replace(config, **{kind: 0.5}))
-    plain, _ = make_model(config)
-    dropping.build()
-    dropping.set_weights([*plain.get_weights(), *dropping.get_weights()[len(plain.weights) :]])
-    inputs, _ = make_batch(config)
-    expected = to_numpy(plain(inputs))
-    np.testing.assert_array_equal(to_numpy(plain(inputs, training=True)), expected)
-    np.testing.assert_array_equal(to_numpy(dropping(inputs)), expected)
-    assert np.abs(to_numpy(dropping(inputs, training=True)) - expected).max() > 1e-3
-
-
-def test_attention_of_decode_is_a_distribution_per_layer() -> None:
-    config = make_config("paper")
-    model, _ = make_model(config)
-    inputs, _ = make_batch(config)
-    attention = model.decode(inputs["target_ids"], model.encode(inputs["source_ids"])).attention
-    assert len(attention) == 2
-    for layer in to_numpy(attention):
-        assert layer["self"].shape == (3, 2, T, T) and layer["cross"].shape == (3, 2, T, S)
-        for weights in layer.values():
-            np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
-        assert (layer["cross"][2, :, :, 1:] == 0).all()  # one source token
-
-
 def test_get_config_rebuilds_and_keeps_every_field() -> None:
     config = make_config("free_dims", tie_embeddings="none", positions="learned", max_positions=9)
     model, _ = make_model(config)
@@ -372,16 +291,6 @@ def test_get_config_rebuilds_and_keeps_every_field() -> None:
     assert_same(to_numpy(rebuilt(inputs)), to_numpy(model(inputs)))
     with pytest.raises(InputError, match="num_heads"):
         Transformer({"num_heads": 0})
-
-
-def test_symbolic_call_equals_the_eager_one() -> None:
-    config = make_config("untied")
-    model, _ = make_model(config)
-    inputs, _ = make_batch(config)
-    symbols = {key: keras.Input((None,), dtype="int32", name=key) for key in inputs}
-    logits = model(symbols)
-    assert logits.shape == (None, None, config.target_vocab_size)
-    assert_same(to_numpy(keras.Model(symbols, logits)(inputs)), to_numpy(model(inputs)))
 
 
 @pytest.mark.parametrize("name", ["paper", "untied"])
