@@ -17,15 +17,32 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "keras_transformer"
 EXTENSIONS = PACKAGE / "extensions"
 
-# Folder: the largest number of lines of code.
+# Folder: the largest number of lines of code. The goals are 11,800 for the core, 10,900 for the
+# extensions, 7,000 for docstrings, 3,000 for benchmarks and 23,000 for tests.
 BUDGETS = {
-    "benchmarks": 4_400,
-    "tests": 34_900,
-    "keras_transformer": 29_400,
-    "keras_transformer/extensions": 13_900,
+    "benchmarks": 3_000,
+    "tests": 29_830,
+    "keras_transformer/extensions": 12_715,
+    **{
+        f"keras_transformer/{folder}": lines
+        for folder, lines in {
+            "api": 421,
+            "cli": 1_002,
+            "data": 2_255,
+            "decoding": 1_106,
+            "evaluation": 307,
+            "export": 1_869,
+            "inference": 1_327,
+            "layers": 1_465,
+            "models": 491,
+            "runs": 674,
+            "text": 478,
+            "training": 1_938,
+        }.items()
+    },
 }
-CORE_BUDGET = 15_500
-DOCSTRING_BUDGET = 12_900
+CORE_BUDGET = 14_170
+DOCSTRING_BUDGET = 7_612
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),
