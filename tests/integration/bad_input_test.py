@@ -72,7 +72,9 @@ MISTAKES = {
     f"{_EXPORT}none --valid_source=six.en": mentions(
         "none", "keras-transformer train", "--run_dir"
     ),
-    f"{_EXPORT}recurrent --data_dir=data": mentions("recurrent/config.json", "architecture", "gru"),
+    f"{_EXPORT}recurrent --data_dir=data": mentions(
+        "recurrent/config.json", "architecture", "elman"
+    ),
     "average --run_dir=run --last=9": mentions("run", "3", "checkpoints", "9"),
     "recipe --recipe=none --corpus_dir=. --work_dir=new": mentions("none", "multi30k_de_en"),
 }
@@ -119,7 +121,7 @@ def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
     (folder / "damaged" / "config.json").write_text('{"model": ')
     weights = folder / "damaged_weights" / "checkpoints" / "step-00000300" / "weights.npz"
     weights.write_bytes(weights.read_bytes()[:-100])
-    (folder / "recurrent" / "config.json").write_text('{"architecture": "gru", "model": {}}')
+    (folder / "recurrent" / "config.json").write_text('{"architecture": "elman", "model": {}}')
     shutil.copy(folder / "data" / "report.json", folder / "reported" / "data_report.json")
     for name, place in (
         ("damaged_vocabulary", "tokenizer/joint.model"),
