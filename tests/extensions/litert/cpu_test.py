@@ -43,6 +43,11 @@ def translator(run_directory: RunDirectory) -> TranslationModule:
     return loading.load_translator(run_directory, SETTINGS)
 
 
+def test_compiled_model_is_refused(version: Path) -> None:
+    with pytest.raises(InputError, match=mentions("format=cpu", "low_memory")):
+        LiteRTModel(version / "model.tflite", low_memory=True)
+
+
 def test_a_batch_gives_each_sentence_the_tokens_of_the_run(
     model: LiteRTModel, translator: TranslationModule
 ) -> None:
@@ -78,8 +83,6 @@ def test_options_and_status_are_per_sentence(model: LiteRTModel) -> None:
 
 
 def test_the_version(version: Path, translator: TranslationModule) -> None:
-    with pytest.raises(InputError, match=mentions("format=cpu", "low_memory")):
-        LiteRTModel(version / "model.tflite", low_memory=True)
     manifest = check_manifest(version)
     assert [*manifest["signatures"]] == ["translate_batch"]
     assert set(manifest["files"]) == {"model.tflite", "joint.model", "README.md"}

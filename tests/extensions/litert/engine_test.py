@@ -127,6 +127,17 @@ def test_compiled_models_leave_standard_error_empty(
     assert capfd.readouterr().err == ""
 
 
+def test_the_manifest_describes_a_version_and_not_a_file(file: Path, tmp_path: Path) -> None:
+    version = shutil.copytree(file.parent, tmp_path / "1")
+    manifest = (version / "manifest.json").read_text("utf-8")
+    digest = json.loads(manifest)["files"]["model.tflite"]["sha256"]
+    (version / "manifest.json").write_text(manifest.replace(digest, "0" * 64), "utf-8")
+    model = loading.load_model(version / "model.tflite")  # such a file replaced the exported one
+    assert translate_lines(model, PHRASES[:1])[0][0].text
+    with pytest.raises(InputError, match=mentions("SHA-256", digest, "manifest.json")):
+        loading.load_model(version)
+
+
 def repacked(file: Path, path: Path, model: bytes, **changes: Any) -> Path:
     """Writes another model with the archive of `file`, and a checksum that fits."""
     with zipfile.ZipFile(file) as archive:

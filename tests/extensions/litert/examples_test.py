@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,7 +87,7 @@ def test_cpp_example(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     )  # fmt: skip
     assert result.stdout.splitlines()[:-1] == expected(version), result.stderr
     assert result.stderr.count("A line is too long") == 1
-    for damage in (flip, empty):
+    for damage in (cut, flip, empty):
         damage(Path(shutil.copy(model, tmp_path / f"{damage.__name__}.tflite")))
     (tmp_path / "cut.model").write_bytes(vocabulary.read_bytes()[:-100])
     lines = [phrase.encode() for phrase in PHRASES]
@@ -93,6 +95,7 @@ def test_cpp_example(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     for files, message in (
         (("none.tflite", vocabulary), "none.tflite cannot be read"),
         (("empty.tflite", vocabulary), "empty.tflite is cut off or damaged"),
+        (("cut.tflite", vocabulary), "cut.tflite is cut off or damaged"),
         (("flip.tflite", vocabulary), "flip.tflite is cut off or damaged"),
         ((model, "none.model"), "none.model cannot be read"),
         ((model, "cut.model"), "cut.model is damaged, or is not the one of"),
@@ -103,6 +106,58 @@ def test_cpp_example(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         )
         assert result.returncode == 1
         assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_tokenizer_in_c(tmp_path: Path) -> None:
+    """Its functions have the types of C, so ctypes can call them."""
+    library = tmp_path / "libtokenizer.so"
+    compile_cpp("-shared", "-fPIC", EXAMPLES / "tokenizer.cc", "-o", library)
+    phrases = [*PHRASES, "\U0001f600 日本", "", "ball " * 100]
+    lines = [phrase.encode() for phrase in PHRASES]
+    model = learn_vocabulary(lines, vocab_size=400, byte_fallback=True)
+    (tmp_path / "joint.model").write_bytes(model)
+    # A separate process: Python's package has another version of the same library.
+    result = subprocess.run(
+        [sys.executable, "-c", CALLS, library, tmp_path / "joint.model", json.dumps(phrases)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    vocabulary = Vocabulary(model)
+    ids = vocabulary.encode_source([phrase.encode() for phrase in phrases])
+    texts = [vocabulary.target_text(each) for each in ids]
+    assert json.loads(result.stdout) == [ids, texts, "a  b"]
+
+
+CALLS = """
+import ctypes, json, sys
+
+library = ctypes.CDLL(sys.argv[1])
+library.TokenizerLoad.restype = ctypes.c_void_p
+assert library.TokenizerLoad(b"none.model") is None
+tokenizer = ctypes.c_void_p(library.TokenizerLoad(sys.argv[2].encode()))
+
+def encode(text):
+    count = library.TokenizerEncode(tokenizer, text.encode(), None, 0)
+    ids = (ctypes.c_int32 * count)()
+    assert library.TokenizerEncode(tokenizer, text.encode(), ids, count) == count
+    first = (ctypes.c_int32 * 2)(-1, -1)
+    assert library.TokenizerEncode(tokenizer, text.encode(), first, 1) == count
+    assert list(first) == [ids[0], -1]
+    return list(ids)
+
+def decode(ids):
+    ids = (ctypes.c_int32 * len(ids))(*ids)
+    size = library.TokenizerDecode(tokenizer, ids, len(ids), None, 0)
+    text = ctypes.create_string_buffer(size + 1)
+    assert library.TokenizerDecode(tokenizer, ids, len(ids), text, size + 1) == size
+    return text.value.decode()
+
+ids = [encode(text) for text in json.loads(sys.argv[3])]
+line_break = encode("\U0001f600")[1] - 0xF0 + 0x0A  # the token of the byte of a line break
+broken = decode([*encode("a")[:-1], line_break, *encode("b")])
+print(json.dumps([ids, [decode(each) for each in ids], broken]))
+library.TokenizerFree(tokenizer)
+"""
 
 
 def compile_kotlin(modules: Path, jar: Path, *sources: Path) -> None:
@@ -149,9 +204,8 @@ def test_tokenizer_in_kotlin(tmp_path: Path) -> None:
         *(EXAMPLES / "tokenizer.cc", EXAMPLES / "tokenizer_jni.cc"),
         *("-o", tmp_path / "libtokenizer.so"),
     )
-    phrases = [*PHRASES, "\U0001f600 日本 é", "", "ball " * 100]
-    lines = [phrase.encode() for phrase in PHRASES]
-    model = learn_vocabulary(lines, vocab_size=400, byte_fallback=True)
+    phrases = [*PHRASES, "\U0001f600 é"]
+    model = learn_vocabulary([phrase.encode() for phrase in phrases], vocab_size=100)
     (tmp_path / "joint.model").write_bytes(model)
     library = modules / "kotlin-compiler" / "lib" / "kotlin-stdlib.jar"
     result = subprocess.run(
@@ -218,10 +272,12 @@ def test_page_refuses_damaged_files(address: str, site: Path) -> None:
         return text
 
     with launched_browser() as browser:
-        for name, damage in (("joint.model", cut), ("model.tflite", flip), ("manifest.json", cut)):
+        for name in ("joint.model", "model.tflite", "manifest.json"):
             content = (site / name).read_bytes()
-            damage(site / name)
-            assert status_of_page().startswith(f"Error: {name} is damaged")
+            for damage in (cut, flip) if name != "manifest.json" else (cut,):
+                damage(site / name)
+                assert status_of_page().startswith(f"Error: {name} is damaged")
+                (site / name).write_bytes(content)
             (site / name).unlink()
             assert status_of_page() == f"Error: {name} is not in the folder of this page."
             (site / name).write_bytes(content)

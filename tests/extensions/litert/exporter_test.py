@@ -128,6 +128,17 @@ def test_every_signature_translates_as_the_run(paper: LiteRTExport) -> None:
             np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
+def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
+    """A kernel that keeps sizes of smaller inputs would read uninitialized memory."""
+    sentences = sorted(PHRASES, key=lambda phrase: len(paper.model.source_ids(phrase)))
+    expected = [found_by(paper.translator, sentence)[2] for sentence in sentences]
+    for _ in range(30):
+        model = LiteRTModel(paper.path)
+        for sentence, scores in zip(sentences, expected, strict=True):
+            found = model.translate_ids(model.source_ids(sentence))
+            np.testing.assert_allclose(found.scores, scores, atol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("model", "changes", "settings"),
     [
@@ -148,15 +159,36 @@ def test_other_architectures_and_searches(
     assert result.sentences == len(SENTENCES)
 
 
+def test_ensembles_without_the_text_signature(paper: LiteRTExport, tmp_path: Path) -> None:
+    run = f"{paper.run.path},{paper.run.path}"
+    made = LiteRTExport(run, tmp_path / "export", text_signature=False)  # type: ignore[arg-type]
+    assert set(passes.ops_by_signature(made.content)) == {"translate_ids"}
+    assert made.exported.warning is None
+    assert "`joint.model`" in (made.exported.path / "README.md").read_text("utf-8")
+    model = made.model
+    for sentence in PHRASES:
+        one, two = model.translate(sentence), paper.model.translate(sentence)
+        assert [each.text for each in one] == [each.text for each in two]
+
+
 def test_only_operations_of_every_runtime_are_used(paper: LiteRTExport) -> None:
     ops = passes.ops_by_signature(paper.content)
-    assert list(ops) == ["translate_ids", "translate"]  # other runtimes use the first by default
+    assert set(ops) == {"translate_ids", "translate"}
     assert ops["translate_ids"] <= OPS
     assert exporter.TEXT_OPS <= ops["translate"] <= OPS | TEXT_OPS | exporter.TEXT_OPS
     model = paper.content
     next(code for code in model.operatorCodes if code.customCode).customCode = b"FlexSinh"
     with pytest.raises(InputError, match=mentions("translate", "FlexSinh")):
         exporter.check_ops(model)
+
+
+def test_the_first_signature_needs_no_operations_of_tensorflow_text(paper: LiteRTExport) -> None:
+    """`CompiledModel` runs it by default, and the Java runtime prepares its graph at the start."""
+    assert paper.content.signatureDefs[0].signatureKey == b"translate_ids"
+    interpreter = Interpreter(str(paper.path))
+    interpreter.allocate_tensors()
+    assert np.int32 in {each["dtype"] for each in interpreter.get_input_details()}
+    assert np.bytes_ not in {each["dtype"] for each in interpreter.get_input_details()}
 
 
 @pytest.mark.parametrize(
@@ -179,7 +211,8 @@ def test_quantization_changes_scores_slightly_and_each_weight_is_stored_once(
     model = made.content
     matrices = {  # including embeddings
         tensor.buffer
-        for graph in model.subgraphs for tensor in graph.tensors
+        for graph in model.subgraphs
+        for tensor in graph.tensors
         if tensor.shape is not None and len(tensor.shape) == 2
         and model.buffers[tensor.buffer].data is not None
         and int(np.prod(tensor.shape)) in sizes
@@ -275,12 +308,18 @@ def test_any_text_is_translated_as_by_the_run_and_by_both_signatures(
     )
 
 
-def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -> None:
-    signatures = check_manifest(paper.exported.path)["signatures"]
-    assert signatures["translate"]["outputs"]["translations"]["shape"] == [1, 2]
-    inputs = signatures["translate_ids"]["inputs"]
+def test_manifest(paper: LiteRTExport) -> None:
+    manifest = check_manifest(paper.exported.path)
+    assert set(manifest["files"]) == {"model.tflite", "joint.model", "example.py", "README.md"}
+    assert manifest["signatures"]["translate"]["outputs"]["translations"] == {
+        "dtype": "string", "shape": [1, 2],
+    }  # fmt: skip
+    inputs = manifest["signatures"]["translate_ids"]["inputs"]
     assert inputs["ids"] == {"dtype": "int32", "shape": [1, 40]}
     assert set(inputs) == {"ids", "lengths", "max_length", "length_penalty"}
+
+
+def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -> None:
     for place in (paper.path, paper.exported.path, paper.exported.path.parent):
         model = loading.load_model(place)
         results = translate.translate_lines(model, [*PHRASES, ""])
@@ -298,6 +337,128 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
     score = translate.translate_lines(short, PHRASES[:1])[0][0].score
     expected = paper.model.translate(PHRASES[0], max_length=2, length_penalty=0.0)[0].score
     assert score == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            {"settings": {"decoding.beam_size": 2}},
+            mentions("LiteRT", "decoding.beam_size"),
+        ),
+        (
+            {"settings": {"decoding.max_length": 10**4}},
+            mentions("decoding.max_length", "10000"),
+        ),
+        ({"precision": "bfloat16"}, mentions("LiteRT", "precision")),
+        ({"jit_compile": True}, mentions("LiteRT", "XLA")),
+    ],
+)
+def test_settings_that_were_fixed_at_export(
+    paper: LiteRTExport, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        loading.load_model(paper.path, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "facts"),
+    [
+        ({"quantization": "int2"}, ("quantization", "int2", "float16", "int8", "int4")),
+        ({"settings": {"decoding.sample": True}}, ("decoding.sample", "outputs")),
+        (
+            {"quantization": "int8", "references": SENTENCES, "max_bleu_loss": -1.0},
+            ("int8", "BLEU", "-1", "nothing was exported"),
+        ),
+    ],
+)
+def test_invalid_options_are_refused(
+    tmp_path: Path, paper: LiteRTExport, arguments: dict[str, Any], facts: tuple[str, ...]
+) -> None:
+    with pytest.raises(InputError, match=mentions(*facts)):
+        LiteRTExport(paper.run, tmp_path / "export", **{"settings": None, **arguments})
+    assert not [*tmp_path.glob("export/*")]
+
+
+def test_an_export_with_different_translations_is_an_error(
+    tmp_path: Path, paper: LiteRTExport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter, "load_translator", lambda run, settings: translator)
+    translator = loading.load_translator(paper.run, SETTINGS)
+    converted = exporter.convert
+
+    def other(*arguments: Any, **options: Any) -> Any:
+        model = converted(*arguments, **options)
+        variable = translator.transformer.target_embedding.embeddings
+        variable.assign(variable * 1.01)
+        return model
+
+    monkeypatch.setattr(exporter, "convert", other)
+    with pytest.raises(InputError, match=mentions("sentence 1")):
+        export(paper.run, tmp_path / "export", SENTENCES, format="litert", settings=SETTINGS)
+    assert not [*tmp_path.glob("export/*")]
+
+
+LINES = [phrase.encode() for phrase in PHRASES]
+# Vocabularies for which the graph has no tokenizer, with a word of the reason.
+IDS_ONLY: dict[str, Callable[[], bytes]] = {
+    "bpe": lambda: learn_vocabulary(LINES, 60, model_type="bpe"),
+    "tabs": lambda: learn_vocabulary(LINES, 60, normalization="nfkc"),
+}
+
+
+@pytest.fixture(scope="module", params=IDS_ONLY)
+def without_text(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, LiteRTExport]:
+    folder = tmp_path_factory.mktemp("ids")
+    run = make_run(folder / "run", tokenizer=Tokenizer(IDS_ONLY[request.param]()))
+    return request.param, LiteRTExport(run, folder / "export")
+
+
+def test_unsupported_vocabularies_have_only_translate_ids(
+    without_text: tuple[str, LiteRTExport],
+) -> None:
+    reason, made = without_text
+    assert set(passes.ops_by_signature(made.content)) == {"translate_ids"}
+    assert (made.exported.path / "joint.model").is_file()
+    warning = str(made.exported.warning)
+    assert tells(warning, "only", "translate_ids", reason)
+    assert check_manifest(made.exported.path)["warning"] == warning
+    assert warning in (made.exported.path / "README.md").read_text("utf-8")
+    for sentence in SENTENCES:
+        outputs = made.translator.translate(tf.constant([sentence]))
+        texts = [text.decode() for text in outputs["translations"][0].numpy()]
+        found = [each.text for each in made.model.translate(sentence)]
+        assert found == texts[: len(found)]
+
+
+def test_runtimes_that_differ_are_not_published(
+    paper: LiteRTExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = litert._Compiled.run
+
+    def other(self: Any, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return run(self, {**inputs, "max_length": np.array([2], np.int32)})
+
+    monkeypatch.setattr(litert._Compiled, "run", other)
+    with pytest.raises(InputError, match=mentions("CompiledModel", "Interpreter")):
+        export(paper.run, tmp_path / "export", PHRASES, format="litert", settings=SETTINGS)
+    assert not [*tmp_path.glob("export/*")]
+
+
+def test_a_tokenizer_that_differs_is_not_published(
+    paper: LiteRTExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source_ids = LiteRTModel.source_ids
+
+    def other(self: LiteRTModel, text: str) -> list[int]:
+        return source_ids(self, text.replace("\u3000", ""))
+
+    monkeypatch.setattr(LiteRTModel, "source_ids", other)
+    with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens", "Nothing was exported")):
+        export(paper.run, tmp_path / "export", PHRASES, format="litert", settings=SETTINGS)
+    assert not [*tmp_path.glob("export/*")]
 
 
 @pytest.mark.parametrize("first", ["unknown", "space", "spaces and unknown"])
@@ -323,97 +484,3 @@ def test_texts_that_begin_with_special_pieces(paper: LiteRTExport, first: str) -
     )
     texts = [text.decode() for text in signatures._texts(result)[0].numpy()]
     assert texts == [vocabulary.target_text(ids), "das Haus"]
-
-
-@pytest.mark.parametrize("kind", ["bpe", "tabs", "ensemble"])
-def test_models_without_text_have_only_translate_ids(
-    paper: LiteRTExport, tmp_path: Path, kind: str
-) -> None:
-    lines, run, options = [phrase.encode() for phrase in PHRASES], tmp_path / "run", {}
-    if kind == "ensemble":
-        run, options = f"{paper.run.path},{paper.run.path}", {"text_signature": False}
-    else:  # vocabularies for which the graph has no tokenizer
-        other = {"model_type": "bpe"} if kind == "bpe" else {"normalization": "nfkc"}
-        run = make_run(run, tokenizer=Tokenizer(learn_vocabulary(lines, 60, **other)))
-    made = LiteRTExport(run, tmp_path / "export", **options)
-    assert set(passes.ops_by_signature(made.content)) == {"translate_ids"}
-    assert (made.exported.path / "joint.model").is_file()
-    warning = made.exported.warning
-    readme = (made.exported.path / "README.md").read_text("utf-8")
-    if kind == "ensemble":
-        assert warning is None and "`joint.model`" in readme
-    else:
-        assert tells(str(warning), "only", "translate_ids", kind) and str(warning) in readme
-        assert check_manifest(made.exported.path)["warning"] == warning
-    for sentence in SENTENCES:
-        outputs = made.translator.translate(tf.constant([sentence]))
-        texts = [text.decode() for text in outputs["translations"][0].numpy()]
-        found = [each.text for each in made.model.translate(sentence)]
-        assert found == texts[: len(found)]
-
-
-@pytest.mark.parametrize(
-    ("difference", "facts"),
-    [
-        ("weights", ("sentence 1",)),
-        ("runtimes", ("CompiledModel", "Interpreter")),
-        ("tokenizers", (r"'a\u3000b'", "tokens", "Nothing was exported")),
-    ],
-)
-def test_exports_that_differ_are_not_published(
-    paper: LiteRTExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, difference: str,
-    facts: tuple[str, ...],
-) -> None:  # fmt: skip
-    convert, run, source_ids = exporter.convert, litert._Compiled.run, LiteRTModel.source_ids
-
-    def convert_and_change(translator: Any, *arguments: Any, **options: Any) -> Any:
-        model = convert(translator, *arguments, **options)
-        variable = translator.transformer.target_embedding.embeddings
-        variable.assign(variable * 1.01)
-        return model
-
-    def run_with_a_limit(self: Any, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return run(self, {**inputs, "max_length": np.array([2], np.int32)})
-
-    if difference == "weights":
-        monkeypatch.setattr(exporter, "convert", convert_and_change)
-    elif difference == "runtimes":
-        monkeypatch.setattr(litert._Compiled, "run", run_with_a_limit)
-    else:
-        monkeypatch.setattr(
-            LiteRTModel,
-            "source_ids",
-            lambda self, text: source_ids(self, text.replace("\u3000", "")),
-        )
-    with pytest.raises(InputError, match=mentions(*facts)):
-        export(paper.run, tmp_path / "export", SENTENCES, format="litert", settings=SETTINGS)
-    assert not [*tmp_path.glob("export/*")]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "facts"),
-    [
-        ({"settings": {"decoding.beam_size": 2}}, ("LiteRT", "decoding.beam_size")),
-        ({"settings": {"decoding.max_length": 10**4}}, ("decoding.max_length", "10000")),
-        ({"precision": "bfloat16"}, ("LiteRT", "precision")),
-        ({"jit_compile": True}, ("LiteRT", "XLA")),
-        (
-            {"quantization": "none", "settings": {"decoding.sample": True}},
-            ("decoding.sample", "outputs"),
-        ),
-        ({"quantization": "int2"}, ("quantization", "int2", "float16", "int8", "int4")),
-        (
-            {"quantization": "int8", "references": SENTENCES, "max_bleu_loss": -1.0},
-            ("int8", "BLEU", "-1", "nothing was exported"),
-        ),
-    ],
-)
-def test_invalid_options_are_refused(
-    tmp_path: Path, paper: LiteRTExport, arguments: dict[str, Any], facts: tuple[str, ...]
-) -> None:
-    with pytest.raises(InputError, match=mentions(*facts)):
-        if "quantization" in arguments:
-            LiteRTExport(paper.run, tmp_path / "export", **{"settings": None, **arguments})
-        else:
-            loading.load_model(paper.path, **arguments)
-    assert not [*tmp_path.glob("export/*")]

@@ -61,14 +61,18 @@ print(wrong)
 """
 
 
-# The inputs of LiteRT's operations that give the shape of the output.
-SHAPE_INPUTS = {
-    **{name: slice(1, None) for name in "RESHAPE BROADCAST_TO PAD SLICE".split()},
-    **{name: slice(1, None) for name in "STRIDED_SLICE TILE TOPK_V2".split()},
+SHAPE_INPUTS = {  # the inputs of LiteRT's operations that give the shape of the output
+    "RESHAPE": slice(1, None),
+    "BROADCAST_TO": slice(1, None),
     "FILL": slice(1),
+    "PAD": slice(1, None),
     "PADV2": slice(1, 2),
     "RANGE": slice(None),
     "SCATTER_ND": slice(2, None),
+    "SLICE": slice(1, None),
+    "STRIDED_SLICE": slice(1, None),
+    "TILE": slice(1, None),
+    "TOPK_V2": slice(1, None),
 }
 
 
@@ -101,13 +105,29 @@ def test_new_runtimes_give_the_scores_of_other_kernels(
     assert result.stdout == "0\n"
 
 
+@pytest.mark.parametrize("signature", ["translate_batch", "translate_ids"])
+def test_all_loops_are_prepared_twice(models: dict[str, Any], signature: str) -> None:
+    model = models[signature]
+    whiles = loops = 0
+    for graph in model.subgraphs:
+        ops = [passes.op_name(model, each) for each in graph.operators]
+        assert "IF" not in ops
+        whiles += ops.count("WHILE")
+        for place, each in enumerate(graph.operators):
+            if ops[place - 1 : place + 1] == ["WHILE", "WHILE"]:
+                before = graph.operators[place - 1]
+                body = each.builtinOptions.bodySubgraphIndex
+                assert before.builtinOptions.bodySubgraphIndex == body
+                assert before.inputs.tolist() == each.inputs.tolist()
+                loops += 1
+    assert whiles == 2 * loops
+    assert loops == {"translate_batch": 3, "translate_ids": 2}[signature]
+
+
+@pytest.mark.parametrize("for_cpu", [False, True])
 @pytest.mark.parametrize(
-    ("kind", "for_cpu"),
-    [
-        ("shortlist", False), ("shortlist", True), ("options", False), ("options", True),
-        ("converted", True), ("separate", False), ("window", False), ("window", True),
-    ],
-)  # fmt: skip
+    "kind", ["plain", "shortlist", "options", "converted", "separate", "window"]
+)
 def test_shapes_are_known_before_products_run(tmp_path: Path, kind: str, for_cpu: bool) -> None:
     """Otherwise, LiteRT prepares the rest of a body only in the loop that runs it."""
     changes = {"model__attention_window": 5} if kind == "window" else {}

@@ -14,7 +14,7 @@ from keras_transformer.export import ExportOptions, export
 from keras_transformer.extensions.litert.engine import LiteRTModel
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
-from tests.damage import cut, delete
+from tests.damage import DAMAGES, delete
 from tests.messages import tells
 
 
@@ -48,7 +48,7 @@ def flip_a_weight(file: Path) -> None:
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", [cut, flip_a_weight, delete])
+@pytest.mark.parametrize("damage", [*DAMAGES, flip_a_weight])
 def test_a_damaged_model_is_refused(
     version: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
