@@ -21,7 +21,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # extensions, 7,000 for docstrings, 3,000 for benchmarks and 23,000 for tests.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 29_850,
+    "tests": 29_980,
     "keras_transformer/extensions": 12_715,
     **{
         f"keras_transformer/{folder}": lines
