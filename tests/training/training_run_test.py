@@ -454,7 +454,9 @@ class TestErrors:
             train(data, copy)
 
 
-def test_a_bleu_of_zero_cannot_select_the_best_checkpoint(data, tmp_path):
+def test_a_bleu_of_zero_cannot_select_the_best_checkpoint(tmp_path):
+    pairs = [(f"animal {i}", f"Tier {i}") for i in range(40)]
+    data = prepared_pairs(tmp_path / "data", pairs, vocab_size=40, valid_pairs=4)
     bleu = {"training__bleu_steps": 3, "training__best_metric": "bleu"}
     with pytest.raises(InputError, match=mentions("best_metric", "0.0", "bleu_tokenize")):
         train(data, tmp_path / "run", **bleu)

@@ -37,6 +37,7 @@ def compiled():
 
 trainer = make(dataclasses.replace(TRAINING, num_microbatches=2))
 compile_ahead(trainer, SimpleNamespace(shapes=[(4, 7, 8), (4, 5, 6)]), lambda: False)
+train(trainer, batches(1))
 print(*compiled())
 train(trainer, batches(4))
 print(*compiled())
