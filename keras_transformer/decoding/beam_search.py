@@ -33,7 +33,11 @@ def length_penalty(
 
 
 def coverage_penalty(coverage: tf.Tensor, source_mask: tf.Tensor, beta: float) -> tf.Tensor:
-    """Returns `[batch, beam]`: `beta` times the sum of log(min(coverage, 1)) over source tokens."""
+    """Returns `beta` times the sum over source tokens of log(min(coverage, 1)): at most 0.
+
+    Returns:
+        float32 `[batch, beam]`.
+    """
     covered = tf.math.log(tf.clip_by_value(coverage, 1e-9, 1.0))  # finite for unseen tokens
     # --> [batch, 1, source]
     is_token = tf.expand_dims(source_mask, 1)

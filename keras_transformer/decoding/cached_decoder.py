@@ -22,13 +22,17 @@ from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
 
 
 class CachedDecoder:
-    """A `decoding.SearchDecoder` of one model, or of an ensemble of one target vocabulary.
+    """A `decoding.SearchDecoder` of one model, or of an ensemble.
 
     Args:
+        transformers: models with the same target vocabulary. An ensemble averages the
+            log-probabilities of the next token.
         memories: the encoded source of each model, projected.
+        beam: hypotheses of each sentence, K.
         length: number of positions in the cache, an int or int32 scalar, if its shape must not
             change (XLA, LiteRT). By default the cache grows with each step.
         candidates: the tokens that are scored; None for all.
+        int8_rows: see `Shortlist`.
     """
 
     steps_per_round: int | None = None

@@ -33,6 +33,15 @@ class SearchDecoder(Protocol):
 
     The search never looks into the cache, a nested structure of tensors of any shapes. The
     shapes stay the same from step to step, except for dimensions that are unknown in the graph.
+
+    Example:
+    >>> decoder: SearchDecoder = StepDecoder(
+    ...     lambda ids, position, cache: (tf.zeros([len(ids), 5]), cache, None),
+    ...     cache=(), vocab_size=5, rows_per_sentence=4,
+    ... )
+    >>> scores, cache, attention = decoder.step(tf.constant([2, 2, 2, 2]), 0, decoder.init_cache())
+    >>> scores.shape
+    TensorShape([4, 5])
     """
 
     @property
@@ -58,6 +67,7 @@ class SearchDecoder(Protocol):
         Args:
             ids: int32 `[R]`, the token of each hypothesis at `position`; the start id at 0.
             position: int32 scalar.
+            cache: the cache before this position.
 
         Returns:
             The scores of the next tokens, any float type `[R, V]`, or `[R, C]` for C
@@ -166,6 +176,7 @@ class TokenConstraint(Protocol):
         """Returns the tokens that may come next, bool `[R, V]`.
 
         Args:
+            inputs: `SearchInputs.constraint_inputs`, each tensor repeated to `[R, ...]`.
             histories: int32 `[R, longest]`, the tokens of each hypothesis. Ignore the values from
                 position `length` on.
             length: int32 scalar, the number of tokens that each hypothesis has.
@@ -174,7 +185,12 @@ class TokenConstraint(Protocol):
 
 
 class SpecialIds(NamedTuple):
-    """Ids with a special meaning. The start and pad ids are never generated."""
+    """Ids with a special meaning. The start and pad ids are never generated.
+
+    Example:
+    >>> SpecialIds(start=2, end=3, pad=0, unknown=1).excluded
+    [0, 1, 2]
+    """
 
     start: int  # the decoder's first input
     end: int  # ends a hypothesis; may equal the start or pad id
@@ -198,6 +214,12 @@ class SearchConfig:
         constraint: a rule that all outputs obey.
         max_steps: static upper bound on the steps. It must be at least the longest of
             `max_lengths`.
+
+    Example:
+        >>> SearchConfig(DecodingConfig(beam_size=4)).rows_per_sentence
+        4
+        >>> SearchConfig(DecodingConfig(sample=True, n_best=3)).rows_per_sentence
+        3
     """
 
     decoding: DecodingConfig
@@ -217,7 +239,12 @@ class SearchConfig:
 
 
 class SearchInputs(NamedTuple):
-    """Tensors of a batch of sentences. `search` fills in the defaults."""
+    """Tensors of a batch of sentences. `search` fills in the defaults.
+
+    Example:
+    >>> SearchInputs(max_lengths=tf.constant([20, 30])).prefix is None
+    True
+    """
 
     # int32 [batch]: the maximum number of tokens of each output, including the end token. A
     # sentence with 0 (or less) gets the empty output and takes no step. The batch may be empty.
@@ -242,7 +269,12 @@ class SearchInputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RequestedOutputs:
-    """The optional fields of a result. Alignment and attention need a `source_mask`."""
+    """The optional fields of a result. Alignment and attention need a `source_mask`.
+
+    Example:
+    >>> RequestedOutputs(alignment=True).attention
+    False
+    """
 
     token_log_probs: bool = False
     alignment: bool = False
@@ -254,6 +286,10 @@ class SearchResult(NamedTuple):
 
     If a sentence has fewer than `n_best` hypotheses, the places at the end are empty. An empty
     place has the score -1e9, the length 0, and is not finished.
+
+    Example:
+    >>> SearchResult._fields[:3]
+    ('ids', 'scores', 'lengths')
     """
 
     ids: tf.Tensor  # int32 [batch, n_best, length]: no start id; the pad id beyond `lengths`

@@ -66,6 +66,7 @@ class Shortlist(tf.Module):
 
         Args:
             source_ids: int32 `[batch, S]`, padded.
+            vocab_size: number of target tokens.
             prefix: int32 `[batch, any]`, more candidates of each sentence. Ids outside the
                 vocabulary are ignored.
         """
@@ -100,6 +101,8 @@ class CandidateOutputs:
     Args:
         rows: `[C, d_model]`, the rows of the output matrix.
         bias: `[C]`, or None.
+        candidates: the candidates.
+        int8_rows: see `Shortlist`.
     """
 
     def __init__(self, rows: Any, bias: Any, candidates: Candidates, int8_rows: bool):
