@@ -3,6 +3,7 @@
 import ast
 import doctest
 import importlib
+import inspect
 import re
 import shutil
 from pathlib import Path
@@ -77,3 +78,12 @@ def definitions(name):
 @pytest.mark.parametrize("name", sorted({*kt.__all__} - {*SETTINGS, *kt._NAMESPACES, "InputError"}))
 def test_what_a_user_calls_shows_an_example(name):
     assert ">>> " in definitions(kt._MODULES[name])[name]
+
+
+@pytest.mark.parametrize("space", [*kt._NAMESPACES, "decoding"])
+def test_layers_and_their_like_show_an_example(space):
+    module = getattr(kt, space)
+    things = {name: getattr(module, name) for name in module.__all__}
+    documented = {k: v for k, v in things.items() if inspect.isclass(v) or inspect.isfunction(v)}
+    assert documented
+    assert [k for k, v in documented.items() if ">>> " not in (v.__doc__ or "")] == []

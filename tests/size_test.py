@@ -42,7 +42,7 @@ BUDGETS = {
     },
 }
 CORE_BUDGET = 14_170
-DOCSTRING_BUDGET = 7_612
+DOCSTRING_BUDGET = 7_659
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),
