@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("keras_transformer", "recipes", "deploy", "setup.py", "setup.cfg", "pyproject.toml")
-NAME = "keras_transformer"
+NAME = "keras-transformer-mt"
 
 
 def build_wheel(folder: Path) -> Path:

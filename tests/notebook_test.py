@@ -190,7 +190,7 @@ def test_only_documented_names_are_imported(stored: NotebookNode) -> None:
     sources = "\n".join(cell.source for cell in code_cells(stored))
     imported = re.findall(r"^(?:from|import) (keras_transformer[\w.]*)", sources, re.MULTILINE)
     # Quiet loading of TensorFlow, an example corpus, and the figures of the paper's Table 3.
-    modules = ("tf_import", "data.corpora", "presets")
+    modules = ("tf_import", "extensions.corpora", "extensions.paper.presets")
     others = {f"keras_transformer.{module}" for module in modules}
     assert set(imported) <= documented | others
     assert len(imported) == 5
