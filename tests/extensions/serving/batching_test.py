@@ -17,8 +17,6 @@ from tests.messages import mentions
 class Doubling:
     """A call that waits for `gate`, doubles its inputs, and fails for -1."""
 
-    max_rows: int | None = None
-
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()

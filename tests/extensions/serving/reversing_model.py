@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
 NAME = "reversing"
+TAGS = ("<2de>", "<2fr>", "<number>")
 _TEXT = tf.TensorSpec([None], tf.string, "text")
 
 
@@ -98,10 +99,25 @@ class Reversing(tf.Module):
             return {"bytes": tf.strings.length(text)}
 
 
-def write_version(path: Path, warm_up: str = "warm") -> Path:
-    """Writes the model as a version; `warm_up` is the text of its warm-up request."""
-    model = Reversing()
-    names = ("serving_default", "lengths", "size", "kinds", "join", "translate", "no_poison")
+class Tagged(Reversing):
+    """The same for a vocabulary with tags of target languages."""
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def symbols(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The symbols of the vocabulary."""
+        return {"symbols": tf.repeat([TAGS], tf.size(text), axis=0)}
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The words."""
+        return {"tokens": tf.strings.split(text).to_tensor()}
+
+
+def write_version(path: Path, warm_up: str = "warm", model: Reversing | None = None) -> Path:
+    """Writes a model as a version; `warm_up` is the text of its warm-up request."""
+    model = model or Reversing()
+    names = ["serving_default", "lengths", "size", "kinds", "join", "translate", "no_poison"]
+    names += [name for name in ("symbols", "tokenize") if hasattr(model, name)]
     tf.saved_model.save(model, str(path), signatures={name: getattr(model, name) for name in names})
     log = prediction_log_pb2.PredictionLog()
     request = log.predict_log.request

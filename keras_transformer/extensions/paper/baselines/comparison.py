@@ -220,7 +220,7 @@ def curve(run: RunDirectory, data_dir: Path) -> list[dict[str, float]]:
         For each validation: `step`; `flop`, from the mean FLOP per token of the corpus;
         `minutes` of the training steps; and the metrics.
     """
-    from keras_transformer.extensions.pages.report.page import read_history
+    from keras_transformer.extensions.pages.report import read_history
     from keras_transformer.extensions.paper.baselines.flop import training_flop
 
     store = TokenStore(data_dir / "train")
