@@ -274,7 +274,10 @@ def visualize(
         raise InputError("There is nothing to draw. Give a sentence, or a source file.")
     if (translation is not None and sentence is None) or (target is not None and source is None):
         raise InputError("A translation needs a sentence, and a target file a source file.")
-    pairs, empty = ([], 0) if source is None else read_pairs(source, target)
+    pairs: list[tuple[str, str]] = []
+    empty = 0
+    if source is not None:
+        pairs, empty = read_pairs(source, target)
     sources = [text for text, _ in pairs[:max_sentences]]
     targets = [text for _, text in pairs[:max_sentences]]
     if sentence is None:

@@ -146,7 +146,7 @@ def _curves(history: History) -> Markup | str:
     """Draws all metrics as one SVG image, or says what is missing."""
     charts: list[Any] = []
     for title, names, is_log in _CHARTS:
-        lines = []
+        lines: list[Any] = []
         for name in names:
             # Without NaN, which cannot be drawn.
             values = {s: v for s, v in history.get(name, {}).items() if abs(v) < 1e30}

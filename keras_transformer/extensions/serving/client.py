@@ -150,11 +150,6 @@ class Client:
         with needs_extra("serving", "a server's REST API"):
             import httpx
 
-        if not (timeout > 0 and max_batch_size >= 1 and connections >= 1):
-            raise InputError(
-                f"timeout is {timeout}, max_batch_size {max_batch_size} and connections "
-                f"{connections}. The first must be more than 0, the others at least 1."
-            )
         self.address = address
         self.model = model
         self.timeout = timeout
@@ -325,10 +320,6 @@ class Client:
             response = self._http.request(
                 method, self._path + path, content=content, timeout=seconds
             )
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-            raise InputError(
-                f"{self.address} is not an address ({error}). Use HOST:PORT."
-            ) from error
         except httpx.RequestError as error:
             raise _NotNowError(str(error) or type(error).__name__) from error
         try:

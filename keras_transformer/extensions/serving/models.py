@@ -80,12 +80,11 @@ class ServedModel:
         while self._current is None and await self.refresh():
             pass
         if self._current is None:
-            reason = "it is empty" if self.path.exists() else "it does not exist"
-            for _, problem in self._failed.values():
-                reason = problem
+            problems = [problem for _, problem in self._failed.values()]
             raise InputError(
-                f"{self.path} has no version that can be served ({reason}). It must be a directory "
-                "of versions, as keras-transformer export writes it, or a model."
+                f"{self.path} has no version that can be served "
+                f"({problems[-1] if problems else 'it has no model'}). It must be a directory of "
+                "versions, as keras-transformer export writes it, or a model."
             )
 
     async def watch(self, seconds: float) -> None:

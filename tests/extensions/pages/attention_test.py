@@ -22,7 +22,6 @@ from keras_transformer.extensions.pages.attention import (
     MEASURES,
     TITLES,
     VisibleModel,
-    attention,
     attention_page,
     embed,
     embeddings_page,
@@ -232,8 +231,3 @@ def test_any_token_is_text(tokens: list[str]) -> None:
     assert data_of(page)["attentions"]["encoder"]["queries"] == expected
     page = embeddings_page(np.eye(len(tokens)), tokens, tokens[0])
     assert data_of(page)["sentences"] == tokens
-
-
-def test_without_a_target_the_model_translates(run: VisibleModel) -> None:
-    pair = attention(run.signatures["attention"], PHRASES[0])
-    assert pair.target_text and pair.status in (0, Status.TARGET_CUT)

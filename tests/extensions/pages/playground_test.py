@@ -44,29 +44,19 @@ def test_translations_equal_those_of_the_run(
         np.testing.assert_allclose(found.log_probs, expected["token_log_probs"], atol=1e-5)
 
 
-def test_an_export_and_a_server_show_the_same(
-    run_directory: RunDirectory, exported_run: Path
-) -> None:
+def test_an_export_and_a_server_show_the_same(model: PlaygroundModel, exported_run: Path) -> None:
     with running_server(exported_run) as served:
-        run, *others = (
-            open_playground_model(place, settings)
-            for place, settings in (
-                (str(run_directory.path), {"decoding.n_best": 2}),
-                (str(exported_run), None),
-                (served.rest, None),
-            )
-        )
+        others = [open_playground_model(place) for place in (str(exported_run), served.rest)]
         for source, other in itertools.product([PHRASES[0], "a " * 100], others):
-            expected, found = (model.translate(source, "ein") for model in (run, other))
+            expected, found = model.translate(source, "ein"), other.translate(source, "ein")
             assert found.source_tokens == expected.source_tokens
             assert found.remarks == expected.remarks
-            assert len(found.hypotheses) == len(expected.hypotheses) == 2
-            for one, same in zip(found.hypotheses, expected.hypotheses, strict=True):
-                assert (one.text, one.tokens) == (same.text, same.tokens)
-                assert one.alignment == same.alignment
+            assert len(found.hypotheses) == 2 < len(expected.hypotheses)
+            for one, same in zip(found.hypotheses, expected.hypotheses, strict=False):
+                assert one._replace(score=0, log_probs=[]) == same._replace(score=0, log_probs=[])
                 assert one.score == pytest.approx(same.score, abs=1e-4)
             target = expected.hypotheses[0].text
-            seen, known = (model.attention(source, target) for model in (other, run))
+            seen, known = other.attention(source, target), model.attention(source, target)
             assert seen.predicted_tokens == known.predicted_tokens
             np.testing.assert_allclose(seen.cross, known.cross, atol=1e-4)
 
@@ -83,18 +73,6 @@ def test_prefix_length_penalty_and_remarks(model: PlaygroundModel) -> None:
     assert tells(remark, "length penalty")
     long = model.translate("ball " * 300)
     assert tells(long.remarks[0], "source", len(long.source_tokens))
-
-
-def test_the_tag_is_added_or_a_remark_says_that_it_is_missing(tagged_run: RunDirectory) -> None:
-    place = str(tagged_run.path)
-    untagged = open_playground_model(place).translate("a small dog")
-    assert any("<2de> or <2fr>" in remark for remark in untagged.remarks)
-    model = open_playground_model(place, source_tag="<2fr>")
-    answer = model.translate("a small dog")
-    assert "<2fr>" in answer.source_tokens and not answer.remarks
-    assert "<2fr>" in model.attention("a small dog", "a").source_tokens
-    with pytest.raises(InputError, match=mentions("<2it>", "<2de>, <2fr>")):
-        open_playground_model(place, source_tag="<2it>")
 
 
 def test_invalid_models(run_directory: RunDirectory) -> None:
@@ -114,16 +92,13 @@ def test_two_models_answer_in_one_event_and_a_port_in_use_is_refused(
 ) -> None:
     run = shutil.copytree(run_directory.path, tmp_path / "run")
     (run / "data_report.json").write_text(json.dumps({"examples": ["a dog", "a cat"]}))
-    models = [model, open_playground_model(f"{run}@step-00000100")]
-    assert models[1].examples == ["a dog", "a cat"]
-    page = playground.build_page(models, examples=PHRASES[:2])
+    assert open_playground_model(str(run)).examples == ["a dog", "a cat"]
+    page = playground.build_page([model, model], examples=PHRASES[:2])
     [event] = [event for event in page.fns.values() if event.api_name == "translate"]
     answers = event.fn(PHRASES[0], "", None)
     assert len(answers) == 2 * 5
-    for model, (summary, update, aligned, attention, kept) in zip(
-        models, (answers[:5], answers[5:]), strict=True
-    ):
-        expected = model.translate(PHRASES[0]).hypotheses
+    expected = model.translate(PHRASES[0]).hypotheses
+    for summary, update, aligned, attention, kept in (answers[:5], answers[5:]):
         assert [label.split(maxsplit=1)[1] for label, _ in update["choices"]] == [
             hypothesis.text or "(empty)" for hypothesis in expected
         ]
@@ -136,7 +111,7 @@ def test_two_models_answer_in_one_event_and_a_port_in_use_is_refused(
     address = playground.serve(page, "127.0.0.1", 0, open_browser=False)
     port = int(address.rstrip("/").rpartition(":")[2])
     with pytest.raises(InputError, match=f"127.0.0.1:{port}"):
-        playground.serve(playground.build_page(models[:1]), "127.0.0.1", port, open_browser=False)
+        playground.serve(playground.build_page([model]), "127.0.0.1", port, open_browser=False)
     page.close(verbose=False)
 
 

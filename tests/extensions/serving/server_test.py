@@ -20,7 +20,6 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.serving import Settings, server
-from keras_transformer.extensions.serving.client import Client
 from tests.conftest import PHRASES, ROOT
 from tests.driver import Driver
 from tests.extensions.serving.reversing_model import NAME
@@ -116,23 +115,6 @@ def url_of(process: subprocess.Popen[str]) -> str:
     lines = iter(process.stderr.readline, "")
     found = (re.search(r"REST at (http://[^/]+)/v1/models/\S+", line) for line in lines)
     return next(match[1] for match in found if match)
-
-
-def test_sigterm_answers_waiting_requests(reversing_version: Path) -> None:
-    flags = {"batch_timeout_ms": 3000, "max_batch_size": 8}
-    with (
-        concurrent.futures.ThreadPoolExecutor(1) as pool,
-        started(model_dir=reversing_version.parent, **flags) as process,
-    ):
-        url = url_of(process)
-        client = Client(url, NAME)
-        client.metadata()
-        waiting = pool.submit(client.predict, {"text": ["abc"]})
-        metrics = f"{url}/monitoring/prometheus/metrics"
-        wait_until(lambda: "serving_waiting_rows 1.0" in httpx.get(metrics).text)
-        process.send_signal(signal.SIGTERM)
-        assert waiting.result()["translations"][0][0] == b"cba"
-        assert process.wait(60) == 0
 
 
 _HANG = """

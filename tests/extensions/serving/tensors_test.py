@@ -68,20 +68,11 @@ def test_the_dtypes_of_requests() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"instances": [{"text": "abc"}, {"text": "de", "max_length": 7, "prefix": "x"}]},
-        {
-            "instances": [
-                {"text": "abc", "beam_size": None, "max_length": None, "length_penalty": None},
-                {"text": "de", "max_length": 7, "prefix": "x", "beam_size": None},
-            ]
-        },
+        {"instances": [{"text": "abc", "beam_size": None, "max_length": None},
+                       {"text": "de", "max_length": 7, "prefix": "x"}]},
         {"inputs": {"text": ["abc", "de"], "max_length": [None, 7], "prefix": ["", "x"]}},
-        {
-            "inputs": {
-                "text": ["abc", "de"], "max_length": [0, 7], "length_penalty": None,
-                "prefix": [None, "x"], "beam_size": None,
-            }
-        },
+        {"inputs": {"text": ["abc", "de"], "max_length": [0, 7], "length_penalty": None,
+                    "prefix": [None, "x"], "beam_size": None}},
     ],
 )  # fmt: skip
 def test_null_and_omitted_options_mean_as_exported(body: dict[str, Any]) -> None:
@@ -140,7 +131,7 @@ def test_invalid_requests(expected: Any, body: str | bytes, sentence: str) -> No
     "body", ["%s", '{"instances": %s}', '{"inputs": %s}', '{"signature_name": %s}']
 )
 def test_a_body_of_any_depth_is_refused(body: str, ends: tuple[str, str]) -> None:
-    for depth in (*range(700, 1100), 5_000, 20_000):
+    for depth in (*range(700, 1100, 10), 5_000, 20_000):
         nested = ends[0] * depth + "1" + ends[1] * depth
         with pytest.raises(RequestError) as error:
             read(body % nested, TEXT)
