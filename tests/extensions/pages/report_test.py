@@ -105,6 +105,7 @@ def test_without_matplotlib_the_page_says_what_is_missing(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log(run, 100, 2.0)
+    monkeypatch.delitem(sys.modules, "keras_transformer.extensions.pages.pictures", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "drawing curves needs the extra plots" in text_of(run)
 
