@@ -15,7 +15,7 @@ from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.driver import Driver
-from tests.extensions.paper.recipes.recipes import write_corpus, write_recipe
+from tests.extensions.paper.recipes import write_corpus, write_recipe
 from tests.messages import tells
 
 ENSEMBLE = "run@step-00000100,run@step-00000300"
@@ -184,10 +184,11 @@ def test_scores_of_a_recipe_can_be_repeated(driver: Driver, tmp_path: Path) -> N
     code, out, err, _ = driver.run(tmp_path, "recipe", flags, "")
     assert code == 0, err
     results = json.loads(out.splitlines()[-1])
-    assert results == json.loads((tmp_path / "work" / "results.json").read_text())
-    seed = results["seeds"]["1"]
+    [line] = (tmp_path / "work" / "results.jsonl").read_text().splitlines()
+    seed = results["rows"]["seed-1"]
+    assert seed == json.loads(line)
     assert (results["recipe"], results["finished"], seed["steps"]) == ("animals", True, 6)
-    assert results["command"].endswith(f"keras-transformer recipe {' '.join(flags)}")
+    assert seed["command"].endswith(f"keras-transformer recipe {' '.join(flags)}")
     assert (tmp_path / "work" / seed["export"] / "saved_model.pb").is_file()
     scores = seed["tests"]["animals"]
     _, *flags = shlex.split(scores["repeat"])

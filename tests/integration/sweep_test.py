@@ -17,7 +17,7 @@ import pytest
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.inference import loading, scoring, translate
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.extensions.paper.table3.running_test import prepared
+from tests.extensions.paper.tables_test import cells, prepared
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_STEPS = 60
@@ -69,9 +69,9 @@ def test_a_killed_row_is_resumed_and_finished_rows_are_kept(folder: Path) -> Non
     assert steps and steps[-1] < MAX_STEPS and steps[-1] % 10 == 0
 
     out, err = finish(start(folder, *COMMAND))
-    assert "trial 1 of 2: base (the base)" in err
+    assert "row 1 of 2: base (the base)" in err
     assert f"resuming at step {steps[-1]}, up to step {MAX_STEPS}" in err
-    assert "trial 2 of 2: B_dk16 (d_k × 1/4)" in err
+    assert "row 2 of 2: B_dk16 (d_k × 1/4)" in err
     assert "cuda" not in err.lower()
     *table, last = out.splitlines()
     results = json.loads(last)
@@ -80,14 +80,8 @@ def test_a_killed_row_is_resumed_and_finished_rows_are_kept(folder: Path) -> Non
     # 3 attentions of 4 heads, whose queries and keys have 3 dimensions fewer, with 16 inputs.
     base, other = (row["parameters"] for row in results["rows"].values())
     assert base - other == 3 * 4 * 2 * 3 * 16
-    base = results["rows"]["base"]
-    figures = [
-        f"{base['perplexity']:.2f}",
-        f"{base['bleu']:.1f}",
-        f"{base['parameters'] / 1e6:.2f}",
-    ]
-    cells = [cell.strip() for cell in table[2].split("|")]
-    assert cells[13:16] == figures
+    shown, base = cells("\n".join(table))["base"], results["rows"]["base"]
+    assert shown["PPL"] == f"{base['perplexity']:.2f}" and shown["BLEU"] == f"{base['bleu']:.1f}"
     assert "\n".join(table[:-1]) + "\n" == (folder / "work" / "table.md").read_text()
 
     again, err = finish(start(folder, *COMMAND))
@@ -99,17 +93,17 @@ def check_row(folder: Path, name: str, row: dict[str, Any]) -> None:
     run = RunDirectory(folder / "work" / name / "run")
     assert (run.config.model.key_dim, run.config.model.value_dim) == (1, 4)
     [*_, newest] = run.checkpoints()
-    assert newest.step == row["run"]["steps"] == MAX_STEPS
+    assert newest.step == row["steps"] == MAX_STEPS
     with zipfile.ZipFile(newest.path / "weights.npz") as weights:
         arrays = [np.load(weights.open(file)) for file in weights.namelist()]
-    assert row["parameters"] == row["run"]["parameters"] == sum(array.size for array in arrays)
+    assert row["parameters"] == sum(array.size for array in arrays)
     store = TokenStore(folder / "data" / "valid")
     sources, targets = store.source_text(), store.target_text()
     scorer = scoring.load_scorer(run.path)
     perplexity = scoring.perplexity(scoring.score_pairs(scorer, sources, targets))
-    assert row["perplexity"] == pytest.approx(perplexity, rel=1e-3)
+    assert row["perplexity"] == pytest.approx(perplexity, rel=1e-6)
     scored = translate.evaluate(loading.load_model(run.path), sources, targets)
-    assert row["bleu"] == round(scored.scores.bleu, 2)
-    assert row["run"]["signature"] == scored.scores.signature
+    assert row["bleu"] == scored.scores.bleu
+    assert row["signature"] == scored.scores.signature
     translations = (folder / "work" / name / "translations").read_text().splitlines()
     assert translations == scored.hypotheses

@@ -59,6 +59,15 @@ class ConvolutionalConfig(BaselineConfig):
         positions = 2 * self.max_positions * d
         return self._embedding_parameters() + positions + encoder + decoder
 
+    def multiplications(self, source: Any, target: Any) -> int:
+        """Returns the multiplications of a forward pass over pairs of these lengths."""
+        d, h, s, t = self.d_model, self.hidden, int(source.sum()), int(target.sum())
+        convolution = self.kernel_size * h * 2 * h
+        encoder = s * (2 * d * h + self.num_encoder_layers * convolution)
+        layer = t * (convolution + 2 * d * h) + int((source * target).sum()) * 2 * d
+        decoder = t * 2 * d * h + self.num_decoder_layers * layer
+        return encoder + decoder + t * d * self.target_vocab_size
+
 
 @dataclasses.dataclass(frozen=True)
 class ConvolutionalRun(RunConfig):

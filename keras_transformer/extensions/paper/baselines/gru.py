@@ -42,6 +42,17 @@ class GRUConfig(BaselineConfig):
         decoder = attention + first_state + gru(d + 2 * u) + output
         return self._embedding_parameters() + 2 * gru(d) + decoder
 
+    def multiplications(self, source: Any, target: Any) -> int:
+        """Returns the multiplications of a forward pass over pairs of these lengths."""
+        d, u, s, t = self.d_model, self.units, int(source.sum()), int(target.sum())
+        encoder = s * 2 * 3 * (d * u + u * u)
+        once = s * 2 * u * u + len(source) * u * u  # keys, and the first state
+        # Score and weighted mean.
+        attention = t * u * u + int((source * target).sum()) * (u + 2 * u)
+        steps = t * 3 * ((d + 2 * u) * u + u * u)
+        output = t * ((d + 3 * u) * d + d * self.target_vocab_size)
+        return encoder + once + attention + steps + output
+
 
 @dataclasses.dataclass(frozen=True)
 class GRURun(RunConfig):
