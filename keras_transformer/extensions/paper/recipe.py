@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, get_type_hints
+from typing import Any, Literal, NotRequired, TypedDict, get_type_hints
 
 from keras_transformer.config import Config
 from keras_transformer.data.corpus import Corpus, ParallelFiles
@@ -30,18 +30,18 @@ Synthetic = Literal["back_translation", "distillation"]
 MoreFormat = Literal["litert", "ctranslate2"]
 Text = Mapping[str, str]
 
-# The forms of a text, by their fields.
-_TEXT_FORMS = (
+# The forms of a text, by their fields: for training, for validation, and for tests.
+_TRAINING_FORMS = (
     {"source", "target"},  # files of the corpus directory
-    {"source"},  # the same without targets, which a teacher generates
     {"tsv"},  # a file of the corpus directory with both
     {"tfds", "split", "source_language"},  # a TFDS data set in the corpus directory
-    {"held_out"},  # a part of the training text
-    {"sacrebleu", "language_pair"},  # a test set of sacreBLEU
 )
+_VALIDATION_FORMS = (*_TRAINING_FORMS, {"held_out"})  # a part of the training text
+_TEST_FORMS = (*_VALIDATION_FORMS, {"sacrebleu", "language_pair"})  # a test set of sacreBLEU
+_TAUGHT_FORMS = (*_TRAINING_FORMS, {"source"})  # without targets, which a teacher generates
 
 # Fields that recipe.json does not have.
-_NOT_IN_FILE = ("name", "variant", "recipes_dir")
+_NOT_IN_FILE = ("name", "variant")
 
 TRAIN = "train"
 _PART = re.compile(r"(?!\d)\w{1,100}")  # the name of a part or a test, for file names
@@ -62,13 +62,6 @@ GeneratorFields = TypedDict(  # noqa: UP013
     "GeneratorFields",
     {"recipe": str, "variant": NotRequired[str], "seeds": NotRequired[Sequence[int]]},
 )
-
-
-class Generator(NamedTuple):
-    """The models that generate one side of synthetic pairs: a recipe, and the seed of each."""
-
-    recipe: Recipe
-    seeds: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +99,6 @@ class Recipe:
         variants: changed fields of each variant by name; of `prepare`, `settings` and `synthetic`
             only the changed entries. The variant `rehearsal` is a small run of everything.
         variant: name of the current variant, or empty. Several are joined with +.
-        recipes_dir: directory of this recipe and of those that it uses.
     """
 
     name: str
@@ -128,28 +120,20 @@ class Recipe:
     published: Mapping[str, Published] = dataclasses.field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     variant: str = ""
-    recipes_dir: Path = Path()
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All fields that results depend on, including the fields of the generators.
+        """All fields that results depend on.
 
         Fields with their default value are left out, so that a new field of recipes does not
         change the identity of existing recipes.
         """
-        aside = ("description", "published", "variants", "recipes_dir")
-        fields = {
+        aside = ("description", "published", "variants")
+        return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
             if field.name not in aside and getattr(self, field.name) != _default(field)
         }
-        if self.synthetic:
-            generators = {kind: self.generator(kind) for kind in self.synthetic}
-            fields["synthetic"] = {
-                kind: {"recipe": generator.recipe.identity, "seeds": generator.seeds}
-                for kind, generator in generators.items()
-            }
-        return fields
 
     @property
     def has_targets(self) -> bool:
@@ -171,7 +155,7 @@ class Recipe:
             raise InputError(f"The recipe {name!r} is unknown. Choose one of {', '.join(known)}.")
         path = Path(recipes_dir) / name / "recipe.json"
         try:
-            recipe = cls._of(name, read_json(path), Path(recipes_dir))
+            recipe = cls._of(name, read_json(path))
             for variant in recipe.variants:
                 recipe.with_variant(variant)
         except InputError as error:
@@ -179,7 +163,7 @@ class Recipe:
         return recipe
 
     @classmethod
-    def _of(cls, name: str, fields: Any, recipes_dir: Path) -> Recipe:
+    def _of(cls, name: str, fields: Any) -> Recipe:
         """Checks fields that would otherwise fail only in preparation, training or scoring."""
         own = cls._in_file()
         needed = {
@@ -194,7 +178,7 @@ class Recipe:
             )
         for key, value in fields.items():
             check_json(key, own[key], value)
-        recipe = cls(name=name, recipes_dir=recipes_dir, **fields)
+        recipe = cls(name=name, **fields)
         for problem in recipe._problems():
             raise InputError(problem)
         recipe._check_settings()
@@ -216,22 +200,19 @@ class Recipe:
         for name in self.tests:
             if name in (TRAIN, "valid") or not _PART.fullmatch(name):
                 yield f"A test is called {name!r}. Use a name such as test_2016."
+        forms = dict.fromkeys(self.tests, _TEST_FORMS) | {
+            TRAIN: _TAUGHT_FORMS if self.teacher else _TRAINING_FORMS,
+            "valid": _VALIDATION_FORMS,
+        }
         for role, text in {TRAIN: self.train, "valid": self.valid, **self.tests}.items():
-            if text.keys() not in _TEXT_FORMS:
-                forms = " or ".join(", ".join(sorted(form)) for form in _TEXT_FORMS)
-                yield f"{role} is {dict(text)!r}. It must be a text with {forms}."
-            if "held_out" in text and (role == TRAIN or text["held_out"] not in self.held_out):
+            if text.keys() not in forms[role]:
+                known = " or ".join(", ".join(sorted(form)) for form in forms[role])
+                yield f"{role} is {dict(text)!r}. It must be a text with {known}."
+            if "held_out" in text and text["held_out"] not in self.held_out:
                 parts = ", ".join(self.held_out) or "nothing"
                 yield (
-                    f"{role} is the part {text['held_out']!r} of the held out text, which has "
-                    f"{parts}. Name a part that exists; train has none."
-                )
-            if "sacrebleu" in text and role not in self.tests:
-                yield f"{role} is a test set of sacreBLEU. Use another text."
-            if text.keys() == {"source"} and not (role == TRAIN and self.teacher):
-                yield (
-                    f"{role} is {dict(text)!r}, without targets. Only the training text of a "
-                    "recipe with a teacher may lack them."
+                    f"{role} is {text['held_out']!r} of held_out, which has {parts}. Name a part "
+                    "that exists."
                 )
         for test in self.published.keys() - self.tests.keys():
             yield f"published names {test!r}. Name one of {', '.join(self.tests)}."
@@ -240,13 +221,6 @@ class Recipe:
                 "A recipe with a teacher trains from random weights, on pairs of the teacher. "
                 "Leave fine_tune and synthetic out."
             )
-        for kind, generator in self.synthetic.items():
-            seeds = generator.get("seeds", [1])
-            if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-                yield (
-                    f"synthetic has the seeds {seeds} for the model of {kind}. They must be "
-                    "different numbers, as in [1, 2]."
-                )
         for count in self.average_last:
             if count < 2:
                 yield f"average_last is {count!r}, but it must be at least 2."
@@ -296,7 +270,7 @@ class Recipe:
             if "tests" in changes:
                 fields["published"] = {}  # the published figures belong to other tests
             try:
-                recipe = Recipe._of(self.name, {**fields, **changes, **merged}, self.recipes_dir)
+                recipe = Recipe._of(self.name, {**fields, **changes, **merged})
             except InputError as error:
                 raise InputError(f"the variant {name}: {error}") from None
         return dataclasses.replace(recipe, variant=names)
@@ -307,45 +281,6 @@ class Recipe:
         prepare = {**self.prepare, "symbols": list(dict.fromkeys([*known, *symbols]))}
         PrepareOptions(**prepare)
         return dataclasses.replace(self, prepare=prepare)
-
-    def generator(self, kind: Synthetic) -> Generator:
-        """Returns the recipe of the model that generates pairs of a kind."""
-        fields = self.synthetic[kind]
-        try:
-            recipe = Recipe.load(self.recipes_dir, fields["recipe"])
-            if fields.get("variant"):
-                recipe = recipe.with_variant(fields["variant"])
-        except InputError as error:
-            raise InputError(
-                f"the generator of {kind} of the recipe {self.name}: {error}"
-            ) from None
-        if recipe.synthetic:
-            raise InputError(
-                f"The model that generates {kind} in the recipe {self.name} learns from generated "
-                "text. It must learn only from real text."
-            )
-        if recipe.fine_tune or recipe.teacher:
-            does = "fine-tunes a model" if recipe.fine_tune else "needs a teacher"
-            raise InputError(
-                f"The recipe {recipe.name} {does}, so it cannot train the one that "
-                f"generates {kind}. Run it first, and give its export as --synthetic_from."
-            )
-        same = self.train
-        if "source" in same and kind == "distillation":
-            same = {"source": same["target"], "target": same["source"]}
-        if recipe.train == same and (kind == "back_translation" or "source" in same):
-            raise InputError(
-                f"The model that generates {kind} in the recipe {self.name} translates "
-                f"{recipe.train}. It must translate in the other direction."
-            )
-        held_out = (self.held_out, recipe.held_out)
-        if any(held_out) and (kind == "back_translation" or held_out[0] != held_out[1]):
-            raise InputError(  # parts depend on the source, so they differ between directions
-                f"The model that generates {kind} in the recipe {self.name} may learn from "
-                "held-out pairs. Hold out parts from separate files or, for distillation, the "
-                "same ones."
-            )
-        return Generator(recipe, tuple(fields.get("seeds", [1])))
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Recipes from text files to scores: resuming, seeds, generated pairs, fine-tuning, and errors."""
+"""Recipes from text files to scores: resuming, seeds, generated pairs, fine-tuning, errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportResult
 from keras_transformer.extensions.converters import read_model, write_run
-from keras_transformer.extensions.paper import experiment, recipe_models, recipe_run, texts
+from keras_transformer.extensions.paper import recipe_models, recipe_run
 from keras_transformer.extensions.paper.recipe import Recipe, Synthetic
 from keras_transformer.extensions.paper.recipe_run import run_recipe, summary
 from keras_transformer.inference import loading, translate
@@ -24,10 +24,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
 from tests.conftest import ROOT
 from tests.extensions.paper.recipes import (
-    FIELDS,
     PAIRS,
-    REVERSED,
-    TAUGHT,
     no_export,
     refuse_to_train,
     write_corpus,
@@ -160,7 +157,12 @@ def test_the_summary_has_published_bleu_next_to_bleu_of_the_same_measure() -> No
         ({}, {"seeds": [1, 1]}, mentions("seeds", "[1, 1]")),
         ({}, {"seeds": [1, 2**31]}, mentions("training.seed", "2147483648")),
         ({}, {"max_minutes": 0}, mentions("max_minutes", "0")),
-        ({}, {"synthetic_from": {"distillation": "x"}}, mentions("pairs", "--synthetic_from")),
+        ({}, {"synthetic_from": {"distillation": "x"}}, mentions("animals", "--synthetic_from")),
+        (
+            {"synthetic": {"distillation": {"recipe": "x", "variant": "y", "seeds": [3, 4]}}},
+            {},
+            mentions("distillation", "--recipe=x", "--variant=y", "--seeds=3,4"),
+        ),
         ({}, {"runs": {"init_from": "x"}}, mentions("animals", "--init_from")),
         ({"evaluate": {"as_in_paper": True}}, {}, mentions("sacremoses")),
         ({"valid": {"source": "valid.en", "target": "short"}}, {}, "valid.en"),
@@ -184,27 +186,27 @@ def test_errors_are_reported_before_anything_is_written(
     assert "train" in changes or not (tmp_path / "work").exists()
 
 
-# Models that generate pairs are checked and trained first, and only once.
+# Pairs that another model generates.
+
+TAUGHT = {
+    "back_translation": {"recipe": "reversed"},
+    "distillation": {"recipe": "animals", "variant": "brief", "seeds": [3, 4]},
+}
 
 
-@pytest.fixture
-def taught(tmp_path: Path) -> Recipe:
-    """A recipe with two generators: one for the other direction, and an ensemble of two seeds."""
-    folder = write_recipe(tmp_path / "recipes", "reversed", **REVERSED)
-    brief = {"tests": {}, "settings": {"training.max_steps": 2}}
-    variants = {"taught": {"synthetic": TAUGHT}, "brief": brief}
-    return Recipe.load(write_recipe(folder, variants=variants), "animals").with_variant("taught")
+@pytest.mark.long
+def test_generated_pairs_are_added_to_the_training_text(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Path | None] = {}
 
-
-@pytest.fixture
-def shouting(monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """Generates pairs in capitals, and records the model of each kind."""
-    asked: dict[str, Path] = {}
-
-    def shout(kind: Synthetic, pairs: Corpus, model_dir: Path, directory: Path) -> ParallelFiles:
+    def shout(
+        kind: Synthetic, pairs: Corpus, model_dir: Path | None, directory: Path
+    ) -> ParallelFiles:
+        """Generates pairs in capitals."""
         asked[kind] = model_dir
         (directory / "written").mkdir(parents=True, exist_ok=True)
-        (directory / "generator").write_text(f"the hash of {model_dir}")
+        (directory / "generator").write_text(f"the hash of {kind}")
         for side, name in enumerate(("en", "de")):
             lines = [pair[side].upper() + b"\n" for pair in pairs.pairs()]
             (directory / name).write_bytes(b"".join(lines))
@@ -212,170 +214,22 @@ def shouting(monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
     monkeypatch.setattr(recipe_run, "synthetic_pairs", shout)
     monkeypatch.setattr(recipe_run, "check_generator", lambda *_: None)
-    return asked
-
-
-@pytest.fixture
-def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Records recipe, variant and seed instead of training."""
-    seeds: list[tuple[str, int]] = []
-
-    def exported(self: Any, directory: Path) -> dict[str, Any]:
-        (directory / "export" / "1").mkdir(parents=True, exist_ok=True)
-        path = str((directory / "export" / "1").relative_to(self._work_dir))
-        return row({}, weights="last", export=path)
-
-    def train(self: Any, directory: Path, minutes: float | None, seed: int) -> dict[str, Any]:
-        seeds.append((f"{self._recipe.name} {self._recipe.variant}".strip(), seed))
-        return exported(self, directory)
-
-    def ensemble(self: Any, directory: Path, *_: Any) -> dict[str, Any]:
-        return exported(self, directory)
-
-    monkeypatch.setattr(recipe_models.RecipeModels, "train", train)
-    monkeypatch.setattr(recipe_models.RecipeModels, "ensemble", ensemble)
-    return seeds
-
-
-def test_generators_are_trained_first_and_once(
-    taught: Recipe, corpus: Path, tmp_path: Path, shouting: dict[str, Path],
-    followed: list[tuple[str, int]],
-) -> None:  # fmt: skip
-    work = tmp_path / "work"
-    generators = work / "generators"
-    results = run_recipe(taught, corpus, work)
-    teachers = [("reversed", 1), ("animals brief", 3), ("animals brief", 4)]
-    assert followed == [*teachers, ("animals taught", 1)]
-    assert shouting == {
-        "back_translation": generators / "back_translation/seed-1/export/1",
-        "distillation": generators / "distillation/ensemble-3-4/export/1",
-    }
+    monkeypatch.setattr(recipe_models, "export", no_export)
+    folder = write_recipe(tmp_path / "recipes", synthetic=TAUGHT, variants={})
+    recipe, work = Recipe.load(folder, "animals"), tmp_path / "work"
+    given: dict[Synthetic, Path] = {kind: tmp_path / kind for kind in ("distillation",)}
+    with pytest.raises(InputError, match=mentions("back_translation", "--recipe=reversed")):
+        run_recipe(recipe, corpus, work, synthetic_from=given)
+    given["back_translation"] = tmp_path / "reverse"
+    results = run_recipe(recipe, corpus, work, synthetic_from=given)
+    assert results["finished"] and asked == given
     trained = TokenStore(work / "data" / "train").source_text()
     assert len(trained) == 3 * 12 and sum(line.isupper() for line in trained) == 2 * 12
-    generated_by = {
-        "back_translation": "reversed, seeds 1",
-        "distillation": "animals brief, seeds 3,4",
-    }
-    seed = results["rows"]["seed-1"]
-    assert results["generated_by"] == seed["generated_by"] == generated_by
-    hashes = {kind: f"the hash of {model_dir}" for kind, model_dir in shouting.items()}
-    assert seed["generators_sha256"] == hashes
-    run_recipe(taught, corpus, work, seeds=[1, 2])
-    assert followed[4:] == [("animals taught", 2)]
-    # The generating model may be removed when all pairs exist.
-    generators.rename(tmp_path / "removed")
-    run_recipe(taught, corpus, work, seeds=[1, 2, 3])
-    assert followed[5:] == [("animals taught", 3)]
-    # Another generator does not resume pairs.
-    given: dict[Synthetic, Path] = {"distillation": tmp_path}
-    with pytest.raises(InputError, match="distillation 'animals brief, seeds 3,4', not 'an export"):
-        run_recipe(taught, corpus, work, synthetic_from=given)
-
-
-def test_no_generator_starts_when_time_is_over(
-    taught: Recipe, corpus: Path, tmp_path: Path, shouting: dict[str, Path],
-    followed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    clock, minutes = [0.0], []
-    monkeypatch.setattr(experiment.time, "monotonic", lambda: clock[0])
-    follow = recipe_models.RecipeModels.train
-
-    def train(self: Any, directory: Path, max_minutes: float, seed: int) -> dict[str, Any]:
-        minutes.append(max_minutes)
-        clock[0] += 60
-        return follow(self, directory, max_minutes, seed)
-
-    monkeypatch.setattr(recipe_models.RecipeModels, "train", train)
-    results = run_recipe(taught, corpus, tmp_path / "work", max_minutes=1.5)
-    assert followed == [("reversed", 1), ("animals brief", 3)] and minutes == [1.5, 0.5]
-    assert not results["finished"] and results["rows"] == {} and not shouting
-
-
-@pytest.mark.parametrize(
-    ("gone", "message"),
-    [
-        ("written", mentions("distillation", "model", "no longer exists")),
-        ("export", mentions("ensemble-3-4/export/1", "does not exist")),
-    ],
-)
-@pytest.mark.usefixtures("shouting")
-def test_a_missing_generator_is_reported_before_another_is_trained(
-    taught: Recipe, corpus: Path, tmp_path: Path, followed: list[tuple[str, int]],
-    monkeypatch: pytest.MonkeyPatch, gone: str, message: str,
-) -> None:  # fmt: skip
-    work = tmp_path / "work"
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
-        stopped.setattr(recipe_run, "synthetic_pairs", stop)
-        run_recipe(taught, corpus, work)
-    if gone == "written":
-        shutil.rmtree(work / "generators" / "distillation")
-        (work / "synthetic" / "distillation").mkdir(parents=True)
-        (work / "synthetic" / "distillation" / "generator").write_text("0123")
-    else:
-        shutil.rmtree(work / "generators/distillation/ensemble-3-4/export")
-    monkeypatch.setattr(recipe_run, "check_generator", texts.check_generator)
-    monkeypatch.setattr(texts, "load_model", lambda _: None)
-    followed.clear()
-    with pytest.raises(InputError, match=message):
-        run_recipe(taught, corpus, work)
-    assert not followed
-
-
-@pytest.mark.parametrize(
-    ("generator", "message"),
-    [
-        ({"recipe": "nobody"}, mentions("distillation", "animals", "nobody")),
-        ({"recipe": "reversed", "variant": "x"}, mentions("animals", "reversed", "variant", "x")),
-        ({"recipe": "animals", "variant": "taught"}, mentions("animals", "learns")),
-        ({"recipe": "reversed"}, mentions("animals", "translates", "direction")),
-        ({"recipe": "animals", "variant": "rehearsal"}, mentions("animals", "pairs", "held")),
-        ({"recipe": "tuned"}, mentions("tuned", "distillation", "--synthetic_from")),
-        ({"recipe": "pupil"}, mentions("pupil", "distillation", "--synthetic_from")),
-        ({"recipe": "other", "seeds": [2**31]}, mentions("training.seed", "2147483648")),
-    ],
-)
-def test_an_unsuitable_generator_is_reported_before_training(
-    corpus: Path, tmp_path: Path, followed: list[tuple[str, int]], generator: dict[str, Any],
-    message: str,
-) -> None:  # fmt: skip
-    folder = write_recipe(tmp_path / "recipes", "reversed", **REVERSED)
-    write_recipe(folder, "other")
-    write_recipe(folder, "tuned", fine_tune=True)
-    write_recipe(folder, "pupil", teacher=True)
-    variants = {**FIELDS["variants"], "taught": {"synthetic": {"distillation": generator}}}
-    recipe = Recipe.load(write_recipe(folder, variants=variants), "animals").with_variant("taught")
-    with pytest.raises(InputError, match=message):
-        run_recipe(recipe, corpus, tmp_path / "work")
-    assert not (tmp_path / "work").exists() and not followed
-
-
-def test_errors_in_directories_of_generators_are_reported_before_training(
-    taught: Recipe, corpus: Path, tmp_path: Path, followed: list[tuple[str, int]]
-) -> None:
-    work = tmp_path / "work"
-    (work / "generators" / "distillation").mkdir(parents=True)
-    (work / "generators/distillation/experiment.json").write_text('{"name": "plants"}')
-    with pytest.raises(InputError, match="distillation was started with name 'plants', not 'an"):
-        run_recipe(taught, corpus, work)
-    with pytest.raises(InputError, match=mentions("a,b/generators/distillation", "comma", "@")):
-        run_recipe(taught, corpus, tmp_path / "a,b")
-    broken = write_corpus(tmp_path / "corpus")
-    (broken / "train.de").write_text("nur eine\n")
-    with pytest.raises(InputError, match=r"train\.(en|de)"):
-        run_recipe(taught, broken, tmp_path / "other")
-    assert not followed and not (tmp_path / "other").exists()
-
-
-def test_the_fingerprint_includes_the_generators(taught: Recipe, tmp_path: Path) -> None:
-    before = taught.fingerprint
-    again = Recipe.load(tmp_path / "recipes", "animals").with_variant("taught")
-    assert again.fingerprint == before
-    write_recipe(tmp_path / "recipes", "reversed", **{**REVERSED, "preset": "small"})
-    assert again.fingerprint != before
+    hashes = {kind: f"the hash of {kind}" for kind in TAUGHT}
+    assert results["rows"]["seed-1"]["generators_sha256"] == hashes
+    # The models may be removed when all pairs exist.
+    monkeypatch.setattr(training_run, "train", refuse_to_train)
+    assert run_recipe(recipe, corpus, work)["finished"]
 
 
 # Fine-tuning, from the files of Marian to scores.

@@ -5,8 +5,6 @@ Examples:
         --work_dir=build/multi30k
     keras-transformer recipe --recipe=wmt14_en_de_base --variant=rehearsal \
         --corpus_dir=corpora --work_dir=build/rehearsal
-    keras-transformer recipe --recipe=multi30k_en_de --variant=diversified \
-        --corpus_dir=multi30k/tok --work_dir=build/diversified --seeds=1,2
     keras-transformer recipe --recipe=multi30k_en_de --variant=back_translation \
         --corpus_dir=multi30k/tok \
         --work_dir=build/bt --synthetic_from=back_translation=build/multi30k_de_en/seed-1/export/1
@@ -16,9 +14,8 @@ Examples:
         --work_dir=build/student
 
 Writes the data, a folder for each seed (run, export/1), results.jsonl and table.md to the work
-directory. Recipes with synthetic pairs also write these (synthetic/KIND) and the models that
-generate them (generators/KIND). --synthetic_from uses other models. Recipes that fine-tune a model
-need its run (--init_from) and also score it. Recipes with a teacher need its run (--teacher), and
+directory. Recipes with synthetic pairs (synthetic/KIND) need the exports that generate them
+(--synthetic_from). Recipes that fine-tune a model need its run (--init_from) and also score it. Recipes with a teacher need its run (--teacher), and
 compare it with the student in quality and in speed. The same command resumes after an interruption.
 The last line of standard output is a JSON object with the results.
 """
@@ -54,7 +51,7 @@ def define_flags() -> None:
     flags.DEFINE_multi_string(
         "synthetic_from",
         [],
-        "KIND=EXPORT: writes synthetic pairs of a kind, not the recipe's generator",
+        "KIND=EXPORT: the model that generates the synthetic pairs of a kind",
     )
     flags.DEFINE_string("teacher", None, "the run that teaches the model, or RUN@WEIGHTS")
     flags.DEFINE_integer(
