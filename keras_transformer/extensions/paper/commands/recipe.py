@@ -6,8 +6,8 @@ Examples:
     keras-transformer recipe --recipe=wmt14_en_de_base --variant=rehearsal \
         --corpus_dir=corpora --work_dir=build/rehearsal
     keras-transformer recipe --recipe=multi30k_en_de --variant=back_translation \
-        --corpus_dir=multi30k/tok \
-        --work_dir=build/bt --synthetic_from=back_translation=build/multi30k_de_en/seed-1/export/1
+        --corpus_dir=multi30k/tok --work_dir=build/bt \
+        --synthetic_from=back_translation=build/multi30k_de_en/seed-1/export/1
     keras-transformer recipe --recipe=finetune_opus_mt --init_from=build/en-de \
         --corpus_dir=my_pairs --work_dir=build/tuned
     keras-transformer recipe --recipe=student --teacher=build/en-de --corpus_dir=my_text \
@@ -15,9 +15,10 @@ Examples:
 
 Writes the data, a folder for each seed (run, export/1), results.jsonl and table.md to the work
 directory. Recipes with synthetic pairs (synthetic/KIND) need the exports that generate them
-(--synthetic_from). Recipes that fine-tune a model need its run (--init_from) and also score it. Recipes with a teacher need its run (--teacher), and
-compare it with the student in quality and in speed. The same command resumes after an interruption.
-The last line of standard output is a JSON object with the results.
+(--synthetic_from). Recipes that fine-tune a model need its run (--init_from) and also score it.
+Recipes with a teacher need its run (--teacher), and compare it with the student in quality and in
+speed. The same command resumes after an interruption. The last line of standard output is a JSON
+object with the results.
 """
 
 from __future__ import annotations
