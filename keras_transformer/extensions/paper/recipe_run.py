@@ -97,8 +97,7 @@ def run_recipe(
         check_generator(work_dir / "synthetic" / kind, model_dir)
     if recipe.held_out:
         experiment.start()  # because the parts are written
-    has_pairs = bool(recipe.synthetic) or recipe.teacher
-    texts = open_texts(recipe, Path(corpus_dir), work_dir / "text", check_training=has_pairs)
+    texts = open_texts(recipe, Path(corpus_dir), work_dir / "text")
     experiment.start()
 
     corpora, distillation = [texts.train] if recipe.has_targets else [], None

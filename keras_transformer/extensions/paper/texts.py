@@ -46,10 +46,8 @@ class Texts(NamedTuple):
     tests: Mapping[str, EvaluationSet]
 
 
-def open_texts(
-    recipe: Recipe, corpus_dir: Path, split_dir: Path, *, check_training: bool = False
-) -> Texts:
-    """Opens and checks the texts of a recipe."""
+def open_texts(recipe: Recipe, corpus_dir: Path, split_dir: Path) -> Texts:
+    """Opens the texts of a recipe, and reads those that training reads last."""
     train, parts = _corpus(recipe.train, corpus_dir), {}
     if recipe.held_out:
         parts = split_by_source(train, split_dir, recipe.held_out)
@@ -68,9 +66,8 @@ def open_texts(
         metrics.assess(list(first.references[0]), first, **recipe.evaluate)
         tests[name] = test
     texts = Texts(train, open_text(recipe.valid), tests)
-    for corpus in (texts.valid, *([train] if check_training else [])):
-        for _ in corpus.pairs():
-            pass
+    for _ in texts.valid.pairs():
+        pass
     return texts
 
 

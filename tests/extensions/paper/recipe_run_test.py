@@ -164,6 +164,8 @@ def test_the_summary_has_published_bleu_next_to_bleu_of_the_same_measure() -> No
             mentions("distillation", "--recipe=x", "--variant=y", "--seeds=3,4"),
         ),
         ({}, {"runs": {"init_from": "x"}}, mentions("animals", "--init_from")),
+        ({}, {"runs": {"teacher": "x"}}, mentions("animals", "--teacher")),
+        ({"teacher": True}, {}, mentions("animals", "--teacher")),
         ({"evaluate": {"as_in_paper": True}}, {}, mentions("sacremoses")),
         ({"valid": {"source": "valid.en", "target": "short"}}, {}, "valid.en"),
         ({"tests": {"x": {"source": "missing", "target": "test.de"}}}, {}, mentions("missing")),

@@ -124,6 +124,12 @@ def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
         ),
         ({"variants": {"x": []}}, mentions("variants.x", "[]")),
         ({"variants": {"x": {"settings": 3}}}, mentions("variants.x.settings", "3")),
+        ({"train": {"source": "train.en"}}, mentions("train", "{'source': 'train.en'}")),
+        ({"teacher": True, "fine_tune": True}, mentions("teacher", "fine_tune")),
+        (
+            {"teacher": True, "synthetic": {"distillation": {"recipe": "x"}}},
+            mentions("teacher", "synthetic"),
+        ),
     ],
 )
 def test_a_wrong_recipe_names_its_file(

@@ -23,9 +23,8 @@ from keras_transformer.inference.loading import load_model
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
-from tests.conftest import PHRASES, ROOT
+from tests.conftest import PHRASES
 from tests.extensions.paper.recipes import FIELDS, no_export, refuse_to_train, write_recipe
-from tests.messages import mentions
 
 pytestmark = pytest.mark.usefixtures("one_replica")
 
@@ -186,34 +185,3 @@ def test_the_translating_export_fits_the_machine_and_the_model(
     distillation = student.Distillation(str(run_directory.path), tmp_path, valid, {}, {})
     found = distillation.export_teacher(tmp_path / "teacher", None)
     assert found == {"finished": True, "export": expected}
-
-
-def test_recipes_and_flags_that_do_not_fit_are_refused(
-    recipe: Recipe, text: Path, run_directory: RunDirectory, tmp_path: Path
-) -> None:
-    work, folder = tmp_path / "work", tmp_path / "recipes"
-    plain = Recipe.load(write_recipe(folder, "plain"), "plain")
-    for given, teacher, message in (
-        (recipe, None, mentions("animals", "--teacher")),
-        (plain, str(run_directory.path), mentions("plain", "--teacher")),
-        (recipe, str(text), mentions("--teacher", "keras-transformer convert")),
-    ):
-        with pytest.raises(InputError, match=message):
-            runs = {} if teacher is None else {"teacher": teacher}
-            run_recipe(given, text, work, runs=runs)
-    assert not work.exists()
-    for changes, facts in (
-        ({"teacher": False}, ("train", "targets")),
-        ({"valid": FILES["train"]}, ("valid", "targets")),
-        ({"fine_tune": True}, ("teacher", "fine_tune")),
-        ({"synthetic": {"distillation": {"recipe": "plain"}}}, ("teacher", "synthetic")),
-    ):
-        with pytest.raises(InputError, match=mentions(*facts)):
-            Recipe.load(write_recipe(folder, "wrong", **{**FILES, **changes}), "wrong")
-
-
-def test_the_recipe_of_this_repository_fits_any_teacher() -> None:
-    recipe = Recipe.load(ROOT / "recipes", "student")
-    assert recipe.teacher and not recipe.has_targets
-    model = recipe.with_variant("decoder_2+encoder_6").config().model
-    assert (model.num_encoder_layers, model.num_decoder_layers) == (6, 2)

@@ -71,38 +71,31 @@ def split_patterns(values: Iterable[str]) -> list[str]:
 
 
 def find_files(patterns: Sequence[str], ids: str | Path | None = None) -> list[Path]:
-    """Returns the files of a treebank without repetitions, under their first names.
+    """Returns the files of a treebank, each once.
 
     `ids` is a file with one name per line, with or without an ending. It selects and orders files.
     """
-    found = []
+    found: list[Path] = []
     for pattern in patterns:
         paths = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern))
         if not paths:
             raise InputError(f"No file matches {pattern}. Give files of trees, or a pattern.")
-        found += [require_file(path) for path in paths]
+        found += [require_file(path).resolve() for path in paths]  # links can repeat files
+    found = list(dict.fromkeys(found))
     if ids is None:
-        return _once(found)
+        return found
     named = []
     for number, name in enumerate(map(str.strip, read_text(ids)), start=1):
-        of_name = _once(path for path in found if name in (path.name, path.stem))
-        if name and len(of_name) != 1:
+        matches = [path for path in found if name in (path.name, path.stem)]
+        if name and len(matches) != 1:
             raise InputError(
-                f"{ids}, line {number}: {len(of_name)} of {len(found)} files of trees are called "
+                f"{ids}, line {number}: {len(matches)} of {len(found)} files of trees are called "
                 f"{name!r}. The name must be unique."
             )
-        named += of_name if name else []
+        named += matches
     if not named:
         raise InputError(f"{ids} names no files. It must have one name per line.")
-    return _once(named)
-
-
-def _once(paths: Iterable[Path]) -> list[Path]:
-    """Returns the first path of each file, because links can give a file several paths."""
-    first: dict[Path, Path] = {}
-    for path in paths:
-        first.setdefault(path.resolve(), path)
-    return list(first.values())
+    return list(dict.fromkeys(named))
 
 
 def prepare_trees(
@@ -118,13 +111,12 @@ def prepare_trees(
 
     The source vocabulary is learned from the words. The target vocabulary is the symbols.
     """
-    both = {path.resolve() for path in files} & {path.resolve() for path in valid_files or ()}
-    if both:
+    if both := {*files} & {*(valid_files or ())}:
         raise InputError(
             f"{min(both)} is in the training set and in the validation set. Remove it from one of "
             "them."
         )
-    train, valid = (Treebank(tuple(_once(paths)), tags) for paths in (files, valid_files or ()))
+    train, valid = (Treebank(tuple(paths), tags) for paths in (files, valid_files or ()))
     trees = list(train.trees())
     source = options.learn(" ".join(tree.words).encode() for tree in trees)
     return prepare(
