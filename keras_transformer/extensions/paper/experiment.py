@@ -135,15 +135,15 @@ class Experiment:
         A line that a kill has cut off is left out; its row runs again. Version 0.1 wrote a
         results.json for each row.
         """
-        lines = [path.read_bytes() for path in self.work_dir.glob("*/results.json")]
-        names = [path.parent.name for path in self.work_dir.glob("*/results.json")]
+        olds = sorted(self.work_dir.glob("*/results.json"))
+        found = [(path.parent.name, path.read_bytes()) for path in olds]
         path = self.work_dir / RESULTS
-        lines += path.read_bytes().splitlines() if path.exists() else []
+        found += [("", line) for line in path.read_bytes().splitlines()] if path.exists() else []
         records = {}
-        for index, line in enumerate(lines):
+        for name, line in found:
             with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
                 record = dict(json.loads(line))
-                records[names[index] if index < len(names) else str(record["row"])] = record
+                records[name or str(record["row"])] = record
         return records
 
     def run(self, row: Row, deadline: Deadline) -> Record:

@@ -265,12 +265,10 @@ def run_table2(
     models = {
         row.name: {"architecture": row.architecture, "settings": row.settings} for row in rows
     }
-    identity = {
-        "data and test": hashlib.sha256(content.encode()).hexdigest(),
-        "models": models,
-    }
+    data_and_test = hashlib.sha256(content.encode()).hexdigest()
+    identity = {"data and test": data_and_test, "models": models}
     job = {"data_dir": data_dir, "preset": None, "weights": "best", "test": test}
-    job["scoring"] = {"tokenize": tokenize}
+    job |= {"scoring": {"tokenize": tokenize}}
     return _run(rows, names, Path(work_dir), identity, job, max_minutes)
 
 
@@ -286,15 +284,12 @@ def run_table3(
     max_minutes: float | None = None,
 ) -> tuple[str, dict[str, Any]]:
     """Trains the rows of Table 3, and scores their last weights on the validation set."""
-    data_dir, work_dir = Path(data_dir), Path(work_dir)
-    vocabulary = Vocabulary.load(data_dir)
+    data_dir, vocabulary = Path(data_dir), Vocabulary.load(data_dir)
     stores = {part: TokenStore(data_dir / part) for part in ("train", "valid")}
     rows = table3(preset_base, settings or {}, vocabulary)
     base, references = rows[0].config or Config(), stores["valid"].target_text()
-    scoring = {
-        "tokenize": tokenize or metrics.choose_tokenizer(references),
-        "lowercase": lowercase,
-    }
+    tokenize = tokenize or metrics.choose_tokenizer(references)
+    scoring = {"tokenize": tokenize, "lowercase": lowercase}
     identity = {
         "preset_base": preset_base,
         # Defaults are left out, so that a new field of the configuration changes nothing.
@@ -308,8 +303,8 @@ def run_table3(
     }
     test = EvaluationSet([references], stores["valid"].source_text())
     job = {"data_dir": data_dir, "preset": preset_base, "weights": "last", "test": test}
-    job["scoring"] = scoring
-    return _run(rows, names, work_dir, identity, job, max_minutes)
+    job |= {"scoring": scoring}
+    return _run(rows, names, Path(work_dir), identity, job, max_minutes)
 
 
 def _run(
