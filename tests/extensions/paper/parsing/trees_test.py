@@ -272,10 +272,3 @@ def test_symbols_of_a_treebank() -> None:
     found = symbols_of(parse_trees(TREEBANK[2:3], "text"), tags=False)
     assert found == sorted(["XX", "(HEADING", ")HEADING", "(NP", ")NP"])
     assert symbols_of(parse_trees(["(NN a)"], "text")) == ["NN"]
-
-
-@given(st.lists(SYMBOLS | st.text(), max_size=20))
-def test_a_tree_of_any_symbols_is_well_formed(symbols: list[str]) -> None:
-    tree = restore(["a", "b"], symbols)
-    (again,) = parse_trees(str(tree).split("\n"), "text")
-    assert (again.words, again.tags) == (tree.words, tree.tags)
