@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import logging
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -108,7 +109,6 @@ class Experiment:
     ) -> None:
         self.work_dir, self.facts, self._in_processes = work_dir, dict(facts or {}), in_processes
         self._identity = json.loads(json.dumps(identity))
-        self._metadata = run_metadata()  # read now, because the files may change while this runs
         path = work_dir / IDENTITY
         with _reported(work_dir):
             is_new = not path.exists()
@@ -145,6 +145,10 @@ class Experiment:
                 record = dict(json.loads(line))
                 records[name or str(record["row"])] = record
         return records
+
+    @functools.cached_property
+    def _metadata(self) -> Record:  # read once, because the files may change while this runs
+        return run_metadata()
 
     def run(self, row: Row, deadline: Deadline) -> Record:
         """Runs a row unless it is finished, and records and returns its results."""
@@ -202,7 +206,7 @@ class Experiment:
 
 
 @contextlib.contextmanager
-def _reported(work_dir: Path) -> Any:
+def _reported(work_dir: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RecursionError) as error:

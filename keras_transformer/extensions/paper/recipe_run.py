@@ -76,7 +76,7 @@ def run_recipe(
         max_minutes: minutes after which training stops.
 
     Returns:
-        The facts of the recipe; `rows`, the record of each row by name; and `finished`.
+        `recipe`, `variant`, `finished`, and `rows`: the record of each row by name.
     """
     work_dir, runs = Path(work_dir), dict(runs or {})
     synthetic_from = dict(synthetic_from or {})
@@ -183,7 +183,7 @@ def _ensemble(seeds: Sequence[int]) -> str:
 
 
 def _results(experiment: Experiment, recipe: Recipe, seeds: Sequence[int]) -> dict[str, Any]:
-    """Returns the facts, and the results of all calls so far that belong to these seeds."""
+    """Returns the results of all calls so far that belong to these seeds."""
     names = ["initial"] * recipe.fine_tune + ["teacher"] * recipe.teacher
     names += [f"seed-{seed}" for seed in seeds]
     names += [_ensemble(seeds)] * (len(seeds) > 1)
@@ -191,7 +191,8 @@ def _results(experiment: Experiment, recipe: Recipe, seeds: Sequence[int]) -> di
     records = experiment.records()
     rows = {name: records[name] for name in names if name in records}
     finished = all(records.get(name, {}).get("finished") for name in names)
-    return {**experiment.facts, "finished": finished, "rows": rows}
+    identity = {"recipe": recipe.name, "variant": recipe.variant}
+    return {**identity, "finished": finished, "rows": rows}
 
 
 def summary(results: Mapping[str, Any]) -> str:
