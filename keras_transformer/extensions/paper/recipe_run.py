@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_transformer.data.corpus import Corpus
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper import report, student
@@ -100,7 +101,8 @@ def run_recipe(
     texts = open_texts(recipe, Path(corpus_dir), work_dir / "text")
     experiment.start()
 
-    corpora, distillation = [texts.train] if recipe.has_targets else [], None
+    corpora: list[Corpus] = [texts.train] if recipe.has_targets else []
+    distillation: student.Distillation | None = None
     if recipe.teacher:
         distillation = student.Distillation(
             runs["teacher"], work_dir, evaluation_set(texts.valid), texts.tests, recipe.evaluate
@@ -133,9 +135,11 @@ def run_recipe(
         if len(seeds) > 1:
             weights = {seed: trained[f"seed-{seed}"]["weights"] for seed in sorted(seeds)}
             experiment.run(Row(_ensemble(seeds), models.ensemble, (weights,)), deadline)
-        for seed in seeds if distillation else ():
-            arguments = (trained[f"seed-{seed}"],)
-            experiment.run(Row(f"comparison-{seed}", distillation.compare, arguments), deadline)
+        if distillation is not None:
+            for seed in seeds:
+                arguments = (trained[f"seed-{seed}"],)
+                row = Row(f"comparison-{seed}", distillation.compare, arguments)
+                experiment.run(row, deadline)
     results = _results(experiment, recipe, seeds)
     write_text(work_dir / report.TABLE, summary(results))
     return results
