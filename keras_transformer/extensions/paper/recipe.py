@@ -205,7 +205,7 @@ class Recipe:
             "valid": _VALIDATION_FORMS,
         }
         for role, text in {TRAIN: self.train, "valid": self.valid, **self.tests}.items():
-            if text.keys() not in forms[role]:
+            if set(text) not in forms[role]:
                 known = " or ".join(", ".join(sorted(form)) for form in forms[role])
                 yield f"{role} is {dict(text)!r}. It must be a text with {known}."
             if "held_out" in text and text["held_out"] not in self.held_out:

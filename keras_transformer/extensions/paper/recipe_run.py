@@ -221,9 +221,9 @@ def summary(results: Mapping[str, Any]) -> str:
                     cells.append({"model": name, "test": test, **bleu, "published": compared})
     seeds = [record for name, record in models.items() if name.startswith("seed-")]
     for test in seeds[0]["tests"] if len(seeds) > 1 else ():
-        bleu = [record["tests"][test]["bleu"] for record in seeds if test in record["tests"]]
-        if len(bleu) > 1:
-            shown = f"{statistics.mean(bleu):.2f} ± {statistics.stdev(bleu):.2f}"
+        values = [record["tests"][test]["bleu"] for record in seeds if test in record["tests"]]
+        if len(values) > 1:
+            shown = f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
             cells.append({"model": "mean of the seeds", "test": test, "BLEU": shown})
     tables = [report.table(cells, report.mixed_origins(models))]
     for name, record in results["rows"].items():

@@ -33,6 +33,7 @@ _EXPORTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "int8": ("int8", {}),
     "int8_greedy": ("int8", {"decoding.beam_size": 1, "decoding.n_best": 1}),
 }
+_SHAPE = ("num_encoder_layers", "num_decoder_layers", "d_model")
 _ROUNDS = 3  # in which the models take turns
 
 
@@ -94,12 +95,11 @@ class Distillation:
         """Returns the facts of an export. They have `refused` if it loses too much quality."""
         quantization, changes = _EXPORTS[name]
         config = RunDirectory(RunDirectory.split_weights(run)[0], Config).config
+        shape = dataclasses.asdict(config.model)
         facts: dict[str, Any] = {
             "weights": quantization.replace("none", "float32"),
             "beam_size": config.updated({**settings, **changes}).decoding.beam_size,
-            "num_encoder_layers": config.model.num_encoder_layers,
-            "num_decoder_layers": config.model.num_decoder_layers,
-            "d_model": config.model.d_model,
+            **{name: shape[name] for name in _SHAPE},
             "parameters": config.model.num_parameters(),
         }
         options = ExportOptions(

@@ -267,8 +267,8 @@ def run_table2(
     }
     data_and_test = hashlib.sha256(content.encode()).hexdigest()
     identity = {"data and test": data_and_test, "models": models}
-    job = {"data_dir": data_dir, "preset": None, "weights": "best", "test": test}
-    job |= {"scoring": {"tokenize": tokenize}}
+    job: dict[str, Any] = {"data_dir": data_dir, "preset": None, "weights": "best", "test": test}
+    job["scoring"] = {"tokenize": tokenize}
     return _run(rows, names, Path(work_dir), identity, job, max_minutes)
 
 
@@ -302,8 +302,8 @@ def run_table3(
         "bleu": scoring,
     }
     test = EvaluationSet([references], stores["valid"].source_text())
-    job = {"data_dir": data_dir, "preset": preset_base, "weights": "last", "test": test}
-    job |= {"scoring": scoring}
+    job: dict[str, Any] = {"data_dir": data_dir, "preset": preset_base, "weights": "last"}
+    job |= {"test": test, "scoring": scoring}
     return _run(rows, names, Path(work_dir), identity, job, max_minutes)
 
 

@@ -47,8 +47,8 @@ class Baseline(EncoderDecoder):
     def __init__(self, config: BaselineConfig | Mapping[str, Any], **kwargs: Any):
         kwargs.setdefault("name", self.run_config.architecture)
         super().__init__(**kwargs)
-        is_json = isinstance(config, Mapping)
-        self.config = type(self.run_config().model)(**config) if is_json else config
+        make: Any = type(self.run_config().model)
+        self.config = make(**config) if isinstance(config, Mapping) else config
         self._shapes: list[tuple[keras.layers.Layer, Any]] = []
         self._add_embeddings()
         self.source_dropout = self.add_dropout("source_dropout")
