@@ -331,7 +331,7 @@ def _run(
         """Writes the results of this call and of earlier ones."""
         records = {name: _flat(record) for name, record in table.records().items()}
         found = {row.name: records.get(row.same_as or row.name, {}) for row in rows}
-        shown = [row for row in rows if row in chosen or found[row.name]]
+        shown = [row for row in rows if row in chosen or row.name in records]
         found = {row.name: found[row.name] for row in shown}
         text = markdown(shown, found)
         write_text(work_dir / report.TABLE, text)
