@@ -75,10 +75,7 @@ class Recipe:
 
     Attributes:
         name: name of the folder.
-        description: one sentence.
-        train: training text.
-        valid: validation text.
-        tests: test texts by name.
+        train, valid, tests: the texts; tests have names.
         prepare: fields of `PrepareOptions`.
         preset: name of the initial configuration.
         settings: changes to the configuration.

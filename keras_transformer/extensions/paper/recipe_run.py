@@ -64,7 +64,7 @@ def run_recipe(
     results. After a stop by `max_minutes`, the next call exports the next version.
 
     Args:
-        recipe: the recipe.
+        recipe: its texts, settings and candidates.
         corpus_dir: directory of the files that its texts name.
         work_dir: directory of the results.
         seeds: seed of each run. Several also form an ensemble.

@@ -45,10 +45,8 @@ class Distillation:
 
     Attributes:
         teacher: the run, or `RUN@NAME`.
-        work_dir: working directory of the recipe.
         valid: the validation text, on which exports are compared with their runs.
         tests: the texts to measure on, by name. Without any, this is the validation text.
-        scoring: how translations are scored.
     """
 
     teacher: str

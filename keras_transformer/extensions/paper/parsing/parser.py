@@ -44,7 +44,6 @@ class TreeConstraint:
     Attributes:
         opening, closing, leaves: ids of the tokens of each kind.
         end: id of the end token.
-        vocab_size: number of tokens.
     """
 
     opening: Sequence[int]

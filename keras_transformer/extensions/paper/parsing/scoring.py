@@ -42,12 +42,8 @@ class BracketScores:
         sentences: number of gold trees.
         errors: number of gold trees whose words differ from the prediction. They are not scored.
         skipped: number of gold trees with only punctuation. They are not scored.
-        matched: number of matched constituents of the other trees.
-        predicted: number of predicted constituents.
-        gold: number of gold constituents.
-        precision: 0 to 100.
-        recall: 0 to 100.
-        f1: 0 to 100.
+        matched, predicted, gold: numbers of constituents of the other trees.
+        precision, recall, f1: 0 to 100.
         complete_match: share of the scored trees whose constituents are all correct, 0 to 100.
         average_crossing: predicted constituents per sentence that overlap a gold constituent
             without being inside or around it.
