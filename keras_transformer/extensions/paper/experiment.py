@@ -141,9 +141,9 @@ class Experiment:
         found += [("", line) for line in path.read_bytes().splitlines()] if path.exists() else []
         records = {}
         for name, line in found:
-            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
-                record = dict(json.loads(line))
-                records[name or str(record["row"])] = record
+            with contextlib.suppress(ValueError, TypeError, RecursionError):
+                record = {"row": name, **json.loads(line)}
+                records[str(record["row"])] = record
         return records
 
     @functools.cached_property
