@@ -23,7 +23,6 @@ from keras_transformer.extensions.paper.experiment import (
     Experiment,
     Row,
     call_in_process,
-    code_commit,
 )
 from keras_transformer.runs.atomic import exclusive_lock
 from tests.messages import mentions
@@ -129,18 +128,6 @@ def test_a_row_finished_by_another_process_meanwhile_is_not_run(work: Path) -> N
     assert second.run(row("a", calls), Deadline(None)) == done and len(calls) == 1
 
 
-def test_results_of_version_0_1_are_read(work: Path) -> None:
-    runner = Experiment(work, IDENTITY)
-    runner.start()
-    for name in ("a", "b"):
-        (work / name).mkdir()
-        (work / name / "results.json").write_text('{"finished": true, "by": "0.1"}')
-    (work / "results.jsonl").write_text('{"row": "b", "finished": true, "by": "0.2"}\n')
-    assert {name: record["by"] for name, record in runner.records().items()} == {
-        "a": "0.1", "b": "0.2"
-    }  # fmt: skip
-
-
 @given(st.binary(max_size=20) | st.just(b"[" * 100_000) | st.just(b'{"row": ["a"]}'))
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -174,19 +161,6 @@ def test_the_identity_is_written_once_and_compared(work: Path) -> None:
     (work / "file").touch()
     with pytest.raises(InputError, match="file cannot be read or written"):
         Experiment(work / "file", IDENTITY)
-
-
-def test_a_package_in_another_repository_or_without_git_has_no_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    subprocess.run(["git", "-C", str(tmp_path), "init", "--quiet"], check=True)
-    installed = tmp_path / "site-packages/keras_transformer/extensions/paper/experiment.py"
-    installed.parent.mkdir(parents=True)
-    monkeypatch.setattr(experiment, "__file__", str(installed))
-    assert code_commit() is None
-    monkeypatch.undo()
-    monkeypatch.setenv("PATH", str(tmp_path))  # without git
-    assert code_commit() is None
 
 
 # Functions in a separate process.
