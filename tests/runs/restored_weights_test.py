@@ -69,34 +69,6 @@ class TestRestore:
             assert tells(str(error.value), "step-00000006/weights.npz", "read")
         assert steps(run) == [5, 6]
 
-    @pytest.mark.parametrize(
-        "change, message",
-        [
-            ({"training__seed": 7}, mentions("training.seed", "7", "1")),
-            ({"model__d_ff": 7}, mentions("model.d_ff", "7", "2048")),
-            ({}, mentions("corpus")),
-        ],
-    )
-    def test_a_checkpoint_of_another_run_is_refused(
-        self, run, tmp_path, tokenizer, change, message
-    ):
-        corpus = "corpus" if change else "another"
-        config = run.config.replace(**change)
-        other = RunDirectory.create(tmp_path / "other", config, tokenizer, corpus)
-        save(run, 5)
-        save(other, 6)
-        shutil.copytree(other.checkpoints()[0].path, run.path / "checkpoints" / "step-00000006")
-        with pytest.raises(InputError, match=mentions("step-00000006") + message):
-            run.restore()
-        assert steps(run) == [5, 6]
-
-    def test_a_checkpoint_under_another_step_is_refused(self, run):
-        save(run, 5)
-        path = run.checkpoints()[0].path
-        path.rename(path.with_name("step-00000006"))
-        with pytest.raises(InputError, match=mentions("step-00000006", "5")):
-            run.restore()
-
 
 class TestSelection:
     def test_a_moving_average_is_the_default(self, run):

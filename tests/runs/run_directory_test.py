@@ -285,11 +285,11 @@ def test_a_kill_while_saving_leaves_only_complete_checkpoints(run, config, token
 
 
 class TestFailure:
-    def test_a_full_disk_names_the_place(self, run, config, tokenizer, tmp_path):
+    def test_a_full_disk_names_the_file(self, run, config, tokenizer, tmp_path):
         save(run, 1)
         run.append_metrics({"step": 1})
         other = tmp_path / "other"
-        for place, write in (
+        for file, write in (
             ("step-00000002", lambda: save(run, 2)),
             ("selected.json", lambda: run.select("step-00000001")),
             ("metrics.jsonl", lambda: run.append_metrics({"step": 2})),
@@ -298,7 +298,7 @@ class TestFailure:
             ("run", lambda: RunDirectory.create(run.path, config, tokenizer, "corpus")),
             ("other", lambda: RunDirectory.create(other, config, tokenizer, "corpus")),
         ):
-            expected = mentions(place, "File too large")
+            expected = mentions(file, "File too large")
             with no_file_beyond(3), pytest.raises(InputError, match=expected):
                 write()
         assert run.selected == "last" and steps(run) == [1] and not RunDirectory.is_run(other)
