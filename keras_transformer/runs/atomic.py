@@ -75,14 +75,13 @@ def write_version(output_dir: Path, write: Callable[[Path], _Result]) -> tuple[P
         output_dir.mkdir(parents=True, exist_ok=True)
         result = write(partial)
         sync_tree(partial)
-        renamed = False
-        while not renamed:  # another export may take the number first
-            names = (path.name for path in output_dir.iterdir())
-            numbers = (int(name) for name in names if name.isascii() and name.isdecimal())
-            path = output_dir / str(1 + max(numbers, default=0))
-            renamed = _rename(partial, path)
+        names = (path.name for path in output_dir.iterdir())
+        numbers = (int(name) for name in names if name.isascii() and name.isdecimal())
+        number = 1 + max(numbers, default=0)
+        while not _rename(partial, output_dir / str(number)):
+            number += 1  # another export took the number first
         _sync(output_dir)
-        return path, result
+        return output_dir / str(number), result
     except OSError as error:
         raise InputError(f"{output_dir} cannot be written ({error})") from error
     finally:

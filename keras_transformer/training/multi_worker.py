@@ -24,7 +24,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.machine import stop_signals
+from keras_transformer.runs.machine import signal_handlers
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,9 @@ class Cluster:
             rpc_layer="grpc",
         )
         log.info("waiting for all %d workers", self.num_workers)
-        with _default_signal_handlers():
+        # A signal ends the process while TensorFlow connects. TensorFlow replaces the handler of
+        # SIGTERM and does not restore it.
+        with signal_handlers(signal.SIG_DFL):
             return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
     def check_equal_on_all_workers(self, values: Mapping[str, Any]) -> None:
@@ -178,20 +180,6 @@ class Cluster:
             "group_key": _GROUP,
             "instance_key": next(self._instances),
         }
-
-
-@contextlib.contextmanager
-def _default_signal_handlers() -> Iterator[None]:
-    """Lets a signal end the process while TensorFlow connects, and restores the handlers.
-
-    TensorFlow replaces the handler of SIGTERM and does not restore it.
-    """
-    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in stop_signals()}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def read_tf_config(text: str) -> tuple[Sequence[str], int]:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.console import duration, progress_bar, say
 from keras_transformer.errors import DivergedError
-from keras_transformer.runs.machine import stop_signals
+from keras_transformer.runs.machine import signal_handlers
 from keras_transformer.runs.run_directory import RunDirectory
 
 
@@ -196,18 +196,15 @@ class StopRequest:
     def __init__(self, max_minutes: float | None = None):
         self._max_minutes = max_minutes
         self.interrupted = False
-        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
         self._start = time.monotonic()
-        for number in stop_signals():
-            self._handlers[number] = signal.signal(number, self._interrupt)
+        self._handled = signal_handlers(self._interrupt)
+        self._handled.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler or signal.SIG_DFL)  # None: not set by Python
-        self._handlers.clear()
+        self._handled.__exit__(None, None, None)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted:

@@ -54,8 +54,8 @@ PACKAGES = {
     "notebook": "babel matplotlib",  # this environment has no JupyterLab
 }
 
-# Runs the help of all commands, and then the commands of its arguments, and prints the exit code and
-# the errors of each. TensorFlow takes seconds to load, so it is one process.
+# Runs the help of all commands, and then the commands of its arguments, and prints the exit code
+# and the errors of each. TensorFlow takes seconds to load, so it is one process.
 PROGRAM = """
 import contextlib, io, json, sys
 from keras_transformer.cli import main

@@ -23,7 +23,7 @@ from tests.conftest import ROOT
 from tests.messages import tells
 from tests.stress import kill
 
-MAX_STEPS, CHECKPOINT_STEPS = 36, 12
+MAX_STEPS, CHECKPOINT_STEPS = 60, 12
 SETTINGS: dict[str, Any] = {
     "model.num_encoder_layers": 1,
     "model.num_decoder_layers": 1,
@@ -53,18 +53,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Workers:
-    """The processes of a cluster. Worker `i` has the folder `i`, with only the data.
+    """The processes of a cluster: a chief and workers, as in a `TFJob`.
 
-    As in a `TFJob`, the first one may have the role `chief`. Otherwise all are workers.
+    Process `i` has the folder `i`, with only the data.
     """
 
-    def __init__(self, folder: Path, data: Path, count: int, has_chief: bool):
+    def __init__(self, folder: Path, data: Path, count: int):
         servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
         self.addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
         for server in servers:
             server.close()
-        self.roles = [("chief", 0)] if has_chief else []
-        self.roles += [("worker", index) for index in range(count - has_chief)]
         self.folders = [folder / str(index) for index in range(count)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         for own in self.folders:
@@ -74,16 +72,14 @@ class Workers:
     def run(self) -> Path:
         return self.folders[0] / "run"
 
-    def start(self, index: int, *flags: str) -> None:
-        cluster: dict[str, list[str]] = {}
-        for (role, _), address in zip(self.roles, self.addresses, strict=True):
-            cluster.setdefault(role, []).append(address)
-        task = dict(zip(("type", "index"), self.roles[index], strict=True))
+    def start(self, index: int) -> None:
+        cluster = {"chief": self.addresses[:1], "worker": self.addresses[1:]}
+        task = {"type": "worker", "index": index - 1} if index else {"type": "chief", "index": 0}
         tf_config = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
         settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
         command = [
             sys.executable, str(ROOT / "bin" / "train.py"), "--data_dir=data", "--run_dir=run",
-            "--preset=tiny", *settings, *flags,
+            "--preset=tiny", *settings,
         ]  # fmt: skip
         with (self.folders[index] / "log").open("ab") as log:
             self.processes[index] = subprocess.Popen(
@@ -129,8 +125,8 @@ def cluster(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Workers]]:
     """Makes clusters of a given number of workers, and ends their processes after the test."""
     made = []
 
-    def make(count: int, has_chief: bool = False) -> Workers:
-        made.append(Workers(tmp_path, folder / "data", count, has_chief))
+    def make(count: int) -> Workers:
+        made.append(Workers(tmp_path, folder / "data", count))
         return made[-1]
 
     yield make
@@ -171,7 +167,7 @@ def losses(run: Path) -> list[float]:
 
 def test_workers_train_like_one_process(cluster: Callable[..., Workers], whole: Path) -> None:
     count = 3  # the next test has 2
-    workers = cluster(count, has_chief=True)
+    workers = cluster(count)
     workers.start_all()
     workers.finish()
     assert tells(workers.said(0), f"{count} replicas")

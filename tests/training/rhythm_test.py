@@ -375,19 +375,3 @@ def test_too_many_in_a_row_end_training(tmp_path, in_a_row, expected):
         with pytest.raises(DivergedError, match=expected) if expected else contextlib.nullcontext():
             progress.report()
     assert lines[-1]["step"] == 100 + len(in_a_row) and lines[-1]["skipped"] > 0
-
-
-def test_a_terminal_gets_a_bar(tmp_path, monkeypatch):
-    written = []
-    terminal = SimpleNamespace(
-        write=written.append, flush=lambda: None, isatty=lambda: True, encoding="utf-8"
-    )
-    monkeypatch.setattr("sys.stderr", terminal)
-    progress, _ = make_progress(tmp_path, first_step=4, max_steps=100)
-    with progress:
-        take(progress)
-        progress.report()
-        take(progress)
-    shown = "".join(written)
-    assert "step 4 of 100 |" in shown and "step 6 of 100 |" in shown
-    assert "loss 1.0000, " in shown and " left" in shown

@@ -219,6 +219,7 @@ class Recorder(keras.callbacks.Callback):
 
 def test_averages_follow_the_recursion(averaged):
     assert_same_bits(averages(averaged), weights(averaged))
+    assert shared_trainer().ema_by_path() == {}  # without a decay
     expected = {path: array.astype(np.float64) for path, array in weights(averaged).items()}
     recorder = Recorder()
     train(averaged, batches(12), recorder)
@@ -258,11 +259,6 @@ def test_the_average_is_evaluated_and_weights_are_unchanged(averaged):
 
     assert result == pytest.approx(evaluated(averages(averaged)), rel=1e-6)
     assert abs(result["loss"] - evaluated(weights(averaged))["loss"]) > 1e-3
-
-
-def test_averages_are_empty_if_the_decay_is_zero():
-    assert shared_trainer().ema_by_path() == {}
-    assert not any("average" in path for path in shared_trainer().state_by_path())
 
 
 def test_callbacks_predict_with_the_transformer():

@@ -22,6 +22,7 @@ from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import start, training_run
 from keras_transformer.training.data import TrainingData
+from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.training_run import TrainOptions
 from tests.messages import mentions, tells
@@ -387,6 +388,19 @@ class TestErrors:
             go_on(training__max_steps=20, training__max_skipped_steps=4)
         assert steps(copy) == [3, 6]  # not 9, where the loss is not finite
         assert (copy / "report.html").is_file()
+
+    def test_workers_with_other_data_or_settings(self, data, tmp_path, monkeypatch):
+        compared = {}
+
+        def compare(cluster, values):
+            compared.update(values)
+            raise InputError("different")
+
+        monkeypatch.setattr(Cluster, "check_equal_on_all_workers", compare)
+        with pytest.raises(InputError, match="different"):
+            train(data, tmp_path / "run", training__seed=3)
+        names = {"training data", "validation data", "vocabulary", "mixture", "init_from"}
+        assert names < compared.keys() and compared["training.seed"] == 3
 
     def test_state_of_another_precision(self, copy, go_on):
         restored = last(copy)
