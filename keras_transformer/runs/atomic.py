@@ -99,11 +99,6 @@ def remove_leftovers(folder: Path) -> None:
         _delete(leftover)
 
 
-def is_leftover(path: Path) -> bool:
-    """Returns True for the temporary name of an unfinished file or directory."""
-    return path.name.startswith(".") and path.name.endswith(_UNFINISHED)
-
-
 def _unfinished(path: Path) -> Path:
     """Returns a new temporary name for `path` in the same directory."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}{_UNFINISHED}")

@@ -32,7 +32,6 @@ from keras_transformer.console import warn
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import (
     atomic_path,
-    is_leftover,
     remove,
     remove_leftovers,
     sync_tree,
@@ -63,14 +62,7 @@ def data_report_name(number: int) -> str:
 
 
 class RunDirectory:
-    """A run on disk.
-
-    Attributes:
-        path: directory of the run.
-        config: configurations of model, training and decoding.
-        data_fingerprint: fingerprint of the training and validation data.
-        init_from: source of the initial weights, or None.
-    """
+    """A run on disk. `init_from` is the source of its initial weights, or None."""
 
     def __init__(self, path: str | Path, config_type: type[RunConfig] = RunConfig):
         self.path = Path(path)
@@ -125,15 +117,12 @@ class RunDirectory:
                 write_text(path / "config.json", config.to_json())
             return cls(path, type(config))
         with writing(path):
-            if path.exists() and not (
-                path.is_dir()
-                and all(entry.name in _UNFINISHED or is_leftover(entry) for entry in path.iterdir())
-            ):
+            remove_leftovers(path)
+            if path.exists() and not (path.is_dir() and {*os.listdir(path)} <= _UNFINISHED):
                 raise InputError(
                     f"{path} exists and is not a run directory. Choose a new or empty one."
                 )
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            remove_leftovers(path)
             tokenizer.save(path / "tokenizer")
             sync_tree(path / "tokenizer")
             data = {"fingerprint": data_fingerprint, "init_from": init_from}

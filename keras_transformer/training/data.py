@@ -23,12 +23,7 @@ from keras_transformer.text.vocabulary import Vocabulary
 class TrainingData(NamedTuple):
     """Prepared data of one corpus or several, and its batches.
 
-    Attributes:
-        directories: the directories that `prepare` wrote.
-        tokenizer: their common tokenizer.
-        train, valid: training and validation pairs of each corpus.
-        weights: share of the steps of each corpus, or None for shares that follow from sizes.
-        temperature: without weights, shares are sizes to the power of 1 / temperature.
+    Without `weights`, the shares of corpora are their sizes to the power of 1 / `temperature`.
     """
 
     directories: list[Path]

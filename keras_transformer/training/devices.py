@@ -76,10 +76,7 @@ def choose_platform(
     In deterministic mode, it also makes TensorFlow use deterministic operations and full float32
     products in the whole process.
 
-    Args:
-        num_shapes: number of batch shapes. XLA compiles each one.
-        device: "cpu", "gpu", or "auto" for GPUs if there are any.
-        strategy: strategy of several workers, or None for one worker.
+    XLA compiles each of the `num_shapes` batch shapes. One worker has no `strategy` yet.
     """
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()

@@ -59,15 +59,10 @@ class Trainer(keras.Model):
     batch, a multiple of the number of replicas, or a distributed dataset with the rows of each
     replica.
 
-    Logs of training:
-
-    * `loss`: label-smoothed cross entropy in nats per token, without the auxiliary loss
-    * `log_perplexity`: cross entropy of the true labels in nats per token
-    * `auxiliary_loss`: in nats per token, before its factor
-    * `tokens`, `learning_rate` and `gradient_norm`
-    * `skipped`: steps in a row, including this one, without an update, because gradients were not
-      finite
-    * `loss_scale`: only with float16
+    The logs of a step are `loss` (without the auxiliary loss), `log_perplexity` (of the true
+    labels) and `auxiliary_loss` (before its factor), all in nats per token; `tokens`,
+    `learning_rate` and `gradient_norm`; `skipped`, the number of steps in a row, including this
+    one, without an update, because gradients were not finite; and with float16 `loss_scale`.
 
     `jit_compile` compiles the forward and backward pass with XLA, per replica; on GPUs the update,
     too.
@@ -146,15 +141,12 @@ class Trainer(keras.Model):
         return self.train_function
 
     def take_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """Updates the weights by a global batch, distributed over the replicas.
-
-        Returns:
-            The logs of the first replica. All have the same, but Keras would reduce them.
-        """
+        """Updates the weights by a global batch, distributed over the replicas; returns the logs."""
         strategy = self.distribute_strategy
         if self.xla_on_gpus and not tf.executing_eagerly():
             make_xla_cache_names_reproducible()
         logs = strategy.run(self.train_step, args=(data,))
+        # All replicas have the same logs, but Keras would reduce them.
         return {name: strategy.experimental_local_results(log)[0] for name, log in logs.items()}
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:

@@ -13,10 +13,6 @@ import keras
 import numpy as np
 
 from keras_transformer.config import ModelConfig
-from keras_transformer.layers.decoder import Decoder
-from keras_transformer.layers.embedding import TokenEmbedding
-from keras_transformer.layers.encoder import EncoderLayer
-from keras_transformer.layers.masks import PaddingMask
 from keras_transformer.models.transformer import Transformer
 
 ROOT = Path(__file__).parents[2]
@@ -82,35 +78,6 @@ print("iterations", int(whole.optimizer.iterations))
     loaded = np.load(tmp_path / "outputs.npz")
     np.testing.assert_allclose(loaded["whole"], outputs, atol=1e-6)
     np.testing.assert_allclose(loaded["bare"], outputs, atol=1e-6)
-
-
-def tagger() -> keras.Model:
-    """A functional model with a decoder of this package, and ids of a different vocabulary."""
-    ids = keras.Input((None,), dtype="int32", name="ids")
-    mask = PaddingMask()(ids)
-    x = TokenEmbedding(12, 8)(ids)
-    x = EncoderLayer(2, 16, 4, residual_dropout=0.1)(x, mask=mask)
-    context = keras.layers.Dense(8)(keras.layers.Embedding(12, 10)(ids))
-    x = Decoder(2, 2, 16)(x, context, memory_mask=mask)
-    return keras.Model(ids, keras.layers.Dense(3)(x))
-
-
-def test_layers_inside_a_functional_model(tmp_path: Path) -> None:
-    keras.utils.set_random_seed(1)
-    model = tagger()
-    ids = np.random.default_rng(2).integers(1, 12, (32, 6), dtype=np.int32)
-    ids[::2, 4:] = 0
-    model.compile(optimizer="adam", loss=LOSS)
-    losses = model.fit(ids, ids % 3, epochs=5, batch_size=8, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
-    outputs = np.asarray(model(ids))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(np.asarray(loaded(ids)), outputs, atol=1e-6)
-    model.save_weights(tmp_path / "model.weights.h5")
-    fresh = tagger()
-    fresh.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_allclose(np.asarray(fresh(ids)), outputs, atol=1e-6)
 
 
 def test_kt_layers_registers_all_keras_classes() -> None:

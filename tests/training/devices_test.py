@@ -47,27 +47,34 @@ def put_gpus(monkeypatch, *capabilities):
 
 
 @pytest.mark.parametrize(
-    "flags, precision",
+    "gpus, flags, precision",
     [
-        ("fpu avx512f avx512_bf16 sse", "bfloat16"),
-        ("fpu amx_bf16", "bfloat16"),
-        ("fpu avx2 avx512f", "float32"),
-        ("fpu not_avx512_bf16", "float32"),
-        (None, "float32"),
+        ((), "fpu avx512f avx512_bf16 sse", "bfloat16"),
+        ((), "fpu amx_bf16", "bfloat16"),
+        ((), "fpu avx2 not_avx512_bf16", "float32"),
+        ((), None, "float32"),
+        ([(9, 0)], "fpu", "bfloat16"),
+        ([(8, 0), (8, 6)], "fpu", "bfloat16"),
+        ([(9, 0), (7, 5)], "fpu", "float32"),
+        ([None], "fpu", "float32"),
     ],
 )
-def test_a_cpu_uses_bfloat16_if_it_has_products_and_xla_otherwise(
-    monkeypatch, tmp_path, flags, precision
+def test_bfloat16_where_it_is_fast_and_xla_on_gpus_and_for_float32(
+    monkeypatch, tmp_path, gpus, flags, precision
 ):
     put_cpu(monkeypatch, tmp_path, flags)
+    if gpus:
+        names = put_gpus(monkeypatch, *gpus)
     chosen = choose_platform(TrainingConfig(), num_shapes=3)
-    assert (chosen.precision, chosen.jit_compile) == (precision, precision == "float32")
-    assert chosen.strategy.num_replicas_in_sync == 1
+    jit_compile = bool(gpus) or precision == "float32"
+    assert (chosen.precision, chosen.jit_compile) == (precision, jit_compile)
     assert chosen.policy().compute_dtype == precision
     assert chosen.policy().variable_dtype == "float32"
+    assert not gpus or names == [f"/device:GPU:{i}" for i in range(len(gpus))]
     text = "\n".join(chosen.reasons)
-    assert tells(text, "1 CPU device") and tells(text, "precision", precision)
-    assert tells(text, "XLA", "on" if precision == "float32" else "off")
+    kind = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}" if gpus else "1 CPU device"
+    assert tells(text, kind) and tells(text, "precision", precision)
+    assert tells(text, "XLA", "on" if jit_compile else "off")
 
 
 def test_a_cpu_compiles_only_long_runs(monkeypatch, tmp_path):
@@ -81,25 +88,6 @@ def test_a_cpu_compiles_only_long_runs(monkeypatch, tmp_path):
     # More shapes need more steps.
     fewest = next(steps for steps in range(1, 10_000) if compiles(steps, 1))
     assert not compiles(fewest, 2) and compiles(2 * fewest, 2)
-
-
-@pytest.mark.parametrize(
-    "capabilities, precision",
-    [
-        ([(9, 0)], "bfloat16"),
-        ([(8, 0), (8, 6)], "bfloat16"),
-        ([(9, 0), (7, 5)], "float32"),
-        ([None], "float32"),
-    ],
-)
-def test_gpus_use_xla_and_bfloat16_if_all_have_it(monkeypatch, capabilities, precision):
-    names = put_gpus(monkeypatch, *capabilities)
-    chosen = choose_platform(TrainingConfig(), 1)
-    assert (chosen.precision, chosen.jit_compile) == (precision, True)
-    assert names == [f"/device:GPU:{i}" for i in range(len(capabilities))]
-    many = "s" if len(capabilities) > 1 else ""
-    text = "\n".join(chosen.reasons)
-    assert tells(text, f"{len(capabilities)} GPU{many}") and tells(text, "XLA", "on")
 
 
 def test_replicas_on_cpus_use_no_gpus_even_if_there_are_some(monkeypatch):

@@ -247,33 +247,34 @@ class TestInitFrom:
             for found in (last(run).weights, last(run).ema):
                 np.testing.assert_allclose(found[path], array, atol=1e-7, err_msg=path)
 
-    def test_copies_the_selected_weights(self, data, tmp_path, finished):
-        run = self.begin(data, tmp_path / "run", finished)
+    def test_copies_the_selected_weights_also_after_an_early_kill(self, data, tmp_path, finished):
+        run, selected = tmp_path / "run", RunDirectory(finished).selected_weights()
+        self.assert_close(self.begin(data, run, finished), selected)
         assert RunDirectory(finished).selected == "ema"
-        self.assert_close(run, RunDirectory(finished).selected_weights())
         assert RunDirectory(run).init_from == str(finished)
         search = RunDirectory(run).config.decoding
         assert search == RunDirectory(finished).config.decoding != DecodingConfig()
         with pytest.raises(InputError, match=mentions("run", "elsewhere")):
             self.begin(data, run, "elsewhere")
-
-    def test_a_run_killed_before_its_first_checkpoint_starts_again(self, data, tmp_path, finished):
-        run = self.begin(data, tmp_path / "run", f"{finished}@step-00000003")
-        first = RunDirectory(finished).checkpoints()[0]
+        # A run that was killed before its first checkpoint starts again from the same weights.
         shutil.rmtree(RunDirectory(run).checkpoints()[0].path)
         training_run.train(data, run)
-        self.assert_close(run, RunDirectory(finished).read_weights(first))
+        self.assert_close(run, selected)
 
-    @pytest.mark.parametrize("separate", [pytest.param(False, marks=pytest.mark.long), True])
-    def test_a_vocabulary_with_new_symbols_keeps_the_old_rows(self, tmp_path, separate):
-        old = prepared(tmp_path / "old", separate_vocabularies=separate)
-        train(old, tmp_path / "run", training__max_steps=1)
-        corpus = parallel_files([tmp_path / "old" / "c.en"], [tmp_path / "old" / "c.de"])
+    @pytest.mark.parametrize("separate", [False, pytest.param(True, marks=pytest.mark.long)])
+    def test_a_vocabulary_with_new_symbols_keeps_the_old_rows(
+        self, tmp_path, data, finished, separate
+    ):
+        old, run = data, finished
+        if separate:
+            old, run = prepared(tmp_path / "old", separate_vocabularies=True), tmp_path / "run"
+            train(old, run, training__max_steps=1)
+        corpus = parallel_files([old.with_name("c.en")], [old.with_name("c.de")])
         options = PrepareOptions(symbols=("<2fr>",), source_tag="<2fr>", valid_pairs=4)
-        prepare(corpus, tmp_path / "new", options, vocab_from=tmp_path / "run" / "tokenizer")
-        before = RunDirectory(tmp_path / "run").selected_weights()
-        run = self.begin(tmp_path / "new", tmp_path / "more", tmp_path / "run")
-        after, grown = last(run).weights, 0
+        prepare(corpus, tmp_path / "new", options, vocab_from=run / "tokenizer")
+        before = RunDirectory(run).selected_weights()
+        after = last(self.begin(tmp_path / "new", tmp_path / "more", run)).weights
+        grown = 0
         for path, array in before.items():
             kept = after[path][tuple(slice(size) for size in array.shape)]
             np.testing.assert_allclose(kept, array, atol=1e-7, err_msg=path)
