@@ -141,7 +141,7 @@ class Trainer(keras.Model):
         return self.train_function
 
     def take_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """Updates the weights by a global batch, distributed over the replicas; returns the logs."""
+        """Updates the weights by a global batch, distributed over the replicas."""
         strategy = self.distribute_strategy
         if self.xla_on_gpus and not tf.executing_eagerly():
             make_xla_cache_names_reproducible()
