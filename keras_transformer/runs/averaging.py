@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,8 @@ def average_checkpoints(
 def average_weights(many: Iterable[Arrays]) -> Arrays:
     """Returns the mean of sets of weights, computed in float64, in the dtypes of the last set."""
     total: Arrays = {}
-    count, dtypes = 0, {}
+    dtypes: dict[str, Any] = {}
+    count = 0
     for weights in many:
         count += 1
         for path, weight in weights.items():

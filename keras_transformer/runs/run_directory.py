@@ -370,7 +370,8 @@ class RunDirectory:
 
     def trim_metrics(self, step: int) -> None:
         """Removes the metrics after `step`, and an incomplete last line."""
-        file, kept = self.path / "metrics.jsonl", []
+        file = self.path / "metrics.jsonl"
+        kept: list[str] = []
         if not file.exists():
             return
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
