@@ -195,8 +195,7 @@ class OutputProjection:
 
         `scale` is as in `loss_and_gradients`. An evaluation has no gradients.
         """
-        width = features.shape[-1]
-        rows = tf.reshape(features, [-1, width])
+        rows = tf.reshape(features, [-1, features.shape[-1]])
         labels = tf.reshape(labels, [-1])
         matrix = tf.convert_to_tensor(self._kernel.value)
         if self._transposed:
@@ -212,13 +211,13 @@ class OutputProjection:
         )  # fmt: skip
         if scale is None:
             return sums, None, {}
-        by_rows, by_matrix = gradients
-        by_features = tf.reshape(by_rows[:, :width], tf.shape(features))
-        by_kernel = by_matrix[:, :width]
-        by_path = {self._kernel_path: tf.transpose(by_kernel) if self._transposed else by_kernel}
+        by_rows, by_kernel = gradients
+        by_path = {}
         if self._bias is not None:
-            by_path[self._bias_path] = by_matrix[:, -1]
-        return sums, by_features, by_path
+            by_path[self._bias_path] = by_kernel[:, -1]
+            by_rows, by_kernel = by_rows[:, :-1], by_kernel[:, :-1]
+        by_path[self._kernel_path] = tf.transpose(by_kernel) if self._transposed else by_kernel
+        return sums, tf.reshape(by_rows, tf.shape(features)), by_path
 
 
 def gpu_slice_rows(num_rows: Any, num_classes: int) -> tf.Tensor:
