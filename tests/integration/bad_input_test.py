@@ -41,22 +41,12 @@ MISTAKES = {
     "train --run_dir=new --data_dir=damaged_vocabulary": mentions(
         "damaged_vocabulary/tokenizer/joint.model", "8", "SentencePiece"
     ),
-    "train --run_dir=new --data_dir=damaged_store --preset=tiny": mentions(
-        "damaged_store/train/00000/source_ids.npy", "read"
-    ),
-    "train --run_dir=new --data_dir=data --device=gpu": mentions("GPU"),
     f"{_TRANSLATE}run --beam_size=0 --output=new": mentions("decoding.beam_size", "0", "1"),
-    f"{_TRANSLATE}run --attention --prefix=six.en": mentions("--attention", "--format=jsonl"),
     f"{_TRANSLATE}run --prefix=two.en --output=new": mentions("1", "lines", "2", "prefixes"),
     f"{_TRANSLATE}damaged_weights": mentions("checkpoints/step-00000300/weights.npz", "read"),
-    f"{_TRANSLATE}data --output=new": mentions("data", "SavedModel", "keras-transformer export"),
     f"{_TRANSLATE}run --input=latin1.en --output=new": mentions("latin1.en", "line 2", "0xe4", "7"),
-    f"{_EXPORT}run": mentions("export", "sentences", "--data_dir"),
     f"{_EXPORT}none --valid_source=six.en": mentions(
         "none", "keras-transformer train", "--run_dir"
-    ),
-    f"{_EXPORT}recurrent --data_dir=data": mentions(
-        "recurrent/config.json", "architecture", "elman"
     ),
     "average --run_dir=run --last=9": mentions("run", "3", "checkpoints", "9"),
 }
@@ -96,19 +86,14 @@ def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
     shutil.copytree(run_directory.path, folder / "run")
     fingerprint = TrainingData.open(folder / "data").fingerprint
     (folder / "run" / "data.json").write_text(json.dumps({"fingerprint": fingerprint}))
-    for name in ("damaged", "damaged_weights", "recurrent", "reported"):
+    for name in ("damaged", "damaged_weights", "reported"):
         shutil.copytree(folder / "run", folder / name)
     (folder / "damaged" / "config.json").write_text('{"model": ')
     weights = folder / "damaged_weights" / "checkpoints" / "step-00000300" / "weights.npz"
     weights.write_bytes(weights.read_bytes()[:-100])
-    (folder / "recurrent" / "config.json").write_text('{"architecture": "elman", "model": {}}')
     shutil.copy(folder / "data" / "report.json", folder / "reported" / "data_report.json")
-    for name, file in (
-        ("damaged_vocabulary", "tokenizer/joint.model"),
-        ("damaged_store", "train/00000/source_ids.npy"),
-    ):
-        shutil.copytree(folder / "data", folder / name)
-        (folder / name / file).write_bytes(b"no model")
+    shutil.copytree(folder / "data", folder / "damaged_vocabulary")
+    (folder / "damaged_vocabulary" / "tokenizer" / "joint.model").write_bytes(b"no model")
     return folder
 
 

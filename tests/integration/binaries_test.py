@@ -1,4 +1,4 @@
-"""The binaries that use a run, one after the other in a single process."""
+"""The commands that use a run, one after the other in a single process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES, ROOT
+from tests.conftest import PHRASES
 from tests.driver import Driver
 from tests.messages import tells
 
@@ -20,8 +20,6 @@ ENSEMBLE = "run@step-00000100,run@step-00000300"
 AVERAGE = "average-last-3-step-300"
 TEXT = "".join(f"{phrase}\n" for phrase in PHRASES)
 PREFIXES = ("", "ein", "das", "", "zwei", "mit")
-SAMPLED = "translate --model_dir=run --sample --n_best=3 --set=decoding.temperature=2"
-MARIAN = ROOT / "tests" / "fixtures" / "marian" / "post_norm.npz"
 COMMANDS = {
     "plain": "translate --model_dir=run",
     "compiled": "translate --model_dir=run --compile_search",
@@ -30,8 +28,6 @@ COMMANDS = {
     "prefixes": "translate --model_dir=run --prefix=prefixes",
     "details": "translate --model_dir=run --format=jsonl --n_best=2 --prefix=prefixes",
     "attention": "translate --model_dir=run --format=jsonl --attention --output=attention.jsonl",
-    "sampled": SAMPLED,
-    "other samples": f"{SAMPLED} --set=decoding.seed=1",
     "evaluation": "evaluate --model_dir=run --precision=bfloat16 --source=text --reference=text "
     "--output=evaluated",
     "selection": "average --run_dir=run --select=step-00000200",
@@ -40,7 +36,6 @@ COMMANDS = {
     "export": "export --run_dir=run@step-00000100,run --precision=bfloat16 --n_best=2 "
     "--output_dir=export --valid_source=text --valid_target=text",
     "exported": "translate --model_dir=export --format=jsonl",
-    "conversion": f"convert --from=marian --input={MARIAN} --output=converted",
 }
 
 
@@ -97,11 +92,6 @@ def test_prefixes_and_details(results: Results) -> None:
     assert "attention" not in details[0]["translations"][0]
 
 
-def test_a_model_is_converted(results: Results) -> None:
-    assert tells(results.out["conversion"], "converted", "1 + 2 layers", "d_model 16")
-    assert RunDirectory(results.folder / "converted").config.model.d_ff == 24
-
-
 def test_attention_in_a_file(results: Results) -> None:
     assert results.out["attention"] == ""
     texts = []
@@ -111,12 +101,6 @@ def test_attention_in_a_file(results: Results) -> None:
         assert np.shape(best["attention"]) == (len(best["tokens"]), len(result["source_tokens"]))
         texts.append(best["text"])
     assert texts == results.out["plain"].split("\n")[:-1]
-
-
-def test_samples_depend_on_the_seed(results: Results) -> None:
-    assert results.out["sampled"] != results.out["other samples"]
-    indices = [line.split(" ||| ")[0] for line in results.out["sampled"].splitlines()]
-    assert indices == [str(i // 3) for i in range(18)]
 
 
 def test_evaluation_in_bfloat16(results: Results) -> None:
