@@ -101,10 +101,9 @@ class Progress:
         if most < self._config.max_skipped_steps:
             return
         last = self.step - len(skipped) + 1 + skipped.index(most)
-        checkpoints = self._run.checkpoints() if self._run else []
-        source = f" with --init_from={self._run.path}@{checkpoints[-1].path.name}" * bool(
-            checkpoints
-        )
+        source = ""
+        if self._run is not None and (checkpoints := self._run.checkpoints()):
+            source = f" with --init_from={self._run.path}@{checkpoints[-1].path.name}"
         raise DivergedError(
             f"The gradients of {most} steps in a row, from step {last - most + 1} to {last}, were "
             f"not finite. Start a new run{source}, and lower training.learning_rate or set "

@@ -22,7 +22,6 @@ TEXT = "".join(f"{phrase}\n" for phrase in PHRASES)
 PREFIXES = ("", "ein", "das", "", "zwei", "mit")
 COMMANDS = {
     "plain": "translate --model_dir=run",
-    "compiled": "translate --model_dir=run --compile_search",
     "bfloat16": "translate --model_dir=run --precision=bfloat16",
     "ensemble": f"translate --model_dir={ENSEMBLE}",
     "prefixes": "translate --model_dir=run --prefix=prefixes",
@@ -33,9 +32,6 @@ COMMANDS = {
     "selection": "average --run_dir=run --select=step-00000200",
     "selected": "translate --model_dir=run",
     "average": "average --run_dir=run --last=3",
-    "export": "export --run_dir=run@step-00000100,run --precision=bfloat16 --n_best=2 "
-    "--output_dir=export --valid_source=text --valid_target=text",
-    "exported": "translate --model_dir=export --format=jsonl",
 }
 
 
@@ -78,8 +74,8 @@ def test_weights_and_precision_follow_the_flags(results: Results) -> None:
         assert results.out[name] == translate.format_translations(model, found)
     names = ("plain", "bfloat16", "ensemble", "selected")
     assert len({results.out[name] for name in names}) == 4
-    assert results.out["compiled"] == results.out["plain"]
     assert results.out["selection"] == "run now uses step-00000200\n"
+    assert tells(results.out["average"], "run", AVERAGE, "3")
 
 
 def test_prefixes_and_details(results: Results) -> None:
@@ -106,16 +102,3 @@ def test_attention_in_a_file(results: Results) -> None:
 def test_evaluation_in_bfloat16(results: Results) -> None:
     assert (results.folder / "evaluated").read_text() == results.out["bfloat16"]
     assert json.loads(results.out["evaluation"].splitlines()[-1])["sentences"] == len(PHRASES)
-
-
-def test_an_ensemble_with_an_average_is_exported(results: Results) -> None:
-    assert tells(results.out["average"], "run", AVERAGE, "3")
-    assert tells(results.out["export"], "exported", "export/1", "6")
-    run = results.folder / "run"
-    members = f"{run}@step-00000100,{run}@{AVERAGE}"
-    model = loading.load_model(members, {"decoding.n_best": 2}, precision="bfloat16")
-    expected = translate.translate_verbose(model, PHRASES)
-    for theirs, ours in zip(results.objects("exported"), expected, strict=True):
-        assert theirs["source_tokens"] == ours["source_tokens"]
-        for one, same in zip(theirs["translations"], ours["translations"], strict=True):
-            assert one["ids"] == same["ids"]

@@ -47,12 +47,7 @@ def test_a_saved_model_is_loaded_and_trained_on_in_another_process(tmp_path: Pat
     model = Transformer(CONFIG)
     schedule = keras.optimizers.schedules.ExponentialDecay(0.01, 100, 0.9)
     model.compile(keras.optimizers.Adam(schedule), LOSS, jit_compile=False)
-    history = model.fit(inputs, source, batch_size=16, epochs=12, verbose=0).history
-    assert history["loss"][-1] < 0.85 * history["loss"][0]  # 0.58 to 0.74 with eight other seeds
-    np.testing.assert_allclose(
-        model.evaluate(inputs, source, verbose=0), LOSS(source, model(inputs)), rtol=1e-4
-    )
-
+    model.fit(inputs, source, batch_size=16, verbose=0)
     outputs = model.predict(inputs, verbose=0)
     assert outputs.shape == (64, 5, 12)
     np.savez(tmp_path / "inputs.npz", **inputs)
@@ -74,7 +69,7 @@ np.savez(folder + "/outputs.npz", whole=whole.predict(inputs, verbose=0),
 whole.fit(inputs, inputs["source_ids"], verbose=0)  # it is still compiled
 print("iterations", int(whole.optimizer.iterations))
 """
-    assert "iterations 50" in run(program, tmp_path)  # 48, and 2 batches of 32
+    assert "iterations 6" in run(program, tmp_path)  # 4, and 2 batches of 32
     loaded = np.load(tmp_path / "outputs.npz")
     np.testing.assert_allclose(loaded["whole"], outputs, atol=1e-6)
     np.testing.assert_allclose(loaded["bare"], outputs, atol=1e-6)
