@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.config import Config
+from keras_transformer.config import Config, TokenIds
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper.presets import TABLE_3
 from keras_transformer.presets import preset, presets, resolve_config
@@ -130,7 +130,7 @@ def test_configurations_get_the_sizes_and_ids_of_vocabularies():
     joint = Vocabulary(learn_vocabulary(LINES, 25))
     joint.pad_id, joint.unknown_id, joint.start_id, joint.end_id = 3, 1, 2, 0
     model = resolve_config(Config(), {}, joint).model
-    assert (model.pad_id, model.unknown_id, model.start_id, model.end_id) == (3, 1, 2, 0)
+    assert model.token_ids == TokenIds(3, 1, 2, 0)
     assert model.source_vocab_size == model.target_vocab_size == joint.source_vocab_size
     assert model.tie_embeddings == "all"
     separate = Vocabulary(learn_vocabulary(LINES, 25), learn_vocabulary(LINES, 22))

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.schema import Bounds, check_json, check_scalar
+from keras_transformer.schema import Limits, check_json, check_scalar
 from tests.messages import mentions
 
 
@@ -34,8 +34,8 @@ class Person(_Named, total=False):
         (float, 10**400),
         (float | None, None),
         (Literal["a", "b"], "b"),
-        (Annotated[float, Bounds(least=0, below=1)], 0),
-        (Annotated[int, Bounds(above=0, most=9)] | None, 9),
+        (Annotated[float, Limits(least=0, below=1)], 0),
+        (Annotated[int, Limits(above=0, most=9)] | None, 9),
         (Sequence[int], []),
         (tuple[str, ...], ["a", "b"]),
         (Mapping[str, Mapping[str, Any]], {"a": {"b": 1}}),
@@ -60,10 +60,10 @@ def test_valid_values(hint: Any, value: Any) -> None:
         (float, math.inf, mentions("it", "inf")),
         (int | None, "none", mentions("it", "none")),
         (Literal["a", "b"], ["a"], mentions("it", "['a']", "a", "b")),
-        (Annotated[float, Bounds(least=0, below=1)], -0.5, mentions("it", "-0.5", "0")),
-        (Annotated[float, Bounds(least=0, below=1)], 1, mentions("it", "1")),
-        (Annotated[int, Bounds(above=0, most=2000)], 0, mentions("it", "0")),
-        (Annotated[int, Bounds(most=2000)] | None, 2001, mentions("it", "2001", "2,000", "none")),
+        (Annotated[float, Limits(least=0, below=1)], -0.5, mentions("it", "-0.5", "0")),
+        (Annotated[float, Limits(least=0, below=1)], 1, mentions("it", "1")),
+        (Annotated[int, Limits(above=0, most=2000)], 0, mentions("it", "0")),
+        (Annotated[int, Limits(most=2000)] | None, 2001, mentions("it", "2001", "2,000", "none")),
         (Sequence[int], "12", mentions("it", "12")),
         (Sequence[int], [1, "2"], mentions("it[1]", "2")),
         (Mapping[str, int], [1], mentions("it", "[1]")),
@@ -90,7 +90,7 @@ def test_invalid_values(hint: Any, value: Any, message: str) -> None:
         (bool, "false", False),
         (str, "7", "7"),
         (float | None, "none", None),
-        (Annotated[float, Bounds(above=0)] | None, "0.5", 0.5),
+        (Annotated[float, Limits(above=0)] | None, "0.5", 0.5),
     ],
 )
 def test_texts_and_whole_floats_are_converted_on_request(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from absl import flags
 
-from keras_transformer.config import flag_fields
+from keras_transformer.config import Config, DecodingConfig, TrainingConfig
 from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -74,9 +75,18 @@ CHOICES: dict[str, str] = {
     "precision": "precision of weights and matrix products",
 }
 
+
+def _choices(hint: Any) -> list[str]:
+    """Returns the choices of a setting, such as ["loss|bleu"]; none for other types."""
+    return ["|".join(typing.get_args(hint))] if typing.get_origin(hint) is Literal else []
+
+
 # Flags that stand for one field of the configuration: name → (field, help).
+_TYPES = typing.get_type_hints(TrainingConfig) | typing.get_type_hints(DecodingConfig)
 FIELDS: dict[str, tuple[str, str]] = {
-    field.name: (name, field.metadata["help"]) for name, field in flag_fields().items()
+    field.name: (name, ": ".join([field.metadata["help"], *_choices(_TYPES[field.name])]))
+    for name, field in Config.declarations().items()
+    if field.metadata["flag"]
 }
 _SWITCHES = ("deterministic", "sample")
 

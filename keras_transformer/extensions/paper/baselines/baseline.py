@@ -56,7 +56,11 @@ class Baseline(EncoderDecoder):
 
     @classmethod
     def _config_of(cls, config: Any) -> Any:
-        return type(cls.run_config().model)(**config) if isinstance(config, Mapping) else config
+        return (
+            type(cls.run_config().model).from_dict(config)
+            if isinstance(config, Mapping)
+            else config
+        )
 
     def _make_embedding(self, name: str, vocab_size: int) -> keras.layers.Layer:
         return keras.layers.ReversibleEmbedding(
