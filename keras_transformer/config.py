@@ -449,9 +449,9 @@ class RunConfig:
     def declarations(cls) -> dict[str, dataclasses.Field[Any]]:
         """Returns the fields of all settings by name."""
         return {
-            f"{section.name}.{name}": field
-            for section in dataclasses.fields(cls)
-            for name, field in section.default.declarations().items()
+            f"{section}.{name}": field
+            for section, settings in vars(cls()).items()
+            for name, field in settings.declarations().items()
         }
 
     def settings(self) -> dict[str, Any]:
@@ -530,8 +530,7 @@ class RunConfig:
                 "the version that wrote it.",
             )
         try:
-            config: Self = kind().updated(settings)  # type: ignore[assignment]
-            return config
+            return kind().updated(settings)
         except InputError as error:
             raise InputError(f"{label}: {error}") from None
 

@@ -50,7 +50,7 @@ def tiny_data() -> Path:
 
     half, folder = len(PHRASES) // 2, _folder()
     pairs = [*zip(PHRASES[:half], PHRASES[half:], strict=True)]
-    return prepare(pairs=pairs, output_dir=folder / "data", vocab_size=60, valid_pairs=1).path
+    return prepare(pairs=pairs, output_dir=folder / "data", vocab_size=60, valid_pairs=1).directory
 
 
 @functools.cache
