@@ -18,7 +18,6 @@ removed when the run resumes. `damaged-…` checkpoints were set aside and stay.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import math
@@ -27,7 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.config import SCHEDULES_OVER_MAX_STEPS, RunConfig
+from keras_transformer.config import RunConfig
 from keras_transformer.console import warn
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import (
@@ -145,7 +144,7 @@ class RunDirectory:
                 "data directory and the mixture of the run. If the corpus has grown, start a new "
                 f"run with --init_from={self.path}."
             )
-        if difference := _difference(self.config, config):
+        if difference := self.config.forbidden_change(config):
             raise InputError(
                 f"{self.path} contains a run with {difference}. Use its configuration, or choose "
                 "another --run_dir."
@@ -398,18 +397,3 @@ def write_run(path: Path, config: RunConfig, tokenizer: Tokenizer, weights: Arra
     except (InputError, OSError) as error:
         reason = getattr(error.__cause__ or error, "strerror", None) or error
         raise InputError(f"The model cannot be saved as {path} ({reason}).") from error
-
-
-def _difference(old: RunConfig, new: RunConfig) -> str | None:
-    """Returns the first field that has changed but must not change, or None."""
-    fixes_length = old.training.schedule in SCHEDULES_OVER_MAX_STEPS
-    for section in ("model", "training"):
-        before, after = getattr(old, section), getattr(new, section)
-        for field in dataclasses.fields(before):
-            name, value = field.name, getattr(before, field.name)
-            is_fixed = not field.metadata.get("may_change", False)
-            if name == "max_steps" and fixes_length:
-                is_fixed = True
-            if is_fixed and value != getattr(after, name):
-                return f"{section}.{name} {value}, not {getattr(after, name)}"
-    return None

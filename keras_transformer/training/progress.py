@@ -19,6 +19,9 @@ from keras_transformer.errors import DivergedError
 from keras_transformer.runs.machine import signal_handlers
 from keras_transformer.runs.run_directory import RunDirectory
 
+# Training fails after as many steps in a row without finite gradients.
+MAX_SKIPPED_STEPS = 20
+
 
 class Progress:
     """Shows the step, the loss, tokens per second and the time left, and logs all metrics.
@@ -98,7 +101,7 @@ class Progress:
     def _check_finite(self, skipped: Sequence[int]) -> None:
         """Raises an error, given the steps skipped in a row up to each recent step."""
         most = max(skipped)
-        if most < self._config.max_skipped_steps:
+        if most < MAX_SKIPPED_STEPS:
             return
         last = self.step - len(skipped) + 1 + skipped.index(most)
         source = ""

@@ -274,12 +274,12 @@ def _bleu_scorer(
     share = -(-config.bleu_sentences // len(stores)) if config.bleu_sentences else None
     sources = [line for store in stores for line in store.source_text()[:share]]
     references = [line for store in stores for line in store.target_text()[:share]]
-    own = evaluation.evaluate(references, references, tokenize=config.bleu_tokenize)
+    own = evaluation.evaluate(references, references)
     if own.bleu < 99.9 and config.best_metric == "bleu":
         raise InputError(
             f"training.best_metric is bleu, but the validation references score {own.bleu:.1f} "
             f"against themselves ({own.signature}), so BLEU cannot tell good translations from "
-            "bad ones. Use best_metric=loss, or set training.bleu_tokenize."
+            "bad ones. Use best_metric=loss."
         )
     beam = run.config.decoding.beam_size
     log.info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {own.signature}")
@@ -288,7 +288,7 @@ def _bleu_scorer(
         transformer.assign_weights(
             arrays(trainer.ema_by_path() or trainer.transformer.weights_by_path())
         )
-        result = translate.evaluate(model, sources, references, tokenize=config.bleu_tokenize)
+        result = translate.evaluate(model, sources, references)
         return result.scores.bleu
 
     return score

@@ -41,7 +41,7 @@ def run(program: str, *arguments: Any) -> str:
 def test_a_saved_model_is_loaded_and_trained_on_in_another_process(tmp_path: Path) -> None:
     keras.utils.set_random_seed(1)
     source = np.random.default_rng(1).integers(4, 12, (64, 5), dtype=np.int32)
-    start = np.full((64, 1), CONFIG.start_id, np.int32)
+    start = np.full((64, 1), CONFIG.token_ids.start_id, np.int32)
     target = np.concatenate([start, source[:, :-1]], axis=1)
     inputs = {"source_ids": source, "target_ids": target}  # sequences to copy
     model = Transformer(CONFIG)
