@@ -223,37 +223,32 @@ class TokenCounts(NamedTuple):
     unknown: int
 
 
-def token_counts(lengths: BatchFunction, lines: Sequence[str]) -> Iterator[TokenCounts]:
-    """Yields the token counts of each line.
+def token_counts(lengths: BatchFunction, lines: Sequence[str]) -> list[TokenCounts]:
+    """Returns the token counts of each line.
 
     Args:
         lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
         lines: the texts.
     """
+    counts: list[TokenCounts] = []
     for start in range(0, len(lines), _COUNTED_LINES):
-        counts = lengths(text=string_array(lines[start : start + _COUNTED_LINES]))
-        # Exports of version 0.1.0 do not count unknown tokens.
-        unknown = counts.get("unknown", np.zeros(len(counts["tokens"]), np.int32))
-        columns = (
-            np.asarray(each).tolist() for each in (counts["tokens"], counts["used"], unknown)
-        )
-        yield from map(TokenCounts, *columns)
+        outputs = lengths(text=string_array(lines[start : start + _COUNTED_LINES]))
+        columns = (np.asarray(outputs[name]).tolist() for name in TokenCounts._fields)
+        counts.extend(map(TokenCounts, *columns))
+    return counts
 
 
-def unknown_tokens(lengths: BatchFunction, lines: Sequence[str], first_line: int = 1) -> str | None:
+def unknown_token_remark(counts: Sequence[TokenCounts], first_line: int = 1) -> str | None:
     """Returns a remark if more than 1 % of the source tokens are unknown, otherwise None.
 
     Args:
-        lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
-        lines: the sources.
+        counts: the token counts of each line.
         first_line: the number of the first line.
     """
-    counts = list(token_counts(lengths, lines))
-    tokens = sum(each.tokens for each in counts)
-    unknown = sum(each.unknown for each in counts)
+    tokens, unknown = sum(count.tokens for count in counts), sum(count.unknown for count in counts)
     if unknown <= MAX_UNKNOWN_RATE * tokens:
         return None
-    first = next(number for number, each in enumerate(counts, first_line) if each.unknown)
+    first = next(number for number, count in enumerate(counts, first_line) if count.unknown)
     return (
         f"{unknown / tokens:.1%} of the source tokens are not in the vocabulary, first in line "
         f"{first:,}. Their meaning is lost. Runs and SavedModels can copy them "
@@ -262,21 +257,19 @@ def unknown_tokens(lengths: BatchFunction, lines: Sequence[str], first_line: int
 
 
 def source_warnings(
-    lengths: BatchFunction,
-    lines: Sequence[str],
+    counts: Sequence[TokenCounts],
     max_train_source_length: int | None = None,
     first_line: int = 1,
 ) -> list[str]:
     """Returns warnings about sources that are empty, truncated, or longer than any in training.
 
     Args:
-        lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
-        lines: the sources.
+        counts: the token counts of each line.
         max_train_source_length: tokens of the longest source in training, if known.
         first_line: number of the first line.
     """
     warnings = []
-    for number, (tokens, used, _) in enumerate(token_counts(lengths, lines), first_line):
+    for number, (tokens, used, _) in enumerate(counts, first_line):
         if tokens == 1:  # only the end token
             warnings.append(f"Line {number}: the source is empty.")
         elif used < tokens:

@@ -33,8 +33,8 @@ class LoadedModel(NamedTuple):
         place: the path or address of the model.
         n_best: number of translations per line.
         translate: a function from `text`, string `(batch,)`, to `translations`, string
-            `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`. The functions of a model
-            accept and return arrays or tensors.
+            `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`; of a run also the outputs
+            of `lengths`. The functions of a model accept and return arrays or tensors.
         lengths: a function from `text`, string `(batch,)`, to `tokens`, `used` and `unknown`,
             int32 `(batch,)`, as in `TranslationModule.lengths`.
         owner: the object that keeps the weights alive.
@@ -87,7 +87,7 @@ class LoadedModel(NamedTuple):
         return cls(
             place,
             module.config.n_best,
-            CompiledTranslation(module).translate if jit_compile else module.translate,
+            CompiledTranslation(module).translate if jit_compile else module.translate_and_count,
             module.lengths,
             module,
             module.translate_verbose,

@@ -14,7 +14,13 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.inference import EMPTY_SCORE, Translation, translations_of
-from keras_transformer.inference.batching import in_batches, source_warnings, token_counts
+from keras_transformer.inference.batching import (
+    TokenCounts,
+    in_batches,
+    source_warnings,
+    token_counts,
+    unknown_token_remark,
+)
 from keras_transformer.inference.loading import LoadedModel
 
 # The result if the model's logits are NaN, or if all tokens are banned.
@@ -37,15 +43,25 @@ def translate_lines(model: LoadedModel, lines: Sequence[str]) -> list[list[Trans
     >>> translation.score < 0
     True
     """
+    return _translate(model, lines)[0]
+
+
+def _translate(
+    model: LoadedModel, lines: Sequence[str]
+) -> tuple[list[list[Translation]], list[TokenCounts] | None]:
+    """Returns the translations, and the token counts if the model returns both in one call."""
     results: list[list[Translation]] = [[] for _ in lines]
+    counts: dict[int, TokenCounts] = {}
     for batch, outputs in in_batches(
         model.translate, lines, max_lines=model.max_batch_lines, threads=model.threads
     ):
-        for index, row, row_scores in zip(
-            batch, outputs["translations"], outputs["scores"], strict=True
-        ):
-            results[index] = translations_of(row, row_scores) or [NO_TRANSLATION]
-    return results
+        for row, index in enumerate(batch):
+            found = translations_of(outputs["translations"][row], outputs["scores"][row])
+            results[index] = found or [NO_TRANSLATION]
+            if "used" in outputs:
+                numbers = (int(outputs[name][row]) for name in TokenCounts._fields)
+                counts[index] = TokenCounts(*numbers)
+    return results, [counts[i] for i in range(len(lines))] if counts else None
 
 
 def translate_verbose(
@@ -53,6 +69,7 @@ def translate_verbose(
     lines: Sequence[str],
     prefixes: Sequence[str] | None = None,
     attention: bool = False,
+    counts: Sequence[TokenCounts] | None = None,
 ) -> list[dict[str, Any]]:
     """Translates lines and returns all details of each translation, ready for JSON.
 
@@ -61,6 +78,7 @@ def translate_verbose(
         lines: the texts.
         prefixes: for each line the beginning of its translations; may be empty.
         attention: also return the attention, target tokens by source tokens.
+        counts: the token counts of the lines, if they are already known.
 
     Returns:
         For each line `source_tokens` and `translations`, best first. Each translation has `text`,
@@ -84,12 +102,12 @@ def translate_verbose(
     prefixes = [""] * len(lines) if prefixes is None else prefixes
     if len(prefixes) != len(lines):
         raise InputError(f"There are {len(lines):,} lines, but {len(prefixes):,} prefixes.")
-    source_lengths = [each.used for each in token_counts(model.lengths, lines)]
+    counts = token_counts(model.lengths, lines) if counts is None else counts
     results: list[dict[str, Any]] = [{} for _ in lines]
     for batch, outputs in in_batches(model.translate_verbose, lines, prefix=prefixes):
         for row, index in enumerate(batch):
             fields = {name: field[row] for name, field in outputs.items()}
-            results[index] = _details(fields, source_lengths[index], attention)
+            results[index] = _details(fields, counts[index].used, attention)
     return results
 
 
@@ -126,8 +144,8 @@ def _rounded(values: np.ndarray, decimals: int) -> Any:
 
 def translation_warnings(
     model: LoadedModel,
-    lines: Sequence[str],
-    results: Sequence[Sequence[Translation]] | None = None,
+    counts: Sequence[TokenCounts],
+    results: Sequence[Sequence[Translation]] = (),
     prefixes: Sequence[str] | None = None,
     first_line: int = 1,
 ) -> list[str]:
@@ -135,31 +153,24 @@ def translation_warnings(
 
     Args:
         model: the model.
-        lines: the texts. See `source_warnings`.
+        counts: the token counts of the lines.
         results: the translations. A line without a translation gets a warning.
         prefixes: the prefix of each line. A translation without its prefix gets a warning.
         first_line: number of the first line.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_model
-    >>> translation_warnings(load_model("build/run"), ["a dog", ""])
-    ['Line 2: the source is empty.']
     """
     warnings = [
         f"Line {number} has no translation: the model's logits are NaN, or all tokens are banned."
-        for number, result in enumerate(results or (), start=first_line)
+        for number, result in enumerate(results, start=first_line)
         if result[0] == NO_TRANSLATION
     ]
-    pairs = enumerate(zip(results or (), prefixes or (), strict=False), start=first_line)
+    pairs = enumerate(zip(results, prefixes or (), strict=False), start=first_line)
     warnings += [
         f"The translation of line {number} does not begin with its prefix ({prefix[:40]!r}). The "
         "prefix has characters that are not in the vocabulary, or is too long."
         for number, (result, prefix) in pairs
         if not result[0].text.startswith(" ".join(prefix.split()))
     ]
-    return warnings + source_warnings(
-        model.lengths, lines, model.max_train_source_length, first_line
-    )
+    return warnings + source_warnings(counts, model.max_train_source_length, first_line)
 
 
 def translate_to_text(
@@ -170,8 +181,8 @@ def translate_to_text(
     prefixes: Sequence[str] | None = None,
     attention: bool = False,
     first_line: int = 1,
-) -> tuple[str, list[str]]:
-    """Translates lines, and returns the text of an output file and warnings.
+) -> tuple[str, list[str], str | None]:
+    """Translates lines, and tokenizes each line only once if the model can.
 
     Args:
         model: a model; JSON, prefixes and attention need its `translate_verbose`.
@@ -182,29 +193,28 @@ def translate_to_text(
         attention: also write the attention into the JSON.
         first_line: number of the first line, for warnings and n-best lists.
 
+    Returns:
+        The text of an output file, the warnings about lines, and a remark about unknown tokens.
+
     Raises:
         InputError: if the number of prefixes is wrong, or if the model does not return details.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_model
-    >>> text, warnings = translate_to_text(load_model("build/run"), ["a dog"], as_json=True)
-    >>> text[:12], warnings
-    ('{"source_tok', [])
     """
     if not as_json and prefixes is None:
-        results = translate_lines(model, lines)
-        warnings = translation_warnings(model, lines, results, first_line=first_line)
-        return format_translations(model, results, first_line), warnings
-    details = translate_verbose(model, lines, prefixes, attention)
-    results = [
-        [Translation(t["text"], t["score"]) for t in detail["translations"]] or [NO_TRANSLATION]
-        for detail in details
-    ]
-    if as_json:
-        text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
-    else:
+        results, known = _translate(model, lines)
+        counts = token_counts(model.lengths, lines) if known is None else known
         text = format_translations(model, results, first_line)
-    return text, translation_warnings(model, lines, results, prefixes, first_line)
+    else:
+        counts = token_counts(model.lengths, lines)
+        details = translate_verbose(model, lines, prefixes, attention, counts)
+        results = [
+            [Translation(t["text"], t["score"]) for t in detail["translations"]] or [NO_TRANSLATION]
+            for detail in details
+        ]
+        text = format_translations(model, results, first_line)
+        if as_json:
+            text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
+    warnings = translation_warnings(model, counts, results, prefixes, first_line)
+    return text, warnings, unknown_token_remark(counts, first_line)
 
 
 def format_translations(

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import keras
 import tensorflow as tf
 
 from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding import (
-    RequestedOutputs,
-    SearchConfig,
-    SearchInputs,
-    SearchResult,
-    SpecialIds,
-    TokenConstraint,
-)
+from keras_transformer.decoding import SearchInputs, SearchResult, SpecialIds, TokenConstraint
 from keras_transformer.decoding.cached_decoder import CachedDecoder
+from keras_transformer.decoding.interface import rows_per_sentence
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
@@ -93,21 +86,18 @@ class TranslationModule(tf.Module):
         positions = [transformer.max_positions for transformer in self.transformers]
         self._max_positions = min((p for p in positions if p is not None), default=None)
         phrases = [phrase for phrase in config.banned.split("|") if phrase.strip()]
-        self.search_config = SearchConfig(
-            config,
-            banned=tuple(tokenizer.phrase_ids(phrase) for phrase in phrases),
-            max_steps=self.max_output_tokens,
-        )
+        self._banned = tuple(tokenizer.phrase_ids(phrase) for phrase in phrases)
 
     def with_shortlist(self, shortlist: Shortlist | None) -> TranslationModule:
         """Returns a translator of the same models that uses a shortlist, or none."""
-        module = TranslationModule(self.transformers, self.tokenizer, self.config, shortlist)
-        module.max_train_source_length = self.max_train_source_length
-        return module
+        return self._copy(self.config, shortlist)
 
     def with_config(self, config: DecodingConfig) -> TranslationModule:
         """Returns a translator of the same models with other options of the search."""
-        module = TranslationModule(self.transformers, self.tokenizer, config)
+        return self._copy(config, None)
+
+    def _copy(self, config: DecodingConfig, shortlist: Shortlist | None) -> TranslationModule:
+        module = TranslationModule(self.transformers, self.tokenizer, config, shortlist)
         module.max_train_source_length = self.max_train_source_length
         return module
 
@@ -117,23 +107,33 @@ class TranslationModule(tf.Module):
 
         Returns:
             `translations`, string `[B, K]`, best first, and their `scores`, float32 `[B, K]`; K is
-            `config.n_best`. Unused places have an empty text and the score -1e9.
+            `config.n_best`. Unused entries have an empty text and the score -1e9.
         """
         result = self.search(text)
         return {"translations": self.texts(result, text), "scores": result.scores}
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
+    def translate_and_count(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the outputs of `translate` and of `lengths`, and tokenizes a text only once."""
+        source_ids, lengths, _, *tokens = self._tokenize(text)
+        result = self.translate_ids_once(
+            source_ids, self.max_lengths(lengths), sample_offsets(text)
+        )
+        texts = self.texts(result, text)
+        return {"translations": texts, "scores": result.scores, **self._counts(text, *tokens)}
+
+    @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def search(self, text: tf.Tensor) -> SearchResult:
         """Searches for the translations of `text`, string `[B]`, and returns their ids."""
         source_ids, lengths = self.source_ids(text)
-        return self.search_fn(source_ids, self.max_lengths(lengths), sample_offsets(text))
+        return self.translate_ids_once(source_ids, self.max_lengths(lengths), sample_offsets(text))
 
     @tf.function(autograph=False, jit_compile=False)
-    def search_fn(
+    def translate_ids_once(
         self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor
     ) -> SearchResult:
-        """Calls `search_ids`. The signatures of an export share this function."""
-        return self.search_ids(source_ids, SearchInputs(max_lengths, sample_offsets=offsets))
+        """Calls `translate_ids`. The signatures of an export share the graph of this function."""
+        return self.translate_ids(source_ids, SearchInputs(max_lengths, sample_offsets=offsets))
 
     @tf.function(input_signature=_PREFIX, autograph=False, jit_compile=False)
     def translate_verbose(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -158,12 +158,11 @@ class TranslationModule(tf.Module):
         """
         prefix_ids = self.tokenizer.tokenize_target(prefix)[:, :-1].to_tensor(-1)
         source_ids, lengths = self.source_ids(text)
-        result = self.search_ids(
+        max_lengths, offsets = self.max_lengths(lengths), sample_offsets(text)
+        result = self.translate_ids(
             source_ids,
-            SearchInputs(
-                self.max_lengths(lengths), prefix_ids, sample_offsets=sample_offsets(text)
-            ),
-            RequestedOutputs(token_log_probs=True, alignment=True, attention=True),
+            SearchInputs(max_lengths, prefix_ids, sample_offsets=offsets),
+            ("token_log_probs", "alignment", "attention"),
         )
         return {
             "translations": self.texts(result, text),
@@ -186,8 +185,8 @@ class TranslationModule(tf.Module):
         The signatures of an export share this function, so an export contains it only once.
         """
         return [
-            each.project_memory(each.encode(source_ids, training=False))
-            for each in self.transformers
+            transformer.project_memory(transformer.encode(source_ids, training=False))
+            for transformer in self.transformers
         ]
 
     @tf.function(autograph=False)
@@ -231,16 +230,16 @@ class TranslationModule(tf.Module):
         if self.config.replace_unknown and source is not None:
             source, _ = truncate_text(source, self.config.max_source_bytes)
             words = self.tokenizer.source_texts(source)  # --> [batch, source]
-            places = tf.clip_by_value(result.alignment, 0, tf.shape(words)[1] - 1)
-            words = tf.reshape(tf.gather(words, places, batch_dims=1), [batch * count, length])
+            aligned = tf.clip_by_value(result.alignment, 0, tf.shape(words)[1] - 1)
+            words = tf.reshape(tf.gather(words, aligned, batch_dims=1), [batch * count, length])
             texts = self.tokenizer.replace_unknown(texts, ids, lengths, words)
         return tf.reshape(texts, [batch, self.config.n_best])
 
-    def search_ids(
+    def translate_ids(
         self,
         source_ids: tf.Tensor,
         inputs: SearchInputs,
-        outputs: RequestedOutputs = RequestedOutputs(),  # noqa: B008  immutable
+        outputs: Collection[str] = (),
         *,
         constraint: TokenConstraint | None = None,
         memories: Sequence[Memory] | None = None,
@@ -252,33 +251,31 @@ class TranslationModule(tf.Module):
             source_ids: int32 `[B, S]`, each row ending with the end token, padded.
             inputs: tensors of the search, without the source mask. `max_lengths` must be at most
                 `max_output_tokens`. With a `length_limit`, all steps have the same shapes.
-            outputs: optional fields of the result.
+            outputs: optional fields of the result, as in `decoding.search`.
             constraint: a rule that all translations obey.
             memories: the result of `encode` for the ids, if it is already known.
             make_decoder: the class of the decoder.
         """
         memories = self.encode(source_ids) if memories is None else memories
-        if self.config.replace_unknown:
-            outputs = dataclasses.replace(outputs, alignment=True)
-        config = dataclasses.replace(self.search_config, constraint=constraint)
-        candidates = None
+        beam = rows_per_sentence(self.config)
+        decoder = make_decoder(self.transformers, memories, beam, inputs.length_limit)
         if self.shortlist is not None:
-            vocab_size = self.tokenizer.target_vocab_size
-            candidates = self.shortlist.candidates(source_ids, vocab_size, inputs.prefix)
-        decoder = make_decoder(
-            self.transformers,
-            memories,
-            config.rows_per_sentence,
-            inputs.length_limit,
-            candidates=candidates,
-            int8_rows=self.shortlist is not None and self.shortlist.int8_rows,
-        )
-        inputs = inputs._replace(source_mask=decoder.source_mask)
+            decoder.use_shortlist(self.shortlist, source_ids, inputs.prefix)
+        if self.config.replace_unknown:
+            outputs = {*outputs, "alignment"}
         ids = self.tokenizer
         allow_unknown = self.config.allow_unknown or self.config.replace_unknown
         unknown_id = None if allow_unknown else ids.unknown_id
-        special_ids = SpecialIds(ids.start_id, ids.end_id, ids.pad_id, unknown_id)
-        return decoding.search(decoder, inputs, config, special_ids, outputs)
+        return decoding.search(
+            decoder,
+            inputs._replace(source_mask=memories[0].mask),
+            self.config,
+            SpecialIds(ids.start_id, ids.end_id, ids.pad_id, unknown_id),
+            outputs,
+            banned=self._banned,
+            constraint=constraint,
+            max_steps=self.max_output_tokens,
+        )
 
     @property
     def transformer(self) -> EncoderDecoder:
@@ -316,16 +313,7 @@ class TranslationModule(tf.Module):
             int32 `[B]`: `tokens` of the whole text, `used` for the part that is translated, which
             is smaller if the text is truncated, and `unknown`, which are not in the vocabulary.
         """
-        tokens = self.tokenizer.tokenize_source(text)
-        unknown = tf.cast(tokens == self.tokenizer.unknown_id, tf.int32)
-        whole = tf.cast(tokens.row_lengths(), tf.int32)
-        text, _ = truncate_text(text, self.config.max_source_bytes)
-        used = tf.cast(self.tokenizer.tokenize_source(text).row_lengths(), tf.int32)
-        return {
-            "tokens": whole,
-            "used": tf.minimum(used, self.max_source_tokens),
-            "unknown": tf.reduce_sum(unknown, axis=1),
-        }
+        return self._counts(text, *self._tokenize(text)[3:])
 
     def source_ids(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the truncated source: ids int32 `[B, S]`, padded, and lengths int32 `[B]`."""
@@ -341,15 +329,45 @@ class TranslationModule(tf.Module):
             text: string `[B]`.
             max_tokens: a limit below `max_source_tokens`.
         """
+        source_ids, lengths, is_truncated, *_ = self._tokenize(text, max_tokens)
+        return source_ids, lengths, is_truncated
+
+    def _tokenize(
+        self, text: tf.Tensor, max_tokens: int | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.RaggedTensor, tf.Tensor]:
+        """Returns the results of `cut_source_ids`, and two arguments of `_counts`."""
         limit = min(self.max_source_tokens, max_tokens or self.max_source_tokens)
-        text, is_cut = truncate_text(text, self.config.max_source_bytes)
-        tokens = self.tokenizer.tokenize_source(text)
+        used_text, is_cut = truncate_text(text, self.config.max_source_bytes)
+        tokens = self.tokenizer.tokenize_source(used_text)
         lengths = tf.cast(tokens.row_lengths(), tf.int32)
         ids = tokens[:, :limit].to_tensor(self.tokenizer.pad_id)
         # Truncated sources end with the end token too, like all sources in training.
         is_last = tf.range(tf.shape(ids)[1]) == limit - 1
         ids = tf.where(is_last & tf.expand_dims(lengths > limit, 1), self.tokenizer.end_id, ids)
-        return ids, tf.minimum(lengths, limit), is_cut | (lengths > limit)
+        return ids, tf.minimum(lengths, limit), is_cut | (lengths > limit), tokens, is_cut
+
+    def _counts(
+        self, text: tf.Tensor, tokens: tf.RaggedTensor, is_cut: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Returns the outputs of `lengths`. Only texts of too many bytes are tokenized again.
+
+        Args:
+            text: string `[B]`.
+            tokens: the tokens of the first `max_source_bytes` bytes of each text.
+            is_cut: bool `[B]`, whether these bytes are not the whole text.
+        """
+
+        def counts(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+            unknown = tf.cast(tokens == self.tokenizer.unknown_id, tf.int32)
+            return tf.cast(tokens.row_lengths(), tf.int32), tf.reduce_sum(unknown, axis=1)
+
+        rows, (lengths, unknown) = tf.where(is_cut), counts(tokens)
+        whole = counts(self.tokenizer.tokenize_source(tf.gather_nd(text, rows)))
+        return {
+            "tokens": tf.tensor_scatter_nd_update(lengths, rows, whole[0]),
+            "used": tf.minimum(lengths, self.max_source_tokens),
+            "unknown": tf.tensor_scatter_nd_update(unknown, rows, whole[1]),
+        }
 
 
 class CompiledTranslation:
@@ -393,7 +411,7 @@ class CompiledTranslation:
         self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, limit: int
     ) -> SearchResult:
         inputs = SearchInputs(max_lengths, sample_offsets=offsets, length_limit=limit)
-        return self._translator.search_ids(source_ids, inputs)
+        return self._translator.translate_ids(source_ids, inputs)
 
 
 def _check_vocabularies(transformers: Sequence[EncoderDecoder], tokenizer: Tokenizer) -> None:

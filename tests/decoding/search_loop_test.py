@@ -376,7 +376,7 @@ def test_alignment_needs_a_decoder_with_attention(config):
         return logits, cache, None
 
     with pytest.raises(InputError, match=mentions("decoder", "attention", "coverage")):
-        search(random_tables(1, 2), [3, 3], config, step=step, alignment=True)
+        search(random_tables(1, 2), [3, 3], config, step=step, **DETAILS)
 
 
 # --- Where it runs --------------------------------------------------------------------------------

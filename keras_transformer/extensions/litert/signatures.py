@@ -154,7 +154,7 @@ class LiteRTSignatures(tf.Module):
         source_ids, max_lengths = request.source_ids, request.max_lengths
         # The size of the caches for one sentence, which LiteRT copies at every step.
         longest = None if self._for_cpu else tf.maximum(max_lengths[0], 1)
-        result = translator.search_ids(
+        result = translator.translate_ids(
             source_ids,
             SearchInputs(max_lengths, alpha=request.alpha, length_limit=longest),
             memories=_encode_in_loop(translator, source_ids, max_lengths),

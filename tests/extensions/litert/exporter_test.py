@@ -94,7 +94,7 @@ def found_by(translator: TranslationModule, text: str, **inputs: Any) -> tuple[A
     if inputs:
         source_ids, lengths = translator.source_ids(tf.constant([text]))
         max_lengths = translator.max_lengths(lengths)
-        result = translator.search_ids(source_ids, SearchInputs(max_lengths, **inputs))
+        result = translator.translate_ids(source_ids, SearchInputs(max_lengths, **inputs))
     else:
         result = translator.search(tf.constant([text]))
     return tuple(field[0].numpy() for field in (result.ids, result.lengths, result.scores))

@@ -100,7 +100,7 @@ def test_trees_equal_the_results_of_the_search(model: ParserModel) -> None:
     tokenizer = translator.tokenizer
     symbols = require_parser(tokenizer.vocabulary, "the model")
     ids = ([i for i, symbol in enumerate(symbols) if Does.of(symbol) is kind] for kind in kinds)
-    found = translator.search_ids(
+    found = translator.translate_ids(
         source_ids,
         SearchInputs(max_lengths, constraint_inputs=tf.constant([len(t.words) for t in TREES])),
         constraint=TreeConstraint(*ids, tokenizer.end_id, tokenizer.target_vocab_size),
