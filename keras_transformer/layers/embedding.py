@@ -99,17 +99,12 @@ class TokenEmbedding(ProjectingLayer):
             logits = logits / ops.cast(self.embeddings_scale, inputs.dtype)
         return logits
 
-    def _replace_products(self, make_product: Callable[[Any], Product]) -> None:
+    def replace_products(self, make_product: Callable[[Any], Product]) -> None:
         self._check_matrices()
         table = ops.convert_to_numpy(ops.transpose(self._matrix("embeddings")))
         if self.quantization_mode is None:
-            self._tracker.unlock()
-            self._quantize_matrices(None)  # for the lookup
-            self._tracker.lock()
+            self.quantize("int8")  # for the lookup
         self._products["embeddings"] = make_product(table)
-
-    def _add_adapters(self, rank: int, scale: float) -> None:
-        """Adds none: the matrix may also give the logits."""
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
         return ops.not_equal(ids, 0) if self.mask_zero else None

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -85,22 +82,6 @@ class PaddingMask(BaseLayer):
 # Matrix products of smaller blocks do not keep a core busy.
 _MIN_BLOCK_SIZE = 64
 
-_is_enabled = contextvars.ContextVar("blocks", default=True)
-
-
-@contextlib.contextmanager
-def without_blocks() -> Iterator[None]:
-    """Makes attention windows ordinary masks in this thread, also for graphs that are traced.
-
-    The number and the size of blocks depend on the length. LiteRT knows them only when it runs,
-    and then plans the memory of all operations again.
-    """
-    token = _is_enabled.set(False)
-    try:
-        yield
-    finally:
-        _is_enabled.reset(token)
-
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
@@ -132,11 +113,6 @@ class Blocks:
             reach = ops.minimum(reach, length - size)
         return cls(count, size, reach, 0 if causal else reach)
 
-    @staticmethod
-    def are_enabled() -> bool:
-        """False inside of `without_blocks`."""
-        return _is_enabled.get()
-
     @property
     def is_one(self) -> bool:
         """True if the sequence is known to be a single block."""
@@ -167,7 +143,7 @@ class Blocks:
         if not _is_zero(self.after):
             begins = blocks[:, 1:, : self.after]
             parts.append(ops.pad(begins, ((0, 0), (0, 1), (0, 0), (0, 0))))
-        seen = ops.concatenate(parts, axis=2)  # --> [batch, block, place, width]
+        seen = ops.concatenate(parts, axis=2)  # --> [batch, block, entry, width]
         return ops.reshape(seen, (batch * self.count, self.seen, width))
 
 

@@ -156,9 +156,8 @@ class EncoderDecoder(keras.Model):
         else:
             rows = keras.ops.take(kernel, ids, axis=0)
         biases = None if bias is None else keras.ops.take(bias, ids)
-        return (
-            keras.ops.cast(rows, self.compute_dtype),
-            None if biases is None else keras.ops.cast(biases, self.compute_dtype),
+        return keras.ops.cast(rows, self.compute_dtype), (
+            None if biases is None else keras.ops.cast(biases, self.compute_dtype)
         )
 
     def _make_embedding(self, name: str, vocab_size: int) -> Any:
@@ -214,22 +213,6 @@ class EncoderDecoder(keras.Model):
             with self.distribute_strategy.scope():
                 self._symbolic_build(data_batch=({"source_ids": ids, "target_ids": ids}, ids))
 
-    def export(self, *args: Any, input_signature: Any = None, **kwargs: Any) -> None:
-        """Exports the logits of given targets with Keras, for batches and lengths of any size.
-
-        `keras_transformer.export` exports a translator, which takes text and searches.
-
-        Args:
-            *args: arguments of `keras.Model.export`.
-            input_signature: see Keras; by default int32 `[None, None]` for both inputs of `call`.
-            **kwargs: arguments of `keras.Model.export`.
-        """
-        ids = {
-            name: keras.InputSpec("int32", (None, None), name=name)
-            for name in ("source_ids", "target_ids")
-        }
-        super().export(*args, input_signature=input_signature or [ids], **kwargs)
-
     def _add_embeddings(self) -> None:
         """Adds the embeddings of both sides: one shared layer if they are tied."""
         c = self.config
@@ -245,7 +228,7 @@ class EncoderDecoder(keras.Model):
         # Inside another model, all paths have a longer common prefix.
         first = self.source_embedding
         prefix = len(first.embeddings.path) - len(f"{first.name}/embeddings")
-        return {each.path[prefix:]: each for each in self.weights}
+        return {weight.path[prefix:]: weight for weight in self.weights}
 
     def assign_weights(self, arrays: Mapping[str, Any]) -> None:
         """Sets all weights from arrays with the keys of `weights_by_path`."""

@@ -222,31 +222,6 @@ def test_int8_models_are_smaller_and_are_saved(tie_embeddings: str, tmp_path: Pa
         model.output_weights()
 
 
-@pytest.mark.parametrize("tie_embeddings", ["all", "none"])
-def test_adapters_are_all_that_a_model_trains(tie_embeddings: str, tmp_path: Path) -> None:
-    model = small(tie_embeddings=tie_embeddings)
-    before = {path: to_numpy(weight) for path, weight in model.weights_by_path().items()}
-    model.enable_lora(2)
-    adapters = {path for path in model.weights_by_path() if "_lora_" in path}
-    kernels = {path for path in before if path.endswith("kernel")}
-    assert adapters == {f"{path}_lora_{side}" for path in kernels for side in "ab"}
-    model.compile(keras.optimizers.Adam(0.02), kt.losses.LabelSmoothedCrossEntropy(0.0))
-    ids = RNG.integers(4, 30, (32, 5))
-    inputs = {"source_ids": ids, "target_ids": ids}
-    losses = model.fit(inputs, ids, epochs=4, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
-    after = model.weights_by_path()
-    assert after.keys() == before.keys() | adapters
-    assert_same({path: to_numpy(after[path]) for path in before}, before, 0.0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
-    assert loaded.weights_by_path().keys() == before.keys()
-    assert_same(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
-    assert (
-        np.abs(to_numpy(loaded.encoder.weights[0]) - to_numpy(model.encoder.weights[0])).max() > 0
-    )
-
-
 def test_noam_is_the_schedule_of_the_paper() -> None:
     rate = kt.schedules.Noam(d_model=512, warmup_steps=4000, factor=2.0)
     for step in (1, 10, 4000, 100_000):

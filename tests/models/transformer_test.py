@@ -319,18 +319,6 @@ def test_weights_by_path_covers_frozen_weights() -> None:
         np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
 
 
-def test_keras_exports_the_logits_of_any_batch(tmp_path: Path) -> None:
-    config = make_config("untied")
-    model, _ = make_model(config)
-    inputs, _ = make_batch(config)
-    model.export(tmp_path / "export", verbose=False)
-    served = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
-    for rows in (len(inputs["source_ids"]), 1):
-        few = {name: ids[:rows] for name, ids in inputs.items()}
-        [logits] = served(**{name: tf.constant(ids) for name, ids in few.items()}).values()
-        np.testing.assert_allclose(logits, model(few), atol=1e-5)
-
-
 def test_encode_and_decode_work_before_the_first_call() -> None:
     config = make_config("untied")
     inputs, _ = make_batch(config)

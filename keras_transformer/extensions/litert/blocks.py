@@ -16,6 +16,7 @@ from keras import ops
 
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.decoding.shortlist import Shortlist
+from keras_transformer.layers.attention import attention_weights
 from keras_transformer.layers.masks import both, position_mask
 from keras_transformer.layers.state import DecodeState
 
@@ -74,6 +75,24 @@ class BlockState(DecodeState):
         }
         self.layers[layer] = new
         return [past["key"], new["key"]], [past["value"], new["value"]]
+
+    @staticmethod
+    def attend(
+        query: Any, key: Any, value: Any, attention_mask: Any = None, dropout: Any = None
+    ) -> tuple[Any, Any]:
+        """Attends to lists of two tensors like to their concatenation, without copying them.
+
+        The second tensor has a constant size.
+        """
+        query = ops.multiply(query, key[0].shape[-1] ** -0.5)
+        scores = [ops.matmul(query, ops.swapaxes(part, -1, -2)) for part in key]
+        weights = attention_weights(ops.concatenate(scores, axis=-1), attention_mask)
+        dropped = ops.cast(weights, value[0].dtype)
+        dropped = dropped if dropout is None else dropout(dropped)
+        # Counted from the end, so that LiteRT knows all shapes of a step.
+        size = value[1].shape[-2]
+        first, second = dropped[..., :-size], dropped[..., -size:]
+        return ops.matmul(first, value[0]) + ops.matmul(second, value[1]), weights
 
     def mask(self, window: int | None = None) -> Any:
         if window is None:
