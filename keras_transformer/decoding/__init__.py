@@ -121,7 +121,10 @@ def _with_defaults(
     if length_limit is None:
         # At least 1, even for an empty batch: nothing can be scattered to an empty tensor.
         length_limit = tf.maximum(tf.reduce_max(max_lengths), 1)
-    prefix, source_mask, offsets = inputs.prefix, inputs.source_mask, inputs.sample_offsets
+    prefix, source_mask = inputs.prefix, inputs.source_mask
+    alpha = config.length_penalty if inputs.alpha is None else inputs.alpha
+    zeros = tf.zeros(tf.shape(max_lengths))
+    offsets = zeros if inputs.sample_offsets is None else inputs.sample_offsets
     if prefix is not None:
         prefix = tf.cast(prefix, tf.int32)
         if not prefix.shape.is_compatible_with([max_lengths.shape[0], None]):
@@ -142,8 +145,8 @@ def _with_defaults(
         max_lengths=tf.minimum(max_lengths, length_limit),
         prefix=prefix,
         source_mask=None if source_mask is None else tf.cast(source_mask, tf.bool),
-        alpha=tf.cast(config.length_penalty if inputs.alpha is None else inputs.alpha, tf.float32),
-        sample_offsets=tf.zeros(tf.shape(max_lengths)) if offsets is None else offsets,
+        alpha=tf.cast(alpha, tf.float32),
+        sample_offsets=tf.cast(offsets, tf.float32),
         constraint_inputs=tf.nest.map_structure(
             lambda tensor: None if tensor is None else tf.convert_to_tensor(tensor),
             inputs.constraint_inputs,

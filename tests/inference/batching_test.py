@@ -64,29 +64,31 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved() -> None:
 
 def count_characters(text: tf.Tensor) -> dict[str, tf.Tensor]:
     tokens = tf.strings.length(text) + 1
-    return {"tokens": tokens, "used": tf.minimum(tokens, 40)}
+    unknown = tf.strings.length(tf.strings.regex_replace(text, "[^?]", ""))
+    return {"tokens": tokens, "used": tf.minimum(tokens, 40), "unknown": unknown}
+
+
+def counts_of(lines: list[str]) -> list[batching.TokenCounts]:
+    return batching.token_counts(count_characters, lines)
 
 
 def test_source_warnings_name_the_lines() -> None:
     lines = ["a"] * 1030
     lines[3], lines[1027], lines[1028] = "", "x" * 200, "x" * 30
-    empty, cut = batching.source_warnings(count_characters, lines)
+    counts = counts_of(lines)
+    empty, cut = batching.source_warnings(counts)
     assert tells(empty, "line 4", "empty")
     assert tells(cut, "line 1028", 201, 40, "decoding.max_source_tokens")
-    assert len(batching.source_warnings(count_characters, lines, 31)) == 2
-    *_, longer = batching.source_warnings(count_characters, lines, 30)
+    assert len(batching.source_warnings(counts, 31)) == 2
+    *_, longer = batching.source_warnings(counts, 30)
     assert tells(longer, "line 1029", 31, 30, "longest source in training")
 
 
 def test_many_unknown_tokens_are_reported_once() -> None:
-    def counts(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        unknown = tf.strings.length(tf.strings.regex_replace(text, "[^?]", ""))
-        return {**count_characters(text), "unknown": unknown}
-
-    assert batching.unknown_tokens(counts, ["a" * 19] * 5 + ["?"]) is None  # 1 of 102
-    remark = batching.unknown_tokens(counts, ["a" * 19, "???", "?"])
-    assert tells(remark, "15.4%", "line 2", "vocabulary")
-    assert tells(batching.unknown_tokens(counts, ["?"], first_line=7), "line 7")
+    remark = batching.unknown_token_remark
+    assert remark(counts_of(["a" * 19] * 5 + ["?"])) is None  # 1 of 102
+    assert tells(remark(counts_of(["a" * 19, "???", "?"])), "15.4%", "line 2", "vocabulary")
+    assert tells(remark(counts_of(["?"]), first_line=7), "line 7")
 
 
 class TestWorkers:

@@ -124,7 +124,7 @@ class TestMaxTrainSourceLength:
     ) -> None:
         model = loading.load_model(reported_run.path)
         assert model.max_train_source_length == 9
-        (warning,) = translate.translation_warnings(model, ["a", "ball " * 9])
+        _, (warning,), _ = translate.translate_to_text(model, ["a", "ball " * 9])
         assert tells(warning, "line 2", "longest source", "9")
 
     def test_an_ensemble_has_the_smallest_length(
@@ -162,5 +162,5 @@ def test_runs_and_exports_know_the_symbols_of_their_vocabulary(
     tagged_run: RunDirectory, tmp_path: Path
 ) -> None:
     exported = export(tagged_run, tmp_path / "export", ["<2de> a small dog"])
-    for place in (tagged_run.path, exported.path):
-        assert loading.load_model(place).symbols == ("<2de>", "<2fr>", "<number>")
+    for path in (tagged_run.path, exported.path):
+        assert loading.load_model(path).symbols == ("<2de>", "<2fr>", "<number>")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer import decoding
-from keras_transformer.decoding import SearchConfig, SearchInputs, SpecialIds, StepDecoder
+from keras_transformer.decoding import SearchInputs, SpecialIds, StepDecoder
 from keras_transformer.errors import InputError
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translation_module import CompiledTranslation, TranslationModule
@@ -90,6 +90,18 @@ def test_long_texts_are_truncated(translator: TranslationModule) -> None:
         np.testing.assert_array_equal(whole, same)
 
 
+def test_tokens_are_counted_while_translating(translator: TranslationModule) -> None:
+    bytes_limit = translator.config.max_source_bytes
+    texts = tf.constant([*TEXTS, "x" * 50, "ball " * bytes_limit, "ß" * 50])
+    found, counts = translator.translate_and_count(texts), translator.lengths(texts)
+    tokens = translator.tokenizer.tokenize_source(texts)
+    np.testing.assert_array_equal(found["tokens"], tokens.row_lengths())
+    unknown = tf.cast(tokens == translator.tokenizer.unknown_id, tf.int32)
+    np.testing.assert_array_equal(found["unknown"], tf.reduce_sum(unknown, axis=1))
+    for name, expected in {**translator.translate(texts), **counts}.items():
+        np.testing.assert_array_equal(found[name], expected)
+
+
 def test_learned_positions_limit_source_and_output(run_directory: RunDirectory) -> None:
     config = run_directory.config.replace(model__positions="learned", model__max_positions=12)
     transformer = Transformer(config.model, dtype="float32")
@@ -114,7 +126,7 @@ def uncached_search(translator: TranslationModule, texts: list[str]) -> decoding
     source_ids, lengths = translator.source_ids(tf.constant(texts))
     max_lengths = translator.max_lengths(lengths)
     beam, longest = translator.config.beam_size, int(tf.reduce_max(max_lengths)) + 1
-    members = [(each, each.encode(source_ids)) for each in translator.transformers]
+    members = [(model, model.encode(source_ids)) for model in translator.transformers]
 
     def step(ids, position, cache):
         ids = tf.where(tf.range(longest) == position, ids[:, None], cache["ids"])
@@ -135,7 +147,7 @@ def uncached_search(translator: TranslationModule, texts: list[str]) -> decoding
     return decoding.search(
         StepDecoder(step, cache, tokenizer.target_vocab_size, beam, returns_log_probs=True),
         SearchInputs(max_lengths),
-        SearchConfig(translator.config),
+        translator.config,
         SpecialIds(tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id),
     )
 
