@@ -59,12 +59,6 @@ def _uses_gpu() -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
 
 
-def _limits() -> tuple[int, int]:
-    """Returns the most lines and the most bytes of a batch."""
-    factor = _GPU_FACTOR if _uses_gpu() else 1
-    return factor * _MAX_BATCH_LINES, factor * _MAX_BATCH_BYTES
-
-
 def concurrent_batches() -> int:
     """Returns the number of batches that TensorFlow computes at the same time; 2 on a GPU."""
     if _uses_gpu():
@@ -82,8 +76,8 @@ def batches(lines: Sequence[str], max_lines: int | None = None) -> list[list[int
         lines: the texts.
         max_lines: the most lines of a batch; by default 64, or 512 on a GPU.
     """
-    most_lines, max_bytes = _limits()
-    max_lines = max_lines or most_lines
+    factor = _GPU_FACTOR if _uses_gpu() else 1
+    max_lines, max_bytes = max_lines or factor * _MAX_BATCH_LINES, factor * _MAX_BATCH_BYTES
     sizes = [len(line.encode()) for line in lines]
     result: list[list[int]] = []
     for index in sorted(range(len(lines)), key=lambda i: -sizes[i]):
@@ -120,10 +114,10 @@ def map_batches(
         The indices of each batch's lines, and the result.
     """
     concurrency = concurrent_batches() if threads is None else threads
-    most = max_lines or _limits()[0]
     if threads is not None or not _uses_gpu():  # a GPU takes as long for a small batch
-        most = min(most, max(1, len(lines) // concurrency))  # at least one batch for each thread
-    todo = batches(lines, most)
+        # At least one batch for each thread.
+        max_lines = min(max_lines or _MAX_BATCH_LINES, max(1, len(lines) // concurrency))
+    todo = batches(lines, max_lines)
     out_of_memory = threading.Event()
 
     def result_of(batch: list[int]) -> _Result | None:
@@ -165,12 +159,11 @@ def _in_parts(
     except Exception as error:
         if not _is_out_of_memory(error) or len(batch) == 1:
             raise
+        middle = len(batch) // 2
+        for part in (batch[:middle], batch[middle:]):
+            yield from _in_parts(function, part)
     else:
         yield batch, result
-        return
-    middle = len(batch) // 2
-    yield from _in_parts(function, batch[:middle])
-    yield from _in_parts(function, batch[middle:])
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -36,12 +36,6 @@ def translate_lines(model: LoadedModel, lines: Sequence[str]) -> list[list[Trans
 
     Returns:
         The translations of each line, best first. A line without any has `NO_TRANSLATION`.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_model
-    >>> [[translation]] = translate_lines(load_model("build/run"), ["a dog"])
-    >>> translation.score < 0
-    True
     """
     return _translate(model, lines)[0]
 
@@ -87,17 +81,11 @@ def translate_verbose(
 
     Raises:
         InputError: if the number of prefixes is wrong, or if the model does not return details.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_model
-    >>> [details] = translate_verbose(load_model("build/run"), ["a dog"])
-    >>> sorted(details["translations"][0])
-    ['alignment', 'finished', 'ids', 'log_prob', 'score', 'text', 'token_log_probs', 'tokens']
     """
     if model.translate_verbose is None:
         raise InputError(
             f"{model.place} returns no details of translations and accepts no prefixes, like all "
-            "LiteRT models and old exports. Use the run directory or a new SavedModel."
+            "LiteRT models and servers. Use the run directory or a SavedModel."
         )
     prefixes = [""] * len(lines) if prefixes is None else prefixes
     if len(prefixes) != len(lines):
@@ -228,11 +216,6 @@ def format_translations(
         model: the model.
         results: the translations of each line.
         first_line: number of the first line, counted from 1.
-
-    Example:
-    >>> model = LoadedModel("build/run", 1, None, None, None)
-    >>> format_translations(model, [[Translation("Ein Hund .", -0.5)]])
-    'Ein Hund .\n'
     """
     if model.n_best == 1:
         return "".join(f"{best.text}\n" for best, *_ in results)
@@ -250,11 +233,6 @@ class Evaluation(NamedTuple):
         scores: the scores of the translations.
         hypotheses: the translations.
         seconds: the time of translating.
-
-    Example:
-    >>> scores = Scores(27.3, 55.0, "nrefs:1", "nrefs:1", exact_match=0.1, sentences=1000)
-    >>> Evaluation(scores, [], seconds=10.0).summary()
-    'BLEU 27.30, chrF 55.00, ... translated in 10.0 s (100 sentences/s)'
     """
 
     scores: Scores
@@ -289,12 +267,6 @@ def evaluate(
     Raises:
         InputError: before anything is translated, if the numbers of lines differ, if there are
             none, or if the tokenizer is unknown.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_model
-    >>> result = evaluate(load_model("build/run"), ["a dog"], ["ein Hund"])
-    >>> result.scores.sentences, len(result.hypotheses)
-    (1, 1)
     """
     if len(sources) != len(references):
         raise InputError(

@@ -40,17 +40,6 @@ class TranslationModule(tf.Module):
     Raises:
         InputError: without a model, if the vocabularies differ, if the shortlist does not fit, or
             if the backend of Keras is not TensorFlow.
-
-    Example:
-    >>> from keras_transformer.config import ModelConfig
-    >>> from keras_transformer.models import Transformer
-    >>> from keras_transformer.text.vocabulary import learn_vocabulary
-    >>> tokenizer = Tokenizer(learn_vocabulary([b"a dog", b"ein Hund"], 30))
-    >>> size = {"source_vocab_size": tokenizer.source_vocab_size, "num_encoder_layers": 1}
-    >>> model = Transformer(ModelConfig(target_vocab_size=size["source_vocab_size"], **size))
-    >>> translator = TranslationModule(model, tokenizer, DecodingConfig(n_best=2))
-    >>> translator.translate(tf.constant(["a dog"]))["translations"].shape
-    TensorShape([1, 2])
     """
 
     def __init__(
@@ -74,9 +63,7 @@ class TranslationModule(tf.Module):
         self.config = config
         self.shortlist = shortlist
         self.max_train_source_length: int | None = None
-        _check_vocabularies(self.transformers, tokenizer)
-        if shortlist is not None:
-            _check_shortlist(shortlist, tokenizer, config)
+        self._check_fit()
         if config.replace_unknown and not all(t.can_return_attention for t in self.transformers):
             raise InputError(
                 "decoding.replace_unknown is true, but this architecture has no attention to the "
@@ -84,9 +71,39 @@ class TranslationModule(tf.Module):
             )
         # Learned positions limit the length.
         positions = [transformer.max_positions for transformer in self.transformers]
-        self._max_positions = min((p for p in positions if p is not None), default=None)
+        self._max_positions = min(limit or 2**31 - 1 for limit in positions)
         phrases = [phrase for phrase in config.banned.split("|") if phrase.strip()]
         self._banned = tuple(tokenizer.phrase_ids(phrase) for phrase in phrases)
+
+    def _check_fit(self) -> None:
+        """Raises `InputError` for models or a shortlist of other vocabularies."""
+        source, target = self.tokenizer.source_vocab_size, self.tokenizer.target_vocab_size
+        for number, transformer in enumerate(self.transformers, start=1):
+            sizes = transformer.config.source_vocab_size, transformer.config.target_vocab_size
+            if sizes != (source, target):
+                raise InputError(
+                    f"Model {number} has vocabularies of {sizes[0]:,} and {sizes[1]:,} tokens, but "
+                    f"the tokenizer has {source:,} and {target:,}. Use the tokenizer of its "
+                    "training data."
+                )
+        if not self.transformers:
+            raise InputError(
+                "The list of models is empty. A TranslationModule needs at least one model."
+            )
+        if self.shortlist is None:
+            return
+        rows, frequent = int(self.shortlist.translations.shape[0]), self.shortlist.frequent.shape[0]
+        if rows != source:
+            raise InputError(
+                f"The shortlist has translations of {rows:,} tokens, but the source vocabulary has "
+                f"{source:,}. Learn it with the vocabulary of the model."
+            )
+        beam = self.config.beam_size
+        if frequent < 2 * beam:
+            raise InputError(
+                f"The shortlist has {frequent} frequent tokens, but a beam of {beam} needs "
+                f"{2 * beam}. Use a larger shortlist."
+            )
 
     def with_shortlist(self, shortlist: Shortlist | None) -> TranslationModule:
         """Returns a translator of the same models that uses a shortlist, or none."""
@@ -285,25 +302,24 @@ class TranslationModule(tf.Module):
     @property
     def max_source_tokens(self) -> int:
         """Maximum length of a source, including the end token. Longer sources are truncated."""
-        return min(self.config.max_source_tokens, self._max_positions or 2**31 - 1)
+        return min(self.config.max_source_tokens, self._max_positions)
 
     @property
     def max_output_tokens(self) -> int:
         """Maximum length of a translation, including the end token."""
         longest = max(self.max_source_tokens + self.config.max_extra_tokens, self.config.min_length)
-        return min(longest, *self._output_limits)
+        return min(longest, self._output_limit)
 
     @property
-    def _output_limits(self) -> list[int]:
-        limits = (self.config.max_length, self._max_positions)
-        return [2**31 - 1, *(limit for limit in limits if limit is not None)]
+    def _output_limit(self) -> int:
+        """The limit of outputs that does not depend on their source."""
+        return min(self.config.max_length or 2**31 - 1, self._max_positions)
 
     def max_lengths(self, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the maximum length of each translation, int32 `[B]`, for given source lengths."""
         longest = tf.maximum(lengths + self.config.max_extra_tokens, self.config.min_length)
-        longest = tf.minimum(longest, min(self._output_limits))
         # A source with only the end token needs no step.
-        return tf.where(lengths > 1, longest, 0)
+        return tf.where(lengths > 1, tf.minimum(longest, self._output_limit), 0)
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def lengths(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -379,12 +395,6 @@ class CompiledTranslation:
 
     Args:
         translator: provides the models, the tokenizer and the configuration.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> compiled = CompiledTranslation(load_translator("build/run"))
-    >>> compiled.translate(tf.constant(["a dog"]))["translations"].shape
-    TensorShape([1, 1])
     """
 
     def __init__(self, translator: TranslationModule):
@@ -414,42 +424,6 @@ class CompiledTranslation:
         return self._translator.translate_ids(source_ids, inputs)
 
 
-def _check_vocabularies(transformers: Sequence[EncoderDecoder], tokenizer: Tokenizer) -> None:
-    if not transformers:
-        raise InputError(
-            "The list of models is empty. A TranslationModule needs at least one model."
-        )
-    own = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-    for number, transformer in enumerate(transformers, start=1):
-        config = transformer.config
-        sizes = (config.source_vocab_size, config.target_vocab_size)
-        if sizes != own:
-            raise InputError(
-                f"Model {number} has vocabularies of {sizes[0]:,} and {sizes[1]:,} tokens, but the "
-                f"tokenizer has {own[0]:,} and {own[1]:,}. Use the tokenizer of its training data."
-            )
-
-
-def _check_shortlist(shortlist: Shortlist, tokenizer: Tokenizer, config: DecodingConfig) -> None:
-    rows, frequent = int(shortlist.translations.shape[0]), int(shortlist.frequent.shape[0])
-    if rows != tokenizer.source_vocab_size:
-        raise InputError(
-            f"The shortlist has translations of {rows:,} tokens, but the source vocabulary has "
-            f"{tokenizer.source_vocab_size:,}. Learn it with the vocabulary of the model."
-        )
-    if frequent < 2 * config.beam_size:
-        raise InputError(
-            f"The shortlist has {frequent} frequent tokens, but a beam of {config.beam_size} needs "
-            f"{2 * config.beam_size}. Use a larger shortlist."
-        )
-
-
 def sample_offsets(text: tf.Tensor) -> tf.Tensor:
-    """Returns a hash of each text, string `[B]`, as a number from 0 to 1, float32 `[B]`.
-
-    Example:
-    >>> offsets = sample_offsets(tf.constant(["a dog", "a dog"]))
-    >>> bool(offsets[0] == offsets[1])
-    True
-    """
+    """Returns a hash of each text, string `[B]`, as a number from 0 to 1, float32 `[B]`."""
     return tf.cast(tf.strings.to_hash_bucket_fast(text, 2**20), tf.float32) / 2**20
