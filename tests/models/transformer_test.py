@@ -181,31 +181,6 @@ def test_cached_decoding_equals_the_full_pass(name: str) -> None:
         np.testing.assert_allclose(logits[:, 0], full[:, i], atol=1e-5)
 
 
-@pytest.mark.parametrize("grow", [False, True])
-def test_decoding_beams_of_one_cache_equals_decoding_each(grow: bool) -> None:
-    config = make_config("biases")
-    model, _ = make_model(config)
-    inputs, _ = make_batch(config)
-    beams, source = 3, inputs["source_ids"]
-    target = np.random.default_rng(7).integers(6, 11, (3, beams, T), dtype=np.int32)
-    full = to_numpy(
-        model({"source_ids": np.repeat(source, beams, 0), "target_ids": target.reshape(-1, T)})
-    ).reshape(3, beams, T, -1)
-    memory = model.project_memory(model.encode(source))
-    cache = model.init_cache(3, 0 if grow else T * beams)
-    own = np.tile(np.eye(beams, dtype=bool), (3, 1, T))  # [sentence, beam, place]
-    for i in range(T):
-        seen = (
-            own[:, :, : (i + 1) * beams] if grow else own & (np.arange(T * beams) < (i + 1) * beams)
-        )
-        state = DecodeState(cache, i, seen, grow)
-        features, attention = model.decode(target[:, :, i], memory, state)
-        cache = state.layers
-        logits = to_numpy(model.logits(features))
-        np.testing.assert_allclose(logits, full[:, :, i], atol=1e-5)
-    assert [tuple(layer["cross"].shape) for layer in attention] == [(3, 2, beams, S)] * 2
-
-
 @pytest.mark.parametrize("name", ["paper", "window", "free_dims"])
 def test_no_split_has_widths_that_are_computed_in_the_graph(name: str) -> None:
     # LiteRT reads uninitialized memory after such a split.
@@ -291,18 +266,6 @@ def test_get_config_rebuilds_and_keeps_every_field() -> None:
     assert_same(to_numpy(rebuilt(inputs)), to_numpy(model(inputs)))
     with pytest.raises(InputError, match="num_heads"):
         Transformer({"num_heads": 0})
-
-
-@pytest.mark.parametrize("name", ["paper", "untied"])
-def test_compute_output_shape_is_that_of_the_targets(name: str) -> None:
-    config = make_config(name)
-    model, _ = make_model(config)
-    inputs, _ = make_batch(config)
-    assert S != T and (name == "paper") == (config.source_vocab_size == config.target_vocab_size)
-    shapes = {key: ids.shape for key, ids in inputs.items()}
-    assert tuple(model.compute_output_shape(shapes)) == tuple(model(inputs).shape)
-    unknown = {"source_ids": (None, None), "target_ids": (None, 4)}
-    assert model.compute_output_shape(unknown) == (None, 4, config.target_vocab_size)
 
 
 def test_weights_by_path_covers_frozen_weights() -> None:
