@@ -142,7 +142,7 @@ class TranslationModule(tf.Module):
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def search(self, text: tf.Tensor) -> SearchResult:
         """Searches for the translations of `text`, string `[B]`, and returns their ids."""
-        source_ids, lengths = self.source_ids(text)
+        source_ids, lengths, *_ = self._tokenize(text)
         return self.translate_ids_once(source_ids, self.max_lengths(lengths), sample_offsets(text))
 
     @tf.function(autograph=False, jit_compile=False)

@@ -13,7 +13,7 @@ from keras_transformer.layers import fast_paths
 from keras_transformer.layers.base import MaskedLayer, shows_arguments
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import Blocks, both, position_mask
-from keras_transformer.layers.projections import ProjectingLayer
+from keras_transformer.layers.projections import LinearLayer
 
 # One layer's keys `[B, H, L, d_k]` and values `[B, H, L, d_v]`.
 KeyValue = dict[str, Any]
@@ -103,7 +103,7 @@ def combine_masks(attention_mask: Any, padding_mask: Any) -> Any:
     return both(attention_mask, ops.expand_dims(padding_mask, 1))
 
 
-class MultiHeadAttention(ProjectingLayer, MaskedLayer):
+class MultiHeadAttention(LinearLayer, MaskedLayer):
     """Computes Concat(head_1, ..., head_h) W^O (paper, section 3.2.2).
 
     The base of `SelfAttention` and `CrossAttention`. They implement `attend`, which always
@@ -111,7 +111,7 @@ class MultiHeadAttention(ProjectingLayer, MaskedLayer):
     `return_attention_scores` both.
     """
 
-    @shows_arguments(ProjectingLayer.__init__)
+    @shows_arguments(LinearLayer.__init__)
     def __init__(
         self,
         num_heads: int,
@@ -188,15 +188,7 @@ class CrossAttention(MultiHeadAttention):
     Queries have one kernel; keys and values share another.
 
     Args:
-        num_heads: number of heads, h.
-        key_dim: size of a head's queries and keys, d_k; `d_model / num_heads` by default.
-        value_dim: size of a head's values, d_v; `key_dim` by default.
-        dropout: dropout of the attention weights.
-        use_bias: add biases to the projections (the paper has none).
-        kernel_initializer: initializer of each projection.
-        bias_initializer: initializer of the biases.
-        kernel_regularizer: a loss that depends on the kernels.
-        bias_regularizer: a loss that depends on the biases.
+        num_heads, key_dim and others: as in `SelfAttention`.
 
     Call arguments:
         query: `[B, T, d_model]`.
@@ -356,8 +348,7 @@ class SelfAttention(MultiHeadAttention):
             training: whether dropout is on.
 
         Returns:
-            The output, and the weights `[B, H, T, T or L]` (None if the sequence was cut into
-            blocks).
+            The output, and the weights `[B, H, T, T or L]`, None if computed in blocks.
         """
         if state is None and not return_attention_scores and _has_one_row(attention_mask):
             blocks = self._blocks(ops.shape(query)[1])

@@ -119,7 +119,7 @@ class BlockLayer(MaskedLayer):
         )
 
     def _kernel_arguments(self) -> tuple[Any, ...]:
-        """Returns the arguments of a `ProjectingLayer`."""
+        """Returns the arguments of a `LinearLayer`."""
         block = self.block
         return (
             *(block.kernel_initializer, block.bias_initializer),

@@ -118,12 +118,11 @@ class DecoderLayer(_MemoryReader, BlockLayer):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Decodes a whole target, or one position of it with a state.
+        """Decodes a whole target, or one position of it with a state, as layer `layer` of it.
 
         Args:
             inputs: `[B, T, d_model]`. With a state, alternatives (beams) at one position.
-            memory: the keys and values of the memory, from `project_memory`; None for no
-                cross-attention.
+            memory: from `project_memory`; None for no cross-attention.
             memory_mask: bool `[B, S]`, True for real source tokens.
             mask: bool `[B, T]`, True for real target tokens; not used with a state.
             state: the state of the decoder, to which this step is written.
@@ -132,8 +131,8 @@ class DecoderLayer(_MemoryReader, BlockLayer):
             training: whether dropout is on.
 
         Returns:
-            The output, and a dict of the weights `self` `[B, H, T, T or L]` (None if
-            self-attention ran in blocks) and `cross` `[B, H, T, S]`.
+            The output, and a dict of the weights `self` `[B, H, T, T or L]` (None if computed in
+            blocks) and `cross` `[B, H, T, S]`.
         """
         normed = self._pre_norm(self.self_attention_norm, inputs, training)
         output, self_weights = self.self_attention.attend(

@@ -10,11 +10,11 @@ from keras import ops
 from keras_transformer.layers import fast_paths
 from keras_transformer.layers.base import shows_arguments
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.projections import ProjectingLayer
+from keras_transformer.layers.projections import LinearLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class FeedForward(ProjectingLayer):
+class FeedForward(LinearLayer):
     """Computes FFN(x) = max(0, x W₁ + b₁) W₂ + b₂ at every position (paper, equation 2).
 
     Args:
@@ -41,7 +41,7 @@ class FeedForward(ProjectingLayer):
     (1, 3, 4)
     """
 
-    @shows_arguments(ProjectingLayer.__init__)
+    @shows_arguments(LinearLayer.__init__)
     def __init__(
         self, d_ff: int, activation: str = "relu", dropout: float = 0.0, *args: Any, **kwargs: Any
     ):

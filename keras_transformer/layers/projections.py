@@ -25,19 +25,8 @@ class ProjectingLayer(BaseLayer):
     _shared_axis: ClassVar[int] = 0
     dtype_policy: Any
 
-    def __init__(
-        self,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        self.kernel_initializer = kernel_initializer
-        self.bias_initializer = bias_initializer
-        self.kernel_regularizer = kernel_regularizer
-        self.bias_regularizer = bias_regularizer
         self._matrix_names: tuple[str, ...] = ()
         self._products: dict[str, Product] = {}  # of replaced matrices, by name
 
@@ -46,35 +35,13 @@ class ProjectingLayer(BaseLayer):
         # a dropout, which has no weights.
         return [self] if include_self else []
 
-    def _add_projection(self, name: str, inputs: int, *widths: int, use_bias: bool = True) -> None:
-        """Adds a kernel `[inputs, sum(widths)]`, initialized as one for each width, and a bias."""
-
-        def initialize(shape: Any, dtype: Any = None) -> Any:
-            kernels = [
-                new_initializer(self.kernel_initializer)((inputs, width), dtype) for width in widths
-            ]
-            return ops.concatenate(kernels, axis=-1)
-
-        shape = (inputs, sum(widths))
-        self._add_matrix(f"{name}_kernel", shape, initialize, self.kernel_regularizer)
-        if use_bias:
-            bias = self.add_weight(
-                shape=shape[1:],
-                initializer=new_initializer(self.bias_initializer),
-                regularizer=self.bias_regularizer,
-                name=f"{name}_bias",
-            )
-            setattr(self, bias.name, bias)
-
-    def _project(self, name: str, inputs: Any, use_bias: bool = True) -> Any:
-        """Returns `[..., d_in]` times a kernel, plus its bias, in the inputs' dtype."""
-        outputs = self._multiply(inputs, f"{name}_kernel")
-        if use_bias:
-            outputs = outputs + ops.cast(getattr(self, f"{name}_bias"), inputs.dtype)
-        return outputs
-
     def _add_matrix(
-        self, name: str, shape: tuple[int, int], initializer: Any, regularizer: Any, **options: Any
+        self,
+        name: str,
+        shape: tuple[int, int],
+        initializer: Any,
+        regularizer: Any = None,
+        **options: Any,
     ) -> None:
         """Adds the weight `name`, which is int8 if the layer was saved after `quantize`."""
         self._matrix_names += (name,)
@@ -160,3 +127,48 @@ class ProjectingLayer(BaseLayer):
     def save_own_variables(self, store: Any) -> None:
         self._check_matrices()
         super().save_own_variables(store)
+
+
+class LinearLayer(ProjectingLayer):
+    """A layer with linear transformations, which have kernels and optional biases."""
+
+    def __init__(
+        self,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
+        self.kernel_regularizer = kernel_regularizer
+        self.bias_regularizer = bias_regularizer
+
+    def _add_projection(self, name: str, inputs: int, *widths: int, use_bias: bool = True) -> None:
+        """Adds a kernel `[inputs, sum(widths)]`, initialized as one for each width, and a bias."""
+
+        def initialize(shape: Any, dtype: Any = None) -> Any:
+            kernels = [
+                new_initializer(self.kernel_initializer)((inputs, width), dtype) for width in widths
+            ]
+            return ops.concatenate(kernels, axis=-1)
+
+        shape = (inputs, sum(widths))
+        self._add_matrix(f"{name}_kernel", shape, initialize, self.kernel_regularizer)
+        if use_bias:
+            bias = self.add_weight(
+                shape=shape[1:],
+                initializer=new_initializer(self.bias_initializer),
+                regularizer=self.bias_regularizer,
+                name=f"{name}_bias",
+            )
+            setattr(self, bias.name, bias)
+
+    def _project(self, name: str, inputs: Any, use_bias: bool = True) -> Any:
+        """Returns `[..., d_in]` times a kernel, plus its bias, in the inputs' dtype."""
+        outputs = self._multiply(inputs, f"{name}_kernel")
+        if use_bias:
+            outputs = outputs + ops.cast(getattr(self, f"{name}_bias"), inputs.dtype)
+        return outputs
