@@ -150,16 +150,14 @@ class StepDecoder(SearchDecoder):
 
     def reorder_cache(self, cache: Any, parents: tf.Tensor) -> Any:
         """Returns the rows of `parents`, int32 `[batch, K]`."""
-        first_rows = tf.range(tf.shape(parents)[0]) * self._rows
-        # --> [batch * K]
-        rows = tf.reshape(tf.expand_dims(first_rows, -1) + parents, [-1])
-        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), cache)
+        return self._take(cache, tf.range(tf.shape(parents)[0]), parents)
 
     def select_rows(self, cache: Any, sentences: tf.Tensor) -> Any:
         """Returns the rows of `sentences`, int32 `[open]`."""
-        first_rows = tf.expand_dims(sentences * self._rows, -1)
-        # --> [open * K]
-        rows = tf.reshape(first_rows + tf.range(self._rows), [-1])
+        return self._take(cache, sentences, tf.range(self._rows))
+
+    def _take(self, cache: Any, sentences: tf.Tensor, hypotheses: tf.Tensor) -> Any:
+        rows = tf.reshape(tf.expand_dims(sentences * self._rows, -1) + hypotheses, [-1])
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), cache)
 
 

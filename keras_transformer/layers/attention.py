@@ -314,8 +314,8 @@ class SelfAttention(MultiHeadAttention):
         # knows only when it runs. Then it would plan the memory of all operations again.
         self.masks_window = False
 
-    def build(self, query_shape: Any) -> None:
-        d_model = query_shape[-1]
+    def build(self, input_shape: Any) -> None:
+        d_model = input_shape[-1]
         keys, values = self._build_heads(d_model)
         self._add_projection("qkv", d_model, keys, keys, values, use_bias=self.use_bias)
         self._add_projection("output", values, d_model, use_bias=self.use_bias)
@@ -427,9 +427,6 @@ class SelfAttention(MultiHeadAttention):
         output, _ = self._attend_heads(query_heads, key, value, allowed, training)
         output = ops.reshape(output, (batch, blocks.count * blocks.size, output.shape[-1]))
         return output[:, :length]
-
-    def compute_output_shape(self, query_shape: Any) -> Any:
-        return tuple(query_shape)
 
 
 def _has_one_row(attention_mask: Any) -> bool:

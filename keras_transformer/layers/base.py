@@ -47,6 +47,9 @@ class BaseLayer(keras.layers.Layer):
         # Traces `call`: dtype and number of outputs can differ from those of the first input.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return tuple(input_shape)
+
     def quantized_call(self, *args: Any, **kwargs: Any) -> Any:
         # Keras calls it instead of `call` after `quantize`. `call` looks at the weights.
         return self.call(*args, **kwargs)

@@ -110,9 +110,6 @@ class Dropout(BaseLayer):
         kept = ops.cast(_draw_kept(shape, self.rate, generator), dtype)
         return kept * ops.cast(1.0 / (1.0 - self.rate), dtype)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return tuple(input_shape)
-
 
 def _draw_kept(shape: Any, rate: float, seed: keras.random.SeedGenerator) -> Any:
     """Draws bool `shape`, True with probability 1 - `rate`, rounded to 1 / 65,536.

@@ -41,8 +41,8 @@ class EncoderLayer(BlockLayer):
         self.feed_forward_dropout = self._new_dropout("feed_forward_dropout")
         self.feed_forward_norm = self._new_norm("feed_forward_norm")
 
-    def build(self, inputs_shape: Any) -> None:
-        self._build_sublayers(inputs_shape)
+    def build(self, input_shape: Any) -> None:
+        self._build_sublayers(input_shape)
 
     def call(
         self,
@@ -67,9 +67,6 @@ class EncoderLayer(BlockLayer):
         dropout, norm = self.feed_forward_dropout, self.feed_forward_norm
         x = self._add_and_norm(x, output, dropout, norm, training)
         return (x, weights) if return_attention_scores else x
-
-    def compute_output_shape(self, inputs_shape: Any) -> Any:
-        return tuple(inputs_shape)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -102,8 +99,8 @@ class Encoder(Stack):
 
     layer_class = EncoderLayer
 
-    def build(self, inputs_shape: Any) -> None:
-        self._build_stack(inputs_shape)
+    def build(self, input_shape: Any) -> None:
+        self._build_stack(input_shape)
 
     def call(
         self,
@@ -123,6 +120,3 @@ class Encoder(Stack):
                 weights.append(layer_weights)
         x = self._final_norm(x, training)
         return (x, weights) if return_attention_scores else x
-
-    def compute_output_shape(self, inputs_shape: Any) -> Any:
-        return tuple(inputs_shape)

@@ -65,6 +65,3 @@ class FeedForward(LinearLayer):
         inner = self._activate(self._project("inner", rows))
         rows = self._project("outer", self.inner_dropout(inner, training=training))
         return ops.reshape(rows, fast_paths.shape_for_reshape(inputs))
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return tuple(input_shape)

@@ -75,9 +75,6 @@ class PaddingMask(BaseLayer):
     def call(self, ids: Any) -> Any:
         return padding_mask(ids, self.pad_id)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return tuple(input_shape)
-
 
 # Matrix products of smaller blocks do not keep a core busy.
 _MIN_BLOCK_SIZE = 64
