@@ -30,10 +30,11 @@ def model(run_directory: RunDirectory) -> loading.LoadedModel:
     return loading.load_model(run_directory.path)
 
 
-@pytest.fixture(scope="module", params=["{0}", "{0}@step-00000100,{0}@step-00000300"])
-def several(run_directory: RunDirectory, request: pytest.FixtureRequest) -> loading.LoadedModel:
-    """A model and an ensemble that finish some translations."""
-    members = request.param.format(run_directory.path)
+@pytest.fixture(scope="module")
+def several(run_directory: RunDirectory) -> loading.LoadedModel:
+    """An ensemble that finishes some translations."""
+    path = run_directory.path
+    members = f"{path}@step-00000100,{path}@step-00000300"
     model = loading.load_model(members, {"decoding.n_best": 2})
     for transformer in model.owner.transformers:
         embeddings = transformer.weights_by_path()["embedding/embeddings"]
