@@ -83,11 +83,6 @@ class BlockLayer(MaskedLayer):
     def _add_sublayers(self) -> None:
         """Creates the sublayers of an encoder layer or a decoder layer."""
 
-    @property
-    def activation(self) -> str:
-        """The activation of the feed-forward network, which Keras's plots show."""
-        return self.block.activation
-
     def _arguments(self) -> dict[str, Any]:
         return vars(self.block)
 

@@ -68,15 +68,6 @@ class EncoderDecoder(keras.Model):
 
     Returns:
         Logits `[B, T, target_vocab_size]` in the compute dtype.
-
-    Example:
-    >>> from keras_transformer.models import Transformer
-    >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
-    >>> model = Transformer({**sizes, "source_vocab_size": 20, "target_vocab_size": 20})
-    >>> memory = model.encode(keras.ops.array([[5, 6, 3]]))
-    >>> features = model.decode(keras.ops.array([[2, 7]]), memory).features
-    >>> tuple(features.shape), tuple(model.logits(features).shape)
-    ((1, 2, 8), (1, 2, 20))
     """
 
     run_config: ClassVar[type[RunConfig]]
@@ -142,13 +133,9 @@ class EncoderDecoder(keras.Model):
         raise NotImplementedError
 
     def output_rows(self, ids: Any) -> tuple[Any, Any]:
-        """Returns the rows of the output matrix and the biases of some target tokens.
+        """Returns the rows of the output matrix, and the biases, of target tokens int32 `[C]`.
 
-        Args:
-            ids: int32 `[C]`.
-
-        Returns:
-            `[C, d_model]`, and `[C]` or None, both in the compute dtype.
+        They are `[C, d_model]`, and `[C]` or None, both in the compute dtype.
         """
         kernel, bias = self.output_weights()
         if self.config.tie_embeddings == "none":
