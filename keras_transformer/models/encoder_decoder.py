@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import keras
+from keras import ops
 
 from keras_transformer.config import EncoderDecoderConfig, RunConfig
 from keras_transformer.errors import InputError
@@ -60,6 +61,8 @@ class EncoderDecoder(keras.Model):
         run_config: class of the configuration of its runs, which has the architecture's name.
         config: sizes and variants of the model.
         source_embedding, target_embedding: layers with the weights `embeddings`.
+        max_positions: the number of positions the model knows; None if it has no limit.
+        can_return_attention: True if `decode` can return all weights at no extra cost.
 
     Call arguments:
         inputs: `{"source_ids": int [B, S], "target_ids": int [B, T]}`, padded
@@ -74,6 +77,8 @@ class EncoderDecoder(keras.Model):
     config: EncoderDecoderConfig
     source_embedding: Any
     target_embedding: Any
+    max_positions: int | None = None
+    can_return_attention: bool = False
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         """Encodes int `[B, S]`, padded with `config.pad_id`."""
@@ -139,27 +144,15 @@ class EncoderDecoder(keras.Model):
         """
         kernel, bias = self.output_weights()
         if self.config.tie_embeddings == "none":
-            rows = keras.ops.transpose(keras.ops.take(kernel, ids, axis=1))
+            rows = ops.transpose(ops.take(kernel, ids, axis=1))
         else:
-            rows = keras.ops.take(kernel, ids, axis=0)
-        biases = None if bias is None else keras.ops.take(bias, ids)
-        return keras.ops.cast(rows, self.compute_dtype), (
-            None if biases is None else keras.ops.cast(biases, self.compute_dtype)
-        )
+            rows = ops.take(kernel, ids, axis=0)
+        biases = None if bias is None else ops.cast(ops.take(bias, ids), self.compute_dtype)
+        return ops.cast(rows, self.compute_dtype), biases
 
     def _make_embedding(self, name: str, vocab_size: int) -> Any:
         """Returns a layer that maps int `[...]` to `[..., d_model]`, with weights `embeddings`."""
         raise NotImplementedError
-
-    @property
-    def max_positions(self) -> int | None:
-        """The number of positions the model knows, or None if it has no limit."""
-        return None
-
-    @property
-    def can_return_attention(self) -> bool:
-        """True if `decode` can return the weights of all layers at no extra cost."""
-        return False
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
         return self.logits(self.features(inputs, training=training))
@@ -196,7 +189,7 @@ class EncoderDecoder(keras.Model):
         # which turns ids into floats.
         del iterator, data_batch
         if getattr(self, "_distribute_strategy", None) is not None:
-            ids = keras.ops.zeros((1, 2), "int32")
+            ids = ops.zeros((1, 2), "int32")
             with self.distribute_strategy.scope():
                 self._symbolic_build(data_batch=({"source_ids": ids, "target_ids": ids}, ids))
 

@@ -99,6 +99,8 @@ class Transformer(EncoderDecoder):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.config = c = _model_config(config)
+        self.max_positions = c.max_positions if c.positions == "learned" else None
+        self.can_return_attention = c.attention_window is None
         policy = self.dtype_policy
 
         self._add_embeddings()
@@ -165,14 +167,6 @@ class Transformer(EncoderDecoder):
         """
         ids = keras.Input((None,), dtype="int32", name="source_ids")
         return keras.Model(ids, self.encode(ids).states, name="encoder")
-
-    @property
-    def max_positions(self) -> int | None:
-        return self.config.max_positions if self.config.positions == "learned" else None
-
-    @property
-    def can_return_attention(self) -> bool:
-        return self.config.attention_window is None
 
     def _make_embedding(self, name: str, vocab_size: int) -> TokenEmbedding:
         c = self.config
