@@ -72,16 +72,6 @@ class TestLoadTranslator:
         with pytest.raises(InputError, match=mentions("run", "weights", "bets", "last", "best")):
             loading.load_translator(f"{run_directory.path}@bets")
 
-    def test_ensembles(self, run_directory: RunDirectory) -> None:
-        path = run_directory.path
-        ensemble = loading.load_translator(
-            f"{path}@step-00000100,{path}", {"decoding.beam_size": 2}
-        )
-        assert ensemble.config.beam_size == 2
-        first, last = ensemble.transformers
-        assert_weights(first, run_directory.named_weights("step-00000100"))
-        assert_weights(last, run_directory.selected_weights())
-
     def test_an_ensemble_of_different_vocabularies(self, own_run: RunDirectory) -> None:
         other = Path(shutil.copytree(own_run.path, own_run.path.with_name("other")))
         capitals = Tokenizer(learn_vocabulary((p.upper().encode() for p in PHRASES), 60))

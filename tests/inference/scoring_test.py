@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from unittest import mock
@@ -188,18 +187,6 @@ def test_perplexity_is_per_token_and_finite() -> None:
     assert long.penalized(config) == pytest.approx(-1 / 4)
     assert math.isfinite(PairScore(-1e30, [3], np.float32([-1e30])).perplexity)
     assert scoring.perplexity([]) == 1
-
-
-class TestFormats:
-    def test_json_lines_contain_the_pieces(self, scorer: Scorer) -> None:
-        results = scoring.score_pairs(scorer, SOURCES, TARGETS)
-        objects = map(json.loads, scoring.format_json_lines(scorer, results).splitlines())
-        for fields, target in zip(objects, TARGETS, strict=True):
-            *pieces, last = fields["pieces"]
-            assert last == "</s>"
-            assert "".join(pieces).replace("▁", " ").strip() == target.strip()
-            assert len(fields["token_log_probs"]) == fields["tokens"] == len(pieces) + 1
-            assert sum(fields["token_log_probs"]) == pytest.approx(fields["log_prob"], abs=1e-3)
 
 
 class TestParsers:

@@ -166,40 +166,6 @@ def test_models_with_different_vocabularies_are_an_error(run_directory: RunDirec
         TranslationModule([], run_directory.tokenizer(), config.decoding)
 
 
-def test_details_fit_the_translation(translator: TranslationModule) -> None:
-    phrases = TEXTS[:-2]
-    texts, no_prefix = tf.constant(phrases), tf.fill([len(phrases)], "")
-    plain = translator.translate(texts)
-    details = translator.translate_verbose(texts, no_prefix)
-    details = {name: field.numpy() for name, field in details.items()}
-    np.testing.assert_array_equal(details["translations"], plain["translations"])
-    np.testing.assert_allclose(details["scores"], plain["scores"], atol=1e-5)
-    np.testing.assert_allclose(
-        details["token_log_probs"].sum(axis=-1), details["log_probs"], atol=1e-4
-    )
-    penalty = ((5 + details["lengths"]) / 6) ** translator.config.length_penalty
-    np.testing.assert_allclose(details["log_probs"] / penalty, details["scores"], rtol=1e-5)
-    for row, text in enumerate(phrases):
-        source = [p for p in details["source_tokens"][row].tolist() if p != b"<pad>"]
-        assert b"".join(source[:-1]).decode().replace("\u2581", " ").strip() == text.strip()
-        for k, length in enumerate(details["lengths"][row]):
-            attention = details["attention"][row, k, :length]
-            np.testing.assert_allclose(attention.sum(axis=-1), 1, atol=1e-5)
-            assert (attention[:, len(source) :] == 0).all()
-            best = attention.argmax(axis=-1)
-            np.testing.assert_array_equal(details["alignments"][row, k, :length], best)
-
-
-def test_translations_start_with_their_prefixes(translator: TranslationModule) -> None:
-    free = translator.translate(tf.constant(TEXTS[:3]))["translations"].numpy()
-    prefixes = ["", free[2, 0].decode()[:2], free[1, 0].decode()[:4]]
-    details = translator.translate_verbose(tf.constant(TEXTS[:3]), tf.constant(prefixes))
-    found = details["translations"].numpy()
-    assert found[0].tolist() == free[0].tolist()
-    for row, prefix in enumerate(prefixes):
-        assert all(text.decode().startswith(prefix) for text in found[row]), (prefix, found[row])
-
-
 def test_unknown_tokens_are_written_only_if_allowed(run_directory: RunDirectory) -> None:
     transformer, tokenizer = make_transformer(run_directory), run_directory.tokenizer()
     settings = {"decoding__beam_size": 2}
