@@ -73,7 +73,6 @@ def batches(lines: Sequence[str], max_lines: int | None = None) -> list[list[int
     """Groups lines of similar lengths into batches of their indices, the longest lines first.
 
     Args:
-        lines: the texts.
         max_lines: the most lines of a batch; by default 64, or 512 on a GPU.
     """
     factor = _GPU_FACTOR if _uses_gpu() else 1
@@ -188,7 +187,6 @@ def in_batches(
 
     Args:
         translate: a function of `text`, string `(batch,)`, and of the `others`.
-        lines: the texts.
         max_lines: the most lines of a batch, as in `batches`.
         threads: number of calls at the same time; `concurrent_batches` by default.
         others: further texts for each line.
@@ -221,7 +219,6 @@ def token_counts(lengths: BatchFunction, lines: Sequence[str]) -> list[TokenCoun
 
     Args:
         lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
-        lines: the texts.
     """
     counts: list[TokenCounts] = []
     for start in range(0, len(lines), _COUNTED_LINES):
@@ -236,7 +233,6 @@ def unknown_token_remark(counts: Sequence[TokenCounts], first_line: int = 1) -> 
 
     Args:
         counts: the token counts of each line.
-        first_line: the number of the first line.
     """
     tokens, unknown = sum(count.tokens for count in counts), sum(count.unknown for count in counts)
     if unknown <= MAX_UNKNOWN_RATE * tokens:
@@ -259,7 +255,6 @@ def source_warnings(
     Args:
         counts: the token counts of each line.
         max_train_source_length: tokens of the longest source in training, if known.
-        first_line: number of the first line.
     """
     warnings = []
     for number, (tokens, used, _) in enumerate(counts, first_line):

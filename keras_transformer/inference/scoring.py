@@ -133,9 +133,7 @@ def _label_log_probs(
     """Returns the log-probabilities float32 `[N]` of `labels` int32 `[N]`.
 
     Args:
-        transformer: the model.
         features: outputs of its decoder, `[N, d_model]`.
-        labels: the target ids.
     """
 
     def one_slice(i: tf.Tensor, parts: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
@@ -196,8 +194,6 @@ def score_pairs(scorer: Scorer, sources: Sequence[str], targets: Sequence[str]) 
     """Scores texts.
 
     Args:
-        scorer: the model.
-        sources: source sentences.
         targets: a target for each source; may be empty (only the end token).
 
     Raises:
@@ -215,8 +211,6 @@ def score_ids(
     """Scores any number of targets that are given as ids (see `Scorer.score_ids`).
 
     Args:
-        scorer: the model.
-        sources: source sentences.
         target_ids: the ids of a target for each source.
 
     Raises:
@@ -273,12 +267,7 @@ def split_pairs(lines: Sequence[str], name: str) -> tuple[list[str], list[str]]:
 
 
 def format_tsv(results: Iterable[PairScore], config: DecodingConfig) -> str:
-    r"""Returns one line per pair: log P, tokens, perplexity, and the score with length penalty.
-
-    Args:
-        results: the scores.
-        config: has the length penalty.
-    """
+    r"""Returns one line per pair: log P, tokens, perplexity, and the score with length penalty."""
     return "".join(
         f"{result.log_prob:.6f}\t{len(result.ids)}\t{result.perplexity:.4f}\t"
         f"{result.penalized(config):.6f}\n"
@@ -291,7 +280,6 @@ def format_json_lines(scorer: Scorer, results: Iterable[PairScore]) -> str:
 
     Args:
         scorer: the model, whose configuration has the length penalty.
-        results: the scores.
     """
     lines = []
     for result in results:
@@ -309,12 +297,7 @@ def format_json_lines(scorer: Scorer, results: Iterable[PairScore]) -> str:
 
 
 def summary(results: Sequence[PairScore], seconds: float) -> str:
-    """Returns one line with the corpus perplexity, the numbers of tokens and pairs, and the speed.
-
-    Args:
-        results: the scores.
-        seconds: time of the scoring.
-    """
+    """Returns one line: corpus perplexity, numbers of tokens and pairs, and speed."""
     return (
         f"perplexity {perplexity(results):.4f}, {sum(len(r.ids) for r in results):,} tokens, "
         f"{len(results):,} sentences, scored in {seconds:.1f} s "

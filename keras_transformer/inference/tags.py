@@ -62,7 +62,6 @@ def add_tag(text: str, tag: str) -> str:
     """Adds a tag at the start of a text, as in training data. Empty texts stay empty.
 
     Args:
-        text: a source sentence.
         tag: the tag; empty for none.
     """
     return f"{tag} {text}" if tag and text.strip() else text
@@ -72,7 +71,6 @@ def add_missing_tag(text: str, tag: str, symbols: Sequence[str] | None) -> str:
     """Returns a text with a tag at its start, unless it begins with the tag or another one.
 
     Args:
-        text: a source sentence.
         tag: the tag; empty for none.
         symbols: the symbols of the model, as in `split_tags`.
     """

@@ -30,10 +30,6 @@ NO_TRANSLATION = Translation("", -math.inf)
 def translate_lines(model: LoadedModel, lines: Sequence[str]) -> list[list[Translation]]:
     """Translates lines.
 
-    Args:
-        model: the model.
-        lines: the texts.
-
     Returns:
         The translations of each line, best first. A line without any has `NO_TRANSLATION`.
     """
@@ -69,7 +65,6 @@ def translate_verbose(
 
     Args:
         model: a model with `translate_verbose`.
-        lines: the texts.
         prefixes: for each line the beginning of its translations; may be empty.
         attention: also return the attention, target tokens by source tokens.
         counts: the token counts of the lines, if they are already known.
@@ -140,11 +135,9 @@ def translation_warnings(
     """Returns warnings about lines and their translations.
 
     Args:
-        model: the model.
         counts: the token counts of the lines.
         results: the translations. A line without a translation gets a warning.
         prefixes: the prefix of each line. A translation without its prefix gets a warning.
-        first_line: number of the first line.
     """
     warnings = [
         f"Line {number} has no translation: the model's logits are NaN, or all tokens are banned."
@@ -174,7 +167,6 @@ def translate_to_text(
 
     Args:
         model: a model; JSON, prefixes and attention need its `translate_verbose`.
-        lines: the texts.
         as_json: write one JSON object per line, with the fields of `translate_verbose`. The
             default is the format of `format_translations`.
         prefixes: for each line the beginning of its translations; may be empty.
@@ -213,8 +205,6 @@ def format_translations(
     A line of an n-best list is `index ||| text ||| score`. The index of the first line is 0.
 
     Args:
-        model: the model.
-        results: the translations of each line.
         first_line: number of the first line, counted from 1.
     """
     if model.n_best == 1:
@@ -232,7 +222,6 @@ class Evaluation(NamedTuple):
     Attributes:
         scores: the scores of the translations.
         hypotheses: the translations.
-        seconds: the time of translating.
     """
 
     scores: Scores
@@ -258,8 +247,6 @@ def evaluate(
     """Translates `sources` and scores the best translations against `references`.
 
     Args:
-        model: the model.
-        sources: the source sentences.
         references: a reference translation of each sentence.
         tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
         lowercase: ignore case.

@@ -154,10 +154,9 @@ class TranslationModule(tf.Module):
 
     @tf.function(input_signature=_PREFIX, autograph=False, jit_compile=False)
     def translate_verbose(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Translates text and returns all details of the translations.
+        """Translates `text`, UTF-8 strings `[B]`, and returns all details of the translations.
 
         Args:
-            text: UTF-8 strings `[B]`.
             prefix: UTF-8 strings `[B]`, the beginning of the translations; may be empty.
 
         Returns:
@@ -236,7 +235,6 @@ class TranslationModule(tf.Module):
         """Returns the texts of a search result, string `[B, K]`.
 
         Args:
-            result: the result.
             source: string `[B]`. `decoding.replace_unknown` replaces unknown tokens by its words;
                 without it, they stay.
         """
@@ -342,7 +340,6 @@ class TranslationModule(tf.Module):
         """Returns ids int32 `[B, S]`, lengths int32 `[B]`, and bool `[B]`, True if truncated.
 
         Args:
-            text: string `[B]`.
             max_tokens: a limit below `max_source_tokens`.
         """
         source_ids, lengths, is_truncated, *_ = self._tokenize(text, max_tokens)
@@ -368,7 +365,6 @@ class TranslationModule(tf.Module):
         """Returns the outputs of `lengths`. Only texts of too many bytes are tokenized again.
 
         Args:
-            text: string `[B]`.
             tokens: the tokens of the first `max_source_bytes` bytes of each text.
             is_cut: bool `[B]`, whether these bytes are not the whole text.
         """
