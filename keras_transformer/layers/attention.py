@@ -351,7 +351,8 @@ class SelfAttention(MultiHeadAttention):
             The output, and the weights `[B, H, T, T or L]`, None if computed in blocks.
         """
         if state is None and not return_attention_scores and _has_one_row(attention_mask):
-            blocks = self._blocks(ops.shape(query)[1])
+            window = None if self.masks_window else self.window
+            blocks = Blocks.of_window(ops.shape(query)[1], window, self.causal)
             if blocks is not None:
                 return self._attend_in_blocks(query, blocks, attention_mask, training), None
         dims = self.key_dim, self.key_dim, self.value_dim
@@ -382,16 +383,6 @@ class SelfAttention(MultiHeadAttention):
             training=training,
         )
         return result if return_attention_scores else result[0]
-
-    def _blocks(self, length: Any) -> Blocks | None:
-        """Returns the blocks of a restricted sequence, or None if one block is enough."""
-        if self.window is None or self.masks_window:
-            return None
-        # A symbolic length is neither an int nor a tensor: JAX, when only shapes are computed.
-        if not (isinstance(length, int) or ops.is_tensor(length)):
-            return None
-        blocks = Blocks.of_window(length, self.window, self.causal)
-        return None if blocks.is_one else blocks
 
     def _attend_in_blocks(
         self, query: Any, blocks: Blocks, attention_mask: Any, training: bool | None

@@ -91,13 +91,7 @@ class TokenEmbedding(ProjectingLayer):
 
     def logits(self, inputs: Any) -> Any:
         """Returns `inputs Eᵀ`: `[..., d_model]` to `[..., V]`, in the dtype of `inputs`."""
-        if "embeddings" in self._products:
-            return fast_paths.multiply_rows(self._products["embeddings"], inputs)
-        kernel = ops.transpose(ops.cast(self.embeddings, inputs.dtype))
-        logits = fast_paths.project(inputs, kernel)
-        if self.quantization_mode is not None:
-            logits = logits / ops.cast(self.embeddings_scale, inputs.dtype)
-        return logits
+        return self._multiply(inputs, "embeddings")
 
     def replace_products(self, make_product: Callable[[Any], Product]) -> None:
         self._check_matrices()

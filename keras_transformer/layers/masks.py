@@ -93,27 +93,27 @@ class Blocks:
     after: Any
 
     @classmethod
-    def of_window(cls, length: Any, window: int, causal: bool) -> Blocks:
+    def of_window(cls, length: Any, window: int | None, causal: bool) -> Blocks | None:
         """Splits `length` positions that attend to a distance of at most `window` // 2.
 
-        If there are several blocks, each has at least `window` // 2 positions. A block has at most
-        `window` + 1 positions (or `_MIN_BLOCK_SIZE` + 1), so that a query is compared with at most
-        about twice the keys that it may attend to.
+        Returns None without a window, or if one block is enough. If there are several blocks, each
+        has at least `window` // 2 positions. A block has at most `window` + 1 positions (or
+        `_MIN_BLOCK_SIZE` + 1), so that a query is compared with at most about twice the keys that
+        it may attend to.
         """
-        most = max(window, _MIN_BLOCK_SIZE)
-        count = length // (most + 1) + 1
+        # A symbolic length is neither an int nor a tensor: JAX, when only shapes are computed.
+        if window is None or not (isinstance(length, int) or ops.is_tensor(length)):
+            return None
+        count = length // (max(window, _MIN_BLOCK_SIZE) + 1) + 1
+        if isinstance(count, int) and count == 1:
+            return None
         size = -(-length // count)
         reach = window // 2
         if isinstance(length, int):
-            reach = min(reach, length - size)  # 0 for a single block
+            reach = min(reach, length - size)
         else:
-            reach = ops.minimum(reach, length - size)
+            reach = ops.minimum(reach, length - size)  # 0 for a single block
         return cls(count, size, reach, 0 if causal else reach)
-
-    @property
-    def is_one(self) -> bool:
-        """True if the sequence is known to be a single block."""
-        return isinstance(self.count, int) and self.count == 1
 
     @property
     def seen(self) -> Any:

@@ -21,7 +21,8 @@ class ProjectingLayer(BaseLayer):
     is slower than one in float32, and its error is larger.
     """
 
-    # The axis that a scale is shared along: the inputs of a kernel `[d_in, d_out]`.
+    # The axis that a scale is shared along: the inputs of a kernel `[d_in, d_out]`, or of a
+    # transposed one.
     _shared_axis: ClassVar[int] = 0
     dtype_policy: Any
 
@@ -70,10 +71,12 @@ class ProjectingLayer(BaseLayer):
         setattr(self, f"{name}_scale", scale)
 
     def _multiply(self, inputs: Any, name: str) -> Any:
-        """Returns `inputs` `[..., d_in]` times a matrix `[d_in, d_out]`, in the inputs' dtype."""
+        """Returns `inputs` `[..., d_in]` times a matrix, in the inputs' dtype."""
         if name in self._products:
             return fast_paths.multiply_rows(self._products[name], inputs)
-        outputs = fast_paths.project(inputs, ops.cast(getattr(self, name), inputs.dtype))
+        matrix = ops.cast(getattr(self, name), inputs.dtype)
+        matrix = matrix if self._shared_axis == 0 else ops.transpose(matrix)
+        outputs = fast_paths.project(inputs, matrix)
         if self.quantization_mode is not None:
             outputs = outputs / ops.cast(getattr(self, f"{name}_scale"), inputs.dtype)
         return outputs
