@@ -92,11 +92,6 @@ def sublayers(layer: keras.layers.Layer, recursive: bool = False) -> list[Any]:
     return [inner for inner in layers if isinstance(inner, BaseLayer)]
 
 
-def padded(ids: Any, pad_id: int) -> Any:
-    """Returns ids `[B, T]`: a `tf.RaggedTensor` is padded, and other tensors stay."""
-    return ids.to_tensor(pad_id) if hasattr(ids, "row_splits") else ids
-
-
 def check_padded(*tensors: Any) -> None:
     """Checks that no tensor is ragged, because `keras.ops` treats some ragged tensors as dense."""
     for tensor in tensors:

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import Product, integer_ids, padded
+from keras_transformer.layers.base import Product, integer_ids
 from keras_transformer.layers.projections import ProjectingLayer
 
 
@@ -27,7 +27,7 @@ class TokenEmbedding(ProjectingLayer):
 
     Call arguments:
         ids: any integer dtype `[...]`, or integers in a float dtype, which a `keras.Input` without
-            a dtype has. A `tf.RaggedTensor` is padded with 0.
+            a dtype has.
 
     Returns:
         Embeddings `[..., d_model]` in float32: the positions are added before rounding.
@@ -71,9 +71,6 @@ class TokenEmbedding(ProjectingLayer):
             self.embeddings_regularizer,
             autocast=False,  # casting the whole table for a few rows would be slow
         )
-
-    def __call__(self, ids: Any, **kwargs: Any) -> Any:
-        return super().__call__(padded(ids, 0), **kwargs)
 
     def call(self, ids: Any) -> Any:
         ids = integer_ids(ids)

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import integer_ids, padded, sum_over_replicas
+from keras_transformer.layers.base import integer_ids, sum_over_replicas
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.models.transformer import is_excluded
 
@@ -63,7 +63,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         # Keras would divide by all positions of this replica, and rescale by a mask of the logits.
-        y_true = integer_ids(padded(y_true, self.pad_id))
+        y_true = integer_ids(y_true)
         label_logits = ops.take_along_axis(y_pred, ops.expand_dims(y_true, -1), axis=-1)
         predictable = ops.logical_not(is_excluded(ops.squeeze(label_logits, -1)))
         is_real = ops.logical_and(padding_mask(y_true, self.pad_id), predictable)

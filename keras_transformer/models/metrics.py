@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import integer_ids, padded
+from keras_transformer.layers.base import integer_ids
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.models.losses import token_weights
 
@@ -33,7 +33,7 @@ class _TokenMean(keras.metrics.Mean):
             y_pred: logits `[B, T, V]`.
             sample_weight: `[B]` or `[B, T]`, weights of the tokens.
         """
-        y_true = integer_ids(padded(y_true, self.pad_id))
+        y_true = integer_ids(y_true)
         is_real = padding_mask(y_true, self.pad_id)
         y_true = ops.where(is_real, y_true, ops.zeros_like(y_true))  # an id of padding may be -1
         weights = token_weights(ops.cast(is_real, "float32"), sample_weight)

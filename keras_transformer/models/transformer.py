@@ -22,7 +22,7 @@ from keras_transformer.layers import (
     padding_mask,
 )
 from keras_transformer.layers.attention import KeyValue
-from keras_transformer.layers.base import Product, padded
+from keras_transformer.layers.base import Product
 from keras_transformer.layers.projections import ProjectingLayer
 from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import (
@@ -214,8 +214,7 @@ class Transformer(EncoderDecoder):
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """Returns the real tokens of the targets: losses and metrics of Keras ignore the others."""
-        pad_id = self.config.pad_id
-        return padding_mask(padded(inputs["target_ids"], pad_id), pad_id)
+        return padding_mask(inputs["target_ids"], self.config.pad_id)
 
     def logits(self, features: Any) -> Any:
         if self.config.tie_embeddings == "none":
@@ -272,7 +271,7 @@ class Transformer(EncoderDecoder):
     ) -> Decoded:
         if memory.cache is None:
             memory = self.project_memory(memory)
-        embedded = self.target_embedding(padded(target_ids, self.config.pad_id))
+        embedded = self.target_embedding(target_ids)
         positions = embedded if state is None else ops.reshape(state.position, (1,))
         embedded = embedded + self.target_positions(positions)
         embedded = self._norm_and_drop(embedded, self.target_norm, self.target_dropout, training)
@@ -288,7 +287,6 @@ class Transformer(EncoderDecoder):
 
     def _embed_source(self, source_ids: Any, training: bool | None) -> tuple[Any, Any]:
         """Embeds int `[B, S]`, and returns which tokens may be attended to, bool `[B, S]`."""
-        source_ids = padded(source_ids, self.config.pad_id)
         mask = padding_mask(source_ids, self.config.pad_id)
         if self.config.mask_source_end:
             mask = ops.logical_and(mask, ops.not_equal(source_ids, self.config.end_id))

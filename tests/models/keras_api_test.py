@@ -158,31 +158,6 @@ def test_stock_fit_trains_and_honours_frozen_layers(tmp_path: Path) -> None:
     assert_same(loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0))
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.RaggedTensor")
-def test_ragged_ids_give_what_padded_ids_give() -> None:
-    import tensorflow as tf
-
-    def fitted(pad: Any) -> list[Any]:
-        keras.utils.set_random_seed(1)
-        model = small()
-        model.compile(
-            "sgd", kt.losses.LabelSmoothedCrossEntropy(), metrics=[kt.metrics.Perplexity()]
-        )
-        ids = [
-            tf.ragged.constant(rows) for rows in ([[5, 6, 3], [7, 3]], [[2, 6], [2]], [[6, 3], [3]])
-        ]
-        source, target, labels = map(pad, ids)
-        inputs = {"source_ids": source, "target_ids": target}
-        dataset = tf.data.Dataset.from_tensors((inputs, labels)).repeat(2)
-        history = model.fit(dataset, verbose=0).history
-        outputs = [model(inputs), model.encode(source).states, *model.weights]
-        return [to_numpy(output) for output in outputs] + [np.array(v) for v in history.values()]
-
-    ragged, dense = fitted(lambda ids: ids), fitted(lambda ids: ids.to_tensor(0))
-    for one, two in zip(ragged, dense, strict=True):
-        assert_same(one, two)
-
-
 def num_bytes(model: keras.Model) -> int:
     return sum(
         to_numpy(weight).size * (1 if weight.dtype == "int8" else 4) for weight in model.weights
