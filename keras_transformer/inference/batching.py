@@ -241,7 +241,7 @@ def unknown_token_remark(counts: Sequence[TokenCounts], first_line: int = 1) -> 
     return (
         f"{unknown / tokens:.1%} of the source tokens are not in the vocabulary, first in line "
         f"{first:,}. Their meaning is lost. Runs and SavedModels can copy them "
-        "(decoding.replace_unknown)."
+        "(decoding.unknown=replace)."
     )
 
 

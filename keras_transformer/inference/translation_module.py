@@ -64,10 +64,11 @@ class TranslationModule(tf.Module):
         self.shortlist = shortlist
         self.max_train_source_length: int | None = None
         self._check_fit()
-        if config.replace_unknown and not all(t.can_return_attention for t in self.transformers):
+        can_replace = all(model.can_return_attention for model in self.transformers)
+        if config.unknown == "replace" and not can_replace:
             raise InputError(
-                "decoding.replace_unknown is true, but this architecture has no attention to the "
-                "source. Set decoding.allow_unknown instead."
+                "decoding.unknown is replace, but this architecture has no attention to the "
+                "source. Choose allow instead."
             )
         # Learned positions limit the length.
         positions = [transformer.max_positions for transformer in self.transformers]
@@ -235,14 +236,14 @@ class TranslationModule(tf.Module):
         """Returns the texts of a search result, string `[B, K]`.
 
         Args:
-            source: string `[B]`. `decoding.replace_unknown` replaces unknown tokens by its words;
+            source: string `[B]`. `decoding.unknown=replace` replaces unknown tokens by its words;
                 without it, they stay.
         """
         batch, count, length = tf.unstack(tf.shape(result.ids))
         ids = tf.reshape(result.ids, [batch * count, length])  # --> [batch * count, length]
         lengths = tf.reshape(result.lengths, [batch * count])
         texts = self.tokenizer.detokenize(ids, lengths)
-        if self.config.replace_unknown and source is not None:
+        if self.config.unknown == "replace" and source is not None:
             source, _ = truncate_text(source, self.config.max_source_bytes)
             words = self.tokenizer.source_texts(source)  # --> [batch, source]
             aligned = tf.clip_by_value(result.alignment, 0, tf.shape(words)[1] - 1)
@@ -276,11 +277,10 @@ class TranslationModule(tf.Module):
         decoder = make_decoder(self.transformers, memories, beam, inputs.length_limit)
         if self.shortlist is not None:
             decoder.use_shortlist(self.shortlist, source_ids, inputs.prefix)
-        if self.config.replace_unknown:
+        if self.config.unknown == "replace":
             outputs = {*outputs, "alignment"}
         ids = self.tokenizer
-        allow_unknown = self.config.allow_unknown or self.config.replace_unknown
-        unknown_id = None if allow_unknown else ids.unknown_id
+        unknown_id = ids.unknown_id if self.config.unknown == "forbid" else None
         return decoding.search(
             decoder,
             inputs._replace(source_mask=memories[0].mask),
