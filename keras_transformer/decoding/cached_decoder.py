@@ -106,6 +106,7 @@ class CachedDecoder(SearchDecoder):
         # --> [batch, beam]
         ids = tf.reshape(ids, [-1, self._beam])
         attention, logits = [], []
+        decoded: Any
         for number, (transformer, weights, state) in enumerate(
             zip(self._transformers, self._weights, states, strict=True)
         ):

@@ -137,7 +137,7 @@ class StepDecoder(SearchDecoder):
         returns_log_probs: bool = False,
         scored_tokens: tf.Tensor | None = None,
     ):
-        self.step = step  # type: ignore[method-assign]
+        self._step = step
         self._cache = cache
         self._rows = rows_per_sentence
         self.vocab_size = vocab_size
@@ -147,6 +147,12 @@ class StepDecoder(SearchDecoder):
     def init_cache(self) -> Any:
         """Returns the cache before position 0."""
         return self._cache
+
+    def step(
+        self, ids: tf.Tensor, position: tf.Tensor, cache: Any
+    ) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
+        """Calls the step function."""
+        return self._step(ids, position, cache)
 
     def reorder_cache(self, cache: Any, parents: tf.Tensor) -> Any:
         """Returns the rows of `parents`, int32 `[batch, K]`."""
