@@ -146,8 +146,10 @@ class CachedDecoder(SearchDecoder):
         ancestors = cache["ancestors"]
         # --> [batch, beam, length, beam]: the entry of a position and a beam
         visible = tf.expand_dims(ancestors, -1) == tf.range(self._beam)
-        # --> [batch, beam, length * beam]
-        return tf.reshape(visible, [tf.shape(ancestors)[0], self._beam, -1])
+        # --> [batch, beam, length * beam], constants if the length is one
+        if ancestors.shape[2] is None:
+            return tf.reshape(visible, [tf.shape(ancestors)[0], self._beam, -1])
+        return tf.reshape(visible, [-1, self._beam, ancestors.shape[2] * self._beam])
 
     def _add_ancestors(self, ancestors: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         beams = tf.reshape(tf.range(self._beam), [-1, 1])

@@ -23,7 +23,6 @@ from keras_transformer.export.request_params import (
 from keras_transformer.extensions.litert.blocks import BlockDecoder
 from keras_transformer.extensions.litert.tokenizer import fast_detokenizer_model, fast_model
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.layers import SelfAttention
 from keras_transformer.layers.base import sublayers
 from keras_transformer.models.encoder_decoder import Memory
 
@@ -50,8 +49,7 @@ class LiteRTSignatures(tf.Module):
         self._translator, self._with_text, self._for_cpu = translator, with_text, for_cpu
         for transformer in translator.transformers:
             for layer in sublayers(transformer, recursive=True):
-                if isinstance(layer, SelfAttention):
-                    layer.masks_window = True
+                layer.masks_window = True  # read by self-attention
         vocabulary = translator.tokenizer.vocabulary
         if with_text:
             source_model = fast_model(vocabulary.source_model)
