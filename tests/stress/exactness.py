@@ -49,7 +49,6 @@ from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
 from keras_transformer.data.reading import read_text
 from keras_transformer.decoding import (
-    SearchConfig,
     SearchInputs,
     SearchResult,
     SpecialIds,
@@ -176,7 +175,7 @@ def batch_against_alone(examined: Examined) -> dict[str, Any]:
 
 
 def cached_against_uncached(examined: Examined) -> dict[str, Any]:
-    """Compares the cached decoder of `TranslationModule.search_ids` with an uncached one."""
+    """Compares the cached decoder of `TranslationModule.translate_ids` with an uncached one."""
     translator = examined.translator
     stride = max(1, len(examined.lines) // FLAGS.uncached)
     lines = examined.lines[::stride][: FLAGS.uncached]
@@ -206,7 +205,7 @@ def _uncached(translator: TranslationModule) -> Search:
         targets = tf.fill([tf.shape(memory[0])[0], tf.reduce_max(max_lengths)], ids.pad_id)
         special, size = SpecialIds(ids.start_id, ids.end_id, ids.pad_id), ids.target_vocab_size
         decoder = StepDecoder(step, [targets, *memory], size, config.beam_size)
-        return decoding.search(decoder, SearchInputs(max_lengths), SearchConfig(config), special)
+        return decoding.search(decoder, SearchInputs(max_lengths), config, special)
 
     return tf.function(search, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
 
