@@ -212,7 +212,8 @@ class Trainer(keras.Model):
         self, inputs: dict[str, tf.Tensor], labels: tf.Tensor, seed: tf.Tensor, scale: tf.Tensor
     ) -> tuple[LossSums, list[tf.Tensor]]:
         """Returns the sums of these rows, and the float32 gradients of their loss times `scale`."""
-        trained, model = self.update.trained, self.transformer
+        trained = self.update.trained
+        model: Any = self.transformer  # with an auxiliary loss, one that returns its attention
         draw_mask = hashed_masks(seed) if self.xla else philox_masks(seed)
         with tf.GradientTape() as tape, dropout_seed(seed, draw_mask):
             if self.auxiliary_loss is None:
