@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.stress.fuzz.process import Arrays, Signature, Tensor
-from tests.stress.fuzz.requests import Request
+from tests.stress.fuzz.model import Arrays, Request, Signature, Tensor
 
 _SCORE_TOLERANCE = 1e-4
 _EMPTY_SCORE = -5e8  # places without a translation have the score -1e9
@@ -38,11 +37,7 @@ def first_problem(
 
 
 def _problems(
-    request: Request,
-    signature: Signature,
-    outputs: Arrays,
-    alone: Arrays,
-    max_bytes: int | None,
+    request: Request, signature: Signature, outputs: Arrays, alone: Arrays, max_bytes: int | None
 ) -> Iterator[str]:
     if outputs.keys() != signature.outputs.keys():
         yield f"the outputs are {sorted(outputs)}"
@@ -54,7 +49,7 @@ def _problems(
             yield from _text(name, outputs[name])
     if "scores" in outputs:
         yield from _scores(outputs["scores"])
-    yield from _same(outputs, alone, request.place)
+    yield from _same(outputs, alone, request.index)
     if request.signature == "translate":
         yield from _translate(request, signature, outputs)
         yield from _truncated(request, outputs, max_bytes)
@@ -103,9 +98,9 @@ def _scores(scores: np.ndarray) -> Iterator[str]:
     yield from _outside("differences of scores, best first,", np.diff(scores, axis=1), None, 0)
 
 
-def _same(outputs: Arrays, alone: Arrays, place: int) -> Iterator[str]:
+def _same(outputs: Arrays, alone: Arrays, index: int) -> Iterator[str]:
     for name, values in outputs.items():
-        one, other = values[place], alone[name][0]
+        one, other = values[index], alone[name][0]
         if values.dtype == np.float32:
             same = np.allclose(one, other, rtol=1e-5, atol=_SCORE_TOLERANCE)
         else:

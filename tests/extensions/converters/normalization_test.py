@@ -11,7 +11,7 @@ import tensorflow_text
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import make_options, read_model
-from keras_transformer.extensions.converters.punctuation import (
+from keras_transformer.extensions.converters.normalization import (
     normalize_punctuation,
 )
 from keras_transformer.extensions.litert.tokenizer import text_problem
