@@ -109,12 +109,7 @@ def convert(path: str, source_format: str, **options: Any) -> ConvertedModel:
 def read_model(
     path: str | Path, source_format: str, options: ConvertOptions | None = None
 ) -> ConvertedModel:
-    """Reads a model of another toolkit.
-
-    Args:
-        path: the directory of the model, or its file.
-        source_format: one of `FORMATS`.
-        options: options of the conversion.
+    """Reads a model of another toolkit from its directory or file.
 
     Example:
     >>> model = read_model("build/opus-mt", "marian")
@@ -149,11 +144,7 @@ def read_model(
 
 
 def write_run(model: ConvertedModel, output_dir: str | Path) -> None:
-    """Writes a converted model as a run directory, which all commands accept.
-
-    Args:
-        model: the model.
-        output_dir: a new directory.
+    """Writes a converted model as a new run directory, which all commands accept.
 
     Example:
     >>> write_run(read_model("build/opus-mt", "marian"), "build/new")

@@ -141,14 +141,8 @@ def _make_model(
     order = source.order_tokens(
         tokens, sentencepiece, joint=tying == "all", pad_piece="<pad>", start_row=_START_ROW
     )
-    inputs, outputs = "encoder.embed_tokens.weight", [_OUTPUT, "decoder.embed_out"]
-    if tying == "all":
-        arrays = order.weights(weights.take(inputs, _TARGET, *outputs))
-    elif tying == "target":
-        arrays = order.weights(weights.take(inputs), weights.take(_TARGET, *outputs))
-    else:
-        matrices = (weights.take(inputs), weights.take(_TARGET), weights.take(*outputs))
-        arrays = order.weights(*matrices)
+    names = ("encoder.embed_tokens.weight", _TARGET, _OUTPUT, "decoder.embed_out")
+    arrays = source.embeddings(weights, tying, order, names)
     arrays |= positions
     arrays |= weights.read_rest(source.fairseq_table(config.model), transpose=True)
     return source.make_model(config, arrays, order.vocabulary)
@@ -192,12 +186,7 @@ def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
     dropout = arguments.get("dropout", 0.1)
     return {
         **source.COMMON_SETTINGS,
-        "model.num_encoder_layers": arguments["encoder_layers"],
-        "model.num_decoder_layers": arguments["decoder_layers"],
-        "model.num_heads": arguments["encoder_attention_heads"],
-        "model.decoder_num_heads": arguments["decoder_attention_heads"],
-        "model.d_ff": arguments["encoder_ffn_embed_dim"],
-        "model.decoder_d_ff": arguments["decoder_ffn_embed_dim"],
+        **source.fairseq_sizes(arguments, "ffn_embed_dim"),
         "model.d_model": arguments["encoder_embed_dim"],
         "model.activation": _ACTIVATIONS[arguments.get("activation_fn", "relu")],
         "model.norm_position": "pre" if arguments.get("encoder_normalize_before") else "post",

@@ -2,7 +2,7 @@
 
 A directory contains `config.json`, `model.safetensors`, `vocab.json` (with separate vocabularies
 also `target_vocab.json`), `source.spm` and `target.spm`, and optionally `generation_config.json`,
-which sets the search. Large models are split into several files of weights.
+which sets the search.
 
 transformers computes a few things in another way than Marian, which trained most of these models:
 the sinusoids, the epsilon of the layer norms, and the logit of the pad token. `_is_from_marian`
@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.config import Config, ModelConfig
+from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import ConvertOptions, source
 from keras_transformer.extensions.converters.pieces import (
@@ -30,13 +30,11 @@ from keras_transformer.extensions.converters.pieces import (
 )
 from keras_transformer.layers.positions import SinusoidalPositions
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
-from keras_transformer.runs.checkpoints import Arrays, reading
+from keras_transformer.runs.checkpoints import reading
 
-_WEIGHTS = "model.safetensors"
 # Tied weights are stored under one of these names.
 _SHARED = "model.shared.weight"
-_SOURCE = "model.encoder.embed_tokens.weight"
-_TARGET = "model.decoder.embed_tokens.weight"
+_EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 _OUTPUT = "lm_head.weight"
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
 # A field of config.json in exports of this package.
@@ -95,12 +93,23 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     source.check_supported({"model_type": None, **marian_mt}, _SUPPORTED, file)
     with reading(file, "a configuration of MarianMT"):
         settings = _settings(marian_mt, options)
-    found = source.SourceWeights(_read_weights(path), str(path / _WEIGHTS))
+    weights_file = path / "model.safetensors"
+    if not weights_file.is_file():
+        raise InputError(
+            f"{weights_file} does not exist. If there is a pytorch_model.bin or a model in several "
+            "files, load it with transformers and save it again as one file with save_pretrained."
+        )
+    found = source.SourceWeights(source.read_safetensors(weights_file), str(weights_file))
     order = _order_pieces(path, marian_mt)
     config = Config().updated(
         {**settings, **read_search(path, marian_mt, order.vocabulary.unknown_id)}
     )
-    weights = _embeddings(found, config.model, order)
+    names = [*_EMBEDDINGS, _OUTPUT]
+    if config.model.tie_embeddings == "all":
+        names.append(_SHARED)
+    found.ignore(_SHARED)  # a file of an untied model may contain it, but no layer uses it
+    bias = found.take("final_logits_bias")
+    weights = source.embeddings(found, config.model.tie_embeddings, order, names, bias)
     if _is_from_marian(marian_mt, options):
         # Marian has no pad token, but the file has a bias of 0 for it.
         weights["output_projection/bias"][order.vocabulary.pad_id] = EXCLUDED_TOKEN_BIAS
@@ -115,26 +124,6 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
             config = config.replace(**{f"model__{part}_bias": False})
             weights = {path: a for path, a in weights.items() if path not in biases}
     return source.make_model(config, weights, order.vocabulary)
-
-
-def _read_weights(path: Path) -> dict[str, np.ndarray]:
-    index = path / f"{_WEIGHTS}.index.json"  # of a model in several files
-    names = [_WEIGHTS]
-    if index.is_file() and not (path / _WEIGHTS).is_file():
-        content = source.read_json(index)
-        with reading(index, "an index of weights"):
-            names = sorted(set(content["weight_map"].values()))
-            if not names or any(Path(name).name != name for name in names):
-                raise ValueError(f"weight_map has the files {names}")
-    arrays: dict[str, np.ndarray] = {}
-    for name in names:
-        if not (path / name).is_file():
-            raise InputError(
-                f"{path / name} does not exist. If there is a pytorch_model.bin, load it with "
-                f"transformers and save it with save_pretrained, which writes {_WEIGHTS}."
-            )
-        arrays.update(source.read_safetensors(path / name))
-    return arrays
 
 
 # The configuration.
@@ -153,19 +142,10 @@ def _settings(config: Mapping[str, Any], options: ConvertOptions) -> dict[str, A
     """Returns the settings of the model, named like `model.d_model`."""
     positions = options.positions or config.get(POSITIONS_FIELD, "marian")
     tying = "all" if config.get("share_encoder_decoder_embeddings", True) else "target"
-    heads, decoder_heads = (
-        int(config[f"{stack}_attention_heads"]) for stack in ("encoder", "decoder")
-    )
-    d_ff, decoder_d_ff = (int(config[f"{stack}_ffn_dim"]) for stack in ("encoder", "decoder"))
     return {
         **source.COMMON_SETTINGS,
-        "model.d_model": int(config["d_model"]),
-        "model.num_encoder_layers": int(config["encoder_layers"]),
-        "model.num_decoder_layers": int(config["decoder_layers"]),
-        "model.num_heads": heads,
-        "model.decoder_num_heads": None if decoder_heads == heads else decoder_heads,
-        "model.d_ff": d_ff,
-        "model.decoder_d_ff": None if decoder_d_ff == d_ff else decoder_d_ff,
+        **source.fairseq_sizes(config, "ffn_dim"),
+        "model.d_model": config["d_model"],
         "model.activation": _ACTIVATIONS[config["activation_function"]],
         "model.scale_embeddings": bool(config.get("scale_embedding", False)),
         "model.layer_norm_epsilon": 1e-6 if _is_from_marian(config, options) else 1e-5,
@@ -193,17 +173,6 @@ def _check_positions(table: np.ndarray, d_model: int, name: str) -> None:
         f"{name} contains other positions than the sinusoids of Marian or transformers. Models "
         "with learned positions cannot be converted."
     )
-
-
-def _embeddings(found: source.SourceWeights, model: ModelConfig, order: PieceOrder) -> Arrays:
-    """Returns the embeddings and the output layer with the rows of the new vocabulary."""
-    bias = found.take("final_logits_bias")
-    if model.tie_embeddings == "all":
-        return order.weights(found.take(_SHARED, _TARGET, _SOURCE, _OUTPUT), bias=bias)
-    found.ignore(_SHARED)  # a file of an untied model may contain it, but no layer uses it
-    if model.tie_embeddings == "target":
-        return order.weights(found.take(_SOURCE), found.take(_TARGET, _OUTPUT), bias=bias)
-    return order.weights(found.take(_SOURCE), found.take(_TARGET), found.take(_OUTPUT), bias)
 
 
 # The vocabulary.

@@ -110,17 +110,14 @@ def _find_files(path: Path) -> tuple[Path, list[Path], dict[str, Any]]:
                         "Translations can differ from Marian's."
                     )
             break
-    if len(models) > 1:
-        raise InputError(
-            f"{path} has an ensemble of {len(models)} models. Convert each one separately: give "
-            "its .npz file as the input."
-        )
     if len(vocabularies) not in (0, 2):
         raise InputError(
             f"decoder.yml has {len(vocabularies)} vocabularies. Only models with two, of one "
             "source and one target, can be converted."
         )
-    remedy = "Name the files in decoder.yml, or move the others away."
+    remedy = (
+        "Name the files in decoder.yml. Convert models of an ensemble one by one: give the .npz."
+    )
     if path.is_dir():
         found = [f for f in directory.glob("*.npz") if not f.name.endswith(".optimizer.npz")]
         path = source.only_one(models or found, f"{path} must contain one file *.npz", remedy)

@@ -87,7 +87,8 @@ class _Trie:
         old: dict[int, int] = {}
         if not is_new and not values:
             labels = range(1, self._BLOCK)
-            old = {byte: base ^ byte for byte in labels if self._label(base ^ byte) == byte}
+            mask = self._IS_LEAF | 0xFF
+            old = {byte: base ^ byte for byte in labels if units[base ^ byte] & mask == byte}
             if unit & self._HAS_LEAF:
                 values = {0: units[base] & ~self._IS_LEAF}
         moved = self._reserve({*values, *old, *branch})
@@ -104,9 +105,6 @@ class _Trie:
             units[moved ^ byte] = byte
         for byte, children in below.items():
             self.graft(moved ^ byte, children, is_new=byte not in old)
-
-    def _label(self, index: int) -> int:
-        return self.units[index] & (self._IS_LEAF | 0xFF)
 
     def _set(self, index: int, base: int, flags: int) -> None:
         offset = index ^ base

@@ -51,11 +51,7 @@ _OUTPUT_BIAS = "decoder/output_layer/bias"
 
 
 class TFCheckpoint:
-    """The variables of a checkpoint of TensorFlow 1 or 2.
-
-    Args:
-        path: a directory, whose newest checkpoint is read, or the `.index` file of a checkpoint.
-    """
+    """A checkpoint of TensorFlow 1 or 2: an `.index` file, or the newest one of a directory."""
 
     def __init__(self, path: Path):
         prefix: Any = str(path).removesuffix(".index")
@@ -74,10 +70,7 @@ class TFCheckpoint:
             self._names = list(self._reader.get_variable_to_shape_map())
 
     def variables(self, scope: str, suffix: str = "") -> dict[str, np.ndarray]:
-        """Returns the variables of a scope, without those of an optimizer.
-
-        The names are without the scope and the suffix.
-        """
+        """Returns the variables below a scope by the rest of their names, except slots."""
         slot = re.compile(r"\.OPTIMIZER_SLOT|/Adam(_1)?$")
         with reading(self.path, "a checkpoint"):
             return {

@@ -263,17 +263,13 @@ def _names_by_id(ids: Mapping[str, int], special: Mapping[str, str]) -> list[str
     return names
 
 
-def _filler(i: int) -> str:
-    return f"<unused {i}>"
-
-
 def _with_rows(table: Sequence[str | None], size: int) -> list[tuple[str, int]]:
-    """Returns the pieces with the rows of their vectors, and more up to `size` pieces.
+    """Returns `size` pieces with the rows of their vectors.
 
     An id without a piece gets no vector, so that it is never generated.
     """
-    names = [(_filler(row), -1) if name is None else (name, row) for row, name in enumerate(table)]
-    return names + [(_filler(i), -1) for i in range(len(table), size)]
+    names = [*table, *[None] * (size - len(table))]
+    return [(f"<unused {i}>", -1) if name is None else (name, i) for i, name in enumerate(names)]
 
 
 def _parse(side: str, model: bytes, ids: Mapping[str, int]) -> tuple[Any, list[str]]:

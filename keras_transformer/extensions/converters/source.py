@@ -230,17 +230,45 @@ def fairseq_table(model: ModelConfig, prefix: str = "") -> WeightTable:
     return table
 
 
+def embeddings(
+    weights: SourceWeights,
+    tying: str,
+    order: PieceOrder,
+    names: Sequence[str],
+    bias: np.ndarray | None = None,
+) -> Arrays:
+    """Returns the weights of matrices with these names: source, target, and all of the output."""
+    source, target, *output = names
+    if tying == "all":
+        return order.weights(weights.take(*names), bias=bias)
+    if tying == "target":
+        return order.weights(weights.take(source), weights.take(target, *output), bias=bias)
+    matrices = (weights.take(source), weights.take(target), weights.take(*output))
+    return order.weights(*matrices, bias)
+
+
 # Settings.
+
+
+def fairseq_sizes(config: Mapping[str, Any], d_ff: str) -> dict[str, Any]:
+    """Returns the sizes of layers from settings with the names of fairseq, as in transformers."""
+    heads, decoder_heads, width, decoder_width = (
+        config[f"{stack}_{name}"] for name in ("attention_heads", d_ff) for stack in STACKS
+    )
+    return {
+        "model.num_encoder_layers": config["encoder_layers"],
+        "model.num_decoder_layers": config["decoder_layers"],
+        "model.num_heads": heads,
+        "model.decoder_num_heads": None if decoder_heads == heads else decoder_heads,
+        "model.d_ff": width,
+        "model.decoder_d_ff": None if decoder_width == width else decoder_width,
+    }
 
 
 def check_supported(
     settings: Mapping[str, Any], supported: Mapping[str, Sequence[Any]], file: Path
 ) -> None:
-    """Raises an `InputError` for a setting that this package cannot express.
-
-    `supported` has the values that can be converted. The first one is the value of settings that
-    are missing.
-    """
+    """Raises an error for a value that is not supported. The first values are the defaults."""
     for name, values in supported.items():
         value = settings.get(name, values[0])
         if value not in values:
@@ -302,11 +330,7 @@ def read_tokens(path: Path) -> list[str]:
 def find_vocabularies(
     directory: Path, options: ConvertOptions, names: Sequence[str], shared: str | None
 ) -> list[Path]:
-    """Returns the vocabulary files of source and target.
-
-    Options come first, then the usual names, then the only file with the pattern `shared`, unless
-    it is None.
-    """
+    """Returns the files of both sides: options, usual names, or the only file like `shared`."""
     paths = []
     given = (options.source_vocabulary, options.target_vocabulary)
     for side, name, path in zip(("source", "target"), names, given, strict=True):

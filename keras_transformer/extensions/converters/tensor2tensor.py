@@ -15,9 +15,10 @@ longest subwords. SentencePiece cannot express this, so `SubwordText` does it ou
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from keras_transformer.runs.checkpoints import Arrays, reading
 
 _TARGET_SPACE = "body/target_space_embedding/kernel"
 _SPACE = "\u2423"  # how a space inside a subword is written
+_QUOTED = re.compile(r"""^(['"])(.*)\1$""")
 _ESCAPED = re.compile(r"\\u|\\\\|\\([0-9]+);")
 _ESCAPE_CHARACTERS = set("\\_u;0123456789")
 _UNDEFINED = "\u3013"  # for numbers of characters that do not exist
@@ -195,10 +197,7 @@ class SubwordText:
     """Converts text to subwords and back, like `SubwordTextEncoder` of Tensor2Tensor.
 
     `encode` makes the texts that a converted model reads: subwords between spaces. `decode` makes
-    text of its translations.
-
-    Args:
-        subwords: the subwords in the order of their ids, with the two reserved ones.
+    text of its translations. `subwords` are in the order of their ids, with the two reserved ones.
 
     Example:
     >>> subwords = SubwordText(["<pad>", "<EOS>", "dog", "s_", "d", "o", "g", "_", ". ", "."])
@@ -224,7 +223,7 @@ class SubwordText:
     def load(cls, path: str | Path) -> SubwordText:
         """Reads a vocabulary of Tensor2Tensor, such as "vocab.translate_ende_wmt32k.subwords"."""
         lines = source.read_tokens(Path(path))
-        subwords = [_unquoted(line.rstrip()) for line in lines]
+        subwords = [_QUOTED.sub(r"\2", line.rstrip()) for line in lines]
         if [subword.rstrip("_") for subword in subwords[:2]] != ["<pad>", "<EOS>"]:
             raise InputError(
                 f"{path} begins with {' '.join(subwords[:2])!r:.60}, but a subword vocabulary of "
@@ -234,7 +233,24 @@ class SubwordText:
 
     def encode(self, text: str) -> str:
         """Returns the subwords of a text, joined by spaces."""
-        return " ".join(self._split(text))
+        found = []
+        for token in _tokens(text):
+            escaped = token.replace("\\", "\\\\").replace("_", "\\u")
+            escaped = "".join(
+                c if c in self._alphabet and c != "\n" else f"\\{ord(c)};" for c in escaped
+            )
+            rest = f"{escaped}_"
+            while rest:
+                sizes = range(min(len(rest), self._longest), 0, -1)
+                size = next((size for size in sizes if rest[:size] in self._known), None)
+                if size is None:
+                    raise InputError(
+                        f"The vocabulary lacks the character {rest[0]!r}, which every subword "
+                        "vocabulary of Tensor2Tensor has."
+                    )
+                found.append(rest[:size].replace(" ", _SPACE))
+                rest = rest[size:]
+        return " ".join(found)
 
     def decode(self, line: str) -> str:
         """Returns the text of subwords that are joined by spaces."""
@@ -251,46 +267,16 @@ class SubwordText:
         """Returns all subwords as `encode` writes them, in the order of their ids."""
         return [subword.replace(" ", _SPACE) for subword in self.subwords]
 
-    def _split(self, text: str) -> Iterable[str]:
-        for token in _tokens(text):
-            escaped = token.replace("\\", "\\\\").replace("_", "\\u")
-            escaped = "".join(
-                c if c in self._alphabet and c != "\n" else f"\\{ord(c)};" for c in escaped
-            )
-            yield from self._longest_subwords(f"{escaped}_")
-
-    def _longest_subwords(self, escaped: str) -> Iterable[str]:
-        start = 0
-        while start < len(escaped):
-            ends = range(min(len(escaped), start + self._longest), start, -1)
-            end = next((end for end in ends if escaped[start:end] in self._known), None)
-            if end is None:
-                raise InputError(
-                    f"The vocabulary lacks the character {escaped[start]!r}, which every subword "
-                    "vocabulary of Tensor2Tensor has."
-                )
-            yield escaped[start:end].replace(" ", _SPACE)
-            start = end
-
 
 def _tokens(text: str) -> list[str]:
     """Splits between letters (or numbers) and other characters; drops single spaces between."""
-    parts, start = [], 0
-    for end in range(1, len(text) + 1):
-        if end == len(text) or _is_letter(text[end]) != _is_letter(text[end - 1]):
-            parts.append(text[start:end])
-            start = end
+    parts = ["".join(part) for _, part in itertools.groupby(text, _is_letter)]
     last = len(parts) - 1
     return [part for i, part in enumerate(parts) if part != " " or i in (0, last)]
 
 
 def _is_letter(character: str) -> bool:
     return unicodedata.category(character)[0] in "LN"
-
-
-def _unquoted(line: str) -> str:
-    is_quoted = len(line) > 1 and line[0] == line[-1] and line[0] in "'\""
-    return line[1:-1] if is_quoted else line
 
 
 def _unescaped(token: str) -> str:

@@ -50,12 +50,7 @@ class Inert:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes arrays of tensors. Without `storages`, it only finds the types of the storages.
-
-    Args:
-        file: the pickle.
-        storages: the bytes of each storage by its key.
-    """
+    """Makes arrays of tensors from the bytes of storages. Without these, it finds their types."""
 
     def __init__(self, file: BinaryIO, storages: Mapping[str, Any] | None = None):
         super().__init__(file)

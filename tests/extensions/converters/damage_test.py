@@ -78,7 +78,11 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ("", "vocabs: [{a: b}]", ["decoder.yml", "vocabs"]),
         ("", "models: [/training/gone.npz]", ["decoder.yml", "gone.npz", "not exist"]),
         ("", "vocabs: [vocab.yml]", ["decoder.yml", 1, "vocabularies"]),
-        ("", "models: [post_norm.npz, post_norm.npz]", ["ensemble", 2]),
+        (
+            "",
+            "models: [post_norm.npz, post_norm.npz]",
+            ["post_norm.npz, post_norm.npz", "ensemble"],
+        ),
     ],
     "marian/vocab.yml": [("\nd: ", "\nd: -", ["vocabulary"])],
     "huggingface/config.json": [
@@ -86,7 +90,7 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ({"activation_function": ["relu"]}, ["activation_function", "relu"]),
         ({"normalize_before": True}, ["normalize_before"]),
         ({"encoder_layers": 2}, ["model.encoder.layers.1.self_attn.q_proj.weight"]),
-        ({"encoder_layers": "many"}, ["config.json", "many"]),
+        ({"encoder_layers": "many"}, ["num_encoder_layers", "many"]),
         ({"pad_token_id": 3}, ["<pad>", 46, 3]),
         ({"decoder_start_token_id": 99}, ["decoder_start_token_id", 99]),
         ({"decoder_start_token_id": True}, ["decoder_start_token_id", "True"]),
