@@ -189,48 +189,31 @@ def test_other_sentencepiece_models_are_refused(side: str, tmp_path: Path) -> No
         convert(tmp_path, "marian")
 
 
-# The files without which a model cannot be converted, and those that are damaged at random.
-NEEDED = [
-    ("marian", "post_norm.npz"),
-    ("marian", "vocab.yml"),
-    ("marian", "source.spm"),
-    ("huggingface", "config.json"),
-    ("huggingface", "model.safetensors"),
-    ("huggingface", "vocab.json"),
-    ("tensor2tensor", "hparams.json"),
-    ("tensor2tensor", "joint.subwords"),
-    ("fairseq", "checkpoint_best.pt"),
-    ("fsmt", "pytorch_model.bin"),
-    ("opennmt_tf", "checkpoint"),
-]
-DAMAGED = [
-    *NEEDED[:6],
-    ("opennmt_tf", "ckpt-1.index"),
-    ("opennmt_tf", "ckpt-1.data-00000-of-00001"),
-    *NEEDED[-3:],
-]
+FILES = {
+    "marian": ["post_norm.npz", "vocab.yml", "source.spm"],
+    "huggingface": ["config.json", "model.safetensors", "vocab.json"],
+    "tensor2tensor": ["hparams.json", "joint.subwords"],
+    "fairseq": ["checkpoint_best.pt"],
+    "fsmt": ["pytorch_model.bin"],
+    "opennmt_tf": ["checkpoint", "ckpt-1.index", "ckpt-1.data-00000-of-00001"],
+}
 
 
-@pytest.mark.parametrize(("source_format", "name"), NEEDED)
-def test_a_missing_file_is_named(source_format: str, name: str, tmp_path: Path) -> None:
-    (copy_of(source_format, tmp_path) / name).unlink()
-    fact = {"post_norm.npz": "npz", "joint.subwords": "*.subwords"}.get(name, name)
-    with pytest.raises(InputError, match=mentions(fact)):
-        convert(tmp_path, source_format)
-
-
-@pytest.mark.parametrize(("source_format", "name"), DAMAGED)
-def test_random_damage_is_refused_or_harmless(
+@pytest.mark.parametrize(("source_format", "name"), [(f, name) for f in FILES for name in FILES[f]])
+def test_damaged_files_are_refused_or_harmless(
     source_format: str, name: str, tmp_path: Path
 ) -> None:
     file = copy_of(source_format, tmp_path) / name
     whole = convert(tmp_path, source_format).weights
     content = file.read_bytes()
+    file.unlink()
+    fact = {"post_norm.npz": "npz", "joint.subwords": "*.subwords"}.get(name, name.split(".")[0])
+    with pytest.raises(InputError, match=mentions(fact)):
+        convert(tmp_path, source_format)
     file.write_bytes(content[: len(content) // 2])
-    fact = {"vocab.yml": "vocabulary"}.get(name, name.partition(".")[0])
     with pytest.raises(InputError) as caught:
         convert(tmp_path, source_format)
-    assert fact in str(caught.value)
+    assert {"vocab.yml": "vocabulary"}.get(name, name.partition(".")[0]) in str(caught.value)
     file.write_bytes(content)
     errors = 0
     for _ in at_random(file, None if source_format == "marian" else 4000):

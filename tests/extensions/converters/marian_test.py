@@ -21,7 +21,6 @@ from keras_transformer.extensions.converters.source import ConvertedModel
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
-from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.model_proto import USER_DEFINED, ModelProto
 from tests.extensions.converters.toolkits import FIXTURES, change_marian, change_npz, copy_of
 from tests.messages import mentions, tells
@@ -104,28 +103,9 @@ def test_translations_are_marians(named_module: tuple[str, TranslationModule], a
         assert (found.scores[row].numpy() > scores - 1e-4).all()
 
 
-def test_settings_are_those_of_the_model() -> None:
-    post, pre, untied = (read(name).config.model for name in MODELS)
-    assert (post.norm_position, post.has_final_norm, post.activation) == ("post", False, "silu")
-    assert (pre.norm_position, pre.has_final_norm, pre.activation) == ("pre", True, "relu")
-    tied = (post.tie_embeddings, pre.tie_embeddings, untied.tie_embeddings)
-    assert tied == ("all", "target", "none")
-    assert (pre.d_ff, pre.decoder_d_ff, post.decoder_d_ff) == (24, 32, None)
-    assert (post.num_encoder_layers, post.num_decoder_layers, post.num_heads) == (1, 2, 2)
-    assert post.sinusoid_frequencies == "tensor2tensor"
-    assert untied.embedding_norm and not post.embedding_norm
-
-
-def test_a_written_run_has_everything(post_norm: ConvertedModel, tmp_path: Path) -> None:
-    write_run(post_norm, tmp_path / "run")
-    run = RunDirectory(tmp_path / "run")
-    assert run.config == post_norm.config
-    assert run.tokenizer().fingerprint == post_norm.vocabulary.fingerprint
-    weights = run.selected_weights()
-    assert weights.keys() == post_norm.weights.keys()
-    assert all((weights[path] == post_norm.weights[path]).all() for path in weights)
-    with pytest.raises(InputError, match=mentions("run", "exists")):
-        write_run(post_norm, tmp_path / "run")
+def test_a_run_is_never_overwritten(post_norm: ConvertedModel, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=mentions(tmp_path, "exists")):
+        write_run(post_norm, tmp_path)
 
 
 # The vocabulary.
