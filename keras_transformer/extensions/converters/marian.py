@@ -29,6 +29,11 @@ from keras_transformer.text.model_proto import ModelProto
 _CONFIG = "special:model.yml"
 _KINDS, _NORM_KINDS = ("W", "b"), ("scale", "bias")
 _ACTIVATIONS = {"relu": "relu", "swish": "silu"}
+_FALSE = (
+    "transformer-disable-position-embeddings transformer-no-affine transformer-no-bias "
+    "transformer-no-projection transformer-pool transformer-rnn-projection "
+    "transformer-train-position-embeddings right-left ulr"
+)
 # The options of a model, and the values that this package can express. Older models lack some.
 _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "type": ("transformer",),
@@ -37,17 +42,9 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "transformer-ffn-depth": ("2",),
     "transformer-ffn-activation": ("swish", "relu"),
     "transformer-attention-mask": ("default",),
-    "transformer-disable-position-embeddings": ("false",),
-    "transformer-no-affine": ("false",),
-    "transformer-no-bias": ("false",),
-    "transformer-no-projection": ("false",),
-    "transformer-pool": ("false",),
-    "transformer-rnn-projection": ("false",),
     "transformer-tied-layers": ([],),
-    "transformer-train-position-embeddings": ("false",),
     "lemma-dim-emb": ("0",),
-    "right-left": ("false",),
-    "ulr": ("false",),
+    **dict.fromkeys(_FALSE.split(), ("false",)),
 }
 _OPUS_MT_SEARCH = {"beam-size": "6", "normalize": "1"}  # of its decoder.yml files
 # Options of decoder.yml that change translations and have no counterpart here, and the values that
