@@ -1,7 +1,7 @@
 """ANNalog, a real trained model: tokens, scores, search, and the loss of int8 in exports.
 
 It is a Transformer with learned positions that writes variants of molecules, as lines of SMILES
-(annalog 1.0.6, MIT). `make_annalog.py` recorded its results. The weights are in the package:
+(annalog 1.0.6, MIT). `tests/fixtures/make.py` recorded its results. The weights are in the package:
 
     pip install --no-deps annalog==1.0.6
 """
