@@ -267,7 +267,7 @@ def main() -> int:
     return int(not enough or any(result["different"] for result in results))
 
 
-if __name__ == "__main__":  # tests import this module beside commands with the same flags
+if __name__ == "__main__":  # tests import this module, too, and commands have the same flags
     flags.DEFINE_integer("kills", 30, "number of kills", lower_bound=1)
     flags.DEFINE_integer(
         "inside_writes", 5, "minimum number of kills inside the write of a checkpoint"

@@ -59,7 +59,9 @@ class ConvertOptions:
         "SentencePiece model of the training data; without one, texts must be tokenized already",
     )
     target_sentencepiece: str | None = _option(
-        None, "opennmt_tf fairseq", "SentencePiece model of the target; default: the source's"
+        None,
+        "opennmt_tf fairseq",
+        "SentencePiece model of the target; default: the same as of the source",
     )
     source_vocabulary: str | None = _option(
         None, "tensor2tensor fairseq", "vocabulary of the source; default: one next to the model"

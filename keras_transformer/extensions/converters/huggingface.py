@@ -111,7 +111,7 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     bias = found.take("final_logits_bias")
     weights = source.embeddings(found, config.model.tie_embeddings, order, names, bias)
     if _is_from_marian(marian_mt, options):
-        # Marian has no pad token, but the file has a bias of 0 for it.
+        # Marian lacks a pad token, but the file has a bias of 0 for it.
         weights["output_projection/bias"][order.vocabulary.pad_id] = EXCLUDED_TOKEN_BIAS
     for stack in source.STACKS:  # sinusoids are computed here, but a file may contain them
         if (name := f"model.{stack}.embed_positions.weight") in found:

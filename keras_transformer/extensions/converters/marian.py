@@ -104,7 +104,7 @@ def _find_files(path: Path) -> tuple[Path, list[Path], dict[str, Any]]:
                 if (value := decoder.get(name, values[0])) not in values:
                     warn(
                         f"{file} has {name} {value!r}, which the search of this package lacks. "
-                        "Translations can differ from Marian's."
+                        "Translations can differ from those of Marian."
                     )
             break
     if len(vocabularies) not in (0, 2):

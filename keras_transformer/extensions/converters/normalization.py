@@ -1,7 +1,7 @@
 """Normalization rules of SentencePiece: compiled rules, and rules that do what Moses does.
 
 Compiled rules (`precompiled_charsmap`) consist of the size of a double-array trie in bytes, the
-trie, and the texts to which its leaves refer. SentencePiece looks for the longest rule at each
+trie, and the texts that its leaves point to. SentencePiece looks for the longest rule at each
 position of a text, and continues after it.
 
 Models of OPUS-MT were trained on text whose punctuation other programs had normalized. Here the

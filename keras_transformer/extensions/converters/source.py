@@ -111,7 +111,7 @@ class SourceWeights:
         return list(self._arrays)
 
     def ignore(self, *names: str) -> None:
-        """Marks weights as read that have no part in a translation."""
+        """Marks weights as read that a translation does not use."""
         self._unused.difference_update(names)
 
     def take(self, *names: str) -> np.ndarray:

@@ -6,7 +6,7 @@ Files of the directory, which `t2t-trainer` wrote as --output_dir, and of its --
     hparams.json                  sizes and variants of the model
     *.subwords                    the vocabulary
 
-Tensor2Tensor has no start token: the decoder begins with a vector of zeros. A learned vector of the
+Tensor2Tensor lacks a start token: the decoder begins with a vector of zeros. A learned vector of the
 target space is added to the source embeddings. The converter adds it to the matrix.
 
 Tensor2Tensor splits a text between letters and other characters, and each part greedily into the
@@ -156,7 +156,7 @@ def _embeddings(
 ) -> Arrays:
     """Returns the embeddings and the output layer with the rows of the new vocabulary."""
     bias = np.zeros(order.num_targets, np.float32)
-    bias[order.vocabulary.unknown_id] = EXCLUDED_TOKEN_BIAS  # Tensor2Tensor has no unknown token
+    bias[order.vocabulary.unknown_id] = EXCLUDED_TOKEN_BIAS  # it is not in Tensor2Tensor
     if model.tie_embeddings == "all":
         return order.weights(_matrix(weights, "shared"), bias=bias)
     if model.tie_embeddings == "none":

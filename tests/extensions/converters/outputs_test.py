@@ -22,7 +22,7 @@ from keras_transformer.extensions.converters.tensor2tensor import SubwordText
 from keras_transformer.inference.loading import load_translator
 from tests.extensions.converters.toolkits import FIXTURES, convert
 
-# Each model with settings that show what it is.
+# The models, and settings that characterize them.
 MODELS: dict[str, dict[str, Any]] = {
     "fairseq/sentencepiece": {"positions": "sinusoidal", "tie_embeddings": "target"},
     "fairseq/words": {"positions": "learned", "tie_embeddings": "all"},
