@@ -6,8 +6,8 @@ Files of the directory, which `t2t-trainer` wrote as --output_dir, and of its --
     hparams.json                  sizes and variants of the model
     *.subwords                    the vocabulary
 
-Tensor2Tensor lacks a start token: the decoder begins with a vector of zeros. A learned vector of the
-target space is added to the source embeddings. The converter adds it to the matrix.
+Tensor2Tensor lacks a start token: the decoder begins with a vector of zeros. A learned vector of
+the target space is added to the source embeddings. The converter adds it to the matrix.
 
 Tensor2Tensor splits a text between letters and other characters, and each part greedily into the
 longest subwords. SentencePiece cannot express this, so `SubwordText` does it outside of the graph.
