@@ -217,43 +217,25 @@ def _description(directory: Path, num_heads: int | None) -> dict[str, Any]:
     that are literals are understood.
     """
     path = directory / "model_description.py"
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except OSError:
-        tree = ast.Module([], [])
-    except (SyntaxError, ValueError) as error:
-        raise InputError(f"{path} is not Python code: {error}") from None
-    names: list[str] = []
-    arguments: dict[str, ast.expr] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            arguments.update({word.arg: word.value for word in node.keywords if word.arg})
-        names += [
-            str(getattr(node, name)) for name in ("attr", "id", "value") if hasattr(node, name)
-        ]
-    given = arguments.get("num_heads")
-    if isinstance(given, ast.Constant) and isinstance(given.value, int):
-        num_heads = num_heads or given.value
-    else:
-        num_heads = num_heads or next((_HEADS[name] for name in names if name in _HEADS), None)
-    if num_heads is None:
+    with reading(path, "Python code"):
+        nodes = [*ast.walk(ast.parse(path.read_bytes() if path.is_file() else b""))]
+    names = [getattr(node, name, None) for node in nodes for name in ("attr", "id", "value")]
+    words = [word for node in nodes if isinstance(node, ast.Call) for word in node.keywords]
+    literals = {
+        word.arg: word.value.value for word in words if isinstance(word.value, ast.Constant)
+    }
+    of_catalog = next((_HEADS[name] for name in map(str, names) if name in _HEADS), None)
+    heads = num_heads or literals.get("num_heads") or of_catalog
+    if heads is None:
         raise InputError(
             f"{path} does not say how many attention heads the model has. Give the number with "
             "--num_heads."
         )
-    activation = arguments.get("ffn_activation")
+    activation = next((word.value for word in words if word.arg == "ffn_activation"), None)
     name = getattr(activation, "attr", getattr(activation, "id", "relu"))
-    if name not in _ACTIVATIONS:
-        raise InputError(
-            f"{path} sets ffn_activation to {name}. Only {', '.join(_ACTIVATIONS)} can be "
-            "converted."
-        )
-    rates = {ours: arguments.get(theirs) for ours, theirs in _RATES.items()}
-    return {
-        "num_heads": num_heads,
-        "activation": _ACTIVATIONS[name],
-        **{k: rate.value if isinstance(rate, ast.Constant) else 0.1 for k, rate in rates.items()},
-    }
+    source.check_supported({"ffn_activation": name}, {"ffn_activation": [*_ACTIVATIONS]}, path)
+    rates = {ours: literals.get(theirs, 0.1) for ours, theirs in _RATES.items()}
+    return {"num_heads": heads, "activation": _ACTIVATIONS[name], **rates}
 
 
 def _section(configuration: Mapping[str, Any], name: str) -> dict[str, Any]:
