@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal
 
 from keras_transformer.config import NonNegativeInt, PositiveInt
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.extensions.huggingface import hub
-from keras_transformer.schema import check_scalar
+from keras_transformer.schema import Settings
 
 if TYPE_CHECKING:  # they load TensorFlow
     from keras_transformer.extensions.converters.source import ConvertedModel
@@ -37,7 +37,7 @@ def _option(default: Any, formats: str, help_text: str) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertOptions:
+class ConvertOptions(Settings):
     """Options of a conversion. Each applies only to some formats.
 
     `keras-transformer convert --help` and docs/convert.md describe them.
@@ -46,6 +46,8 @@ class ConvertOptions:
     >>> ConvertOptions(positions="huggingface").sentencepiece is None
     True
     """
+
+    section = "convert"
 
     positions: Literal["marian", "huggingface"] | None = _option(
         None,
@@ -94,13 +96,8 @@ def make_options(**options: Any) -> ConvertOptions:
     >>> make_options(positions="huggingface").positions
     'huggingface'
     """
-    hints = get_type_hints(ConvertOptions, include_extras=True)
-    check_names(options, list(hints), "an option of convert")
-    values = {
-        name: check_scalar(name, hints[name], value, convert=True)
-        for name, value in options.items()
-    }
-    return ConvertOptions(**values)
+    check_names(options, [*ConvertOptions.declarations()], "an option of convert")
+    return ConvertOptions(**options)
 
 
 def convert(path: str, source_format: str, **options: Any) -> ConvertedModel:

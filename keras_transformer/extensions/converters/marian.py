@@ -205,7 +205,7 @@ def _search(decoder: Mapping[str, Any]) -> dict[str, Any]:
         "decoding.beam_size": int(decoder.get("beam-size", 12)),
         "decoding.length_penalty": float({"true": 1, "false": 0}.get(normalize, normalize)),
         "decoding.length_penalty_formula": "power",
-        "decoding.allow_unknown": decoder.get("allow-unk") == "true",
+        "decoding.unknown": "allow" if decoder.get("allow-unk") == "true" else "forbid",
     }
 
 
@@ -232,7 +232,7 @@ def _table(model: ModelConfig) -> source.WeightTable:
             table |= source.layer_norm(f"{ours}/feed_forward_norm", norm, _NORM_KINDS)
         if model.has_final_norm:
             table |= source.layer_norm(f"{stack}/norm", f"{stack}_top_ln_{{}}", _NORM_KINDS)
-        if model.embedding_norm:
+        if model.other_toolkits.embedding_norm:
             table |= source.layer_norm(f"{side}_norm", f"{stack}_emb_ln_{{}}_pre", _NORM_KINDS)
     return table
 

@@ -174,7 +174,7 @@ def _table(model: ModelConfig) -> source.WeightTable:
             for sublayer in sublayers:
                 name = f"{theirs}/{names[sublayer]}"
                 projections = [f"{name}/layer/{part}/{{}}" for part in parts]
-                attention_kinds = kinds if model.attention_bias else kinds[:1]
+                attention_kinds = kinds if model.other_toolkits.attention_bias else kinds[:1]
                 table |= source.attention(f"{ours}/{sublayer}", projections, attention_kinds)
                 table |= source.layer_norm(f"{ours}/{sublayer}_norm", f"{name}/{norm}", norm_kinds)
             inner, outer = (f"{theirs}/ffn/layer/{part}/{{}}" for part in ("inner", "outer"))

@@ -225,7 +225,7 @@ def fairseq_table(model: ModelConfig, prefix: str = "") -> WeightTable:
             table |= layer_norm(f"{ours}/feed_forward_norm", f"{theirs}.final_layer_norm.{{}}")
         if model.has_final_norm:
             table |= layer_norm(f"{stack}/norm", f"{prefix}{stack}.layer_norm.{{}}")
-        if model.embedding_norm:
+        if model.other_toolkits.embedding_norm:
             table |= layer_norm(f"{side}_norm", f"{prefix}{stack}.layernorm_embedding.{{}}")
     return table
 

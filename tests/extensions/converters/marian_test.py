@@ -227,19 +227,19 @@ def test_a_sentencepiece_vocabulary_keeps_its_ids(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (None, (6, 1.0, False)),  # OPUS-MT
-        ("models: [post_norm.npz]", (12, 0.0, False)),  # Marian's defaults
-        ("{beam-size: 5, normalize: 0.6, allow-unk: true}", (5, 0.6, True)),
-        ("normalize: true", (12, 1.0, False)),
+        (None, (6, 1.0, "forbid")),  # OPUS-MT
+        ("models: [post_norm.npz]", (12, 0.0, "forbid")),  # Marian's defaults
+        ("{beam-size: 5, normalize: 0.6, allow-unk: true}", (5, 0.6, "allow")),
+        ("normalize: true", (12, 1.0, "forbid")),
     ],
 )
 def test_decoder_yml_sets_the_search(
-    folder: Path, text: str | None, expected: tuple[int, float, bool]
+    folder: Path, text: str | None, expected: tuple[int, float, str]
 ) -> None:
     if text is not None:
         (folder / "decoder.yml").write_text(text, "utf-8")
     decoding = read_model(folder, "marian").config.decoding
-    found = (decoding.beam_size, decoding.length_penalty, decoding.allow_unknown)
+    found = (decoding.beam_size, decoding.length_penalty, decoding.unknown)
     assert found == expected
 
 

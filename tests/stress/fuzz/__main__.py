@@ -69,7 +69,9 @@ class Fuzzer:
         self._max_bytes = FLAGS.max_source_bytes
         manifest = Path(FLAGS.export) / "manifest.json"
         if self._max_bytes is None and manifest.exists():
-            self._max_bytes = json.loads(manifest.read_bytes())["decoding"]["max_source_bytes"]
+            self._max_bytes = (
+                16 * json.loads(manifest.read_bytes())["decoding"]["max_source_tokens"]
+            )
         sentences = list(SENTENCES)
         if FLAGS.sentences:
             lines = Path(FLAGS.sentences).read_text(encoding="utf-8").split("\n")
