@@ -326,14 +326,6 @@ def test_options_of_the_search_may_be_a_config_or_a_dict(run: kt.Run) -> None:
         assert [found[0] for found in other.translate(texts)] == expected
 
 
-def test_a_model_with_adapters_is_not_saved_as_a_run(run: kt.Run, tmp_path: Path) -> None:
-    loaded = kt.load(run)
-    loaded.transformer.enable_lora(2)
-    with pytest.raises(kt.InputError, match=mentions("adapters", "model.save")):
-        kt.Translator(loaded.transformer, loaded.tokenizer).save(tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_names_of_runs_may_have_commas(run: kt.Run, tmp_path: Path) -> None:
     model = kt.load(run)
     model.save(tmp_path / "with,comma")

@@ -203,14 +203,7 @@ def test_frozen_weights_have_no_slots_and_no_decay():
         assert (weight == before[path]).all() == path.startswith(("encoder/", "embedding/")), path
 
 
-def test_only_adapters_are_trained_and_int8_is_refused():
-    model = Transformer(MODEL)
-    model.enable_lora(2)
-    trainer = Trainer(model, TRAINING)
-    before = weights(trainer)
-    train(trainer, batches(3))
-    for path, weight in weights(trainer).items():
-        assert (weight == before[path]).all() == ("_lora_" not in path), path
+def test_int8_is_not_trained():
     quantized = Transformer(MODEL)
     quantized.quantize("int8")
     with pytest.raises(ValueError, match=mentions("quantized")):
