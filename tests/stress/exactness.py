@@ -48,7 +48,6 @@ from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
 from keras_transformer.data.reading import read_text
 from keras_transformer.decoding import (
-    SearchConfig,
     SearchInputs,
     SearchResult,
     SpecialIds,
@@ -176,7 +175,7 @@ def uncached_search(translator: TranslationModule) -> Search:
         targets = tf.fill([tf.shape(memory[0])[0], tf.reduce_max(max_lengths)], ids.pad_id)
         special, size = SpecialIds(ids.start_id, ids.end_id, ids.pad_id), ids.target_vocab_size
         decoder = StepDecoder(step, [targets, *memory], size, config.beam_size)
-        return decoding.search(decoder, SearchInputs(max_lengths), SearchConfig(config), special)
+        return decoding.search(decoder, SearchInputs(max_lengths), config, special)
 
     return tf.function(search, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
 

@@ -190,10 +190,8 @@ def _order_pieces(path: Path, config: Mapping[str, Any]) -> PieceOrder:
             f"{path / 'config.json'} has the decoder_start_token_id {start!r}, but the vocabulary "
             f"has {len(target_ids):,} entries. Give the id of the token that begins a translation."
         )
-    order = same_pieces(*models, source_ids, target_ids, start)
-    return order or order_pieces(
-        *models, source_ids, target_ids, pad_piece="<pad>", start_row=start
-    )
+    order = same_pieces(models, source_ids, target_ids, start)
+    return order or order_pieces(models, source_ids, target_ids, pad_piece="<pad>", start_row=start)
 
 
 def _ids(file: Path, config: Mapping[str, Any]) -> dict[str, int]:

@@ -270,7 +270,7 @@ def _order_pieces(file: Path, vocabularies: list[Path], marian: Mapping[str, Any
                 "differ. Give the vocabulary of this model."
             )
         target_ids = source_ids
-    return order_pieces(*map(read_sentencepiece, models), source_ids, target_ids)
+    return order_pieces([*map(read_sentencepiece, models)], source_ids, target_ids)
 
 
 def _ids(file: Path, size: int) -> dict[str, int]:

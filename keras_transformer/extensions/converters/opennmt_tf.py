@@ -126,13 +126,11 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
         pad_piece="<blank>",
         start_row=1,
     )
-    matrices = [weights.take(inputs)]
-    if tying != "all":
-        matrices.append(weights.take(target))
-    if tying == "none":
-        matrices.append(weights.take(output).T)
+    embeddings = _reordered(weights.take(inputs))
+    targets = None if tying == "all" else _reordered(weights.take(target))
+    kernel = _reordered(weights.take(output).T) if tying == "none" else None
     bias = _reordered(weights.take(_OUTPUT_BIAS)) if _OUTPUT_BIAS in weights else None
-    arrays = order.weights(*map(_reordered, matrices), bias=bias)
+    arrays = order.weights(embeddings, targets, kernel, bias)
 
     is_pre = "encoder/layer_norm/gamma" in weights
     config = Config().updated(
@@ -140,7 +138,7 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
             **source.COMMON_SETTINGS,
             **{f"model.{name}": value for name, value in description.items()},
             "model.tie_embeddings": tying,
-            "model.d_model": matrices[0].shape[-1],
+            "model.d_model": embeddings.shape[-1],
             "model.d_ff": weights.take("encoder/layers/0/ffn/layer/inner/bias").size,
             "model.num_encoder_layers": _count(weights, "encoder"),
             "model.num_decoder_layers": _count(weights, "decoder"),

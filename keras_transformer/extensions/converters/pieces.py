@@ -127,8 +127,7 @@ def table_pieces(vocabulary: Vocabulary) -> tuple[list[str], list[str]]:
 
 
 def same_pieces(
-    source_model: bytes,
-    target_model: bytes,
+    models: Sequence[bytes],
     source_ids: Mapping[str, int],
     target_ids: Mapping[str, int],
     start_id: int,
@@ -137,6 +136,7 @@ def same_pieces(
 
     Exports of this package are of this kind. For all others, the result is None.
     """
+    source_model, target_model = models
     is_joint = source_ids is target_ids and source_model == target_model
     try:
         vocabulary = Vocabulary(source_model, None if is_joint else target_model)
@@ -151,8 +151,7 @@ def same_pieces(
 
 
 def order_pieces(
-    source_model: bytes,
-    target_model: bytes,
+    models: Sequence[bytes],
     source_ids: Mapping[str, int],
     target_ids: Mapping[str, int],
     *,
@@ -187,8 +186,8 @@ def order_pieces(
                 "same id."
             )
     source_table, target_table = (_names_by_id(ids, special) for ids in (source_ids, target_ids))
-    source_proto, source_texts = _parse("source", source_model, source_ids)
-    target_proto, target_texts = _parse("target", target_model, target_ids)
+    source_proto, source_texts = _parse("source", models[0], source_ids)
+    target_proto, target_texts = _parse("target", models[1], target_ids)
 
     size = max(len(source_table), len(target_table))
     added = [(_START, start_row)] if pad_piece else [(_PAD, -1), (_START, start_row)]

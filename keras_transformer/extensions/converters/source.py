@@ -371,4 +371,4 @@ def order_tokens(
         models, tables = map(list, zip(*map(word_model, tokens), strict=True))
     if joint:
         tables[1] = tables[0]
-    return order_pieces(*models, *tables, pad_piece=pad_piece, start_row=start_row)
+    return order_pieces(models, *tables, pad_piece=pad_piece, start_row=start_row)
