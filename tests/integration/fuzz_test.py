@@ -17,8 +17,7 @@ from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.stress.fuzz import checks
-from tests.stress.fuzz.process import ModelProcess
-from tests.stress.fuzz.requests import Request
+from tests.stress.fuzz.model import ModelProcess, Request
 from tests.stress.fuzz.texts import KINDS
 
 
@@ -88,7 +87,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> ModelProcess:
 )
 def test_faults_are_found(faulty: ModelProcess, text: bytes, problem: str | None) -> None:
     inputs = {"text": np.array([text, b"known"], object)}
-    request = Request("serving_default", inputs, place=1)
+    request = Request("serving_default", inputs, index=1)
     alone = faulty.ask("serving_default", request.known_row().inputs).outputs
     assert alone is not None
     answer = faulty.ask("serving_default", inputs)
