@@ -93,7 +93,7 @@ class Distillation:
         """Returns the facts of an export. They have `refused` if it loses too much quality."""
         quantization, changes = _EXPORTS[name]
         config = RunDirectory(RunDirectory.split_weights(run)[0], Config).config
-        shape = dataclasses.asdict(config.model)
+        shape = config.model.as_dict()
         facts: dict[str, Any] = {
             "weights": quantization.replace("none", "float32"),
             "beam_size": config.updated({**settings, **changes}).decoding.beam_size,

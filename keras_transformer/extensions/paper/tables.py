@@ -200,13 +200,8 @@ def columns(config: Config) -> dict[str, str]:
 
 def differences(before: Config, after: Config) -> dict[str, Any]:
     """Returns the fields of `after` that differ from `before`, as settings."""
-    old = dataclasses.asdict(before)
-    return {
-        f"{section}.{name}": value
-        for section, values in dataclasses.asdict(after).items()
-        for name, value in values.items()
-        if value != old[section][name]
-    }
+    old = before.settings()
+    return {name: value for name, value in after.settings().items() if value != old[name]}
 
 
 def _changed(name: str) -> list[tuple[str, str]]:

@@ -16,14 +16,15 @@ import tensorflow as tf
 from keras_transformer.config import EncoderDecoderConfig, PositiveInt, Rate, require
 from keras_transformer.layers import Dropout
 from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.schema import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class BaselineConfig(EncoderDecoderConfig):
-    """Sizes of a baseline; all dropout layers have the rate `dropout`."""
+    """Sizes of a baseline."""
 
-    d_model: PositiveInt = 256
-    dropout: Rate = 0.3
+    d_model: PositiveInt = setting(256, "width of the embeddings")
+    dropout: Rate = setting(0.3, "rate of all dropout layers")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,7 +49,7 @@ class Baseline(EncoderDecoder):
         kwargs.setdefault("name", self.run_config.architecture)
         super().__init__(**kwargs)
         make: Any = type(self.run_config().model)
-        self.config = make(**config) if isinstance(config, Mapping) else config
+        self.config = make.from_dict(config) if isinstance(config, Mapping) else config
         self._shapes: list[tuple[keras.layers.Layer, Any]] = []
         self._add_embeddings()
         self.source_dropout = self.add_dropout("source_dropout")
