@@ -6,8 +6,7 @@ import ast
 import functools
 import json
 import re
-import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 import keras_transformer
 from keras_transformer.cli.main import command_modules
 from keras_transformer.presets import preset
+from tests.driver import Driver
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
@@ -44,13 +44,8 @@ def commands(text: str) -> Iterator[tuple[str, list[str]]]:
 
 @functools.cache
 def help_of(command: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-m", "keras_transformer", command, "--help"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return result.stdout + result.stderr
+    with tempfile.TemporaryDirectory() as folder:
+        return Driver().run(Path(folder), command, ["--help"], "").out
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

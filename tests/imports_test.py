@@ -124,21 +124,6 @@ def test_modules_import_only_allowed_components(path: Path) -> None:
             assert component_of(module) in {*COMPONENTS[component], component, "errors", "plugins"}
 
 
-def test_every_allowed_import_is_used() -> None:
-    unused: dict[str, set[str]] = {name: set(allowed) for name, allowed in COMPONENTS.items()}
-    unused |= {f"extensions.{name}": set(allowed) for name, allowed in EXTENSIONS.items()}
-    for path in PACKAGE.rglob("*.py"):
-        if name := name_of(path):
-            extension = extension_of(name)
-            modules = imported_modules(path)
-            others = {extension_of(module) for module in modules} - {None}
-            if extension is not None:
-                unused[f"extensions.{extension}"] -= others
-            elif component_of(name) in unused:
-                unused[component_of(name)] -= {component_of(module) for module in modules}
-    assert not any(unused.values()), f"these permissions are not needed: {unused}"
-
-
 def test_the_core_names_no_module_of_an_extension() -> None:
     for path in PACKAGE.rglob("*.py"):
         if extension_of(name_of(path)) is None:
