@@ -151,9 +151,9 @@ def parse_settings(assignments: Iterable[str]) -> dict[str, str]:
     return settings
 
 
-def config_settings() -> dict[str, str]:
+def config_settings() -> dict[str, Any]:
     """Returns the settings of the flags, for `Config.updated`. --set overrides other flags."""
-    settings = {
+    settings: dict[str, Any] = {
         field: str(FLAGS[name].value).lower() if name in _SWITCHES else FLAGS[name].value
         for name, (field, _) in FIELDS.items()
         if name in FLAGS and FLAGS[name].value is not None

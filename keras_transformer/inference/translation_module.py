@@ -84,9 +84,8 @@ class TranslationModule(tf.Module):
         _check_vocabularies(self.transformers, tokenizer)
         if shortlist is not None:
             _check_shortlist(shortlist, tokenizer, config)
-        if config.unknown == "replace" and not all(
-            t.can_return_attention for t in self.transformers
-        ):
+        can_replace = all(model.can_return_attention for model in self.transformers)
+        if config.unknown == "replace" and not can_replace:
             raise InputError(
                 "decoding.unknown is replace, but this architecture has no attention to the "
                 "source. Choose allow instead."

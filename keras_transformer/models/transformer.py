@@ -114,8 +114,7 @@ class Transformer(EncoderDecoder):
             "norm_position layer_norm_epsilon activation attention_bias attention_window "
             "attention_dropout activation_dropout residual_dropout"
         )
-        values = c.as_dict()
-        arguments: dict[str, Any] = {name: values[name] for name in names.split()}
+        arguments: dict[str, Any] = {name: c.as_dict()[name] for name in names.split()}
         arguments.update(final_norm=c.has_final_norm, dtype=policy)
         self.encoder = Encoder(**c.encoder_sizes._asdict(), **arguments, name="encoder")
         self.decoder = Decoder(**c.decoder_sizes._asdict(), **arguments, name="decoder")
@@ -177,13 +176,8 @@ class Transformer(EncoderDecoder):
 
     def _make_embedding(self, name: str, vocab_size: int) -> TokenEmbedding:
         c = self.config
-        return TokenEmbedding(
-            vocab_size,
-            c.d_model,
-            scale=c.other_toolkits.scale_embeddings,
-            name=name,
-            dtype=self.dtype_policy,
-        )
+        scale, policy = c.other_toolkits.scale_embeddings, self.dtype_policy
+        return TokenEmbedding(vocab_size, c.d_model, scale=scale, name=name, dtype=policy)
 
     def _make_positions(self, name: str) -> keras.layers.Layer:
         c, other = self.config, self.config.other_toolkits
