@@ -132,25 +132,10 @@ def blind_score(
     return None if own > 99.9 else own
 
 
-@dataclasses.dataclass(frozen=True)
-class PaperScore:
-    """BLEU as computed in the paper.
-
-    Attributes:
-        paper_bleu: 0 to 100; 27.3 and 28.4 for English to German in the paper's Table 2.
-        paper_signature: version and settings, in sacreBLEU's format.
-    """
-
-    paper_bleu: float
-    paper_signature: str
-
-    def summary(self) -> str:
-        """Returns one line with the score."""
-        return f"BLEU as in the paper {self.paper_bleu:.2f} (tokenized, compounds split)"
-
-
-def paper_bleu(hypotheses: Sequence[str], references: Sequence[str] | EvaluationSet) -> PaperScore:
-    """Computes BLEU of German translations with the steps of tensor2tensor's get_ende_bleu.sh.
+def paper_bleu(
+    hypotheses: Sequence[str], references: Sequence[str] | EvaluationSet
+) -> tuple[float, str]:
+    """Returns the BLEU of German translations by tensor2tensor's get_ende_bleu.sh, and a signature.
 
     Typographic punctuation in hypotheses becomes ASCII. Both sides are tokenized with Moses's
     rules for German and split at hyphens. BLEU is computed as in multi-bleu.perl, with case and
@@ -180,7 +165,7 @@ def paper_bleu(hypotheses: Sequence[str], references: Sequence[str] | Evaluation
     )
     signature = bleu.get_signature()
     signature.update("tok", f"get_ende_bleu-sacremoses-{sacremoses.__version__}")
-    return PaperScore(score.score, _signature(signature, test))
+    return score.score, _signature(signature, test)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,23 +241,28 @@ class Assessment:
 
     Attributes:
         scores: BLEU and chrF.
-        paper: BLEU as in the paper.
+        paper: BLEU as in the paper, 27.3 and 28.4 in its Table 2, and a signature.
         comparison: comparison with a baseline.
     """
 
     scores: Scores
-    paper: PaperScore | None
+    paper: tuple[float, str] | None
     comparison: SignificanceTest | None
 
     def summary(self) -> str:
         """Returns one line per kind of score."""
-        parts = (self.scores, self.paper, self.comparison)
-        return "\n".join(part.summary() for part in parts if part is not None)
+        lines = [self.scores.summary()]
+        if self.paper is not None:
+            lines.append(f"BLEU as in the paper {self.paper[0]:.2f} (tokenized, compounds split)")
+        if self.comparison is not None:
+            lines.append(self.comparison.summary())
+        return "\n".join(lines)
 
     def fields(self) -> dict[str, Any]:
         """Returns the scores as JSON values."""
         fields = dataclasses.asdict(self.scores)
-        fields.update(dataclasses.asdict(self.paper) if self.paper else {})
+        if self.paper:
+            fields["paper_bleu"], fields["paper_signature"] = self.paper
         if self.comparison:
             fields["comparison"] = dataclasses.asdict(self.comparison)
         return fields
