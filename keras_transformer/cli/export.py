@@ -47,7 +47,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("quantization", None, weights_help)
     config_flags.define_choice_flag("precision", "float32", "bfloat16", "int8")
-    loss_help = "maximum BLEU loss; default: 0.1 if weights are rounded, shortlist 0.3, int4 0.5"
+    loss_help = "maximum BLEU loss; default: float16 0.1, int8 and a shortlist 0.3, int4 0.5"
     flags.DEFINE_float("max_bleu_loss", None, loss_help)
     text_help = "add the signature translate to a LiteRT model; browsers cannot load it"
     flags.DEFINE_bool("text_signature", True, text_help)
