@@ -333,9 +333,8 @@ def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) ->
     usual = type(transformer)(transformer.config).weights_by_path()
     if weights.keys() != usual.keys():
         raise InputError(
-            "The model has adapters or int8 weights, which a run cannot contain. `model.save` and "
-            "`keras.saving.load_model` add adapters to the kernels. Export with `quantize` instead "
-            "of quantizing the model."
+            "The model has int8 weights, which a run cannot contain. Export with `quantize` "
+            "instead of quantizing the model."
         )
     arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in weights.items()}
     config = transformer.run_config(model=transformer.config, decoding=module.config)

@@ -56,7 +56,6 @@ PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 # Flags with a choice that depends on the command: name → help.
 CHOICES: dict[str, str] = {
     "format": "format of the output",
-    "positions": "sinusoids of a Hugging Face model: Marian's, as in OPUS-MT, or transformers' own",
     "precision": "precision of weights and matrix products",
 }
 

@@ -108,7 +108,7 @@ def exported(
 
 @pytest.fixture(scope="module")
 def fixture() -> Any:
-    """The results of transformers (tests/fixtures/make_exported_marian_mt.py)."""
+    """The results of transformers (tests/fixtures/make.py)."""
     return json.loads(FIXTURE.read_bytes())
 
 

@@ -200,6 +200,7 @@ class Convolutional(Baseline):
         c, policy = self.config, self.dtype_policy
         self.source_positions = self._make_positions("source_positions")
         self.target_positions = self._make_positions("target_positions")
+        self.max_positions = c.max_positions
         self.encoder_input = _linear_map(c.hidden, "encoder_input", policy)
         self.encoder_dropouts = [
             self.make_dropout(f"encoder_dropout_{i}") for i in range(c.num_encoder_layers)
@@ -221,10 +222,6 @@ class Convolutional(Baseline):
             for i in range(c.num_decoder_layers)
         ]  # fmt: skip
         self.decoder_output = _linear_map(c.d_model, "decoder_output", policy)
-
-    @property
-    def max_positions(self) -> int | None:
-        return self.config.max_positions
 
     def _make_positions(self, name: str) -> keras.layers.Layer:
         return keras.layers.Embedding(
