@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import functools
 import logging
 import os
 import signal
@@ -80,7 +81,8 @@ def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoRetu
     """
 
     def program() -> None:
-        absl_app.run(lambda _: main(), argv, lambda argv: _parse(argv, main.__module__))
+        parse = functools.partial(_parse, module=main.__module__)
+        absl_app.run(lambda _: main(), argv, flags_parser=parse)
 
     sys.exit(exit_code(program))
 

@@ -117,7 +117,7 @@ def main() -> None:
         references=references,
         card=card,
         shortlist=shortlist,
-        **{name: FLAGS[name].value for name in _OPTIONS},
+        **config_flags.values_of(_OPTIONS),
     )
     target = {"format": FLAGS.format, "settings": config_flags.config_settings()}
     exported = export.export(FLAGS.run_dir, FLAGS.output_dir, sentences, options, **target)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
@@ -93,20 +92,20 @@ def _corpora(prefix: str) -> list[corpus.Corpus]:
         file, columns = reading.require_file(path), FLAGS.tsv_columns
         corpora.append(corpus.TsvColumns(file, columns) if columns else corpus.TsvFile(file))
     for name, reader in _readers().items():
-        options = reader.options(**_values(reader.options))
+        options = reader.options(**config_flags.values_of(_names(reader.options)))
         for location in FLAGS[f"{prefix}{name}"].value or []:
             corpora += reader.read(location, options)
     return corpora
 
 
-def _values(options: type) -> dict[str, Any]:
-    """Returns the values of the flags with the names of the fields of a dataclass."""
-    return {field.name: FLAGS[field.name].value for field in dataclasses.fields(options)}
+def _names(options: type) -> list[str]:
+    """Returns the names of the fields of a dataclass, which are those of their flags."""
+    return [field.name for field in dataclasses.fields(options)]
 
 
 def _options() -> PrepareOptions:
     """Returns the options. Each option has a flag of the same name."""
-    values = _values(PrepareOptions)
+    values = config_flags.values_of(_names(PrepareOptions))
     values["symbols"] = tuple(config_flags.parse_symbols(values["symbols"])) or None
     values["max_length_ratio"] = values["max_length_ratio"] or None
     values["check_languages"] = values["check_languages"] and tuple(values["check_languages"])
@@ -125,8 +124,8 @@ def _check_flags() -> None:
     readers = _readers()
     readers_of: dict[str, list[str]] = {"tsv_columns": ["tsv"]}
     for name, reader in readers.items():
-        for field in dataclasses.fields(reader.options):
-            readers_of.setdefault(field.name, []).append(name)
+        for option in _names(reader.options):
+            readers_of.setdefault(option, []).append(name)
     for option, names in readers_of.items():
         if not any(FLAGS[f"{prefix}{name}"].value for name in names for prefix in ("", "valid_")):
             app.refuse([option], f"without --{' or --'.join(names)}. Give both, or neither.")

@@ -56,7 +56,7 @@ def main() -> int:
             FLAGS.run_dir,
             FLAGS.preset,
             config_flags.config_settings(),
-            TrainOptions(**{name: FLAGS[name].value for name in TrainOptions._fields}),
+            TrainOptions(**config_flags.values_of(TrainOptions._fields)),
             make_auxiliary_loss=plugins.auxiliary_loss,
         )
     except WorkerLost as error:
