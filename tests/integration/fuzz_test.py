@@ -87,7 +87,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> ModelProcess:
 )
 def test_faults_are_found(faulty: ModelProcess, text: bytes, problem: str | None) -> None:
     inputs = {"text": np.array([text, b"known"], object)}
-    request = Request("serving_default", inputs, index=1)
+    request = Request("serving_default", inputs, row=1)
     alone = faulty.ask("serving_default", request.known_row().inputs).outputs
     assert alone is not None
     answer = faulty.ask("serving_default", inputs)
