@@ -72,7 +72,7 @@ class LoadedModel(NamedTuple):
             place: the name of the model in messages.
             jit_compile: compile the search with XLA, for each batch shape.
         """
-        from keras_transformer.inference.translation_module import CompiledTranslation
+        from keras_transformer.inference.translation_module import compiled_translation
 
         def change(settings: Mapping[str, Any]) -> LoadedModel:
             config = dataclasses.replace(Config(), decoding=module.config).updated(settings)
@@ -81,7 +81,7 @@ class LoadedModel(NamedTuple):
         return cls(
             place,
             module.config.n_best,
-            CompiledTranslation(module).translate if jit_compile else module.translate_and_count,
+            compiled_translation(module) if jit_compile else module.translate_and_count,
             module.lengths,
             module,
             module.translate_verbose,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import keras
 import tensorflow as tf
@@ -382,42 +382,37 @@ class TranslationModule(tf.Module):
         }
 
 
-class CompiledTranslation:
-    """A translator whose search is compiled by XLA. It cannot be exported.
+def compiled_translation(
+    translator: TranslationModule,
+) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """Returns `translator.translate` with a search that XLA compiles. It cannot be exported.
 
     Sources and outputs are padded to multiples of 8 and 16 tokens. The first batch of each shape
-    takes seconds to compile. After that, single sentences are faster on a CPU than in
-    `TranslationModule`.
-
-    Args:
-        translator: provides the models, the tokenizer and the configuration.
+    takes seconds to compile. After that, single sentences are faster on a CPU.
     """
 
-    def __init__(self, translator: TranslationModule):
-        self._translator = translator
-        self._prepare = tf.function(self._prepared, input_signature=_TEXT, autograph=False)
-        self._search = tf.function(self._search_ids, autograph=False, jit_compile=True)
-
-    def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Translates `text`, and returns the same fields as `TranslationModule.translate`."""
-        source_ids, max_lengths, offsets = self._prepare(text)
-        longest = int(tf.reduce_max(tf.concat([max_lengths, [1]], axis=0)))
-        result = self._search(source_ids, max_lengths, offsets, -(-longest // 16) * 16)
-        translations = self._translator.texts(result, text)
-        return {"translations": translations, "scores": result.scores}
-
-    def _prepared(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        source_ids, lengths = self._translator.source_ids(text)
+    @tf.function(input_signature=_TEXT, autograph=False)
+    def prepare(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        source_ids, lengths = translator.source_ids(text)
         padding = tf.math.floormod(-tf.shape(source_ids)[1], 8)
-        pad_id = self._translator.tokenizer.pad_id
+        pad_id = translator.tokenizer.pad_id
         source_ids = tf.pad(source_ids, [[0, 0], [0, padding]], constant_values=pad_id)
-        return source_ids, self._translator.max_lengths(lengths), sample_offsets(text)
+        return source_ids, translator.max_lengths(lengths), sample_offsets(text)
 
-    def _search_ids(
-        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, limit: int
+    @tf.function(autograph=False, jit_compile=True)
+    def translate_ids(
+        source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, limit: int
     ) -> SearchResult:
         inputs = SearchInputs(max_lengths, sample_offsets=offsets, length_limit=limit)
-        return self._translator.translate_ids(source_ids, inputs)
+        return translator.translate_ids(source_ids, inputs)
+
+    def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        source_ids, max_lengths, offsets = prepare(text)
+        longest = int(tf.reduce_max(tf.concat([max_lengths, [1]], axis=0)))
+        result = translate_ids(source_ids, max_lengths, offsets, -(-longest // 16) * 16)
+        return {"translations": translator.texts(result, text), "scores": result.scores}
+
+    return translate
 
 
 def sample_offsets(text: tf.Tensor) -> tf.Tensor:

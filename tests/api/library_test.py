@@ -16,7 +16,6 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.data.corpus import TsvFile
 from keras_transformer.inference import Translation
-from keras_transformer.inference.translation_module import CompiledTranslation
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.messages import mentions
 
@@ -130,15 +129,6 @@ def test_callbacks_see_the_training(data: kt.PreparedData, tmp_path: Path) -> No
     trained = kt.load(tmp_path / "run").transformer
     for one, two in zip(loaded.weights, trained.weights, strict=True):
         np.testing.assert_array_equal(one, two)
-
-
-def test_a_callback_that_sets_the_learning_rate_is_refused(
-    data: kt.PreparedData, tmp_path: Path
-) -> None:
-    callback = keras.callbacks.ReduceLROnPlateau()
-    with pytest.raises(kt.InputError, match=mentions("ReduceLROnPlateau", "schedule")):
-        kt.train(data, tmp_path / "run", "tiny", callbacks=[callback])
-    assert not (tmp_path / "run").exists()
 
 
 def test_training_keeps_the_state_of_random_and_of_tokenizers(
@@ -362,7 +352,7 @@ def test_a_compiled_search_stays_compiled_with_other_options(run: kt.Run) -> Non
         run, jit_compile=True, beam_size=2
     ).translate(text)
     variant = model._with({"beam_size": 2})
-    assert isinstance(variant.translate.__self__, CompiledTranslation)  # type: ignore[attr-defined]
+    assert "compiled_translation" in variant.translate.__qualname__
 
 
 def test_representations_are_short(data: kt.PreparedData, run: kt.Run) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keras_transformer import decoding
 from keras_transformer.decoding import SearchInputs, SpecialIds, StepDecoder
 from keras_transformer.errors import InputError
-from keras_transformer.inference.translation_module import CompiledTranslation, TranslationModule
+from keras_transformer.inference.translation_module import TranslationModule, compiled_translation
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
@@ -206,9 +206,9 @@ def test_samples_do_not_depend_on_the_batch(run_directory: RunDirectory) -> None
 
 
 def test_xla_and_graph_are_equal(translator: TranslationModule) -> None:
-    compiled = CompiledTranslation(translator)
+    compiled = compiled_translation(translator)
     for texts in (TEXTS[:3], []):
         expected = translator.translate(tf.constant(texts, tf.string))
-        actual = compiled.translate(tf.constant(texts, tf.string))
+        actual = compiled(text=tf.constant(texts, tf.string))
         np.testing.assert_array_equal(actual["translations"], expected["translations"])
         np.testing.assert_allclose(actual["scores"], expected["scores"], atol=1e-4)

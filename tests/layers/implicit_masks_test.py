@@ -110,16 +110,6 @@ def test_the_mask_of_the_memory_travels_through_operators(layer: keras.Layer) ->
     assert_same(to_numpy(model([x, right_padded(IDS)])), to_numpy(model([x, IDS])))
 
 
-def test_a_broadcast_input_gives_no_mask() -> None:
-    ids = keras.Input((4,), dtype="int32")
-    x = keras.layers.Masking()(keras.layers.Embedding(12, D)(ids)[:, :1])  # one position
-    y = keras.Input((4, D))
-    model = keras.Model([ids, y], Encoder(1, num_heads=2, d_ff=9)(y + x))
-    assert tuple(model([IDS[:, :4], np.ones((B, 4, D), np.float32)]).shape) == (B, 4, D)
-    (node,) = model.layers[-1]._inbound_nodes
-    assert node.arguments.kwargs.get("mask") is None
-
-
 def test_initializer_objects_survive_saving(tmp_path: Path) -> None:
     initializer = keras.initializers.RandomNormal(stddev=0.5)
     inputs = keras.Input((None, D))

@@ -21,7 +21,7 @@ from keras_transformer.layers import (
     TokenEmbedding,
 )
 from keras_transformer.models.transformer import OutputProjection
-from tests.layers.layer_check import assert_same, copy_weights, randomize, to_numpy
+from tests.layers.layer_check import assert_same, randomize, to_numpy
 from tests.messages import mentions
 
 Array = NDArray[Any]
@@ -151,17 +151,6 @@ def test_tied_logits_of_int8_embeddings() -> None:
     layer.quantize("int8")
     logits = to_numpy(layer.logits(keras.ops.convert_to_tensor(X)))
     np.testing.assert_allclose(logits, X @ values.T, rtol=1e-4, atol=1e-4)
-
-
-def test_int8_under_mixed_precision() -> None:
-    full = new_layer(Encoder, STACK, [X])
-    mixed = Encoder(**STACK, dtype="mixed_bfloat16")
-    mixed(X)
-    copy_weights(full, mixed)
-    for layer in (full, mixed):
-        layer.quantize("int8")
-    assert keras.backend.standardize_dtype(mixed(X).dtype) == "bfloat16"
-    assert_same(to_numpy(mixed(X)), to_numpy(full(X)), tolerance=0.1)
 
 
 def test_a_filter_quantizes_some_layers(tmp_path: Path) -> None:
