@@ -49,13 +49,8 @@ def main() -> int:
     """Runs `training_run.train` with the flags."""
     app.load_tensorflow()
     from keras_transformer.training import training_run  # late, so that --help is fast
-    from keras_transformer.training.multi_worker import Cluster, EvaluatorTask, WorkerLost
+    from keras_transformer.training.multi_worker import Cluster, WorkerLost
 
-    try:
-        is_chief = Cluster.from_environment().is_chief
-    except EvaluatorTask as error:  # ends well, because an operator would fail the whole job
-        print(error, file=sys.stderr)
-        return 0
     try:
         trained = training_run.train(
             FLAGS.data_dir.split(","),
@@ -81,6 +76,6 @@ def main() -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(WORKER_LOST)  # TensorFlow's cleanup prints tracebacks after a lost worker
-    if is_chief:  # only the chief has a run directory
+    if Cluster.from_environment().is_chief:  # only the chief has a run directory
         print(trained.summary(FLAGS.run_dir))
     return 130 if trained.interrupted else 0

@@ -131,15 +131,6 @@ def test_callbacks_see_the_training(data: kt.PreparedData, tmp_path: Path) -> No
         np.testing.assert_array_equal(one, two)
 
 
-def test_a_callback_that_sets_the_learning_rate_is_refused(
-    data: kt.PreparedData, tmp_path: Path
-) -> None:
-    callback = keras.callbacks.ReduceLROnPlateau()
-    with pytest.raises(kt.InputError, match=mentions("ReduceLROnPlateau", "schedule")):
-        kt.train(data, tmp_path / "run", "tiny", callbacks=[callback])
-    assert not (tmp_path / "run").exists()
-
-
 def test_training_keeps_the_state_of_random_and_of_tokenizers(
     data: kt.PreparedData, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ from keras_transformer.extensions.paper.baselines.gru import GRURun
 from keras_transformer.inference import loading
 from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.training import loop, training_run
+from keras_transformer.training import training_run
 from tests.messages import mentions, tells
 
 PAIRS = [
@@ -88,7 +88,7 @@ def trained(
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "fit", interrupt)
+        patch.setattr(training_run, "fit", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run_comparison(data, work, only=["gru"], settings=TINY)
         patch.setattr(child_process, "call", lambda *_: pytest.fail("training started"))
