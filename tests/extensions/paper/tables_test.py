@@ -529,8 +529,7 @@ def test_the_formula_is_a_count_over_the_graph(name: str) -> None:
     rows, s, t = 2, 5, 4
     source, target = source_ids([s] * rows), target_ids([t] * rows)
     forward = tf.function(
-        lambda source, target: model({"source_ids": source, "target_ids": target}),
-        autograph=False,
+        lambda source, target: model({"source_ids": source, "target_ids": target}), autograph=False
     ).get_concrete_function(tf.constant(source), tf.constant(target))
     flop = training_flop(model.config, np.full(rows, s), np.full(rows, t))
     assert flop == 3 * 2 * multiplications(forward.graph)
