@@ -247,7 +247,8 @@ def test_rows_are_trained_once_shown_and_added(data: Path, tmp_path: Path, rows:
     expected = {
         "change": "d_k × 1/4", "d_k": "8", "h": "", "minutes": "0.0", "FLOP": "2.00e+12",
         "PPL": "7.00", "BLEU": "30.0", "ΔPPL": "+0.50", "ΔBLEU": "-1.2", "published: PPL": "5.16",
-        "published: BLEU": "25.1", "published: 10⁶": "58", "published: ΔPPL": "+0.24", "published: ΔBLEU": "-0.7",
+        "published: BLEU": "25.1", "published: 10⁶": "58", "published: ΔPPL": "+0.24",
+        "published: ΔBLEU": "-0.7",
     }  # fmt: skip
     assert expected.items() <= other.items() and base["ΔPPL"] == ""
     assert "s|13a" in table and (work / "chart.svg").read_text().startswith("<?xml")
