@@ -208,7 +208,7 @@ def cpu_version(run_directory, tmp_path_factory):
     """A version of the run as a float32 LiteRT model for servers. Copy it before changes."""
     from keras_transformer.export import ExportOptions
 
-    options = ExportOptions(quantization="none")
+    options = ExportOptions(weights="float32")
     folder = _exported_once(
         "cpu", tmp_path_factory, run_directory, PHRASES, options=options, format="cpu"
     )

@@ -204,7 +204,7 @@ class Translator:
         output_dir: str | Path,
         format: str = "saved_model",
         *,
-        quantize: str | None = None,
+        weights: str | None = None,
         sentences: Sequence[str] | None = None,
         **options: Any,
     ) -> ExportResult:
@@ -216,11 +216,11 @@ class Translator:
             output_dir: directory of the versions.
             format: "saved_model" for TF Serving, "cpu" for CPUs, "litert" for phones,
                 "ctranslate2", "huggingface" for transformers, or "argos" for Argos Translate.
-            quantize: type of the stored weights, such as "int8"; for cpu, litert, ctranslate2 and
-                argos.
+            weights: number format of the weights: "float32", "bfloat16", "float16", "int8", or
+                another one of the format. The default is "float32", for cpu "int8".
             sentences: texts for the comparison, best from a validation set. By default they are
                 generated from the vocabulary. Rounded weights need `references` of them.
-            **options: other fields of `ExportOptions`, such as `references` or `precision`.
+            **options: other fields of `ExportOptions`, such as `references`.
 
         Raises:
             InputError: if this translator is an export already, for options that do not fit, or
@@ -243,7 +243,7 @@ class Translator:
                 ",".join(map(str, runs)),
                 output_dir,
                 _checked(sentences),
-                ExportOptions(quantization=quantize, **options),
+                ExportOptions(weights=weights, **options),
                 format=format,
             )
 
@@ -359,7 +359,7 @@ def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) ->
     if weights.keys() != usual.keys():
         raise InputError(
             "The model has adapters or int8 weights, which a run cannot contain. `model.save` and "
-            "`keras.saving.load_model` add adapters to the kernels. Export with `quantize` instead "
+            "`keras.saving.load_model` add adapters to the kernels. Export with `weights` instead "
             "of quantizing the model."
         )
     arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in weights.items()}

@@ -3,7 +3,7 @@ r"""Exports a trained run for servers and for phones.
 Example:
     keras-transformer export --run_dir=build/run --data_dir=build/data --output_dir=build/export
     keras-transformer export --run_dir=build/run --data_dir=build/data --output_dir=build/litert \
-        --format=litert --quantization=int8
+        --format=litert --weights=int8
 
 --run_dir=RUN@WEIGHTS exports weights other than the selected ones. --run_dir=RUN,RUN exports an
 ensemble of runs with one vocabulary.
@@ -40,13 +40,11 @@ def define_flags() -> None:
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
     config_flags.define_choice_flag("format", "saved_model", *plugins.names("exporters"))
     flags.DEFINE_string(
-        "quantization",
+        "weights",
         None,
-        "type of stored weights: cpu (default: int8) and litert none|float16|int8|int4; "
-        "ctranslate2 and argos also "
-        "int8_float32|int8_float16|int16|bfloat16",
+        "number format of the weights: float32 (the default, except for cpu: int8), bfloat16, "
+        "float16, int8, or another one of the format",
     )
-    config_flags.define_choice_flag("precision", "float32", "bfloat16", "int8")
     flags.DEFINE_float(
         "max_bleu_loss",
         None,
@@ -130,8 +128,7 @@ def main() -> None:
         shortlist = learn_shortlist(FLAGS.run_dir, FLAGS.data_dir, FLAGS.shortlist)
     options = export.ExportOptions(
         references=references,
-        quantization=FLAGS.quantization,
-        precision=FLAGS.precision,
+        weights=FLAGS.weights,
         max_bleu_loss=FLAGS.max_bleu_loss,
         tokenize=FLAGS.tokenize,
         card=card,
@@ -152,7 +149,7 @@ def main() -> None:
         print(f"a tie, with different tokens of the same score: {tie}")
     compared = f"{exported.sentences:,} validation sentences"
     if exported.largest_difference is None:
-        is_exact = shortlist is None and exporter.weights_of(options) in ("none", "float32")
+        is_exact = shortlist is None and exporter.weights_of(options) == "float32"
         how = "like" if is_exact else "about as well as"
         print(f"Exported {exported.path}. It translates {compared} {how} the run.")
         if exported.scores is not None:

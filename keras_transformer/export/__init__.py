@@ -96,8 +96,8 @@ class ExportOptions:
 
     Attributes:
         references: reference translations of the sentences, for BLEU.
-        quantization: type of the stored weights.
-        precision: type of weights and computation, for the format saved_model.
+        weights: number format of the weights, one of `Exporter.weights`, such as "int8". The
+            default is the first one.
         max_bleu_loss: the largest allowed loss of BLEU on the sentences when weights are
             rounded, or with a shortlist. The default is 0.1, for int8 and a shortlist 0.3, and for
             int4 0.5. It needs references.
@@ -109,13 +109,12 @@ class ExportOptions:
             faster and needs references, because translations change.
 
     Example:
-    >>> ExportOptions(quantization="int8", references=["Ein Hund ."]).precision
-    'float32'
+    >>> ExportOptions(weights="int8", references=["Ein Hund ."]).weights
+    'int8'
     """
 
     references: Sequence[str] | None = None
-    quantization: str | None = None
-    precision: str = "float32"
+    weights: str | None = None
     max_bleu_loss: float | None = None
     tokenize: str | None = None
     card: ModelCardData | None = None
@@ -146,8 +145,8 @@ class Exporter:
     Attributes:
         options: the fields of `ExportOptions` that the format understands, besides `references`
             and `tokenize`, which every format accepts.
-        weights: the types of stored weights, with the loss of BLEU that each may cause. The first
-            one is the default. `none` and `float32` change nothing.
+        weights: the number formats of weights, with the loss of BLEU that each may cause. The
+            first one is the default. Only `float32` changes nothing.
         compared: `tokens` if the engine must find the hypotheses of the run. `log_probs` if it has
             a search of its own, and must give the run's translations the same log-probabilities.
         task: texts of the model card about the task of the model.
@@ -175,8 +174,8 @@ class Exporter:
     # What a format may change.
 
     def weights_of(self, options: ExportOptions) -> str:
-        """Returns the type of the stored weights, one of `weights`."""
-        return options.quantization or next(iter(self.weights))
+        """Returns the number format of the weights, one of `weights`."""
+        return options.weights or next(iter(self.weights))
 
     def load(
         self,
@@ -200,7 +199,7 @@ class Exporter:
         options: ExportOptions,
     ) -> Comparison:
         """Compares an opened version with the run, and raises `InputError` if they differ."""
-        is_exact = self.weights_of(options) in ("none", "float32")
+        is_exact = self.weights_of(options) == "float32"
         function = compare_tokens if self.compared == "tokens" else compare_log_probs
         return function(translator, engine, sentences, probes, is_exact=is_exact)
 
@@ -227,14 +226,13 @@ class Exporter:
         """Exports a run as the next version under `output_dir`, with the arguments of `export`."""
         weights = self.weights_of(options)
         if weights not in self.weights:
-            name = "quantization" if "quantization" in self.options else "precision"
             raise InputError(
-                f"{name} is {weights!r}, but must be one of {', '.join(self.weights)}."
+                f"weights is {weights!r}, but must be one of {', '.join(self.weights)}."
             )
         change = self._change(options)
         check_references(sentences, options.references, change, options.tokenize)
         translator = self.load(run, settings, options)
-        provenance = Provenance.of(run, translator, "float32" if weights == "none" else weights)
+        provenance = Provenance.of(run, translator, weights)
         if options.shortlist is not None:
             provenance = dataclasses.replace(provenance, shortlist=options.shortlist.describe())
         probes = self.probes(translator, sentences)
@@ -274,12 +272,11 @@ class Exporter:
         if "max_bleu_loss" not in self.options:
             return None
         weights = self.weights_of(options)
-        name = "quantization" if "quantization" in self.options else "precision"
-        is_exact = weights in ("none", "float32")
-        change = change_of(None if is_exact else f"{name} is {weights}", options.shortlist)
+        rounding = None if weights == "float32" else f"weights is {weights}"
+        change = change_of(rounding, options.shortlist)
         if change is None and options.max_bleu_loss is not None:
             raise InputError(
-                f"max_bleu_loss is a bound for rounded weights, but {name} is {weights}. "
+                f"max_bleu_loss is a bound for rounded weights, but weights is {weights}. "
                 "Leave the bound out."
             )
         return change

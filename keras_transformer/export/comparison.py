@@ -313,7 +313,7 @@ def check_references(
     Args:
         sentences: source sentences.
         references: their reference translations.
-        change: the option that changes translations, such as "precision is bfloat16", or None.
+        change: the option that changes translations, such as "weights is bfloat16", or None.
         tokenize: sacreBLEU's tokenizer. If None, `metrics.choose_tokenizer` chooses one.
 
     Raises:
@@ -341,7 +341,7 @@ def change_of(option: str | None, shortlist: Shortlist | None) -> str | None:
     """Returns the options of an export that change translations, for messages.
 
     Args:
-        option: the option that rounds weights, such as "precision is bfloat16", or None.
+        option: the option that rounds weights, such as "weights is bfloat16", or None.
         shortlist: the shortlist, or None.
     """
     options = [option] if option else []

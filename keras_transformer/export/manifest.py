@@ -86,7 +86,7 @@ class Provenance:
     Attributes:
         members: the exported run, or the runs of an ensemble.
         decoding: settings of the search.
-        precision: type of weights and computation.
+        weights: number format of the weights.
         max_source_tokens: longest source, including the end token; longer ones are truncated.
         max_output_tokens: longest translation, including the end token.
         shortlist: sizes of the shortlist, or None without one.
@@ -94,20 +94,20 @@ class Provenance:
 
     members: tuple[Member, ...]
     decoding: DecodingConfig
-    precision: str
+    weights: str
     max_source_tokens: int
     max_output_tokens: int
     shortlist: dict[str, int] | None = None
 
     @classmethod
     def of(
-        cls, run: str | Path | RunDirectory, translator: TranslationModule, precision: str
+        cls, run: str | Path | RunDirectory, translator: TranslationModule, weights: str
     ) -> Provenance:
         """Returns the provenance of an export of `run` with this translator."""
         return cls(
             tuple(Member(*member) for member in members(run)),
             translator.config,
-            precision,
+            weights,
             translator.max_source_tokens,
             translator.max_output_tokens,
             None if translator.shortlist is None else translator.shortlist.describe(),
@@ -139,7 +139,7 @@ def write_manifest(
             **{module.__name__: module.__version__ for module in _MODULES},
         },
         "members": [member.describe() for member in provenance.members],
-        "precision": provenance.precision,
+        "weights": provenance.weights,
         "max_source_tokens": provenance.max_source_tokens,
         "max_output_tokens": provenance.max_output_tokens,
         "shortlist": provenance.shortlist,

@@ -39,7 +39,7 @@ A Transformer (Vaswani et al., 2017) that {description}. Languages: {languages}.
 
 {members}
 
-Weights: {precision}, {weights_bytes:,} bytes. Search: {search}.
+Weights: {weights}, {weights_bytes:,} bytes. Search: {search}.
 
 ## Limits
 
@@ -191,7 +191,7 @@ def model_card(
         use=format_card.use,
         scores=_scores(data),
         members="\n\n".join(_member(each) for each in provenance.members),
-        precision=provenance.precision,
+        weights=provenance.weights,
         weights_bytes=format_card.weights_bytes,
         search=search,
         trained="not known" if longest is None else f"{longest:,} tokens",

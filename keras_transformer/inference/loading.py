@@ -215,7 +215,7 @@ class SavedModelLoader(Loader):
                 f"{path} is a SavedModel: {' and '.join(options.settings)} cannot be changed after "
                 "the export. Use the run directory."
             )
-        if described.get("precision") == "int8":
+        if described.get("weights") == "int8":
             from keras_transformer.inference.int8 import check_int8_products
 
             check_int8_products()  # without oneDNN, every translation would fail

@@ -258,7 +258,7 @@ def test_a_model_in_memory_is_saved_and_exported(
 
 
 def test_phones(run: kt.Run, tmp_path: Path) -> None:
-    exported = run.export(tmp_path, format="litert", quantize="int8", max_bleu_loss=100)
+    exported = run.export(tmp_path, format="litert", weights="int8", max_bleu_loss=100)
     texts = [source for source, _ in PAIRS[:2]]
     phone = kt.load(exported.path / "model.tflite", threads=1)
     assert len(phone(texts)) == 2

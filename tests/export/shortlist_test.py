@@ -44,7 +44,7 @@ def test_ctranslate2_uses_the_shortlist(run_directory: RunDirectory, tmp_path: P
     translator = load_translator(run_directory)
     shortlist = random_shortlist(run_directory, 2)
     vocabulary = translator.tokenizer.vocabulary
-    save_model(translator, "none", tmp_path)
+    save_model(translator, "float32", tmp_path)
     save_shortlist(shortlist, vocabulary, tmp_path)
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.source_model)
     _, target = vocabulary.pieces()

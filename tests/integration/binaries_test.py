@@ -40,7 +40,7 @@ COMMANDS = {
     "selection": "average --run_dir=run --select=step-00000200",
     "selected": "translate --model_dir=run",
     "average": "average --run_dir=run --last=3",
-    "export": "export --run_dir=run@step-00000100,run --precision=bfloat16 --n_best=2 "
+    "export": "export --run_dir=run@step-00000100,run --weights=bfloat16 --n_best=2 "
     "--output_dir=export --valid_source=text --valid_target=text",
     "CTranslate2": "export --run_dir=run --format=ctranslate2 --output_dir=ctranslate2 "
     "--valid_source=text",

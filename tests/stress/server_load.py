@@ -127,7 +127,7 @@ async def switch_versions(
     """
     [version] = _versions(base_path)
     manifest = json.loads((version / "manifest.json").read_text(encoding="utf-8"))
-    rounding = _INT8_ROUNDING if manifest["precision"] in ("int8", "int4") else _TIE
+    rounding = _INT8_ROUNDING if manifest["weights"] in ("int8", "int4") else _TIE
     alone = [answer.best() for answer in await clients.ask_alone(range(clients.sentences))]
     memory = [round(server.memory_mb())]
     stop = asyncio.Event()

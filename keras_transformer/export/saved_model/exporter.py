@@ -40,11 +40,11 @@ class SavedModelExporter(Exporter):
     """Exports SavedModels. A subclass adds signatures for a task other than translation.
 
     The version appears only after three checks. TF Serving can run the graph. In another process,
-    the export gives the same translations as the run in the same precision. The export answers all
+    the export gives the same translations as the run with the same weights. The export answers all
     its warm-up requests.
     """
 
-    options = frozenset({"precision", "max_bleu_loss", "card", "shortlist"})
+    options = frozenset({"weights", "max_bleu_loss", "card", "shortlist"})
     weights = MappingProxyType({"float32": 0.0, "bfloat16": 0.1, "int8": 0.3})
 
     def extra_signatures(
@@ -53,22 +53,20 @@ class SavedModelExporter(Exporter):
         """Returns further `tf.function`s by name, and the object that keeps their variables."""
         return None, {}
 
-    def weights_of(self, options: ExportOptions) -> str:
-        return options.precision
-
     def load(
         self,
         run: str | Path | RunDirectory,
         settings: Mapping[str, Any] | None,
         options: ExportOptions,
     ) -> TranslationModule:
-        translator = load_translator(run, settings, precision=options.precision)
+        weights = self.weights_of(options)
+        translator = load_translator(run, settings, precision=weights)
         if options.shortlist is None:
             return translator
-        if options.precision == "int8" and translator.transformer.config.tie_embeddings == "none":
+        if weights == "int8" and translator.transformer.config.tie_embeddings == "none":
             raise InputError(
-                "A shortlist with precision int8 needs tied embeddings, but model.tie_embeddings "
-                "is none. Use another precision, or export without a shortlist."
+                "A shortlist with int8 weights needs tied embeddings, but model.tie_embeddings is "
+                "none. Use other weights, or export without a shortlist."
             )
         return translator.with_shortlist(options.shortlist)
 
@@ -114,7 +112,7 @@ class SavedModelExporter(Exporter):
         probes: ProbeTexts,
         options: ExportOptions,
     ) -> Comparison:
-        # The run has the precision of the export, so rounding changes nothing.
+        # The run has the weights of the export, so rounding changes nothing.
         comparison = super().compare(translator, engine, sentences, probes, ExportOptions())
         assert isinstance(engine, SavedModelEngine)
         self.compare_signatures(translator, engine, list(sentences[:_COMPARED_ROWS]))
@@ -144,13 +142,14 @@ class SavedModelExporter(Exporter):
         sentences: Sequence[str],
         options: ExportOptions,
     ) -> VersionFacts:
-        warning = int8.REQUIREMENT if options.precision == "int8" else None
+        in_int8 = self.weights_of(options) == "int8"
+        warning = int8.REQUIREMENT if in_int8 else None
         model = tf.saved_model.load(str(folder))  # holds the variables of the signatures
         signatures = {name: model.signatures[name] for name in sorted(model.signatures)}
         write_serving_files(folder, sentences, signatures, translator.config.length_penalty)
         write_base_files(folder.parent)
         card, described = card_and_signatures(
-            folder, self.task, signatures, warning, in_graph=options.precision == "int8"
+            folder, self.task, signatures, warning, in_graph=in_int8
         )
         return VersionFacts(card, described, warning)
 

@@ -67,7 +67,7 @@ class ArgosEngine(CTranslate2Engine):
 class ArgosExporter(CTranslate2Exporter):
     """Writes a package, which is compared like an export for CTranslate2."""
 
-    options = frozenset({"quantization", "card"})
+    options = frozenset({"weights", "card"})
 
     def load(
         self,

@@ -110,12 +110,12 @@ class CTranslate2Engine(Engine):
 class CTranslate2Exporter(Exporter):
     """Writes what `ctranslate2.Translator` reads, and compares log-probabilities."""
 
-    options = frozenset({"quantization", "shortlist"})
+    options = frozenset({"weights", "shortlist"})
     # int8_float32 and int8_float16 also fix the type of all other arrays. With plain int8 the
     # device chooses it.
     weights: Mapping[str, float] = MappingProxyType(
         dict.fromkeys(
-            ("none", "int8", "int8_float32", "int8_float16", "int16", "float16", "bfloat16"), 0.0
+            ("float32", "int8", "int8_float32", "int8_float16", "int16", "float16", "bfloat16"), 0.0
         )
     )
     compared = "log_probs"
@@ -178,12 +178,12 @@ class CTranslate2Exporter(Exporter):
 EXPORTER = CTranslate2Exporter()
 
 
-def save_model(translator: TranslationModule, quantization: str, path: Path) -> None:
+def save_model(translator: TranslationModule, weights: str, path: Path) -> None:
     """Writes the files of a CTranslate2 model, without SentencePiece models."""
     decoding, vocabulary = translator.config, translator.tokenizer.vocabulary
     longest = decoding.max_source_tokens + max(decoding.max_extra_tokens, decoding.min_length)
     # CTranslate2 needs PyTorch to convert to bfloat16.
-    dtype = tf.bfloat16.as_numpy_dtype if quantization == "bfloat16" else np.float32
+    dtype = tf.bfloat16.as_numpy_dtype if weights == "bfloat16" else np.float32
     spec = _make_spec(translator.transformer, max(longest, _POSITIONS), dtype)
     source, target = vocabulary.pieces()
     spec.register_source_vocabulary(source)
@@ -195,7 +195,7 @@ def save_model(translator: TranslationModule, quantization: str, path: Path) -> 
     assert isinstance(translator.transformer, Transformer)
     spec.config.add_source_eos = not translator.transformer.config.mask_source_end
     spec.validate()
-    spec.optimize(quantization=None if quantization == "none" else quantization)
+    spec.optimize(quantization=None if weights == "float32" else weights)
     spec.save(str(path))
 
 

@@ -117,9 +117,9 @@ class LiteRTEngine(Engine):
 class LiteRTExporter(Exporter):
     """Writes a model for phones. In float32, it must find the tokens of the run."""
 
-    options = frozenset({"quantization", "max_bleu_loss", "text_signature", "shortlist", "card"})
+    options = frozenset({"weights", "max_bleu_loss", "text_signature", "shortlist", "card"})
     weights: Mapping[str, float] = MappingProxyType(
-        {"none": 0.0, "float16": 0.1, "int8": 0.3, "int4": 0.5}
+        {"float32": 0.0, "float16": 0.1, "int8": 0.3, "int4": 0.5}
     )
     for_cpu = False
 
@@ -191,7 +191,7 @@ class CPUExporter(LiteRTExporter):
 
     options = LiteRTExporter.options - {"text_signature"}
     weights: Mapping[str, float] = MappingProxyType(
-        {"int8": 0.3, "none": 0.0, "float16": 0.1, "int4": 0.5}
+        {"int8": 0.3, "float32": 0.0, "float16": 0.1, "int4": 0.5}
     )
     for_cpu = True
 
@@ -203,13 +203,13 @@ CPU_EXPORTER = CPUExporter()
 def write_file(
     file: Path,
     translator: TranslationModule,
-    quantization: str,
+    weights: str,
     *,
     with_text: bool,
     for_cpu: bool,
 ) -> None:
     """Writes the file: the model (see `convert`) with its archive."""
-    model = convert(translator, quantization, with_text=with_text, for_cpu=for_cpu)
+    model = convert(translator, weights, with_text=with_text, for_cpu=for_cpu)
     file.write_bytes(passes.write(model))
     rows = translator.search_config.rows_per_sentence
     metadata = LiteRTMetadata(
@@ -226,7 +226,7 @@ def write_file(
 
 def convert(
     translator: TranslationModule,
-    quantization: str,
+    weights: str,
     *,
     with_text: bool = False,
     for_cpu: bool = False,
@@ -253,7 +253,7 @@ def convert(
     passes.share(model)
     if not for_cpu:
         passes.put_first(model, b"translate_ids")
-    quantize(model, quantization)
+    quantize(model, weights)
     multiply_int8_rows(model)
     check_ops(model)
     return model

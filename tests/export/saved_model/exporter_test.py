@@ -145,7 +145,7 @@ def test_bfloat16_weights_and_computation(
         run_directory,
         tmp_path / "half",
         SENTENCES,
-        ExportOptions(SENTENCES, precision="bfloat16", card=ModelCardData(("en", "de"), "cc0-1.0")),
+        ExportOptions(SENTENCES, weights="bfloat16", card=ModelCardData(("en", "de"), "cc0-1.0")),
         settings=settings,
     )
     path = exported_half.path
@@ -267,18 +267,18 @@ def test_the_loss_of_bleu_is_bounded(
         return real if blind else dataclasses.replace(real, bleu=next(scores))
 
     quick.setattr(metrics, "evaluate", scored)
-    asked = ExportOptions(PHRASES, precision="bfloat16")
+    asked = ExportOptions(PHRASES, weights="bfloat16")
     with pytest.raises(InputError, match=mentions("bfloat16", "BLEU", "20.00")):
         export(run_directory, tmp_path, PHRASES, asked)
     assert list(tmp_path.iterdir()) == []
     # May lose 0.3
     shortlist = random_shortlist(run_directory, 3)
-    asked = dataclasses.replace(asked, precision="int8", shortlist=shortlist)
+    asked = dataclasses.replace(asked, weights="int8", shortlist=shortlist)
     result = export(run_directory, tmp_path, PHRASES, asked)
     assert result.scores.bleu == 20
     assert tells(result.warning, "int8", "oneDNN", "VNNI", "TF_ENABLE_ONEDNN_OPTS=1")
-    with pytest.raises(InputError, match=mentions("precision", "bfloat16", "references")):
-        export(run_directory, tmp_path, PHRASES, ExportOptions(precision="bfloat16"))
+    with pytest.raises(InputError, match=mentions("weights", "bfloat16", "references")):
+        export(run_directory, tmp_path, PHRASES, ExportOptions(weights="bfloat16"))
     with pytest.raises(InputError, match=mentions("6", "sentences", "1", "references")):
         export(run_directory, tmp_path, PHRASES, ExportOptions(PHRASES[:1]))
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
@@ -303,12 +303,12 @@ def test_nothing_is_published_if_the_disk_is_full(
     [
         ({"format": "onnx"}, mentions("onnx", "format", "saved_model")),
         (
-            {"format": "ctranslate2", "options": ExportOptions(precision="bfloat16")},
-            mentions("precision", "bfloat16", "ctranslate2"),
+            {"format": "huggingface", "options": ExportOptions(weights="bfloat16")},
+            mentions("weights", "bfloat16", "huggingface"),
         ),
         (
-            {"options": ExportOptions(precision="float16")},
-            mentions("precision", "float16", "float32", "bfloat16"),
+            {"options": ExportOptions(weights="float16")},
+            mentions("weights", "float16", "float32", "bfloat16"),
         ),
         ({"sentences": []}, mentions("sentences")),
         ({"output_dir": "file"}, mentions("file", "written")),

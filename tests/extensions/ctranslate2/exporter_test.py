@@ -158,17 +158,17 @@ def paper_once(traced: tuple[TranslationModule, Scorer], monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("paper_once")
-@pytest.mark.parametrize("quantization", [*list(exporter.EXPORTER.weights)[1:], "none"])
+@pytest.mark.parametrize("weights", [*list(exporter.EXPORTER.weights)[1:], "float32"])
 def test_quantized(
     runs: Callable[[str], RunDirectory],
     exported: Callable[[str], ExportResult],
     tmp_path: Path,
-    quantization: str,
+    weights: str,
 ) -> None:
-    options = ExportOptions(quantization=quantization)
+    options = ExportOptions(weights=weights)
     result = export(runs("paper"), tmp_path, PHRASES, options, format="ctranslate2")
     assert result.largest_difference is not None
-    if quantization == "none":  # the exports before it have not changed the weights of the run
+    if weights == "float32":  # the exports before it have not changed the weights of the run
         assert result.largest_difference < 1e-4
         return
     sizes = [(each.path / "model.bin").stat().st_size for each in (result, exported("paper"))]
@@ -185,7 +185,7 @@ def test_quantized(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model__attention_window": 3}, mentions("model.attention_window", "3", "none")),
+        ({"model__attention_window": 3}, mentions("model.attention_window", "3", "float32")),
         ({"model__value_dim": 4}, mentions("model.value_dim", "4", "model.key_dim", "8")),
     ],
 )
@@ -214,6 +214,6 @@ def test_an_export_with_other_weights_is_not_published(
         export(runs("paper"), tmp_path, SENTENCES, format="ctranslate2")
     factor = float("nan")
     with pytest.raises(InputError, match=mentions("log-probability", "nan")):
-        options = ExportOptions(quantization="int8")
+        options = ExportOptions(weights="int8")
         export(runs("paper"), tmp_path, SENTENCES, options, format="ctranslate2")
     assert list(tmp_path.iterdir()) == []

@@ -28,7 +28,7 @@ SETTINGS = {"decoding.n_best": 2, "decoding.max_extra_tokens": 40}
 
 @pytest.fixture(scope="module")
 def version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    options = ExportOptions(quantization="none")
+    options = ExportOptions(weights="float32")
     folder = tmp_path_factory.mktemp("cpu")
     return export(run_directory, folder, PHRASES, options, format="cpu", settings=SETTINGS).path
 
@@ -95,16 +95,16 @@ def test_the_version(version: Path, translator: TranslationModule) -> None:
         assert [each.text for each in found] == [each.text for each in expected]
 
 
-@pytest.mark.parametrize(("format", "quantization"), [("cpu", None), ("litert", "none")])
+@pytest.mark.parametrize(("format", "weights"), [("cpu", None), ("litert", "float32")])
 def test_a_shortlist_and_int8_by_default(
-    run_directory: RunDirectory, tmp_path: Path, format: str, quantization: str | None
+    run_directory: RunDirectory, tmp_path: Path, format: str, weights: str | None
 ) -> None:
     shortlist = random_shortlist(run_directory, 2)
-    options = ExportOptions(PHRASES, quantization, max_bleu_loss=100.0, shortlist=shortlist)
+    options = ExportOptions(PHRASES, weights, max_bleu_loss=100.0, shortlist=shortlist)
     # In float32, the export compares its tokens with the tokens of the run.
     path = export(run_directory, tmp_path, PHRASES, options, format=format).path
     manifest = check_manifest(path)
-    assert manifest["precision"] == ("int8" if quantization is None else "float32")
+    assert manifest["weights"] == ("int8" if weights is None else "float32")
     assert manifest["shortlist"] == {"frequent": 12, "translations": 2}
     model = LiteRTModel(path / "model.tflite", 1)
     found = model.translate_batch([model.source_ids(text) for text in TEXTS])

@@ -77,13 +77,13 @@ def quantized(
     paper: LiteRTExport, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], LiteRTExport]:
     """Returns the same run with quantized weights."""
-    made = {"none": paper}
+    made = {"float32": paper}
 
     def get(name: str) -> LiteRTExport:
         if name not in made:
             folder = tmp_path_factory.mktemp(name)
             made[name] = LiteRTExport(
-                paper.run, folder, quantization=name, references=SENTENCES, max_bleu_loss=100.0
+                paper.run, folder, weights=name, references=SENTENCES, max_bleu_loss=100.0
             )
         return made[name]
 
@@ -192,21 +192,21 @@ def test_the_first_signature_needs_no_operations_of_tensorflow_text(paper: LiteR
 
 
 @pytest.mark.parametrize(
-    ("quantization", "size", "tolerance"),
-    [("none", 4, 0.0), ("float16", 2, 0.01), ("int8", 1, 0.2), ("int4", 0.5, 0.4)],
+    ("weights", "size", "tolerance"),
+    [("float32", 4, 0.0), ("float16", 2, 0.01), ("int8", 1, 0.2), ("int4", 0.5, 0.4)],
 )
 def test_quantization_changes_scores_slightly_and_each_weight_is_stored_once(
     quantized: Callable[[str], LiteRTExport],
     paper: LiteRTExport,
-    quantization: str,
+    weights: str,
     size: float,
     tolerance: float,
 ) -> None:
-    made = quantized(quantization)
+    made = quantized(weights)
     for sentence in PHRASES:
         exact, rounded = paper.model.translate(sentence)[0], made.model.translate(sentence)[0]
         assert rounded.score == pytest.approx(exact.score, abs=tolerance * abs(exact.score))
-        assert (rounded.score != exact.score) == (quantization != "none")
+        assert (rounded.score != exact.score) == (weights != "float32")
     sizes = [int(np.prod(each.shape)) for each in made.translator.transformer.weights]
     model = made.content
     matrices = {  # including embeddings
@@ -224,7 +224,7 @@ def test_quantization_changes_scores_slightly_and_each_weight_is_stored_once(
     # Two signatures, and for each loop (the encoder and the search) a condition, a body, and a
     # condition that is never true.
     assert len(model.subgraphs) == 8
-    if quantization == "int4":
+    if weights == "int4":
         compiled = LiteRTModel(made.path, low_memory=True)
         assert [compiled.translate(each) for each in PHRASES] == [
             made.model.translate(each) for each in PHRASES
@@ -364,10 +364,10 @@ def test_settings_that_were_fixed_at_export(
 @pytest.mark.parametrize(
     ("arguments", "facts"),
     [
-        ({"quantization": "int2"}, ("quantization", "int2", "float16", "int8", "int4")),
+        ({"weights": "int2"}, ("weights", "int2", "float16", "int8", "int4")),
         ({"settings": {"decoding.sample": True}}, ("decoding.sample", "outputs")),
         (
-            {"quantization": "int8", "references": SENTENCES, "max_bleu_loss": -1.0},
+            {"weights": "int8", "references": SENTENCES, "max_bleu_loss": -1.0},
             ("int8", "BLEU", "-1", "nothing was exported"),
         ),
     ],

@@ -80,7 +80,7 @@ SHAPE_INPUTS = {  # the inputs of LiteRT's operations that give the shape of the
 def models(run_directory: RunDirectory) -> dict[str, Any]:
     translator = loading.load_translator(run_directory)
     return {
-        signature: export.convert(translator, "none", for_cpu=signature == "translate_batch")
+        signature: export.convert(translator, "float32", for_cpu=signature == "translate_batch")
         for signature in ("translate_batch", "translate_ids")
     }
 
@@ -138,7 +138,7 @@ def test_shapes_are_known_before_products_run(tmp_path: Path, kind: str, for_cpu
         translator.encode.get_concrete_function(tf.TensorSpec([None, None], tf.int32))
     if kind == "shortlist":
         translator = translator.with_shortlist(random_shortlist(run, 4))
-    model = export.convert(translator, "none", for_cpu=for_cpu)
+    model = export.convert(translator, "float32", for_cpu=for_cpu)
     products = 0
     for index, graph in enumerate(model.subgraphs):
         ops = [passes.op_name(model, each) for each in graph.operators]

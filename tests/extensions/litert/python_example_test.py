@@ -27,7 +27,7 @@ def run(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export")
-    options = ExportOptions(quantization="int8", references=PHRASES, max_bleu_loss=100.0)
+    options = ExportOptions(weights="int8", references=PHRASES, max_bleu_loss=100.0)
     settings = {"decoding.beam_size": 3, "decoding.n_best": 2}
     return export(run_directory, folder, PHRASES, options, format="litert", settings=settings).path
 

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _GREEDY = {"decoding.beam_size": 1, "decoding.n_best": 1}
 # The exports of each model: the type of their weights, and changes of the search.
 _EXPORTS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "float32": ("none", {}),
+    "float32": ("float32", {}),
     "int8": ("int8", {}),
     "int8_greedy": ("int8", _GREEDY),
 }
@@ -94,25 +94,25 @@ class Distillation:
         self, name: str, run: str, directory: Path, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Returns the facts of an export. They have `refused` if it loses too much quality."""
-        quantization, changes = _EXPORTS[name]
+        weights, changes = _EXPORTS[name]
         settings = {**settings, **changes}
         path, _ = RunDirectory.split_weights(run)
         config = RunDirectory(path, Config).config
         shape = dataclasses.asdict(config.model)
         facts: dict[str, Any] = {
-            "weights": quantization.replace("none", "float32"),
+            "weights": weights,
             "beam_size": config.updated(settings).decoding.beam_size,
             **{name: shape[name] for name in _SHAPE},
             "parameters": config.model.num_parameters(),
         }
         sources, references = self.valid.sources or [], self.valid.references[0]
-        options = ExportOptions(references, quantization, tokenize=self.scoring.get("tokenize"))
+        options = ExportOptions(references, weights, tokenize=self.scoring.get("tokenize"))
         try:
             version = export(
                 run, directory / name, sources, options, format="cpu", settings=settings
             ).path
         except InputError as error:
-            if quantization == "none":
+            if weights == "float32":
                 raise
             log.warning("%s: %s", directory / name, error)
             return {**facts, "refused": str(error)}
