@@ -22,9 +22,9 @@ from keras_transformer.export.comparison import TIE, Comparison, Engine
 from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.export.saved_model import serving_checks
 from keras_transformer.export.saved_model.deployment import (
-    card_and_signatures,
-    write_base_files,
-    write_serving_files,
+    version_facts,
+    write_settings,
+    write_warmup_requests,
 )
 from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.export.saved_model.signatures import Signatures
@@ -44,7 +44,7 @@ class SavedModelExporter(Exporter):
     its warm-up requests.
     """
 
-    options = frozenset({"weights", "max_bleu_loss", "card", "shortlist"})
+    options = frozenset({"max_bleu_loss", "card", "shortlist"})
     weights = MappingProxyType({"float32": 0.0, "bfloat16": 0.1, "int8": 0.3})
 
     def extra_signatures(
@@ -142,16 +142,13 @@ class SavedModelExporter(Exporter):
         sentences: Sequence[str],
         options: ExportOptions,
     ) -> VersionFacts:
-        in_int8 = self.weights_of(options) == "int8"
-        warning = int8.REQUIREMENT if in_int8 else None
         model = tf.saved_model.load(str(folder))  # holds the variables of the signatures
         signatures = {name: model.signatures[name] for name in sorted(model.signatures)}
-        write_serving_files(folder, sentences, signatures, translator.config.length_penalty)
-        write_base_files(folder.parent)
-        card, described = card_and_signatures(
-            folder, self.task, signatures, warning, in_graph=in_int8
-        )
-        return VersionFacts(card, described, warning)
+        penalty = translator.config.length_penalty
+        write_warmup_requests(folder, sentences, signatures, penalty)
+        write_settings(folder)
+        warning = int8.REQUIREMENT if self.weights_of(options) == "int8" else None
+        return version_facts(folder, self.task, signatures, warning)
 
 
 EXPORTER = SavedModelExporter()

@@ -23,7 +23,7 @@ from typing import Any
 import sentencepiece
 
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.export import ExportOptions, FormatCard, VersionFacts
+from keras_transformer.export import ExportOptions, VersionFacts
 from keras_transformer.export.comparison import plain_texts
 from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.inference.translation_module import TranslationModule
@@ -67,7 +67,7 @@ class ArgosEngine(CTranslate2Engine):
 class ArgosExporter(CTranslate2Exporter):
     """Writes a package, which is compared like an export for CTranslate2."""
 
-    options = frozenset({"weights", "card"})
+    options = frozenset({"card"})
 
     def load(
         self,
@@ -126,7 +126,7 @@ class ArgosExporter(CTranslate2Exporter):
         (package,) = folder.glob("*.argosmodel")
         use = _USE.format(name=package.stem, source=source, target=target).rstrip()
         tags = ("transformer", "argos-translate", "ctranslate2")
-        return VersionFacts(FormatCard(_ABOUT, use, tags, package.stat().st_size))
+        return VersionFacts(_ABOUT, use, tags)
 
 
 EXPORTER = ArgosExporter()

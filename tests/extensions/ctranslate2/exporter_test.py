@@ -153,7 +153,7 @@ def traced(runs: Callable[[str], RunDirectory]) -> tuple[TranslationModule, Scor
 def paper_once(traced: tuple[TranslationModule, Scorer], monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads and traces the run "paper" only once for several exports."""
     translator, scorer = traced
-    monkeypatch.setattr(exporter, "load_translator", lambda _: translator)
+    monkeypatch.setattr("keras_transformer.export.load_translator", lambda *_: translator)
     monkeypatch.setattr(comparison, "Scorer", lambda _: scorer)
 
 
@@ -185,8 +185,8 @@ def test_quantized(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model__attention_window": 3}, mentions("model.attention_window", "3", "float32")),
-        ({"model__value_dim": 4}, mentions("model.value_dim", "4", "model.key_dim", "8")),
+        ({"model__attention_window": 3}, mentions("model.attention_window", "3", "None")),
+        ({"model__value_dim": 4}, mentions("model.value_dim", "4", "8")),
     ],
 )
 def test_unsupported_models_are_refused(

@@ -1,0 +1,243 @@
+"""What all formats have in common: they translate like the run, or nothing is published."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import export as exports
+from keras_transformer.errors import InputError
+from keras_transformer.evaluation import metrics
+from keras_transformer.export import (
+    Engine,
+    Exporter,
+    ExportOptions,
+    Hypotheses,
+    VersionFacts,
+    export,
+    find_exporter,
+)
+from keras_transformer.export.comparison import source_tokens
+from keras_transformer.export.model_card import ModelCardData
+from keras_transformer.inference import loading
+from keras_transformer.inference.manifest import check_manifest, file_names
+from keras_transformer.inference.scoring import Scorer, score_ids
+from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import FORMATS, PHRASES, random_shortlist
+from tests.messages import mentions
+
+VersionOf = Callable[[str], Path]
+
+
+def translator_of(run: RunDirectory, format: str) -> TranslationModule:
+    """Returns the translator of `version_of(format)`."""
+    n_best = 2 if format == "saved_model" else 1
+    return loading.load_translator(run, {"decoding.n_best": n_best})
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_export_translates_like_its_run(
+    run_directory: RunDirectory, version_of: VersionOf, format: str
+) -> None:
+    exporter, translator = find_exporter(format), translator_of(run_directory, format)
+    with contextlib.closing(exporter.open(version_of(format))) as engine:
+        assert engine.tokenize(PHRASES) == source_tokens(translator, PHRASES)
+        if exporter.compared == "tokens":
+            expected = Hypotheses.of(translator.search(tf.constant(PHRASES)))
+            for own, found in zip(expected, engine.translate(PHRASES), strict=True):
+                assert found.tokens() == own.tokens()
+                assert len(found.scores) == translator.config.n_best
+                np.testing.assert_allclose(found.scores, own.scores, atol=1e-4)
+        else:
+            targets = translator.tokenizer.vocabulary.encode_target([b"das Haus"] * len(PHRASES))
+            scores = score_ids(Scorer(translator), PHRASES, targets)
+            found = engine.log_probs(PHRASES, targets)
+            np.testing.assert_allclose(found, [score.log_prob for score in scores], atol=1e-3)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_version_is_described(
+    run_directory: RunDirectory, version_of: VersionOf, format: str
+) -> None:
+    version = version_of(format)
+    manifest = check_manifest(version)
+    assert version.name == "1" and manifest["weights"] == "float32"
+    [member] = manifest["members"]
+    assert (member["weights"], member["step"]) == ("last", 300)
+    assert member["data_fingerprint"] == run_directory.data_fingerprint
+    files = {*file_names(version)} - {"manifest.json"}
+    needed = set(manifest["needed"])
+    assert set(manifest["files"]) == files and needed and needed <= files - {"README.md"}
+    assert ("README.md" in files) == ("card" in find_exporter(format).options)
+    if "README.md" in files:
+        text = (version / "README.md").read_text("utf-8")
+        size = sum((version / name).stat().st_size for name in needed)
+        assert f"Weights: float32. Files of the model: {size:,} bytes" in text
+        assert not manifest["warning"] or format == "huggingface" or manifest["warning"] in text
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_export_with_other_weights_is_not_published(
+    run_directory: RunDirectory,
+    version_of: VersionOf,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    format: str,
+) -> None:
+    def write(self: Exporter, translator: Any, folder: Path, options: ExportOptions) -> None:
+        shutil.copytree(version_of(format), folder, dirs_exist_ok=True)  # the last checkpoint
+
+    monkeypatch.setattr(type(find_exporter(format)), "write", write)
+    options = ExportOptions(weights="float32")
+    if format == "argos":
+        options = dataclasses.replace(options, card=ModelCardData(("en", "de")))
+    settings = {"decoding.n_best": 2} if format == "saved_model" else {}
+    with pytest.raises(InputError, match=r"sentence \d\b.*Nothing was exported"):
+        export(
+            f"{run_directory.path}@step-00000100",
+            tmp_path / "export",
+            PHRASES,
+            options,
+            format=format,
+            settings=settings,
+        )
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("format", "options", "facts"),
+    [
+        ("onnx", {}, ("onnx", "format", "saved_model")),
+        ("saved_model", {"weights": "float16"}, ("float16", "bfloat16", "int8", "litert")),
+        ("saved_model", {"text_signature": False}, ("text_signature=False", "litert")),
+        ("saved_model", {"max_bleu_loss": 1.0}, ("max_bleu_loss", "float32")),
+        ("litert", {"weights": "int2"}, ("int2", "float16", "int8", "int4", "none")),
+        ("cpu", {"text_signature": False}, ("text_signature=False", "litert")),
+        ("ctranslate2", {"card": ModelCardData()}, ("card", "argos", "huggingface")),
+        ("ctranslate2", {"max_bleu_loss": 1.0}, ("max_bleu_loss=1.0", "cpu")),
+        ("ctranslate2", {"weights": "int4"}, ("int4", "int16", "litert")),
+        ("huggingface", {"weights": "int8"}, ("weights=int8", "ctranslate2", "cpu")),
+        ("huggingface", {"shortlist": True}, ("shortlist", "cpu", "ctranslate2", "saved_model")),
+        ("argos", {}, ("languages", "--languages=en,de")),
+        ("cpu", {}, ("int8", "references")),
+        ("cpu", {"weights": "float32", "shortlist": True}, ("shortlist", 2, "references")),
+        ("saved_model", {"references": PHRASES[:1]}, (6, "sentences", 1, "references")),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    run_directory: RunDirectory,
+    tmp_path: Path,
+    format: str,
+    options: dict[str, Any],
+    facts: tuple[Any, ...],
+) -> None:
+    if "shortlist" in options:
+        options = {**options, "shortlist": random_shortlist(run_directory, 2)}
+    with pytest.raises(InputError, match=mentions(*facts)):
+        export(run_directory, tmp_path, PHRASES, ExportOptions(**options), format=format)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Plain(Exporter):
+    """A format whose engine is the run, with one file."""
+
+    options = frozenset({"max_bleu_loss", "shortlist"})
+    weights = {"float32": 0.0, "int8": 0.3}
+
+    def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
+        self.translator = translator
+        (folder / "model").write_text("model")
+
+    def open(self, folder: Path) -> Engine:
+        translator = self.translator
+
+        class Own(Engine):
+            def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+                return source_tokens(translator, texts)
+
+            def translate(self, texts: Sequence[str]) -> list[Hypotheses]:
+                return [Hypotheses.of(translator.search(tf.constant([text])))[0] for text in texts]
+
+        return Own()
+
+    def describe(self, *_: Any) -> VersionFacts:
+        return VersionFacts("A file.", "cat model", ("plain",), warning="It is plain.")
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Plain:
+    """The format "plain", as another package may add it."""
+    exporter = Plain()
+    monkeypatch.setattr(exports, "formats", lambda: ("plain",))
+    monkeypatch.setattr(exports, "find_exporter", lambda _: exporter)
+    return exporter
+
+
+def test_a_format_has_only_to_write_and_open(
+    run_directory: RunDirectory, tmp_path: Path, plain: Plain
+) -> None:
+    results = [export(run_directory, tmp_path, PHRASES, format="plain") for _ in range(2)]
+    assert [result.path for result in results] == [tmp_path / "1", tmp_path / "2"]
+    result = results[0]
+    assert (result.sentences, result.ties, result.warning) == (6, [], "It is plain.")
+    assert {*file_names(result.path)} == {"model", "README.md", "manifest.json"}
+    manifest = check_manifest(result.path)
+    assert (manifest["needed"], manifest["warning"]) == (["model"], "It is plain.")
+    assert "cat model" in (result.path / "README.md").read_text("utf-8")
+
+
+def test_the_loss_of_bleu_is_bounded(
+    run_directory: RunDirectory, tmp_path: Path, plain: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate, scores = metrics.evaluate, iter([20.0, 20.4, 20.0, 20.2])
+
+    def scored(*arguments: Any, **options: Any) -> Any:
+        real = evaluate(*arguments, **options)
+        blind = arguments[0] is arguments[1]  # the references, scored against themselves
+        return real if blind else dataclasses.replace(real, bleu=next(scores))
+
+    monkeypatch.setattr(metrics, "evaluate", scored)
+    options = ExportOptions(PHRASES, weights="int8")
+    with pytest.raises(InputError, match=mentions("int8", "BLEU", "20.00", "20.40", "0.3")):
+        export(run_directory, tmp_path, PHRASES, options, format="plain")
+    assert list(tmp_path.iterdir()) == []
+    result = export(run_directory, tmp_path, PHRASES, options, format="plain")
+    assert result.scores is not None and result.scores.bleu == 20
+
+
+@pytest.mark.parametrize("step", ["write", "open", "describe"])
+def test_nothing_is_published_if_the_disk_is_full(
+    run_directory: RunDirectory,
+    tmp_path: Path,
+    plain: Plain,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Plain, step, full)
+    with pytest.raises(InputError, match=mentions("No space left on device")):
+        export(run_directory, tmp_path / "export", PHRASES[:1], format="plain")
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+def test_sentences_and_a_folder_are_needed(
+    run_directory: RunDirectory, tmp_path: Path, plain: Plain
+) -> None:
+    with pytest.raises(InputError, match=mentions("sentences")):
+        export(run_directory, tmp_path, [], format="plain")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=mentions("file", "written")):
+        export(run_directory, tmp_path / "file", PHRASES[:1], format="plain")
