@@ -7,7 +7,7 @@ import dataclasses
 import errno
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,9 @@ from keras_transformer import export as exports
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.export import (
-    Engine,
     Exporter,
     ExportOptions,
     Hypotheses,
-    VersionFacts,
     export,
     find_exporter,
 )
@@ -32,9 +30,10 @@ from keras_transformer.export.model_card import ModelCardData
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest, file_names
 from keras_transformer.inference.scoring import Scorer, score_ids
+from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import FORMATS, PHRASES, random_shortlist
+from tests.conftest import FORMATS, PHRASES, ROOT, random_shortlist
 from tests.messages import mentions
 
 VersionOf = Callable[[str], Path]
@@ -73,6 +72,8 @@ def test_a_version_is_described(
     version = version_of(format)
     manifest = check_manifest(version)
     assert version.name == "1" and manifest["weights"] == "float32"
+    assert manifest["versions"]["tensorflow"] == tf.__version__
+    assert manifest["decoding"]["length_penalty"] == 0.6
     [member] = manifest["members"]
     assert (member["weights"], member["step"]) == ("last", 300)
     assert member["data_fingerprint"] == run_directory.data_fingerprint
@@ -149,56 +150,49 @@ def test_options_that_do_not_fit_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-class Plain(Exporter):
-    """A format whose engine is the run, with one file."""
-
-    options = frozenset({"max_bleu_loss", "shortlist"})
-    weights = {"float32": 0.0, "int8": 0.3}
-
-    def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
-        self.translator = translator
-        (folder / "model").write_text("model")
-
-    def open(self, folder: Path) -> Engine:
-        translator = self.translator
-
-        class Own(Engine):
-            def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-                return source_tokens(translator, texts)
-
-            def translate(self, texts: Sequence[str]) -> list[Hypotheses]:
-                return [Hypotheses.of(translator.search(tf.constant([text])))[0] for text in texts]
-
-        return Own()
-
-    def describe(self, *_: Any) -> VersionFacts:
-        return VersionFacts("A file.", "cat model", ("plain",), warning="It is plain.")
+@pytest.fixture(scope="module")
+def documented() -> dict[str, Any]:
+    """The module of docs/api/export.md, a format of another package."""
+    page = (ROOT / "docs" / "api" / "export.md").read_text("utf-8")
+    module: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], module)
+    return module
 
 
 @pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> Plain:
-    """The format "plain", as another package may add it."""
-    exporter = Plain()
-    monkeypatch.setattr(exports, "formats", lambda: ("plain",))
+def other_format(documented: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Exporter:
+    """The documented format, installed as "numpy", with a bound for int8 weights."""
+    exporter: Exporter = documented["EXPORTER"]
+    monkeypatch.setattr(exporter, "options", {"card", "max_bleu_loss"}, raising=False)
+    monkeypatch.setattr(exporter, "weights", {"float32": 0.0, "int8": 0.3}, raising=False)
+    monkeypatch.setattr(exports, "formats", lambda: ("numpy",))
     monkeypatch.setattr(exports, "find_exporter", lambda _: exporter)
     return exporter
 
 
-def test_a_format_has_only_to_write_and_open(
-    run_directory: RunDirectory, tmp_path: Path, plain: Plain
+@pytest.mark.usefixtures("other_format")
+def test_the_format_of_the_documentation(
+    run_directory: RunDirectory, tmp_path: Path, documented: dict[str, Any]
 ) -> None:
-    results = [export(run_directory, tmp_path, PHRASES, format="plain") for _ in range(2)]
+    results = [export(run_directory, tmp_path, PHRASES, format="numpy") for _ in range(2)]
     assert [result.path for result in results] == [tmp_path / "1", tmp_path / "2"]
     result = results[0]
-    assert (result.sentences, result.ties, result.warning) == (6, [], "It is plain.")
-    assert {*file_names(result.path)} == {"model", "README.md", "manifest.json"}
-    manifest = check_manifest(result.path)
-    assert (manifest["needed"], manifest["warning"]) == (["model"], "It is plain.")
-    assert "cat model" in (result.path / "README.md").read_text("utf-8")
+    assert (result.sentences, result.ties, result.warning) == (6, [], None)
+    needed = {"weights.npz", "config.json", "joint.model"}
+    assert {*file_names(result.path)} == needed | {"README.md", "manifest.json"}
+    assert {*check_manifest(result.path)["needed"]} == needed
+    assert "kt.load(PATH)" in (result.path / "README.md").read_text("utf-8")
+    loader = documented["LOADER"]
+    assert loader.accepts(str(result.path)) and not loader.accepts(str(tmp_path))
+    loaded = loader.open(str(result.path), loading.LoadOptions())
+    own = loading.load_model(run_directory.path)
+    found, expected = (translate_lines(model, PHRASES) for model in (loaded, own))
+    assert found == expected
 
 
+@pytest.mark.usefixtures("other_format")
 def test_the_loss_of_bleu_is_bounded(
-    run_directory: RunDirectory, tmp_path: Path, plain: Plain, monkeypatch: pytest.MonkeyPatch
+    run_directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluate, scores = metrics.evaluate, iter([20.0, 20.4, 20.0, 20.2])
 
@@ -210,9 +204,9 @@ def test_the_loss_of_bleu_is_bounded(
     monkeypatch.setattr(metrics, "evaluate", scored)
     options = ExportOptions(PHRASES, weights="int8")
     with pytest.raises(InputError, match=mentions("int8", "BLEU", "20.00", "20.40", "0.3")):
-        export(run_directory, tmp_path, PHRASES, options, format="plain")
+        export(run_directory, tmp_path, PHRASES, options, format="numpy")
     assert list(tmp_path.iterdir()) == []
-    result = export(run_directory, tmp_path, PHRASES, options, format="plain")
+    result = export(run_directory, tmp_path, PHRASES, options, format="numpy")
     assert result.scores is not None and result.scores.bleu == 20
 
 
@@ -220,24 +214,23 @@ def test_the_loss_of_bleu_is_bounded(
 def test_nothing_is_published_if_the_disk_is_full(
     run_directory: RunDirectory,
     tmp_path: Path,
-    plain: Plain,
+    other_format: Exporter,
     monkeypatch: pytest.MonkeyPatch,
     step: str,
 ) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Plain, step, full)
+    monkeypatch.setattr(other_format, step, full)
     with pytest.raises(InputError, match=mentions("No space left on device")):
-        export(run_directory, tmp_path / "export", PHRASES[:1], format="plain")
+        export(run_directory, tmp_path / "export", PHRASES[:1], format="numpy")
     assert list((tmp_path / "export").iterdir()) == []
 
 
-def test_sentences_and_a_folder_are_needed(
-    run_directory: RunDirectory, tmp_path: Path, plain: Plain
-) -> None:
+@pytest.mark.usefixtures("other_format")
+def test_sentences_and_a_folder_are_needed(run_directory: RunDirectory, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=mentions("sentences")):
-        export(run_directory, tmp_path, [], format="plain")
+        export(run_directory, tmp_path, [], format="numpy")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=mentions("file", "written")):
-        export(run_directory, tmp_path / "file", PHRASES[:1], format="plain")
+        export(run_directory, tmp_path / "file", PHRASES[:1], format="numpy")

@@ -92,9 +92,3 @@ def test_two_vocabularies_with_the_same_decoding(tmp_path: Path) -> None:
     with_bytes = learn_vocabulary(phrases[3:], 310, byte_fallback=True)
     with pytest.raises(InputError, match=mentions("'<0x20>'", "joint vocabulary")):
         check(plain, with_bytes)
-
-
-def test_languages_are_required(run: RunDirectory, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=mentions("languages", "--languages=en,de")):
-        export(run, tmp_path / "export", PHRASES, format="argos")
-    assert not (tmp_path / "export").exists()
