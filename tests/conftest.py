@@ -194,14 +194,13 @@ def version_of(run_directory, tmp_path_factory):
 
     def get(format):
         from keras_transformer.export import ExportOptions, export
-        from keras_transformer.export.model_card import ModelCardData
 
         output = folder / ("export" if format == "saved_model" else format)
         options, sentences, settings = ExportOptions(weights="float32"), PHRASES, {}
         if format == "saved_model":
             sentences, settings = [*PHRASES, "", "ball " * 30], {"decoding.n_best": 2}
         if format == "argos":
-            options = ExportOptions(card=ModelCardData(("en", "de")))
+            options = ExportOptions(languages=("en", "de"))
         with output.with_suffix(".lock").open("w") as lock:  # another process may export it
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (output / "1").exists():

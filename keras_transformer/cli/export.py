@@ -21,16 +21,12 @@ MarianMT models.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from absl import flags
 
 from keras_transformer import console, plugins
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
-
-if TYPE_CHECKING:
-    from keras_transformer.export.model_card import ModelCardData
 
 FLAGS = flags.FLAGS
 
@@ -89,29 +85,16 @@ def _sentences() -> tuple[list[str], list[str] | None]:
     return read_text(FLAGS.valid_source), None if target is None else read_text(target)
 
 
-def _card(format_has_card: bool) -> ModelCardData | None:
-    """Returns the facts for the model card, or None if the format has no card."""
-    if not format_has_card:
-        for name in ("languages", "license"):
-            if FLAGS[name].value is not None:
-                raise InputError(
-                    f"--{name} is for the model card, which the format {FLAGS.format} lacks. Leave "
-                    "it out."
-                )
+def _languages() -> tuple[str, str] | None:
+    if FLAGS.languages is None:
         return None
-    from keras_transformer.export.model_card import ModelCardData
-
-    languages = FLAGS.languages
-    if languages is not None and len(languages) != 2:
+    if len(FLAGS.languages) != 2:
         raise InputError(
-            f"--languages is {','.join(languages)}. Give a source and a target language, as in "
-            "en,de."
+            f"--languages is {','.join(FLAGS.languages)}. Give a source and a target language, as "
+            "in en,de."
         )
-    test_set = "the validation set of its data"
-    if FLAGS.valid_source is not None:
-        test_set = Path(FLAGS.valid_source).name
-    pair = None if languages is None else (languages[0], languages[1])
-    return ModelCardData(pair, FLAGS.license, test_set)
+    source, target = FLAGS.languages
+    return source, target
 
 
 def main() -> None:
@@ -120,10 +103,9 @@ def main() -> None:
     from keras_transformer import export  # late, so that --help is fast
     from keras_transformer.export.shortlist import learn_shortlist
 
-    exporter = export.find_exporter(FLAGS.format)
-    card = _card("card" in exporter.options)
+    languages = _languages()
     sentences, references = _sentences()
-    shortlist = None
+    shortlist, source = None, FLAGS.valid_source
     if FLAGS.shortlist is not None:
         shortlist = learn_shortlist(FLAGS.run_dir, FLAGS.data_dir, FLAGS.shortlist)
     options = export.ExportOptions(
@@ -131,7 +113,9 @@ def main() -> None:
         weights=FLAGS.weights,
         max_bleu_loss=FLAGS.max_bleu_loss,
         tokenize=FLAGS.tokenize,
-        card=card,
+        languages=languages,
+        license=FLAGS.license,
+        test_set="the validation set of its data" if source is None else Path(source).name,
         text_signature=FLAGS.text_signature,
         shortlist=shortlist,
     )
@@ -149,7 +133,10 @@ def main() -> None:
         print(f"a tie, with different tokens of the same score: {tie}")
     compared = f"{exported.sentences:,} validation sentences"
     if exported.largest_difference is None:
-        is_exact = shortlist is None and exporter.weights_of(options) == "float32"
+        is_exact = (
+            shortlist is None
+            and export.find_exporter(FLAGS.format).weights_of(options) == "float32"
+        )
         how = "like" if is_exact else "about as well as"
         print(f"Exported {exported.path}. It translates {compared} {how} the run.")
         if exported.scores is not None:

@@ -34,9 +34,10 @@ from keras_transformer.export.comparison import (
 from keras_transformer.export.manifest import describe_version, write_manifest
 from keras_transformer.export.model_card import (
     TRANSLATION,
-    ModelCardData,
     TaskCard,
     VersionFacts,
+    check_language,
+    check_license,
     model_card,
     model_name,
 )
@@ -100,7 +101,9 @@ class ExportOptions:
             rounded, or with a shortlist. The default is 0.1, for int8 and a shortlist 0.3, and for
             int4 0.5. It needs references.
         tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
-        card: facts for the model card that the run does not contain.
+        languages: codes of the source and the target language, for the model card.
+        license: SPDX identifier in lower case, for the model card.
+        test_set: what the model card calls the sentences.
         text_signature: whether a LiteRT model also gets the signature `translate`, which contains
             the tokenizer. LiteRT.js loads no models with text inputs.
         shortlist: the tokens that the search considers for each sentence. It makes the search
@@ -115,9 +118,17 @@ class ExportOptions:
     weights: str | None = None
     max_bleu_loss: float | None = None
     tokenize: str | None = None
-    card: ModelCardData | None = None
+    languages: tuple[str, str] | None = None
+    license: str | None = None
+    test_set: str = "the sentences of the export"
     text_signature: bool = True
     shortlist: Shortlist | None = None
+
+    def __post_init__(self) -> None:
+        for code in self.languages or ():
+            check_language(code)
+        if self.license is not None:
+            check_license(self.license)
 
 
 class Exporter:
@@ -127,12 +138,13 @@ class Exporter:
     compares it with the run, and writes the model card and the manifest.
 
     Attributes:
-        options: the fields of `ExportOptions` that the format understands, besides `references`,
-            `tokenize` and `weights`, which every format has.
+        options: which of the options `max_bleu_loss`, `text_signature` and `shortlist` the format
+            understands.
         weights: the number formats of weights, with the loss of BLEU that each may cause. The
             first one is the default. Only `float32` changes nothing.
         compared: `tokens` if the engine must find the hypotheses of the run. `log_probs` if it has
             a search of its own, and must give the run's translations the same log-probabilities.
+        has_card: whether a version has a model card.
         ensembles: whether a model of the format can be an ensemble.
         task: texts of the model card about the task of the model.
     """
@@ -140,6 +152,7 @@ class Exporter:
     options: frozenset[str] = frozenset()
     weights: Mapping[str, float] = MappingProxyType({"float32": 0.0})
     compared: str = "tokens"
+    has_card: bool = True
     ensembles: bool = True
     task: TaskCard = TRANSLATION
 
@@ -259,6 +272,7 @@ def export(
     translator = exporter.load(run, settings, options)
     probes = exporter.probes(translator, sentences)
     manifest = describe_version(run, translator, exporter.weights_of(options))
+    manifest |= {"languages": options.languages, "license": options.license}
     if options.shortlist is not None:
         manifest["shortlist"] = options.shortlist.describe()
     output_dir = Path(output_dir)
@@ -271,7 +285,7 @@ def export(
         folder.mkdir()
         exporter.write(translator, folder, options)
         needed = file_names(folder)
-        model_bytes = sum((folder / name).stat().st_size for name in needed)
+        manifest["bytes"] = sum((folder / name).stat().st_size for name in needed)
         with contextlib.closing(exporter.open(folder)) as engine:
             comparison = exporter.compare(translator, engine, sentences, probes, options)
         scores = None
@@ -284,16 +298,15 @@ def export(
             if exporter.task is not TRANSLATION:
                 scores = None  # BLEU of trees says nothing
         facts = exporter.describe(translator, folder, sentences, options)
-        if facts.about:
+        if exporter.has_card:
             card = model_card(
                 model_name(output_dir),
                 manifest,
                 [member for member, _ in members(run)],
                 facts,
                 task=exporter.task,
-                data=options.card or ModelCardData(),
                 scores=scores,
-                model_bytes=model_bytes,
+                test_set=options.test_set,
             )
             (folder / "README.md").write_text(card, encoding="utf-8")
         described = {"signatures": dict(facts.signatures), "warning": facts.warning}
@@ -308,7 +321,9 @@ def export(
 def _supports(exporter: Exporter, option: str, value: Any) -> bool:
     if option == "weights":
         return value in exporter.weights
-    return option in ("references", "tokenize", *exporter.options)
+    if option in ("languages", "license"):
+        return exporter.has_card
+    return option in ("references", "tokenize", "test_set", *exporter.options)
 
 
 def _check_options(exporter: Exporter, format: str, options: ExportOptions) -> None:

@@ -7,58 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.resources
 import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.schema import nested
 
-_CARD = """\
----
-{front_matter}
----
-
-# {name}
-
-A Transformer (Vaswani et al., 2017) that {description}. Languages: {languages}.
-{about} `manifest.json` has every setting and hash.
-
-## Use
-
-{use}
-
-## Evaluation
-
-{scores}
-
-## Model and training
-
-{members}
-
-Weights: {weights}. Files of the model: {model_bytes:,} bytes. Search: {search}.
-
-## Limits
-
-- One text is one sentence. Texts of more than {max_source_tokens:,} tokens (including the end
-  token) or {max_source_bytes:,} bytes are truncated. Longest source in training: {trained}.
-  Translations of longer texts are worse.
-- A translation has at most {max_extra_tokens:,} tokens more than its source, and at most
-  {max_output_tokens:,} tokens. It is cut off there.
-- Characters that are not in the vocabulary can be lost.
-- Text unlike the training data (other languages, domains, casing, markup) gives poor results
-  without a warning. A low score is only a hint.
-- {limit}
-
-## License
-
-Model: {license}. The license may also depend on the training data. Code: Apache-2.0.
-"""
+# The card, with the names of its facts in braces.
+_CARD = importlib.resources.files(__package__).joinpath("model_card.txt").read_text("utf-8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,42 +58,23 @@ TRANSLATION = TaskCard(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelCardData:
-    """Facts for the model card that the run does not contain.
-
-    Attributes:
-        languages: codes of the source and the target language.
-        license: SPDX identifier in lower case.
-        test_set: name of the sentences and references of the export.
-
-    Example:
-    >>> ModelCardData(languages=("en", "de"), license="cc-by-4.0").license
-    'cc-by-4.0'
-    """
-
-    languages: tuple[str, str] | None = None
-    license: str | None = None
-    test_set: str = "the sentences of the export"
-
-    def __post_init__(self) -> None:
-        for code in self.languages or ():
-            if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*", code):
-                raise InputError(
-                    f"{code!r} is not a language code. Use a code such as en or pt-BR."
-                )
-        if self.license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
-            raise InputError(
-                f"{self.license!r} is not a license identifier. Use one such as cc-by-4.0."
-            )
+def check_language(code: str) -> None:
+    """Refuses a code that is not one of a language."""
+    if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*", code):
+        raise InputError(f"{code!r} is not a language code. Use a code such as en or pt-BR.")
 
 
-@dataclasses.dataclass(frozen=True)
-class VersionFacts:
+def check_license(license: str) -> None:
+    """Refuses a license that is not an SPDX identifier in lower case."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
+        raise InputError(f"{license!r} is not a license identifier. Use one such as cc-by-4.0.")
+
+
+class VersionFacts(NamedTuple):
     """What an exporter tells about a version, for the model card and the manifest.
 
     Attributes:
-        about: sentences about the files. Without them, the version gets no model card.
+        about: sentences about the files.
         use: Markdown, how to use the model.
         tags: tags of Hugging Face.
         library: the `library_name` of Hugging Face, if there is one.
@@ -147,7 +90,7 @@ class VersionFacts:
     use: str = ""
     tags: tuple[str, ...] = ()
     library: str | None = None
-    signatures: Mapping[str, Any] = MappingProxyType({})
+    signatures: Mapping[str, Any] = {}
     warning: str | None = None
 
 
@@ -158,23 +101,23 @@ def model_card(
     facts: VersionFacts,
     *,
     task: TaskCard = TRANSLATION,
-    data: ModelCardData = ModelCardData(),
     scores: Scores | None = None,
-    model_bytes: int = 0,
+    test_set: str = "",
 ) -> str:
     """Returns the model card of a version.
 
     Args:
         name: name of the model.
-        manifest: the origin and the settings, from `describe_version`.
+        manifest: the origin and the settings, from `describe_version`; `languages` and `license`,
+            which may be None; and `bytes`, the size of the model.
         runs: the runs of `manifest["members"]`.
         facts: the texts about the format.
         task: the texts about the task.
-        data: facts that the run does not contain.
-        scores: scores of `data.test_set`.
-        model_bytes: size of the files that an engine needs.
+        scores: scores of the translations of `test_set`.
+        test_set: name of a test set.
     """
     decoding, longest = manifest["decoding"], manifest["max_train_source_length"]
+    languages, license = manifest["languages"], manifest["license"]
     search = f"beam search with {decoding['beam_size']} hypotheses, "
     search += f"α = {decoding['length_penalty']:g}"
     if decoding["length_penalty_formula"] == "power":
@@ -186,8 +129,8 @@ def model_card(
         search += f", averaging the probabilities of {len(members)} models"
     front_matter = {
         "model_name": name,
-        "language": list(dict.fromkeys(data.languages or ())),
-        "license": data.license or "unknown",
+        "language": list(dict.fromkeys(languages or ())),
+        "license": license or "unknown",
         "library_name": facts.library,
         "pipeline_tag": task.pipeline_tag,
         "tags": [task.name, *facts.tags],
@@ -199,17 +142,17 @@ def model_card(
         ),
         name=name,
         description=task.description,
-        languages=" to ".join(data.languages) if data.languages else "not known",
+        languages=" to ".join(languages) if languages else "not known",
         about=facts.about,
         use=facts.use,
-        scores=_scores(scores, data.test_set),
+        scores=_scores(scores, test_set),
         members="\n\n".join(members),
         weights=manifest["weights"],
-        model_bytes=model_bytes,
+        model_bytes=manifest["bytes"],
         search=search,
         trained="not known" if longest is None else f"{longest:,} tokens",
         limit=task.limit,
-        license=f"`{data.license}`" if data.license else "not stated",
+        license=f"`{license}`" if license else "not stated",
         max_source_tokens=manifest["max_source_tokens"],
         max_source_bytes=decoding["max_source_bytes"],
         max_extra_tokens=decoding["max_extra_tokens"],

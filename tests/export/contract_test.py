@@ -26,7 +26,6 @@ from keras_transformer.export import (
     find_exporter,
 )
 from keras_transformer.export.comparison import source_tokens
-from keras_transformer.export.model_card import ModelCardData
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest, file_names
 from keras_transformer.inference.scoring import Scorer, score_ids
@@ -80,7 +79,7 @@ def test_a_version_is_described(
     files = {*file_names(version)} - {"manifest.json"}
     needed = set(manifest["needed"])
     assert set(manifest["files"]) == files and needed and needed <= files - {"README.md"}
-    assert ("README.md" in files) == ("card" in find_exporter(format).options)
+    assert ("README.md" in files) == find_exporter(format).has_card
     if "README.md" in files:
         text = (version / "README.md").read_text("utf-8")
         size = sum((version / name).stat().st_size for name in needed)
@@ -102,7 +101,7 @@ def test_an_export_with_other_weights_is_not_published(
     monkeypatch.setattr(type(find_exporter(format)), "write", write)
     options = ExportOptions(weights="float32")
     if format == "argos":
-        options = dataclasses.replace(options, card=ModelCardData(("en", "de")))
+        options = dataclasses.replace(options, languages=("en", "de"))
     settings = {"decoding.n_best": 2} if format == "saved_model" else {}
     with pytest.raises(InputError, match=r"sentence \d\b.*Nothing was exported"):
         export(
@@ -125,7 +124,7 @@ def test_an_export_with_other_weights_is_not_published(
         ("saved_model", {"max_bleu_loss": 1.0}, ("max_bleu_loss", "float32")),
         ("litert", {"weights": "int2"}, ("int2", "float16", "int8", "int4", "none")),
         ("cpu", {"text_signature": False}, ("text_signature=False", "litert")),
-        ("ctranslate2", {"card": ModelCardData()}, ("card", "argos", "huggingface")),
+        ("ctranslate2", {"license": "mit"}, ("license=mit", "argos", "huggingface")),
         ("ctranslate2", {"max_bleu_loss": 1.0}, ("max_bleu_loss=1.0", "cpu")),
         ("ctranslate2", {"weights": "int4"}, ("int4", "int16", "litert")),
         ("huggingface", {"weights": "int8"}, ("weights=int8", "ctranslate2", "cpu")),
@@ -163,7 +162,7 @@ def documented() -> dict[str, Any]:
 def other_format(documented: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Exporter:
     """The documented format, installed as "numpy", with a bound for int8 weights."""
     exporter: Exporter = documented["EXPORTER"]
-    monkeypatch.setattr(exporter, "options", {"card", "max_bleu_loss"}, raising=False)
+    monkeypatch.setattr(exporter, "options", {"max_bleu_loss"}, raising=False)
     monkeypatch.setattr(exporter, "weights", {"float32": 0.0, "int8": 0.3}, raising=False)
     monkeypatch.setattr(exports, "formats", lambda: ("numpy",))
     monkeypatch.setattr(exports, "find_exporter", lambda _: exporter)

@@ -14,10 +14,10 @@ import yaml
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
+from keras_transformer.export import ExportOptions
 from keras_transformer.export.manifest import describe_version
 from keras_transformer.export.model_card import (
     TRANSLATION,
-    ModelCardData,
     VersionFacts,
     model_card,
 )
@@ -27,7 +27,6 @@ from keras_transformer.runs.run_directory import RunDirectory
 from tests.messages import mentions
 
 SCORES = Scores(31.4159, 55.5, "nrefs:1|case:mixed", "nc:6", exact_match=0.1, sentences=1000)
-DATA = ModelCardData(("de", "en"), "cc-by-4.0", "newstest2013.de")
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +36,18 @@ def facts(exported_run: Path) -> VersionFacts:
     return version_facts(version, TRANSLATION, model.signatures)
 
 
-def write_card(run: str | RunDirectory, facts: VersionFacts, **arguments: Any) -> str:
+def write_card(
+    run: str | RunDirectory,
+    facts: VersionFacts,
+    *,
+    languages: Any = None,
+    license: Any = None,
+    **arguments: Any,
+) -> str:
     manifest = describe_version(run, loading.load_translator(run), "float32")
+    manifest |= {"languages": languages, "license": license, "bytes": 1234}
     runs = [member for member, _ in loading.members(run)]
-    return model_card("de-en_model", manifest, runs, facts, model_bytes=1234, **arguments)
+    return model_card("de-en_model", manifest, runs, facts, **arguments)
 
 
 def front_matter(card: str) -> dict[str, Any]:
@@ -49,7 +56,14 @@ def front_matter(card: str) -> dict[str, Any]:
 
 
 def test_known_facts_are_stated(run_directory: RunDirectory, facts: VersionFacts) -> None:
-    card = write_card(run_directory, facts, data=DATA, scores=SCORES)
+    card = write_card(
+        run_directory,
+        facts,
+        languages=("de", "en"),
+        license="cc-by-4.0",
+        scores=SCORES,
+        test_set="newstest2013.de",
+    )
     fields = front_matter(card)
     assert (fields["language"], fields["license"]) == (["de", "en"], "cc-by-4.0")
     assert (fields["pipeline_tag"], fields["metrics"]) == ("translation", ["bleu", "chrf"])
@@ -87,7 +101,7 @@ def test_unknown_facts_are_not_guessed(run_directory: RunDirectory, facts: Versi
 )
 def test_invalid_facts_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        ModelCardData(**fields)
+        ExportOptions(**fields)
 
 
 def test_the_card_states_the_training_data_and_steps_of_a_run(

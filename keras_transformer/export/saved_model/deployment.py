@@ -14,6 +14,7 @@ The files in EXPORT itself are never overwritten, because the operator may have 
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,36 +29,10 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.model_card import TaskCard, VersionFacts, model_name, table
 from keras_transformer.runs.atomic import write_text
 
-MAX_REQUEST_ROWS = 256  # the most sentences of a request
-MAX_BATCH_ROWS = 32  # the most sentences of a batch
-
-_MODEL_BATCHING = f"""\
-# How TF Serving merges requests to this model (--enable_batching); SessionBundle's
-# BatchingParameters.
-
-# A batch starts when it is full, or when its first sentence has waited for the timeout, which is
-# short compared with a translation. Larger batches gain little and delay short sentences.
-max_execution_batch_size {{ value: {MAX_BATCH_ROWS} }}
-batch_timeout_micros {{ value: 5000 }}
-
-# A request with more sentences than a batch is split. One with more than this is refused.
-max_batch_size {{ value: {MAX_REQUEST_ROWS} }}
-enable_large_batch_splitting {{ value: true }}
-
-# If more batches are waiting, the server answers UNAVAILABLE (HTTP 503) at once, and clients try
-# again. At least max_batch_size / max_execution_batch_size.
-max_enqueued_batches {{ value: 16 }}
-
-# Do not set allowed_batch_sizes: no batch size needs compilation, rows of padding would be
-# translated like others, and a padded batch whose last request has no rows stops the server.
-"""
-_THREADS = """
-# Batches that are computed at the same time, for all models: the number of the server's cores.
-# Start the server with --tensorflow_inter_op_parallelism of the same number, and with
-# --tensorflow_intra_op_parallelism=1.
-num_batch_threads { value: 4 }
-thread_pool_name { value: "batching" }
-"""
+_MODEL_BATCHING, _THREADS = (  # settings of a version, and of a server
+    importlib.resources.files(__package__).joinpath(name).read_text("utf-8")
+    for name in ("batching_params.txt", "batching_threads.txt")
+)
 _MODELS_HEADER = """\
 # The models of a TF Serving process (--model_config_file); ModelServerConfig. The served versions,
 # and labels such as "stable" and "canary" for them, can be changed while the server runs with

@@ -44,7 +44,7 @@ class SavedModelExporter(Exporter):
     its warm-up requests.
     """
 
-    options = frozenset({"max_bleu_loss", "card", "shortlist"})
+    options = frozenset({"max_bleu_loss", "shortlist"})
     weights = MappingProxyType({"float32": 0.0, "bfloat16": 0.1, "int8": 0.3})
 
     def extra_signatures(

@@ -67,7 +67,8 @@ class ArgosEngine(CTranslate2Engine):
 class ArgosExporter(CTranslate2Exporter):
     """Writes a package, which is compared like an export for CTranslate2."""
 
-    options = frozenset({"card"})
+    options = frozenset()
+    has_card = True
 
     def load(
         self,
@@ -133,12 +134,12 @@ EXPORTER = ArgosExporter()
 
 
 def _languages(options: ExportOptions) -> tuple[str, str]:
-    if options.card is None or options.card.languages is None:
+    if options.languages is None:
         raise InputError(
             "A package of Argos Translate needs the codes of the source and the target language, "
             "as in --languages=en,de."
         )
-    return options.card.languages
+    return options.languages
 
 
 def _language_name(code: str) -> str:

@@ -106,6 +106,7 @@ class CTranslate2Exporter(Exporter):
     """Writes what `ctranslate2.Translator` reads, and compares log-probabilities."""
 
     options = frozenset({"shortlist"})
+    has_card = False
     # int8_float32 and int8_float16 also fix the type of all other arrays. With plain int8 the
     # device chooses it.
     weights: Mapping[str, float] = MappingProxyType(

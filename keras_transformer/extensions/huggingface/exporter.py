@@ -120,7 +120,6 @@ class HuggingFaceExporter(Exporter):
     If `transformers` is installed, it loads the version, too.
     """
 
-    options = frozenset({"card"})
     compared = "log_probs"
     ensembles = False
 
@@ -152,8 +151,7 @@ class HuggingFaceExporter(Exporter):
         config, arrays = to_marian(_config(translator), arrays)
         changed = Transformer(config, dtype="float32")
         changed.assign_weights(arrays)
-        languages = None if options.card is None else options.card.languages
-        write_directory(folder, translator, changed, languages)
+        write_directory(folder, translator, changed, options.languages)
 
     def open(self, folder: Path) -> ConvertedEngine:
         return ConvertedEngine(folder)

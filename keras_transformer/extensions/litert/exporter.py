@@ -116,7 +116,7 @@ class LiteRTExporter(Exporter):
             models are for phones.
     """
 
-    options = frozenset({"max_bleu_loss", "shortlist", "card"})
+    options = frozenset({"max_bleu_loss", "shortlist"})
 
     def __init__(self, *, for_cpu: bool):
         self._for_cpu = for_cpu

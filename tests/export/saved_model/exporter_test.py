@@ -14,7 +14,6 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
-from keras_transformer.export.model_card import ModelCardData
 from keras_transformer.export.saved_model import exporter as saved_model
 from keras_transformer.inference import loading, translate
 from keras_transformer.layers import masks
@@ -125,7 +124,7 @@ def test_bfloat16_weights_and_computation(
         run_directory,
         tmp_path / "half",
         SENTENCES,
-        ExportOptions(SENTENCES, weights="bfloat16", card=ModelCardData(("en", "de"), "cc0-1.0")),
+        ExportOptions(SENTENCES, weights="bfloat16", license="cc0-1.0"),
         settings=settings,
     )
     path = exported_half.path

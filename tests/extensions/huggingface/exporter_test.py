@@ -18,7 +18,6 @@ import keras_transformer as kt
 from keras_transformer.config import DecodingConfig, ModelConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, ExportResult, export
-from keras_transformer.export.model_card import ModelCardData
 from keras_transformer.extensions.converters import read_model
 from keras_transformer.extensions.huggingface import directory, tensors
 from keras_transformer.inference import loading
@@ -97,8 +96,9 @@ def exported(
     def get(name: str) -> ExportResult:
         if name not in made:
             path = tmp_path_factory.mktemp("exports")
-            card = ModelCardData(("en", "de"), "cc-by-4.0", "PHRASES")
-            options = ExportOptions(references=TEXTS, card=card)
+            options = ExportOptions(
+                TEXTS, languages=("en", "de"), license="cc-by-4.0", test_set="PHRASES"
+            )
             made[name] = export(runs(name), path, TEXTS, options, format="huggingface")
         return made[name]
 
