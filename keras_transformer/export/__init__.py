@@ -145,7 +145,9 @@ class Exporter:
         compared: `tokens` if the engine must find the hypotheses of the run. `log_probs` if it has
             a search of its own, and must give the run's translations the same log-probabilities.
         has_card: whether a version has a model card.
+        has_search: whether a version has the options of the search.
         ensembles: whether a model of the format can be an ensemble.
+        rounds_run: whether the run is rounded like the export, and then compared with it.
         task: texts of the model card about the task of the model.
     """
 
@@ -153,14 +155,16 @@ class Exporter:
     weights: Mapping[str, float] = MappingProxyType({"float32": 0.0})
     compared: str = "tokens"
     has_card: bool = True
+    has_search: bool = True
     ensembles: bool = True
+    rounds_run: bool = False
     task: TaskCard = TRANSLATION
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         """Writes the model into an empty folder.
 
         Args:
-            translator: the translator, as `load` returns it.
+            translator: the translator, as `prepare` returns it.
             folder: the folder of the new version, not published yet.
             options: the options of the export.
         """
@@ -176,19 +180,12 @@ class Exporter:
         """Returns the number format of the weights, one of `weights`."""
         return options.weights or next(iter(self.weights))
 
-    def load(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> TranslationModule:
-        """Loads the run, and refuses a model or settings that the format cannot express."""
-        translator = load_translator(run, settings)
-        if len(translator.transformers) > 1 and not self.ensembles:
-            raise InputError(
-                f"{run} is an ensemble, but a model of this format is a single one. Export a "
-                "single run."
-            )
+    def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
+        """Refuses a model or a search that the format cannot express.
+
+        Returns:
+            The translator whose results the export must have.
+        """
         return translator
 
     def probes(self, translator: TranslationModule, sentences: Sequence[str]) -> ProbeTexts:
@@ -204,7 +201,7 @@ class Exporter:
         options: ExportOptions,
     ) -> Comparison:
         """Compares an opened version with the run, and raises `InputError` if they differ."""
-        is_exact = self.weights_of(options) == "float32"
+        is_exact = self.rounds_run or self.weights_of(options) == "float32"
         function = compare_tokens if self.compared == "tokens" else compare_log_probs
         return function(translator, engine, sentences, probes, is_exact=is_exact)
 
@@ -269,7 +266,7 @@ def export(
     _check_options(exporter, format, options)
     change = _change_of_translations(exporter, options)
     _check_sentences(sentences, options, change)
-    translator = exporter.load(run, settings, options)
+    translator = exporter.prepare(_load(exporter, run, settings, options), options)
     probes = exporter.probes(translator, sentences)
     manifest = describe_version(run, translator, exporter.weights_of(options))
     manifest |= {"languages": options.languages, "license": options.license}
@@ -316,6 +313,27 @@ def export(
 
     path, result = write_version(output_dir, write)
     return result._replace(path=path)
+
+
+def _load(
+    exporter: Exporter,
+    run: str | Path | RunDirectory,
+    settings: Mapping[str, Any] | None,
+    options: ExportOptions,
+) -> TranslationModule:
+    if settings and not exporter.has_search:
+        raise InputError(
+            f"A version of this format does not store {' and '.join(settings)}. Leave this out, "
+            "and set the options of the search when you translate."
+        )
+    precision = exporter.weights_of(options) if exporter.rounds_run else "float32"
+    translator = load_translator(run, settings, precision=precision)
+    if len(translator.transformers) > 1 and not exporter.ensembles:
+        raise InputError(
+            f"{run} is an ensemble, but a model of this format is a single one. Export a single "
+            "run."
+        )
+    return translator
 
 
 def _supports(exporter: Exporter, option: str, value: Any) -> bool:

@@ -7,7 +7,7 @@ int8 and all else float32. Scores are float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,9 +29,7 @@ from keras_transformer.export.saved_model.deployment import (
 from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference import int8
-from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.runs.run_directory import RunDirectory
 
 _COMPARED_ROWS = 16  # sentences for which all signatures must give the same scores
 
@@ -46,6 +44,7 @@ class SavedModelExporter(Exporter):
 
     options = frozenset({"max_bleu_loss", "shortlist"})
     weights = MappingProxyType({"float32": 0.0, "bfloat16": 0.1, "int8": 0.3})
+    rounds_run = True
 
     def extra_signatures(
         self, translator: TranslationModule
@@ -53,17 +52,9 @@ class SavedModelExporter(Exporter):
         """Returns further `tf.function`s by name, and the object that keeps their variables."""
         return None, {}
 
-    def load(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> TranslationModule:
-        weights = self.weights_of(options)
-        translator = load_translator(run, settings, precision=weights)
-        if options.shortlist is None:
-            return translator
-        if weights == "int8" and translator.transformer.config.tie_embeddings == "none":
+    def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
+        tying = translator.transformer.config.tie_embeddings
+        if options.shortlist is not None and options.weights == "int8" and tying == "none":
             raise InputError(
                 "A shortlist with int8 weights needs tied embeddings, but model.tie_embeddings is "
                 "none. Use other weights, or export without a shortlist."
@@ -112,8 +103,7 @@ class SavedModelExporter(Exporter):
         probes: ProbeTexts,
         options: ExportOptions,
     ) -> Comparison:
-        # The run has the weights of the export, so rounding changes nothing.
-        comparison = super().compare(translator, engine, sentences, probes, ExportOptions())
+        comparison = super().compare(translator, engine, sentences, probes, options)
         assert isinstance(engine, SavedModelEngine)
         self.compare_signatures(translator, engine, list(sentences[:_COMPARED_ROWS]))
         return comparison

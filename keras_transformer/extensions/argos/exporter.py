@@ -16,7 +16,7 @@ import datetime
 import json
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from keras_transformer.export import ExportOptions, VersionFacts
 from keras_transformer.export.comparison import plain_texts
 from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.runs.run_directory import RunDirectory
 
 with needs_extra("argos", "the format argos"):
     import babel
@@ -70,16 +69,10 @@ class ArgosExporter(CTranslate2Exporter):
     options = frozenset()
     has_card = True
 
-    def load(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> TranslationModule:
+    def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
         _languages(options)
-        translator = super().load(run, settings, options)
         check_target_pieces(translator)
-        return translator
+        return super().prepare(translator, options)
 
     def probes(self, translator: TranslationModule, sentences: Sequence[str]) -> ProbeTexts:
         probes = super().probes(translator, sentences)
@@ -98,19 +91,17 @@ class ArgosExporter(CTranslate2Exporter):
             "to_code": target,
             "to_name": _language_name(target),
         }
-        with tempfile.TemporaryDirectory() as temporary:
-            parts = Path(temporary)
-            (parts / "model").mkdir()
-            save_model(translator, self.weights_of(options), parts / "model")
-            model = translator.tokenizer.vocabulary.source_model
-            (parts / "sentencepiece.model").write_bytes(model)
+        with (
+            tempfile.TemporaryDirectory() as model,
+            zipfile.ZipFile(folder / f"{name}.argosmodel", "w", zipfile.ZIP_DEFLATED) as package,
+        ):
+            save_model(translator, self.weights_of(options), Path(model))
             text = json.dumps(metadata, indent=2, ensure_ascii=False)
-            (parts / "metadata.json").write_text(text + "\n", encoding="utf-8")
-            with zipfile.ZipFile(
-                folder / f"{name}.argosmodel", "w", zipfile.ZIP_DEFLATED
-            ) as package:
-                for file in sorted(parts.rglob("*.*")):
-                    package.write(file, Path(name) / file.relative_to(parts))
+            package.writestr(f"{name}/metadata.json", text + "\n")
+            vocabulary = translator.tokenizer.vocabulary
+            package.writestr(f"{name}/sentencepiece.model", vocabulary.source_model)
+            for file in sorted(Path(model).iterdir()):
+                package.write(file, f"{name}/model/{file.name}")
 
     def open(self, folder: Path) -> ArgosEngine:
         (package,) = folder.glob("*.argosmodel")

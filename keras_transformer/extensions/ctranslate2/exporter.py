@@ -46,7 +46,6 @@ from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.checkpoints import Arrays
-from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 
 with needs_extra("ctranslate2", "the format ctranslate2"):
@@ -115,20 +114,10 @@ class CTranslate2Exporter(Exporter):
         )
     )
     compared = "log_probs"
+    has_search = False
     ensembles = False
 
-    def load(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> TranslationModule:
-        if settings:
-            raise InputError(
-                f"A CTranslate2 model does not store {' and '.join(settings)}. Leave this out, and "
-                "set the options of the search when you translate."
-            )
-        translator = super().load(run, settings, options)
+    def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
         assert isinstance(translator.transformer, Transformer)
         config = translator.transformer.config
         for name, supported in (("attention_window", None), ("value_dim", config.key_dim)):

@@ -18,7 +18,7 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,6 @@ from keras_transformer.extensions.huggingface.tensors import (
 from keras_transformer.inference.scoring import Scorer, score_ids
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.runs.run_directory import RunDirectory
 
 _NOT_INSTALLED = (
     "transformers is not installed, so only the files were compared with the run. To load the "
@@ -123,13 +122,7 @@ class HuggingFaceExporter(Exporter):
     compared = "log_probs"
     ensembles = False
 
-    def load(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> TranslationModule:
-        translator = super().load(run, settings, options)
+    def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
         check_expressible(_config(translator))
         check_search(translator.config)
         return translator

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,6 @@ from keras_transformer.extensions.litert.quantization import multiply_int8_rows,
 from keras_transformer.extensions.litert.signatures import LiteRTSignatures, best_batch_size
 from keras_transformer.extensions.litert.tokenizer import text_problem
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.runs.run_directory import RunDirectory
 
 FILE = "model.tflite"
 TEXT_OPS = {"TFText>FastSentencepieceTokenize", "TFText>FastSentencepieceDetokenize"}
@@ -125,13 +124,7 @@ class LiteRTExporter(Exporter):
         if not for_cpu:
             self.options |= {"text_signature"}
 
-    def load(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> TranslationModule:
-        translator = super().load(run, settings, options)
+    def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
         for name, reason in (
             ("sample", "draws random outputs, which LiteRT cannot reproduce"),
             ("replace_unknown", "is true, which LiteRT does not support"),

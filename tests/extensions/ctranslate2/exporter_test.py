@@ -152,7 +152,7 @@ def traced(runs: Callable[[str], RunDirectory]) -> tuple[TranslationModule, Scor
 def paper_once(traced: tuple[TranslationModule, Scorer], monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads and traces the run "paper" only once for several exports."""
     translator, scorer = traced
-    monkeypatch.setattr("keras_transformer.export.load_translator", lambda *_: translator)
+    monkeypatch.setattr("keras_transformer.export.load_translator", lambda *_, **__: translator)
     monkeypatch.setattr(comparison, "Scorer", lambda _: scorer)
 
 

@@ -159,7 +159,7 @@ def test_ordinary_translators_are_refused_as_parsers(
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
         load_parser(run_directory.path)
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
-        EXPORTER.load(run_directory.path, None, ExportOptions())
+        EXPORTER.prepare(loading.load_translator(run_directory), ExportOptions())
     text = [tf.TensorSpec([None], tf.string, name="text")]
     module = tf.Module()
     other = {
