@@ -11,9 +11,7 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.config import MAX_LENGTH_PENALTY, ModelConfig
-from keras_transformer.export import ExportOptions
 from keras_transformer.export.request_params import Status
-from keras_transformer.export.saved_model import exporter as export
 from keras_transformer.export.saved_model.signatures import AttentionSignature, Signatures
 from keras_transformer.inference import loading
 from keras_transformer.inference.scoring import Scorer
@@ -33,11 +31,8 @@ def translator(run_directory: RunDirectory) -> TranslationModule:
 
 
 @pytest.fixture(scope="module")
-def served(translator: TranslationModule, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    path = tmp_path_factory.mktemp("served") / "1"
-    translator.max_train_source_length = 25
-    export.EXPORTER.write(translator, path, ExportOptions())
-    return tf.saved_model.load(str(path))
+def served(exported_run: Path) -> Any:
+    return tf.saved_model.load(str(exported_run / "1"))
 
 
 def ask(served: Any, signature: str, **inputs: Any) -> dict[str, np.ndarray]:
