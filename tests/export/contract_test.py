@@ -26,6 +26,7 @@ from keras_transformer.export import (
     find_exporter,
 )
 from keras_transformer.export.comparison import source_tokens
+from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest, file_names
 from keras_transformer.inference.scoring import Scorer, score_ids
@@ -164,6 +165,7 @@ def other_format(documented: dict[str, Any], monkeypatch: pytest.MonkeyPatch) ->
     exporter: Exporter = documented["EXPORTER"]
     monkeypatch.setattr(exporter, "options", {"max_bleu_loss"}, raising=False)
     monkeypatch.setattr(exporter, "weights", {"float32": 0.0, "int8": 0.3}, raising=False)
+    monkeypatch.setattr(exporter, "probes", lambda *_: ProbeTexts(["a", " b"], ["a"]))
     monkeypatch.setattr(exports, "formats", lambda: ("numpy",))
     monkeypatch.setattr(exports, "find_exporter", lambda _: exporter)
     return exporter

@@ -26,7 +26,8 @@ def needed_files(version: Path) -> list[str]:
 
 
 def scores(path: Path) -> np.ndarray:
-    return np.asarray(loading.load_model(path).translate(text=tf.constant(PHRASES[:2]))["scores"])
+    model = loading.load_model(path)  # holds the variables of the function
+    return np.asarray(model.translate(text=tf.constant(PHRASES[:2]))["scores"])
 
 
 def assert_refused(read: Callable[[Path], object], path: Path, name: str) -> None:

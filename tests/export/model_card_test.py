@@ -114,8 +114,8 @@ def test_the_card_states_the_training_data_and_steps_of_a_run(
     }
     (run.path / "data_report.json").write_text(json.dumps(report))
     weights = run.read_weights(run.checkpoints()[-1])
-    run.save_checkpoint(400, weights, {}, {"val_bleu": 20.5, "val_perplexity": float("nan")})
-    text = write_card(f"{run.path}@best,{run.path}@step-00000100", facts)
+    run.save_checkpoint(400, weights, {}, {})
+    text = write_card(f"{run.path}@last,{run.path}@step-00000100", facts)
     for known in (
         "training pairs | 1,000 |", "Longest source in training: 37 tokens",
         "| training corpus | train.de, SHA-256 `abc` |",
