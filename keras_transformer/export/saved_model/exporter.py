@@ -69,7 +69,7 @@ class SavedModelExporter(Exporter):
         # of their outputs vary.
         module.search = translator.search
         module.translate_verbose = translator.translate_verbose
-        module.positions = served.attention_signature.positions
+        module.positions = served.positions
         module.tokenizer = translator.tokenizer
         # Only the variables are saved, not the layers, so that the file contains no Keras objects.
         module.weights = [

@@ -59,12 +59,21 @@ class Signatures(tf.Module):
         self, translator: TranslationModule, extra: Mapping[str, Callable[..., Any]] | None = None
     ):
         super().__init__(name="signatures")
-        self._translator = translator
+        model = translator.transformer
+        if not isinstance(model, Transformer):
+            raise InputError(
+                f"The architecture {model.run_config.architecture} cannot return attention. Use a "
+                "Transformer."
+            )
+        self._translator, self._model = translator, model
         self._scorer = Scorer(translator, translator.max_output_tokens)
-        self.attention_signature = AttentionSignature(translator)
         self._extra = dict(extra or {})
         self._source_width = translator.max_source_tokens
         self._target_width = translator.max_output_tokens
+        self._attention_widths = (
+            min(MAX_ATTENTION_TOKENS, self._source_width),
+            min(MAX_ATTENTION_TOKENS, self._target_width),
+        )
 
     def by_name(self) -> dict[str, Any]:
         """Returns the functions as `tf.saved_model.save` accepts them."""
@@ -75,7 +84,7 @@ class Signatures(tf.Module):
             "translate_ids": self._ids_function(self.translate_ids, self._source_width),
             "score": self._scorer.score,
             "embed": self.embed,
-            "attention": self.attention_signature.attention,
+            "attention": self.attention,
             "tokenize": self.tokenize,
             "detokenize": self._ids_function(self.detokenize, self._target_width),
             "lengths": self.lengths,
@@ -254,33 +263,11 @@ class Signatures(tf.Module):
         row = tf.constant(symbols, tf.string, [1, len(symbols)])
         return {"symbols": tf.tile(row, [tf.shape(text)[0], 1])}
 
-
-class AttentionSignature(tf.Module):
-    """Functions that return the attention of a model. For an ensemble, of its first model.
-
-    Args:
-        translator: provides the model, the tokenizer and the search.
-
-    Raises:
-        InputError: if the model is not a `Transformer`.
-    """
-
-    def __init__(self, translator: TranslationModule):
-        super().__init__(name="attention_signature")
-        self._translator = translator
-        model = translator.transformer
-        if not isinstance(model, Transformer):
-            raise InputError(
-                f"The architecture {model.run_config.architecture} cannot return attention. Use a "
-                "Transformer."
-            )
-        self._model = model
-        self._source_width = min(MAX_ATTENTION_TOKENS, translator.max_source_tokens)
-        self._target_width = min(MAX_ATTENTION_TOKENS, translator.max_output_tokens)
-
     @_function(_rows("source"), _rows("target"))
     def attention(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns all attention weights of a forward pass over `source` and `target`.
+
+        An ensemble uses its first model.
 
         In the shapes, B is the batch size. The other sizes are constants of the export:
 
@@ -310,10 +297,8 @@ class AttentionSignature(tf.Module):
             - `target_text` string `[B]`: the predicted text
             - `status` int32 `[B]`: bits of `Status`
         """
-        tokenizer = self._translator.tokenizer
-        source_ids, source_lengths, source_cut = self._translator.cut_source_ids(
-            source, self._source_width
-        )
+        tokenizer, (s, t) = self._translator.tokenizer, self._attention_widths
+        source_ids, source_lengths, source_cut = self._translator.cut_source_ids(source, s)
         predicted, lengths, status = self._predicted_ids(source, target, source_ids, source_lengths)
         is_token = tf.sequence_mask(lengths, tf.shape(predicted)[1])  # --> [B, T]
         start = tf.fill([tf.shape(predicted)[0], 1], tokenizer.start_id)
@@ -324,7 +309,6 @@ class AttentionSignature(tf.Module):
         memories = self._translator.encode(source_ids)
         _, decoder = self._translator.read_targets(inputs, memories, True)[0]
         in_source = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
-        s, t = self._source_width, self._target_width
         target_pieces = tokenizer.target_pieces
         return {
             "encoder": _pad_weights(encoder, in_source, s, s),
@@ -347,7 +331,7 @@ class AttentionSignature(tf.Module):
         source_lengths: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the predicted ids, int32 `[B, T]`, their lengths and the status."""
-        translator, width = self._translator, self._target_width
+        translator, (_, width) = self._translator, self._attention_widths
         pad_id, end_id = translator.tokenizer.pad_id, translator.tokenizer.end_id
         # 16 bytes per token are accepted, as in `Scorer`.
         text, is_cut = truncate_text(target, 16 * width)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_transformer.config import MAX_LENGTH_PENALTY, ModelConfig
 from keras_transformer.export.request_params import Status
-from keras_transformer.export.saved_model.signatures import AttentionSignature, Signatures
+from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference import loading
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translation_module import TranslationModule
@@ -294,7 +294,7 @@ GIVEN = [True, False, True, False, False, True]  # spaces give no tokens
 
 
 def ask_attention(
-    signature: AttentionSignature, sources: list[Any], targets: list[Any]
+    signature: Signatures, sources: list[Any], targets: list[Any]
 ) -> dict[str, np.ndarray]:
     texts = tf.constant(sources, tf.string), tf.constant(targets, tf.string)
     found = signature.attention(*texts)
@@ -317,7 +317,7 @@ def test_weights_and_positions_equal_the_reference(
     weights = {
         k: v.numpy().astype(float) for k, v in translator.transformer.weights_by_path().items()
     }
-    signature = AttentionSignature(translator)
+    signature = Signatures(translator)
     check_positions(signature, weights, config)
     found = ask_attention(signature, SOURCES, TARGETS)
     pieces = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.vocabulary.target_model)
@@ -358,9 +358,7 @@ def test_weights_and_positions_equal_the_reference(
         assert not GIVEN[row] or found["status"][row] == cut
 
 
-def check_positions(
-    signature: AttentionSignature, weights: dict[str, Any], config: ModelConfig
-) -> None:
+def check_positions(signature: Signatures, weights: dict[str, Any], config: ModelConfig) -> None:
     found = signature.positions(tf.constant(30))
     learned = config.positions == "learned"  # 20 of them
     expected = (
