@@ -252,10 +252,6 @@ def export(
         format: one of `formats()`.
         settings: changes of the run's `decoding.` configuration.
 
-    Raises:
-        InputError: if the format, a setting or an option is invalid, if there are no
-            sentences, or if the export does not translate like the run.
-
     Example:
     >>> export("build/run", "build/new", ["a dog"], format="ctranslate2").path
     PosixPath('build/new/1')

@@ -74,10 +74,8 @@ class LiteRTModel:
     """A translator in one file. Threads may share it, and then use several cores.
 
     Each sentence is translated on one core, because most operations are too small to be shared.
-    Sentences that are translated at the same time need one interpreter each. Interpreters share
-    the content of the file, but XNNPACK copies the weights into each of them. An interpreter is
-    made when it is needed for the first time. The file is read once: it may be replaced at any
-    time, and this model stays the same.
+    Sentences that are translated at the same time need one interpreter each, which is made when it
+    is needed for the first time. The file is read once, so it may be replaced at any time.
 
     A model of the format cpu makes glibc keep up to 256 MiB of memory that this process has freed.
 
@@ -96,11 +94,6 @@ class LiteRTModel:
         batch_size: number of sentences for which a call of `translate_batch` is fastest; 1 if the
             file can only translate one at a time.
         vocabulary: the SentencePiece models of the file.
-
-    Raises:
-        InputError: if the file is damaged or was not written by keras-transformer export, or if
-        this runtime
-            cannot run it.
 
     Example:
     >>> model = LiteRTModel("build/litert/1/model.tflite")
