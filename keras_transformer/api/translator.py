@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import tempfile
 import warnings
@@ -312,8 +311,7 @@ def load(
 
 
 def _check_options(decoding: Mapping[str, Any]) -> None:
-    names = [field.name for field in dataclasses.fields(DecodingConfig)]
-    check_names(decoding, names, "an option of the search")
+    check_names(decoding, [*DecodingConfig.declarations()], "an option of the search")
 
 
 def _decoding(decoding: DecodingConfig | RunConfig | Mapping[str, Any] | None) -> DecodingConfig:
@@ -358,8 +356,7 @@ def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) ->
     usual = type(transformer)(transformer.config).weights_by_path()
     if weights.keys() != usual.keys():
         raise InputError(
-            "The model has adapters or int8 weights, which a run cannot contain. `model.save` and "
-            "`keras.saving.load_model` add adapters to the kernels. Export with `weights` instead "
+            "The model has int8 weights, which a run cannot contain. Export with `weights` instead "
             "of quantizing the model."
         )
     arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in weights.items()}

@@ -92,8 +92,9 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
         hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]
         seconds = time.perf_counter() - start
         file.writelines(f"{hypothesis}\n".encode() for hypothesis in hypotheses)
-    warnings = translate.translation_warnings(model, sources)
-    if unknown := batching.unknown_tokens(model.lengths, sources):
+    counts = batching.token_counts(model.lengths, sources)
+    warnings = translate.translation_warnings(model, counts)
+    if unknown := batching.unknown_token_remark(counts):
         warnings.append(unknown)
     for warning in warnings:
         console.warn(f"{FLAGS.source or FLAGS.test_set}: {warning}")

@@ -84,7 +84,8 @@ def main() -> int:
             text = scoring.format_json_lines(scorer, results)
         file.write(text.encode())
     seconds = time.perf_counter() - start
-    warnings = batching.source_warnings(scorer.translator.lengths, sources)
+    counts = batching.token_counts(scorer.translator.lengths, sources)
+    warnings = batching.source_warnings(counts)
     for warning in warnings:
         console.warn(warning)
     console.say(scoring.summary(results, seconds))

@@ -130,15 +130,18 @@ def _inputs() -> Iterator[bytes]:
         yield app.read_input(FLAGS.input)
 
 
-def _translate(model: Any, data: bytes, lines: list[str], first_line: int) -> tuple[str, list[str]]:
-    """Returns the output for a part of the input, and warnings."""
+def _translate(
+    model: Any, data: bytes, lines: list[str], first_line: int
+) -> tuple[str, list[str], str | None]:
+    """Returns the output for a part of the input, warnings, and a remark about unknown tokens."""
     from keras_transformer.data.reading import read_text
-    from keras_transformer.inference import tags, translate
+    from keras_transformer.inference import batching, tags, translate
 
     tag = FLAGS.source_tag or ""
     for option in _text_options().values():  # UTF-8 with unchanged line ends
-        translated: tuple[str, list[str]] = option.translate(model, data.decode("utf-8-sig"), tag)
-        return translated
+        text, warnings = option.translate(model, data.decode("utf-8-sig"), tag)
+        counts = batching.token_counts(model.lengths, lines)
+        return text, warnings, batching.unknown_token_remark(counts, first_line)
     return translate.translate_to_text(
         model,
         [tags.add_tag(line, tag) for line in lines],
@@ -152,7 +155,7 @@ def _translate(model: Any, data: bytes, lines: list[str], first_line: int) -> tu
 def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
     """Translates each part of the input. Returns the number of warnings."""
     from keras_transformer.data.reading import decode_lines
-    from keras_transformer.inference import batching, tags
+    from keras_transformer.inference import tags
 
     count, first_line, remarked = 0, 1, False
     for data in parts:
@@ -161,8 +164,8 @@ def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
         if remark and not remarked:
             console.warn(remark)
             remarked = True
-        text, warnings = _translate(model, data, lines, first_line)
-        if unknown := batching.unknown_tokens(model.lengths, lines, first_line):
+        text, warnings, unknown = _translate(model, data, lines, first_line)
+        if unknown:
             console.warn(unknown)
         file.write(text.encode())
         file.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import hashlib
 import json
@@ -49,7 +48,7 @@ def describe_version(
         "max_output_tokens": translator.max_output_tokens,
         "max_train_source_length": translator.max_train_source_length,
         "shortlist": None if shortlist is None else shortlist.describe(),
-        "decoding": dataclasses.asdict(translator.config),
+        "decoding": translator.config.as_dict(),
     }
 
 

@@ -203,7 +203,7 @@ def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
         ("weights", f"`{described['weights']}`"),
         ("step", "not known" if step is None else f"{step:,}"),
         ("batch", f"{training.batch_tokens:,} target tokens"),
-        ("optimizer", f"{training.optimizer}, learning rate schedule {training.schedule}"),
+        ("learning rate schedule", training.schedule),
         ("initial weights", f"`{'random' if init_from is None else Path(init_from).name}`"),
     ]
     return table((f"`{described['run']}`", ""), facts)

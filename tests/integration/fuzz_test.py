@@ -17,8 +17,7 @@ from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.stress.fuzz import checks
-from tests.stress.fuzz.process import ModelProcess
-from tests.stress.fuzz.requests import Request
+from tests.stress.fuzz.model import ModelProcess, Request
 from tests.stress.fuzz.texts import KINDS
 
 
@@ -26,7 +25,6 @@ from tests.stress.fuzz.texts import KINDS
 def test_malformed_texts_are_translated(run_directory: RunDirectory, tmp_path: Path) -> None:
     settings = {
         "decoding.n_best": 2, "decoding.beam_size": 2, "decoding.max_source_tokens": 16,
-        "decoding.max_source_bytes": 200,
     }  # fmt: skip
     translator = loading.load_translator(run_directory, settings)
     served = Signatures(translator)
@@ -36,7 +34,7 @@ def test_malformed_texts_are_translated(run_directory: RunDirectory, tmp_path: P
     sentences.write_text("\n".join(PHRASES), encoding="utf-8")
     command = [
         sys.executable, "-m", "tests.stress", "fuzz", f"--export={tmp_path / '1'}",
-        "--inputs=1001", "--max_source_bytes=200", f"--sentences={sentences}", "--seed=5",
+        "--inputs=1001", "--max_source_bytes=256", f"--sentences={sentences}", "--seed=5",
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -89,7 +87,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> ModelProcess:
 )
 def test_faults_are_found(faulty: ModelProcess, text: bytes, problem: str | None) -> None:
     inputs = {"text": np.array([text, b"known"], object)}
-    request = Request("serving_default", inputs, place=1)
+    request = Request("serving_default", inputs, index=1)
     alone = faulty.ask("serving_default", request.known_row().inputs).outputs
     assert alone is not None
     answer = faulty.ask("serving_default", inputs)

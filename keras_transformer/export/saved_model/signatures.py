@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.decoding import RequestedOutputs, SearchInputs
+from keras_transformer.decoding import SearchInputs
 from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import (
     Status,
@@ -141,10 +141,10 @@ class Signatures(tf.Module):
         max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
         alpha, alpha_changed = clamp_alpha(translator, length_penalty)
         prefix_ids, prefix_cut = self._prefix_ids(prefix, max_lengths)
-        result = translator.search_ids(
+        result = translator.translate_ids(
             source_ids,
             SearchInputs(max_lengths, prefix_ids, alpha=alpha, sample_offsets=sample_offsets(text)),
-            RequestedOutputs(token_log_probs=True, alignment=True),
+            ("token_log_probs", "alignment"),
         )
         width = self._target_width
         is_token = tf.sequence_mask(result.lengths, width)  # --> [B, K, L]
@@ -199,7 +199,7 @@ class Signatures(tf.Module):
         is_token = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
         spelled = tf.where(is_token, tf.strings.as_string(source_ids) + " ", "")
         offsets = sample_offsets(tf.strings.reduce_join(spelled, axis=1))
-        result = self._translator.search_fn(source_ids, max_lengths, offsets)
+        result = self._translator.translate_ids_once(source_ids, max_lengths, offsets)
         return {
             "ids": _pad_last(result.ids, self._target_width, self._translator.tokenizer.pad_id),
             "lengths": result.lengths,
@@ -340,7 +340,7 @@ class Signatures(tf.Module):
         is_given = given_lengths > 1  # more than the end token
         # The limit of rows that have a target is 0 tokens, so that the search skips them.
         limits = tf.where(is_given, 0, translator.max_lengths(source_lengths))
-        found = translator.search_fn(source_ids, limits, sample_offsets(source))
+        found = translator.translate_ids_once(source_ids, limits, sample_offsets(source))
         lengths = tf.where(is_given, given_lengths, found.lengths[:, 0])
         is_cut = (is_cut & is_given) | (lengths > width)
         status = encode_status(

@@ -159,7 +159,8 @@ class HuggingFaceExporter(Exporter):
     ) -> Comparison:
         assert isinstance(engine, ConvertedEngine)
         engines = [engine, TransformersEngine(engine.folder)] if _has_transformers() else [engine]
-        epsilon, differences = _config(translator).layer_norm_epsilon, []
+        epsilon = _config(translator).other_toolkits.layer_norm_epsilon
+        differences = []
         try:
             for opened in engines:
                 comparison = super().compare(translator, opened, sentences, probes, options)

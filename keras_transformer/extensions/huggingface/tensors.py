@@ -7,7 +7,6 @@ does not change its function, and `to_tensors` renames its weights.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +42,7 @@ _FIXED: Mapping[str, Any] = {
     "positions": "sinusoidal",
     "attention_window": None,
     "embedding_norm": False,
-    "has_final_norm": False,
+    "final_norm": False,
     "first_position": 0,
 }
 # Weights whose last axis has the width of the model, by the ends of their paths. It is the first
@@ -55,11 +54,13 @@ _OTHER_WIDTH = ("qkv_bias", "query_bias", "key_value_bias", "inner_bias", "outpu
 def check_expressible(config: ModelConfig) -> None:
     """Raises an error if MarianMT cannot express a model."""
     width = config.d_model / config.num_heads
+    values = {**config.as_dict(), "final_norm": config.has_final_norm}
+    values |= {"key_dim": config.key_dim, "value_dim": config.value_dim}
     for name, supported in {**_FIXED, "key_dim": width, "value_dim": width}.items():
-        value = getattr(config, name)
+        value = values[name]
         if value != supported:
             raise InputError(
-                f"model.{name.removeprefix('has_')} is {value}, but MarianMT supports only "
+                f"model.{name} is {value}, but MarianMT supports only "
                 f"{supported} here. Export the model in another format, such as ctranslate2."
             )
 
@@ -72,14 +73,14 @@ def to_marian(config: ModelConfig, weights: Arrays) -> tuple[ModelConfig, Arrays
     `EPSILON`, which changes the outputs slightly.
     """
     features = np.arange(config.d_model)
-    if config.sinusoid_layout == "interleaved":
+    if config.other_toolkits.sinusoid_layout == "interleaved":
         features = np.concatenate([features[::2], features[1::2]])
     reordered = {}
     for path, array in weights.items():
         axis = 1 if path.endswith(_BY_COLUMN) else 0
         has_width = not path.endswith(_OTHER_WIDTH)
         reordered[path] = np.take(array, features, axis) if has_width else array
-    changed = dataclasses.replace(config, sinusoid_layout="halves", layer_norm_epsilon=EPSILON)
+    changed = config.replace(sinusoid_layout="halves", layer_norm_epsilon=EPSILON)
     return changed, reordered
 
 
@@ -88,7 +89,7 @@ def has_usual_positions(config: ModelConfig) -> bool:
 
     Otherwise, they are tensors of the file. `transformers` reads them, but does not save them.
     """
-    return config.sinusoid_frequencies == "paper"
+    return config.other_toolkits.sinusoid_frequencies == "paper"
 
 
 def to_tensors(transformer: Transformer, num_positions: int) -> dict[str, np.ndarray]:

@@ -20,7 +20,6 @@ from ai_edge_litert import interpreter as litert
 from tensorflow_text.core.pybinds import tflite_registrar
 
 from keras_transformer.console import progress_bar
-from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
 from keras_transformer.export import (
     Engine,
@@ -32,6 +31,7 @@ from keras_transformer.export import (
 from keras_transformer.export.probes import escaped, probe_texts
 from keras_transformer.extensions.litert import passes
 from keras_transformer.extensions.litert.archive import LiteRTMetadata, append_archive
+from keras_transformer.extensions.litert.blocks import Int8Shortlist
 from keras_transformer.extensions.litert.engine import LiteRTModel, LiteRTResult
 from keras_transformer.extensions.litert.quantization import multiply_int8_rows, quantize
 from keras_transformer.extensions.litert.signatures import LiteRTSignatures, best_batch_size
@@ -125,17 +125,15 @@ class LiteRTExporter(Exporter):
             self.options |= {"text_signature"}
 
     def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
-        for name, reason in (
-            ("sample", "draws random outputs, which LiteRT cannot reproduce"),
-            ("replace_unknown", "is true, which LiteRT does not support"),
+        for name, value, needed, reason in (
+            ("sample", True, "false", "draws random outputs, which LiteRT cannot reproduce"),
+            ("unknown", "replace", "allow", "is replace, which LiteRT does not support"),
         ):
-            if getattr(translator.config, name):
-                raise InputError(f"decoding.{name} {reason}. Use --set=decoding.{name}=false.")
+            if getattr(translator.config, name) == value:
+                raise InputError(f"decoding.{name} {reason}. Use --set=decoding.{name}={needed}.")
         shortlist = options.shortlist
-        if shortlist is not None:
-            # The weights of a dynamic product are not rounded by `quantize`.
-            in_int8 = self.weights_of(options) in ("int8", "int4")
-            shortlist = Shortlist(shortlist.frequent, shortlist.translations, int8_rows=in_int8)
+        if shortlist is not None and self.weights_of(options) in ("int8", "int4"):
+            shortlist = Int8Shortlist(shortlist.frequent, shortlist.translations)
         return translator.with_shortlist(shortlist)
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:

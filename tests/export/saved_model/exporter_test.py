@@ -105,8 +105,8 @@ def test_an_ensemble_is_one_saved_model(run_directory: RunDirectory, tmp_path: P
     path = export(members, tmp_path / "export", SENTENCES).path
     ensemble, exported = loading.load_model(members), loading.load_model(path)
     assert exported.max_train_source_length == ensemble.max_train_source_length == 25
-    assert any(tells(warning, "longest source", "25")
-               for warning in translate.translation_warnings(exported, ["ball " * 16]))  # fmt: skip
+    _, warnings, _ = translate.translate_to_text(exported, ["ball " * 16])
+    assert any(tells(warning, "longest source", "25") for warning in warnings)
     together, theirs, alone = (
         [best for best, *_ in translate.translate_lines(model, SENTENCES)]
         for model in (ensemble, exported, loading.load_model(run.path))

@@ -77,7 +77,7 @@ def found_by(translator: TranslationModule, text: str, **inputs: Any) -> tuple[A
     if inputs:
         source_ids, lengths = translator.source_ids(tf.constant([text]))
         max_lengths = translator.max_lengths(lengths)
-        result = translator.search_ids(source_ids, SearchInputs(max_lengths, **inputs))
+        result = translator.translate_ids(source_ids, SearchInputs(max_lengths, **inputs))
     else:
         result = translator.search(tf.constant([text]))
     return tuple(field[0].numpy() for field in (result.ids, result.lengths, result.scores))
@@ -311,7 +311,7 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
         loading.load_model(paper.run.path, threads=2)
     with pytest.raises(InputError, match=mentions("none.tflite", "No such file")):
         loading.load_model(tmp_path / "none.tflite")
-    empty, cut = translate.translation_warnings(model, ["", "ball " * 100])
+    _, (empty, cut), _ = translate.translate_to_text(model, ["", "ball " * 100])
     assert tells(empty, "line 1", "empty") and tells(cut, "line 2", "201 tokens", 40)
     short = loading.load_model(paper.path, {"decoding.max_length": 2, "decoding.length_penalty": 0})
     score = translate.translate_lines(short, PHRASES[:1])[0][0].score

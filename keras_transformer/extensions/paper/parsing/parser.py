@@ -83,7 +83,7 @@ class Parser(tf.Module):
         seen = tf.reduce_sum(tf.gather(tf.cast(self._begins, tf.int32), source_ids), axis=1) - 1
         count = tf.cast(words.row_lengths(), tf.int32)
         leaves = tf.where(is_cut, tf.minimum(seen, count), count)
-        result = self.search_fn(
+        result = self.parse_ids(
             source_ids, self.translator.max_lengths(lengths), sample_offsets(text), leaves
         )
         batch, count, length = tf.unstack(tf.shape(result.ids))
@@ -104,17 +104,17 @@ class Parser(tf.Module):
         }
 
     @tf.function(autograph=False, jit_compile=False)
-    def search_fn(
+    def parse_ids(
         self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, leaves: tf.Tensor
     ) -> SearchResult:
         """Searches for trees, as one function that the signatures of an export share.
 
         Args:
-            source_ids, max_lengths, offsets: the arguments of `TranslationModule.search_fn`.
+            source_ids, max_lengths, offsets: as in `TranslationModule.translate_ids_once`.
             leaves: int32 `[B]`, the number of leaves of each tree.
         """
         inputs = SearchInputs(max_lengths, sample_offsets=offsets, constraint_inputs=leaves)
-        return self.translator.search_ids(source_ids, inputs, constraint=self._constraint)
+        return self.translator.translate_ids(source_ids, inputs, constraint=self._constraint)
 
 
 class ParserModel(NamedTuple):

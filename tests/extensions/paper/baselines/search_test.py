@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig, TrainingConfig
-from keras_transformer.decoding import SearchConfig, SearchInputs, SearchResult, SpecialIds
+from keras_transformer.decoding import SearchInputs, SearchResult, SpecialIds
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.training.trainer import Trainer
@@ -32,12 +32,11 @@ def search(model: EncoderDecoder, source: Array, longest: int, **config: object)
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
     def found(source: tf.Tensor) -> SearchResult:
-        settings = SearchConfig(DecodingConfig(**config))
+        settings = DecodingConfig(**config)
         memory = model.project_memory(model.encode(source, training=False))
-        decoder = CachedDecoder([model], [memory], settings.rows_per_sentence)
-        inputs = SearchInputs(
-            tf.fill([tf.shape(source)[0]], longest), source_mask=decoder.source_mask
-        )
+        decoder = CachedDecoder([model], [memory], settings.beam_size)
+        lengths = tf.fill([tf.shape(source)[0]], longest)
+        inputs = SearchInputs(lengths, source_mask=decoder.source_mask)
         return decoding.search(decoder, inputs, settings, SpecialIds(START, END, PAD))
 
     return found(tf.constant(source))

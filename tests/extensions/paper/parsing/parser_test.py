@@ -100,7 +100,7 @@ def test_trees_equal_the_results_of_the_search(model: ParserModel) -> None:
     tokenizer = translator.tokenizer
     symbols = require_parser(tokenizer.vocabulary, "the model")
     ids = ([i for i, symbol in enumerate(symbols) if Does.of(symbol) is kind] for kind in kinds)
-    found = translator.search_ids(
+    found = translator.translate_ids(
         source_ids,
         SearchInputs(max_lengths, constraint_inputs=tf.constant([len(t.words) for t in TREES])),
         constraint=TreeConstraint(*ids, tokenizer.end_id, tokenizer.target_vocab_size),
@@ -154,23 +154,14 @@ def test_a_model_without_a_sensible_output_has_flat_trees(model: ParserModel) ->
 
 
 def test_ordinary_translators_are_refused_as_parsers(
-    run_directory: RunDirectory, tmp_path: Path
+    run_directory: RunDirectory, exported_run: Path
 ) -> None:
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
         load_parser(run_directory.path)
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
         EXPORTER.prepare(loading.load_translator(run_directory), ExportOptions())
-    text = [tf.TensorSpec([None], tf.string, name="text")]
-    module = tf.Module()
-    other = {
-        "serving_default": tf.function(
-            lambda text: {"translations": tf.reshape(text, [-1, 1])}, text
-        ),
-        "lengths": tf.function(lambda text: {"used": tf.strings.length(text)}, text),
-    }
-    tf.saved_model.save(module, str(tmp_path / "1"), signatures=other)
     with pytest.raises(InputError, match=mentions("/1", "parser", "signature")):
-        load_parser(tmp_path)
+        load_parser(exported_run)
 
 
 def test_an_export_with_different_trees_is_an_error(
