@@ -29,38 +29,33 @@ from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
+# Flags of options with the same names.
+_OPTIONS = ("weights", "max_bleu_loss", "tokenize", "license", "text_signature")
 
 
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
     config_flags.define_choice_flag("format", "saved_model", *plugins.names("exporters"))
-    flags.DEFINE_string(
-        "weights",
-        None,
+    weights_help = (
         "number format of the weights: float32 (the default, except for cpu: int8), bfloat16, "
-        "float16, int8, or another one of the format",
+        "float16, int8, or another one of the format"
     )
-    flags.DEFINE_float(
-        "max_bleu_loss",
-        None,
-        "maximum BLEU loss; default: 0.1 for rounded weights, int8 and a shortlist 0.3, int4 0.5",
+    flags.DEFINE_string("weights", None, weights_help)
+    loss_help = (
+        "maximum BLEU loss; default: 0.1 for rounded weights, int8 and a shortlist 0.3, int4 0.5"
     )
-    flags.DEFINE_bool(
-        "text_signature",
-        True,
-        "add the signature translate to a LiteRT model; browsers cannot load it",
-    )
-    flags.DEFINE_integer(
-        "shortlist",
-        None,
+    flags.DEFINE_float("max_bleu_loss", None, loss_help)
+    text_help = "add the signature translate to a LiteRT model; browsers cannot load it"
+    flags.DEFINE_bool("text_signature", True, text_help)
+    shortlist_help = (
         "number of frequent tokens, and of translations of each source token, that the search "
-        "scores, such as 50; default: it scores the whole vocabulary",
+        "scores, such as 50; default: it scores the whole vocabulary"
     )
+    flags.DEFINE_integer("shortlist", None, shortlist_help)
     config_flags.define_option_flags("tokenize")
-    flags.DEFINE_list(
-        "languages", None, "source and target language, for the model card, as in en,de"
-    )
+    languages_help = "source and target language, for the model card, as in en,de"
+    flags.DEFINE_list("languages", None, languages_help)
     flags.DEFINE_string("license", None, "license in the model card, as in cc-by-4.0")
     config_flags.define_path_flags("data_dir", "valid_source", "valid_target")
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best")
@@ -105,28 +100,18 @@ def main() -> None:
 
     languages = _languages()
     sentences, references = _sentences()
-    shortlist, source = None, FLAGS.valid_source
-    if FLAGS.shortlist is not None:
-        shortlist = learn_shortlist(FLAGS.run_dir, FLAGS.data_dir, FLAGS.shortlist)
+    size, shortlist, source = FLAGS.shortlist, None, FLAGS.valid_source
+    if size is not None:
+        shortlist = learn_shortlist(FLAGS.run_dir, FLAGS.data_dir, size)
     options = export.ExportOptions(
         references=references,
-        weights=FLAGS.weights,
-        max_bleu_loss=FLAGS.max_bleu_loss,
-        tokenize=FLAGS.tokenize,
         languages=languages,
-        license=FLAGS.license,
         test_set="the validation set of its data" if source is None else Path(source).name,
-        text_signature=FLAGS.text_signature,
         shortlist=shortlist,
+        **config_flags.values_of(_OPTIONS),
     )
-    exported = export.export(
-        FLAGS.run_dir,
-        FLAGS.output_dir,
-        sentences,
-        options,
-        format=FLAGS.format,
-        settings=config_flags.config_settings(),
-    )
+    target = {"format": FLAGS.format, "settings": config_flags.config_settings()}
+    exported = export.export(FLAGS.run_dir, FLAGS.output_dir, sentences, options, **target)
     if exported.warning is not None:
         console.warn(exported.warning)
     for tie in exported.ties:

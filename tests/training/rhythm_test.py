@@ -14,11 +14,15 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.errors import DivergedError, InputError
-from keras_transformer.training import loop
-from keras_transformer.training.loop import EarlyStopping, Rhythm, StopRequest
-from keras_transformer.training.progress import Progress
-from tests.messages import mentions, tells
+from keras_transformer.errors import DivergedError
+from keras_transformer.training.progress import (
+    Progress,
+    StopRequest,
+    compare_with_best,
+    early_stopping_reason,
+)
+from keras_transformer.training.trainer import Rhythm, bleu_is_due, ends_interval, fit
+from tests.messages import tells
 from tests.training.tiny_model import batches, distributed, make_trainer
 
 
@@ -27,8 +31,7 @@ class FakeRun:
 
     path = Path("run")
 
-    def __init__(self, folder, training):
-        self.config = SimpleNamespace(training=training)
+    def __init__(self, folder):
         self.tensorboard_directory = folder
         self.lines = []
         self.saved = {}
@@ -43,7 +46,7 @@ class FakeRun:
         self.saved[step] = arrays[-1]
 
     def checkpoints(self):
-        return []
+        return [SimpleNamespace(path=Path("step-00000006"))]
 
 
 class At(keras.callbacks.Callback):
@@ -93,16 +96,14 @@ class Fit:
         config = TrainingConfig(**fields)
         strategy = trainer.distribute_strategy
         set_step(trainer, step)
-        self.run = FakeRun(folder, config)
+        self.run = FakeRun(folder)
         self.stop = StopRequest(max_minutes)
         valid = distributed(strategy, batches(2))
-        self.rhythm = Rhythm(
-            self.run, step, {}, self.stop, EarlyStopping(config, {}),
-            validate or (lambda: trainer.evaluate(valid)),
-        )  # fmt: skip
+        validate = validate or (lambda: trainer.evaluate(valid))
         data = SimpleNamespace(distributed=lambda *_: distributed(strategy, batches(16)))
         with mock.patch.object(trainer, "config", config):
-            loop.fit(trainer, data, self.rhythm, callbacks)
+            self.rhythm = Rhythm(trainer, self.run, {}, self.stop, validate)
+            fit(trainer, data, self.rhythm, callbacks)
 
     @property
     def saved(self):
@@ -113,38 +114,28 @@ class Fit:
         return [step for step, metrics in self.run.saved.items() if "val_loss" in metrics]
 
 
-def test_intervals_end_with_a_validation_and_callbacks_see_it_in_the_logs_of_an_epoch(
-    trainer, tmp_path
+@pytest.mark.parametrize(
+    "step, max_steps, steps", [(0, 12, [3, 6, 9, 12]), (0, 1, [1]), (4, 9, [6, 9]), (5, 7, [6, 7])]
+)
+def test_intervals_end_with_a_validation_at_multiples_and_at_the_last_step(
+    trainer, tmp_path, step, max_steps, steps
 ):
-    seen = []
+    seen, taken = [], []
 
     class Seen(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            assert logs and all(isinstance(log, tf.Tensor) for log in list(logs.values())[:4])
+            taken.append(batch)
+            assert all(isinstance(log, tf.Tensor) for log in list(logs.values())[:4])
 
         def on_epoch_end(self, epoch, logs=None):
             seen.append((epoch, self.model.step, "val_loss" in logs))
 
-    fitted = Fit(trainer, tmp_path, Seen())
-    assert fitted.saved == fitted.validated == [3, 6, 9, 12]
-    assert seen == [(0, 3, True), (1, 6, True), (2, 9, True), (3, 12, True)]
+    fitted = Fit(trainer, tmp_path, Seen(), step=step, max_steps=max_steps)
+    assert fitted.saved == fitted.validated == steps
+    assert taken == [number % 3 for number in range(step, max_steps)]
+    assert seen == [((last - 1) // 3, last, True) for last in steps]
     for metrics in fitted.run.saved.values():
         assert {"loss", "val_perplexity", "val_accuracy", "training_seconds"} <= metrics.keys()
-
-
-@pytest.mark.parametrize(
-    "step, max_steps, steps", [(0, 5, [3, 5]), (0, 1, [1]), (4, 9, [6, 9]), (5, 7, [6, 7])]
-)
-def test_intervals_end_at_multiples_and_at_the_last_step(trainer, tmp_path, step, max_steps, steps):
-    taken = []
-
-    class Steps(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            taken.append(batch)
-
-    fitted = Fit(trainer, tmp_path, Steps(), step=step, max_steps=max_steps)
-    assert fitted.saved == fitted.validated == steps
-    assert taken == [number % 3 for number in range(step, max_steps)] and trainer.step == max_steps
 
 
 def test_training_ends_after_max_minutes(trainer, tmp_path, monkeypatch):
@@ -157,7 +148,7 @@ def test_training_ends_after_max_minutes(trainer, tmp_path, monkeypatch):
     def wait():
         now[0] += 60.0
 
-    monkeypatch.setattr("keras_transformer.training.loop.time.monotonic", read)
+    monkeypatch.setattr("keras_transformer.training.progress.time.monotonic", read)
 
     fitted = Fit(trainer, tmp_path, At(3, wait), max_minutes=1.0)
     assert (fitted.saved, fitted.validated) == ([3, 4], [3]) and not fitted.stop.interrupted
@@ -172,18 +163,15 @@ def test_a_signal_stops_training_with_a_checkpoint_but_without_validation(
     assert tells(capfd.readouterr().err, "stopping", "step")
 
 
-def test_a_callback_of_the_user_may_end_training(trainer, tmp_path):
+def test_a_callback_of_the_user_or_a_signal_during_validation_ends_training(trainer, tmp_path):
     def end():
         trainer.stop_training = True
 
-    assert Fit(trainer, tmp_path, At(2, end)).saved == [2]
-
-
-def test_a_signal_during_validation_ends_training_with_its_checkpoint(trainer, tmp_path):
     def validate():
         kill(signal.SIGTERM)()
         return {"loss": 2.0}
 
+    assert Fit(trainer, tmp_path, At(2, end)).saved == [2]
     assert Fit(trainer, tmp_path, validate=validate).validated == [3]
 
 
@@ -195,22 +183,6 @@ def test_a_second_signal_stops_at_once(trainer, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         Fit(trainer, tmp_path, At(2, twice))
     assert trainer.step == 2
-
-
-def test_ignored_signals_and_foreign_handlers_are_kept(monkeypatch):
-    ignored = dict.fromkeys((signal.SIGINT, signal.SIGHUP), signal.SIG_IGN)
-    handlers = {**ignored, signal.SIGTERM: None}
-    set_to = []
-
-    def put(number, handler):
-        set_to.append((number, handler))
-        return handlers[signal.Signals(number)]
-
-    monkeypatch.setattr(signal, "getsignal", handlers.__getitem__)
-    monkeypatch.setattr(signal, "signal", put)
-    with StopRequest() as stop:
-        pass
-    assert set_to == [(signal.SIGTERM, stop._interrupt), (signal.SIGTERM, signal.SIG_DFL)]
 
 
 def test_several_workers_end_after_the_step_that_all_know_of(tmp_path):
@@ -248,8 +220,8 @@ def config(**fields):
 def test_bleu_is_due_at_the_first_end_of_an_interval_after_each_multiple(bleu_steps, due):
     training = config(max_steps=45, bleu_steps=bleu_steps)
     steps = range(1, 46)
-    assert [s for s in steps if loop.ends_interval(s, training)] == [10, 20, 30, 40, 45]
-    assert [s for s in steps if loop.bleu_is_due(s, training)] == due
+    assert [s for s in steps if ends_interval(s, training)] == [10, 20, 30, 40, 45]
+    assert [s for s in steps if bleu_is_due(s, training)] == due
 
 
 @pytest.mark.parametrize(
@@ -266,26 +238,21 @@ def test_bleu_is_due_at_the_first_end_of_an_interval_after_each_multiple(bleu_st
 def test_several_validations_without_improvement_stop_training(
     fields, metric, values, since_best, best, stopped
 ):
-    early = EarlyStopping(config(**fields), {})
+    training, state = config(**fields), {}
     for number, (value, since) in enumerate(zip(values, since_best, strict=True), start=1):
-        assert not early.stopped and not early.reason()
-        early.add(10 * number, {"val_loss": 1.0} | ({} if value is None else {metric: value}))
-        assert early.state.get("validations_since_best", 0) == since
-    assert early.state["best_step"] == best and early.stopped == stopped
-    if stopped:
-        assert tells(early.reason(), metric, "2 validations", f"step {best}")
-
-
-def test_the_state_of_early_stopping_resumes():
-    early = EarlyStopping(config(early_stopping=3), {})
-    for step, loss in {10: 3.0, 20: 2.0, 30: 2.5, 40: 2.2, 50: 2.1}.items():
-        early.add(step, {"val_loss": loss})
-        early = EarlyStopping(config(early_stopping=3), {**early.state, "loss": 1.0})
-    assert early.stopped and "best 2 at step 20" in early.reason()
-    assert not EarlyStopping(config(early_stopping=4), early.state).stopped
-    assert not EarlyStopping(config(early_stopping=0), early.state).stopped
-    other = config(early_stopping=3, best_metric="bleu", bleu_steps=10)
-    assert not EarlyStopping(other, early.state).state
+        assert not early_stopping_reason(training, state)
+        logs = {"val_loss": 1.0} | ({} if value is None else {metric: value})
+        state = compare_with_best(10 * number, training, logs, {**state, "loss": 1.0})
+        assert state.get("validations_since_best", 0) == since
+    # A checkpoint without a validation keeps the state.
+    assert compare_with_best(99, training, {}, state) == state
+    assert state["best_step"] == best
+    reason = early_stopping_reason(training, state)
+    assert tells(reason, metric, "2 validations", f"step {best}") if stopped else not reason
+    # Other settings of a resumed run.
+    assert not early_stopping_reason(config(early_stopping=9), state)
+    other = config(best_metric="loss" if metric == "val_bleu" else "bleu", bleu_steps=10)
+    assert compare_with_best(99, other, {}, state) == {}
 
 
 # Reports.
@@ -356,9 +323,8 @@ def test_validation_and_checkpoints_do_not_lower_tokens_per_second(trainer, tmp_
 
 
 def make_progress(folder, first_step=0, **fields):
-    lines = []
-    config = TrainingConfig(**fields)
-    return Progress(first_step, config, lambda m: lines.append(dict(m)), folder), lines
+    run = FakeRun(folder)
+    return Progress(first_step, TrainingConfig(**fields), run), run.lines
 
 
 def take(progress, skipped=0, loss=1.0, **logs):
@@ -392,7 +358,10 @@ def test_skipped_steps_are_counted_and_do_not_count(tmp_path, capsys):
 @pytest.mark.parametrize(
     "in_a_row, expected",
     [
-        ([0, 0, 1, 2, 3, 4, 5, 6], "6 steps in a row, from step 103 to 108,"),
+        (
+            [0, 0, 1, 2, 3, 4, 5, 6],
+            "6 steps in a row, from step 103 to 108, .*--init_from=run@step-00000006,",
+        ),
         ([0, 1, 2, 3, 4, 5, 6, 0], "6 steps in a row, from step 102 to 107,"),
         ([5, 6, 7, 8], "8 steps in a row, from step 97 to 104,"),  # started before the last reading
         ([0, 0, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3], None),
@@ -407,34 +376,3 @@ def test_too_many_in_a_row_end_training(tmp_path, monkeypatch, in_a_row, expecte
         with pytest.raises(DivergedError, match=expected) if expected else contextlib.nullcontext():
             progress.report()
     assert lines[-1]["step"] == 100 + len(in_a_row) and lines[-1]["skipped"] > 0
-
-
-def test_a_terminal_gets_a_bar(tmp_path, monkeypatch):
-    written = []
-    terminal = SimpleNamespace(
-        write=written.append, flush=lambda: None, isatty=lambda: True, encoding="utf-8"
-    )
-    monkeypatch.setattr("sys.stderr", terminal)
-    progress, _ = make_progress(tmp_path, first_step=4, max_steps=100)
-    with progress:
-        take(progress)
-        progress.report()
-        take(progress)
-    shown = "".join(written)
-    assert "step 4 of 100 |" in shown and "step 6 of 100 |" in shown
-    assert "loss 1.0000, " in shown and " left" in shown
-
-
-def test_tensorboards_files_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=mentions("file/tensorboard", "file is not a directory")):
-        make_progress(tmp_path / "file" / "tensorboard")
-    progress, _ = make_progress(tmp_path)
-    full = tf.errors.ResourceExhaustedError(None, None, "No space left on device")
-    with mock.patch.object(progress, "_summaries") as summaries:
-        summaries.close.side_effect = full
-        message = mentions("written", "No space left on device")
-        with pytest.raises(InputError, match=message), progress:
-            pass
-        with pytest.raises(KeyError), progress:  # the original error is not hidden
-            raise KeyError
