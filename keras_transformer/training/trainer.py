@@ -250,9 +250,9 @@ class Trainer(keras.Model):
         return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
     def _seed(self) -> tf.Tensor:
-        """Returns the dropout seed of this replica and of its first part, int64 `[2]`.
+        """Returns the dropout seed of the first part of this replica: seed and count, int64 `[2]`.
 
-        Dropout is a function of (seed, step, replica and part) and, in the layer, of its path.
+        Dropout is a function of it and, in the layer, of its path.
         """
         parts = self.config.num_microbatches
         count = tf.convert_to_tensor(self.update.step.value) * (self.num_replicas * parts)
