@@ -107,6 +107,11 @@ def define_option_class_flags(options: Any, helps: Mapping[str, str] | None = No
             getattr(flags, f"DEFINE_{kind}")(field.name, field.default, help_text)
 
 
+def values_of(names: Iterable[str]) -> dict[str, Any]:
+    """Returns the values of flags by their names."""
+    return {name: FLAGS[name].value for name in names}
+
+
 def parse_symbols(values: Iterable[str]) -> list[str]:
     """Returns the symbols of --symbols, which is repeatable and accepts lists with commas."""
     return [symbol for value in values for symbol in value.split(",")]

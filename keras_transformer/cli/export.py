@@ -33,40 +33,32 @@ if TYPE_CHECKING:
     from keras_transformer.export.model_card import ModelCardData
 
 FLAGS = flags.FLAGS
+# Flags of options with the same names.
+_OPTIONS = ("quantization", "precision", "max_bleu_loss", "tokenize", "text_signature")
 
 
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
     config_flags.define_choice_flag("format", "saved_model", *plugins.names("exporters"))
-    flags.DEFINE_string(
-        "quantization",
-        None,
+    weights_help = (
         "type of stored weights: cpu (default: int8) and litert none|float16|int8|int4; "
-        "ctranslate2 and argos also "
-        "int8_float32|int8_float16|int16|bfloat16",
+        "ctranslate2 and argos also int8_float32|int8_float16|int16|bfloat16"
     )
+    flags.DEFINE_string("quantization", None, weights_help)
     config_flags.define_choice_flag("precision", "float32", "bfloat16", "int8")
-    flags.DEFINE_float(
-        "max_bleu_loss",
-        None,
-        "maximum BLEU loss; default: 0.1 for rounded weights, int8 and a shortlist 0.3, int4 0.5",
-    )
-    flags.DEFINE_bool(
-        "text_signature",
-        True,
-        "add the signature translate to a LiteRT model; browsers cannot load it",
-    )
-    flags.DEFINE_integer(
-        "shortlist",
-        None,
+    loss_help = "maximum BLEU loss; default: float16 0.1, int8 and a shortlist 0.3, int4 0.5"
+    flags.DEFINE_float("max_bleu_loss", None, loss_help)
+    text_help = "add the signature translate to a LiteRT model; browsers cannot load it"
+    flags.DEFINE_bool("text_signature", True, text_help)
+    shortlist_help = (
         "number of frequent tokens, and of translations of each source token, that the search "
-        "scores, such as 50; default: it scores the whole vocabulary",
+        "scores, such as 50; default: it scores the whole vocabulary"
     )
+    flags.DEFINE_integer("shortlist", None, shortlist_help)
     config_flags.define_option_flags("tokenize")
-    flags.DEFINE_list(
-        "languages", None, "source and target language, for the model card, as in en,de"
-    )
+    languages_help = "source and target language, for the model card, as in en,de"
+    flags.DEFINE_list("languages", None, languages_help)
     flags.DEFINE_string("license", None, "license in the model card, as in cc-by-4.0")
     config_flags.define_path_flags("data_dir", "valid_source", "valid_target")
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best")
@@ -94,12 +86,7 @@ def _sentences() -> tuple[list[str], list[str] | None]:
 def _card(format_has_card: bool) -> ModelCardData | None:
     """Returns the facts for the model card, or None if the format has no card."""
     if not format_has_card:
-        for name in ("languages", "license"):
-            if FLAGS[name].value is not None:
-                raise InputError(
-                    f"--{name} is for the model card, which the format {FLAGS.format} lacks. Leave "
-                    "it out."
-                )
+        app.refuse(("languages", "license"), f"with the format {FLAGS.format}, which has no card.")
         return None
     from keras_transformer.export.model_card import ModelCardData
 
@@ -109,11 +96,9 @@ def _card(format_has_card: bool) -> ModelCardData | None:
             f"--languages is {','.join(languages)}. Give a source and a target language, as in "
             "en,de."
         )
-    test_set = "the validation set of its data"
-    if FLAGS.valid_source is not None:
-        test_set = Path(FLAGS.valid_source).name
-    pair = None if languages is None else (languages[0], languages[1])
-    return ModelCardData(pair, FLAGS.license, test_set)
+    text = FLAGS.valid_source
+    test_set = "the validation set of its data" if text is None else Path(text).name
+    return ModelCardData(languages and tuple(languages), FLAGS.license, test_set)
 
 
 def main() -> None:
@@ -125,27 +110,17 @@ def main() -> None:
     exporter = export.find_exporter(FLAGS.format)
     card = _card("card" in exporter.options)
     sentences, references = _sentences()
-    shortlist = None
-    if FLAGS.shortlist is not None:
-        shortlist = learn_shortlist(FLAGS.run_dir, FLAGS.data_dir, FLAGS.shortlist)
+    size, shortlist = FLAGS.shortlist, None
+    if size is not None:
+        shortlist = learn_shortlist(FLAGS.run_dir, FLAGS.data_dir, size)
     options = export.ExportOptions(
         references=references,
-        quantization=FLAGS.quantization,
-        precision=FLAGS.precision,
-        max_bleu_loss=FLAGS.max_bleu_loss,
-        tokenize=FLAGS.tokenize,
         card=card,
-        text_signature=FLAGS.text_signature,
         shortlist=shortlist,
+        **config_flags.values_of(_OPTIONS),
     )
-    exported = export.export(
-        FLAGS.run_dir,
-        FLAGS.output_dir,
-        sentences,
-        options,
-        format=FLAGS.format,
-        settings=config_flags.config_settings(),
-    )
+    target = {"format": FLAGS.format, "settings": config_flags.config_settings()}
+    exported = export.export(FLAGS.run_dir, FLAGS.output_dir, sentences, options, **target)
     if exported.warning is not None:
         console.warn(exported.warning)
     for tie in exported.ties:

@@ -40,6 +40,7 @@ from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
+_SEARCH = ("beam_size", "length_penalty", "n_best", "sample")
 
 
 def define_flags() -> None:
@@ -54,11 +55,10 @@ def define_flags() -> None:
     config_flags.define_choice_flag("format", "text", "jsonl")
     flags.DEFINE_boolean("attention", False, "with --format=jsonl: also write the attention")
     config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
-    flags.DEFINE_boolean(
-        "compile_search", False, "compile the search of a run with XLA, for single lines"
-    )
+    search_help = "compile the search of a run with XLA, for single lines"
+    flags.DEFINE_boolean("compile_search", False, search_help)
     config_flags.define_option_flags("threads", "source_tag")
-    config_flags.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
+    config_flags.define_config_flags(*_SEARCH)
 
 
 def _text_options() -> dict[str, Any]:
@@ -72,31 +72,14 @@ def _text_options() -> dict[str, Any]:
 
 
 def _check_flags() -> None:
-    if (FLAGS.model_dir is None) == (FLAGS.server is None):
-        raise InputError("Give either --model_dir or --server.")
-    fixed = [*config_flags.config_settings()] + [
-        name for name in ("precision", "compile_search", "threads") if FLAGS[name].present
-    ]
-    if FLAGS.server is not None and fixed:
-        raise InputError(
-            f"{fixed[0]} cannot be set for --server, because its model is fixed. Use --model_dir."
-        )
-    if FLAGS.server is not None and (FLAGS.format != "text" or FLAGS.prefix is not None):
-        raise InputError(
-            "--format=jsonl and --prefix do not work with --server. Use --model_dir, or call the "
-            "server's signature `translate`."
-        )
+    app.require_one("model_dir", "server")
+    app.exclude("server", *_SEARCH, "set", "precision", "compile_search", "threads")
+    app.exclude("server", "format", "prefix")
     if FLAGS.attention and FLAGS.format == "text":
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
     for name in (*_text_options(), "compile_search"):
-        if FLAGS[name].value and (FLAGS.format != "text" or FLAGS.prefix is not None):
-            raise InputError(
-                f"--{name} works only for plain translation. Remove --format=jsonl and --prefix."
-            )
-
-    for name in ("input", *_text_options(), "prefix"):
-        if FLAGS.interactive and FLAGS[name].value:
-            raise InputError(f"--interactive and --{name}: both given. Remove one of them.")
+        app.exclude(name, "format", "prefix")
+    app.exclude("interactive", "input", "prefix", *_text_options())
 
 
 def _is_interactive() -> bool:
@@ -112,7 +95,6 @@ def _model() -> Any:
     if FLAGS.server is not None:
         loader: loading.Loader = plugins.find("loaders", "server")
         return loader.open(FLAGS.server, loading.LoadOptions())
-
     return loading.load_model(
         FLAGS.model_dir,
         config_flags.config_settings(),
@@ -120,14 +102,6 @@ def _model() -> Any:
         jit_compile=FLAGS.compile_search,
         threads=FLAGS.threads,
     )
-
-
-def _inputs() -> Iterator[bytes]:
-    """Yields the whole input, or each line of standard input when it arrives."""
-    if _is_interactive():
-        yield from iter(sys.stdin.buffer.readline, b"")
-    else:
-        yield app.read_input(FLAGS.input)
 
 
 def _translate(
@@ -186,9 +160,10 @@ def main() -> int:
     from keras_transformer.inference import batching, tags
     from keras_transformer.runs import atomic
 
-    parts = _inputs()
-    if not _is_interactive():  # reports errors of the input before the model is loaded
-        data = next(parts)
+    if _is_interactive():
+        parts = iter(sys.stdin.buffer.readline, b"")
+    else:  # reports errors of the input before the model is loaded
+        data = app.read_input(FLAGS.input)
         batching.use_cores_for_batches(len(decode_lines(data, FLAGS.input or "standard input")))
         parts = iter([data])
     model = _model()

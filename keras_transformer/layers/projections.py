@@ -76,7 +76,7 @@ class ProjectingLayer(BaseLayer):
             return fast_paths.multiply_rows(self._products[name], inputs)
         matrix = ops.cast(getattr(self, name), inputs.dtype)
         matrix = matrix if self._shared_axis == 0 else ops.transpose(matrix)
-        outputs = fast_paths.project(inputs, matrix)
+        outputs = fast_paths.multiply_rows(lambda rows: ops.matmul(rows, matrix), inputs)
         if self.quantization_mode is not None:
             outputs = outputs / ops.cast(getattr(self, f"{name}_scale"), inputs.dtype)
         return outputs

@@ -207,13 +207,14 @@ def test_damaged_files_are_refused_or_harmless(
     whole = convert(tmp_path, source_format).weights
     content = file.read_bytes()
     file.unlink()
-    fact = {"post_norm.npz": "npz", "joint.subwords": "*.subwords"}.get(name, name.split(".")[0])
-    with pytest.raises(InputError, match=mentions(fact)):
+    facts = {"post_norm.npz": "npz", "joint.subwords": "subwords", "ckpt-1.index": "checkpoint"}
+    with pytest.raises(InputError, match=mentions(facts.get(name, name.split(".")[0]))):
         convert(tmp_path, source_format)
     file.write_bytes(content[: len(content) // 2])
     with pytest.raises(InputError) as caught:
         convert(tmp_path, source_format)
-    assert {"vocab.yml": "vocabulary"}.get(name, name.partition(".")[0]) in str(caught.value)
+    facts = {"vocab.yml": "vocabulary", "joint.subwords": "vocabulary"}
+    assert facts.get(name, name.partition(".")[0]) in str(caught.value)
     file.write_bytes(content)
     errors = 0
     for _ in at_random(file, None if source_format == "marian" else 4000):

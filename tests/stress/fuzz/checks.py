@@ -38,7 +38,7 @@ def first_problem(
             _between("scores", outputs["scores"], None, 0)
             differences = np.diff(outputs["scores"], axis=1)
             _between("differences of scores, best first,", differences, None, 0)
-        _check_known(outputs, alone, request.index)
+        _check_known(outputs, alone, request.row)
         _check_signature(request, signature, outputs)
         if request.signature == "translate" and max_bytes is not None:
             _check_truncated(request, outputs, max_bytes)
@@ -82,9 +82,9 @@ def _check_form(request: Request, signature: Signature, outputs: Arrays) -> None
             _require(is_line, f"{name} has {_short(text)}, which has a line break")
 
 
-def _check_known(outputs: Arrays, alone: Arrays, index: int) -> None:
+def _check_known(outputs: Arrays, alone: Arrays, row: int) -> None:
     for name, values in outputs.items():
-        found, expected = values[index], alone[name][0]
+        found, expected = values[row], alone[name][0]
         if values.dtype == np.float32:
             same = np.allclose(found, expected, rtol=1e-5, atol=_SCORE_TOLERANCE)
         else:

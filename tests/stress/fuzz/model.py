@@ -157,18 +157,18 @@ class Request(NamedTuple):
 
     signature: str
     inputs: Arrays
-    index: int
+    row: int
 
     def known_row(self) -> Request:
         """Returns a request of only the known sentence."""
-        row = slice(self.index, self.index + 1)
-        return Request(self.signature, {name: v[row] for name, v in self.inputs.items()}, 0)
+        known = slice(self.row, self.row + 1)
+        return Request(self.signature, {name: v[known] for name, v in self.inputs.items()}, 0)
 
 
 def make_request(
-    name: str, signature: Signature, rows: Sequence[bytes], known: Known, index: int, random: Random
+    name: str, signature: Signature, rows: Sequence[bytes], known: Known, row: int, random: Random
 ) -> Request:
-    """Returns a request of malformed texts with a known sentence in the row `index`."""
+    """Returns a request of malformed texts with a known sentence in a row."""
     of_known = {
         "text": known.text,
         "source": known.text,
@@ -193,8 +193,8 @@ def make_request(
             values = list(make(random, len(rows)))
         # As bytes, NumPy would drop NULs at the end of a text.
         dtype = object if tensor.dtype == "string" else tensor.dtype
-        inputs[key] = np.array([*values[:index], of_known[key], *values[index:]], dtype)
-    return Request(name, inputs, index)
+        inputs[key] = np.array([*values[:row], of_known[key], *values[row:]], dtype)
+    return Request(name, inputs, row)
 
 
 def _integers(random: Random, count: int) -> np.ndarray:
