@@ -13,7 +13,7 @@ from keras_transformer.export.model_card import TaskCard
 from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.export.saved_model.exporter import SavedModelExporter, check_scores
 from keras_transformer.extensions.paper.parsing.parser import Parser
-from keras_transformer.extensions.paper.parsing.symbols import require_parser
+from keras_transformer.extensions.paper.parsing.treebank import require_parser
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.bracket_scoring import (
+from keras_transformer.extensions.paper.parsing.scoring import (
     BracketScores,
     score_trees,
 )
