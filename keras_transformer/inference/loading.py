@@ -310,15 +310,6 @@ def _load_saved_model(path: Path) -> LoadedModel:
         ) from error
 
 
-def max_train_source_length(model_dir: str | Path | RunDirectory) -> int | None:
-    """Returns the tokens of the longest source that all runs of a model have seen in training.
-
-    None if it is unknown for all of them.
-    """
-    known = [run.max_train_source_length for run, _ in members(model_dir)]
-    return min((count for count in known if count), default=None)
-
-
 def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, str]]:
     """Returns the runs of `DIRECTORY[@WEIGHTS][,DIRECTORY...]` and the names of their weights."""
     from keras_transformer.runs.run_directory import RunDirectory
@@ -385,7 +376,8 @@ def load_translator(
         transformers.append(transformer)
     decoding = first.config.updated(settings or {}).decoding
     module = TranslationModule(transformers, tokenizer, decoding)
-    module.max_train_source_length = max_train_source_length(model_dir)
+    known = [run.max_train_source_length for run, _ in runs]
+    module.max_train_source_length = min((count for count in known if count), default=None)
     return module
 
 
