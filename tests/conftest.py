@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import PHRASES, tiny_config
 from tests.driver import Driver
 from tests.messages import Pattern
 
@@ -110,16 +111,6 @@ def one_replica():
         yield
 
 
-PHRASES = (
-    "a small dog runs over the green field",
-    "the old house stands by the river",
-    "two children play with a red ball",
-    "ein kleiner Hund läuft über die grüne Wiese",
-    "das alte Haus steht am Fluss",
-    "zwei Kinder spielen mit einem roten Ball",
-)
-
-
 @pytest.fixture(scope="session")
 def run_directory(tmp_path_factory):
     """A run of a tiny model with random weights and three checkpoints. Copy it before changes."""
@@ -135,23 +126,15 @@ def tagged_run(tmp_path_factory):
 def _random_run(path, *symbols):
     import keras
 
-    from keras_transformer.config import Config
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.runs.run_directory import RunDirectory
     from keras_transformer.text.tokenizer import Tokenizer
     from keras_transformer.text.vocabulary import learn_vocabulary
 
     tokenizer = Tokenizer(learn_vocabulary((p.encode() for p in PHRASES), 60, symbols=symbols))
-    config = Config().replace(
+    config = tiny_config(
         model__source_vocab_size=tokenizer.source_vocab_size,
         model__target_vocab_size=tokenizer.target_vocab_size,
-        model__num_encoder_layers=1,
-        model__num_decoder_layers=2,
-        model__d_model=16,
-        model__d_ff=32,
-        model__num_heads=2,
-        decoding__max_extra_tokens=5,
-        decoding__max_source_tokens=40,
         training__checkpoint_steps=100,
     )
     run = RunDirectory.create(path, config, tokenizer, "fingerprint")
@@ -182,42 +165,47 @@ def random_shortlist(run, size):
     return Shortlist([ids.end_id, ids.unknown_id, *range(8, 18)], translations)
 
 
-def _exported_once(name, tmp_path_factory, run, sentences, **options):
-    """Exports to a folder that all processes share, unless another process has done it."""
-    from keras_transformer.export import export
+FORMATS = ("saved_model", "litert", "cpu", "ctranslate2", "huggingface", "argos")
 
+
+@pytest.fixture(scope="session")
+def version_of(run_directory, tmp_path_factory):
+    """Returns the version of the run in a format, in float32. Copy it before changes."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:  # each process has a folder inside the common one
         folder = folder.parent
-    with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / name / "1").exists():
-            export(run, folder / name, sentences, **options)
-    return folder / name
+
+    def get(format):
+        from keras_transformer.export import ExportOptions, export
+
+        output = folder / ("export" if format == "saved_model" else format)
+        options, sentences, settings = ExportOptions(weights="float32"), PHRASES, {}
+        if format == "saved_model":
+            sentences, settings = [*PHRASES, "", "ball " * 30], {"decoding.n_best": 2}
+        if format == "argos":
+            options = ExportOptions(languages=("en", "de"))
+        with output.with_suffix(".lock").open("w") as lock:  # another process may export it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (output / "1").exists():
+                export(run_directory, output, sentences, options, format=format, settings=settings)
+        return output / "1"
+
+    return get
 
 
 @pytest.fixture(scope="session")
-def litert_version(run_directory, tmp_path_factory):
+def litert_version(version_of):
     """A version of the run as a float32 LiteRT model. Copy it before changes."""
-    folder = _exported_once("litert", tmp_path_factory, run_directory, PHRASES, format="litert")
-    return folder / "1"
+    return version_of("litert")
 
 
 @pytest.fixture(scope="session")
-def cpu_version(run_directory, tmp_path_factory):
+def cpu_version(version_of):
     """A version of the run as a float32 LiteRT model for servers. Copy it before changes."""
-    from keras_transformer.export import ExportOptions
-
-    options = ExportOptions(quantization="none")
-    folder = _exported_once(
-        "cpu", tmp_path_factory, run_directory, PHRASES, options=options, format="cpu"
-    )
-    return folder / "1"
+    return version_of("cpu")
 
 
 @pytest.fixture(scope="session")
-def exported_run(run_directory, tmp_path_factory):
-    """The exported run. Copy it before changes."""
-    sentences = [*PHRASES, "", "ball " * 30]
-    settings = {"decoding.n_best": 2}
-    return _exported_once("export", tmp_path_factory, run_directory, sentences, settings=settings)
+def exported_run(version_of):
+    """The directory of the run's version as a SavedModel. Copy it before changes."""
+    return version_of("saved_model").parent

@@ -41,10 +41,6 @@ Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
 Shape: TypeAlias = tuple[int, int, int]
 Pairs: TypeAlias = npt.NDArray[np.unsignedinteger]
 
-# Runs record this version. It changes whenever the same corpus and seed give different batches. A
-# run that resumed with another order could use some pairs twice in an epoch, and others not at all.
-BATCH_ORDER = 2
-
 # Segmentations are drawn for this many steps together, or for this many tokens of new words.
 _STEPS_AT_ONCE = 32
 _TOKENS_AT_ONCE = 2**16

@@ -67,7 +67,10 @@ def translate_corpus(
     check_export(model_dir)
     if output_dir.exists():
         raise InputError(f"{output_dir} exists. Choose a new directory.")
-    lines, digest = _survey(source)
+    reader = BlockReader(TextFile(require_file(source)), BLOCK_LINES)
+    for block in reader:  # refuses invalid text before anything is translated
+        _decoded(block)
+    lines, digest = reader.pairs, reader.sha256[str(source)]
     model = model_fingerprint(model_dir)
     inputs = {"sha256": digest, "model": model}
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
@@ -78,19 +81,13 @@ def translate_corpus(
             _Task(model_dir.absolute(), model, work, number, block)
             for number, block in enumerate(_blocks(source, digest))
         )
-        results = run_tasks(_translate_block, tasks, num_workers)
-        report: dict[str, Any] = {
-            "source": str(source),
-            **inputs,
-            "lines": lines,
-            "untranslated": 0,
-            "seconds": 0.0,
-        }
+        report: dict[str, Any] = {"source": str(source), **inputs, "lines": lines}
+        report.update(untranslated=0, seconds=0.0)
         with (
             (directory / "translations.txt").open("wb") as output,
             progress_bar(lines, "lines", "translating") as bar,
         ):
-            for result in results:
+            for result in run_tasks(_translate_block, tasks, num_workers):
                 output.write((work / result["file"]).read_bytes())
                 bar.update(result["lines"])
                 report["untranslated"] += result["untranslated"]
@@ -108,14 +105,6 @@ def check_export(model_dir: str | Path) -> None:
         raise InputError(
             f"{model_dir} is a run directory. Export it with keras-transformer export first."
         )
-
-
-def _survey(path: Path) -> tuple[int, str]:
-    """Reads and checks the whole file, and returns the number of lines and the SHA-256."""
-    reader = BlockReader(TextFile(require_file(path)), BLOCK_LINES)
-    for block in reader:
-        _decoded(block)
-    return reader.pairs, reader.sha256[str(path)]
 
 
 def model_fingerprint(model_dir: Path) -> str:
@@ -145,7 +134,7 @@ def _translate_block(task: _Task) -> dict[str, Any]:
     start = time.monotonic()
     lines = _decoded(task.block)
     model = _model(task.model_dir, task.model)
-    best = [each[0] for each in translate_lines(model, lines)]
+    best = [translations[0] for translations in translate_lines(model, lines)]
     # A line break in a translation would misalign all following lines.
     texts = [" ".join(translation.text.splitlines()) for translation in best]
     with atomic_path(path.with_suffix(".txt")) as partial:

@@ -1,7 +1,6 @@
 """A model that trains in milliseconds, and batches for it."""
 
 import functools
-import itertools
 from unittest import mock
 
 import keras
@@ -11,6 +10,7 @@ import tensorflow as tf
 from keras_transformer.config import ModelConfig, TrainingConfig
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.training import trainer as trainer_module
+from keras_transformer.training.devices import mirrored_strategy
 from keras_transformer.training.trainer import Trainer
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray]
@@ -39,12 +39,12 @@ def make_batch(source_lengths, target_lengths, seed):
         for row, length in zip(ids, lengths, strict=True):
             if length:
                 row[: length - 1] = rng.integers(4, 50, length - 1)
-                row[length - 1] = MODEL.end_id
+                row[length - 1] = MODEL.token_ids.end_id
         return ids
 
     source, labels = rows(source_lengths), rows(target_lengths)
     target = np.where(labels != MODEL.pad_id, np.roll(labels, 1, axis=1), MODEL.pad_id)
-    target[:, 0] = np.where(labels[:, 0] != MODEL.pad_id, MODEL.start_id, MODEL.pad_id)
+    target[:, 0] = np.where(labels[:, 0] != MODEL.pad_id, MODEL.token_ids.start_id, MODEL.pad_id)
     return {"source_ids": source, "target_ids": target.astype(np.int32)}, labels
 
 
@@ -81,21 +81,6 @@ def distributed(strategy, data):
     )
 
 
-_key_bases = itertools.count(100_000, 100_000)
-
-
-def make_strategy(devices):
-    """A strategy with separate collectives.
-
-    TensorFlow numbers the collectives of every strategy from the same base, and remembers the shape
-    of each. A second strategy with a model of another size would abort the process. TensorFlow's
-    tests also move the base.
-    """
-    base = next(_key_bases)
-    with mock.patch.object(tf.distribute.MirroredStrategy, "_collective_key_base", base):
-        return tf.distribute.MirroredStrategy(list(devices))
-
-
 def make_trainer(
     model=MODEL,
     training=TRAINING,
@@ -117,7 +102,7 @@ def make_trainer(
         optimizer = lambda *_: keras.optimizers.Adam(1e7, 0.0, 0.0, 1e7, name="adam")  # noqa: E731
     with (
         mock.patch.object(trainer_module, "make_optimizer", optimizer),
-        make_strategy(devices).scope(),
+        mirrored_strategy(devices).scope(),
     ):
         return Trainer(Transformer(model, dtype=policy), training, jit_compile, auxiliary_loss)
 

@@ -114,8 +114,8 @@ def write_report(run_dir: str | Path) -> Path:
         facts_of_run=_facts(run, step, history, costs),
         bleu=_bleu_signature(run.config) if "val_bleu" in history else "",
         curves=_curves(history),
-        config=_values(run.config),
-        defaults=_values(type(run.config)()),
+        config=run.config.settings(),
+        defaults=type(run.config)().settings(),
         data_reports=[_read_data_report(path) for path in run.data_reports()],
         reasons=REASONS,
         metrics=[_SCORES[name][0] for name in shown],
@@ -169,15 +169,6 @@ def _best(values: Mapping[int, float], higher_is_better: bool) -> int | None:
     finite = [step for step, value in values.items() if math.isfinite(value)]
     sign = -1 if higher_is_better else 1
     return min(finite, key=lambda step: sign * values[step], default=None)
-
-
-def _values(config: RunConfig) -> dict[str, object]:
-    """Returns the settings of a configuration by name, such as `model.d_model`."""
-    return {
-        f"{part}.{field.name}": getattr(getattr(config, part), field.name)
-        for part in ("model", "training", "decoding")
-        for field in dataclasses.fields(getattr(config, part))
-    }
 
 
 def _state(config: RunConfig, step: int, costs: Mapping[str, float]) -> str:

@@ -175,6 +175,6 @@ def test_the_command_translates_with_a_server(driver: Driver, exported_run: Path
         )
     assert local.code == 3 and "Line 8" in local.err  # the text was truncated
     assert remote == local
-    facts = (served.rest, "decoding.beam_size", "precision")
+    facts = (served.rest, "--beam_size", "precision")
     for (code, out, err, _), fact in zip(failed, facts, strict=True):
         assert (code, out) == (1, "") and re.search(mentions("error:", fact), err)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,9 +11,7 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.baselines.convolutional import (
-    ConvolutionalConfig,
-)
+from keras_transformer.extensions.paper.baselines.convolutional import ConvolutionalConfig
 from keras_transformer.extensions.paper.baselines.gru import GRUConfig
 from keras_transformer.training.trainer import Trainer
 from tests.extensions.paper.baselines.tiny import MODELS, START, VOCAB, make, source_ids, target_ids
@@ -145,9 +145,9 @@ def test_positions_beyond_the_last_learned_one_are_the_last() -> None:
         (ConvolutionalConfig, {"hidden": "x"}, mentions("model.hidden", "x")),
     ],
 )
-def test_invalid_sizes(config: type, changes: dict[str, object], message: str) -> None:
+def test_invalid_sizes(config: Any, changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        config(**changes)
+        config.from_dict(changes)
 
 
 @each_model
