@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 # The exports of each model: the type of their weights, and changes of the search.
 _EXPORTS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "float32": ("none", {}),
+    "float32": ("float32", {}),
     "int8": ("int8", {}),
     "int8_greedy": ("int8", {"decoding.beam_size": 1, "decoding.n_best": 1}),
 }
@@ -91,17 +91,17 @@ class Distillation:
         self, name: str, run: str, directory: Path, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Returns the facts of an export. They have `refused` if it loses too much quality."""
-        quantization, changes = _EXPORTS[name]
+        weights, changes = _EXPORTS[name]
         config = RunDirectory(RunDirectory.split_weights(run)[0], Config).config
         shape = config.model.as_dict()
         facts: dict[str, Any] = {
-            "weights": quantization.replace("none", "float32"),
+            "weights": weights,
             "beam_size": config.updated({**settings, **changes}).decoding.beam_size,
             **{name: shape[name] for name in _SHAPE},
             "parameters": config.model.num_parameters(),
         }
         options = ExportOptions(
-            self.valid.references[0], quantization, tokenize=self.scoring.get("tokenize")
+            self.valid.references[0], weights, tokenize=self.scoring.get("tokenize")
         )
         try:
             version = export(
@@ -109,7 +109,7 @@ class Distillation:
                 settings={**settings, **changes},
             ).path  # fmt: skip
         except InputError as error:
-            if quantization == "none":
+            if weights == "float32":
                 raise
             log.warning("%s: %s", directory / name, error)
             return {**facts, "refused": str(error)}

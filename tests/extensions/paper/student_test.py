@@ -78,7 +78,7 @@ def exported(litert_version: Path, monkeypatch: pytest.MonkeyPatch) -> list[tupl
     ) -> ExportResult:
         assert format == "cpu" and list(sentences) == list(PHRASES[:3])
         assert options.references == list(PHRASES[3:])
-        calls.append((run, str(options.quantization), settings))
+        calls.append((run, str(options.weights), settings))
         if output_dir.parts[-2:] == ("student", "int8_greedy"):
             raise InputError("it loses too much")
         shutil.copytree(litert_version, output_dir / "1")
@@ -114,8 +114,8 @@ def test_a_student_learns_the_translations_of_its_teacher(
     greedy = {"decoding.beam_size": 1, "decoding.n_best": 1}
     assert exported == [
         (teacher, "int8", {}),
-        *((teacher, *each) for each in (("none", {}), ("int8", {}), ("int8", greedy))),
-        *((own, *each) for each in (("none", search), ("int8", search))),
+        *((teacher, *each) for each in (("float32", {}), ("int8", {}), ("int8", greedy))),
+        *((own, *each) for each in (("float32", search), ("int8", search))),
         (own, "int8", {**search, **greedy}),
     ]
     compared = results["rows"]["comparison-1"]

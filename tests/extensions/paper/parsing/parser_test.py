@@ -158,7 +158,7 @@ def test_ordinary_translators_are_refused_as_parsers(
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
         load_parser(run_directory.path)
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
-        EXPORTER.load(run_directory.path, None, ExportOptions())
+        EXPORTER.prepare(loading.load_translator(run_directory), ExportOptions())
     with pytest.raises(InputError, match=mentions("/1", "parser", "signature")):
         load_parser(exported_run)
 
