@@ -175,10 +175,7 @@ class Experiment:
         return record
 
     def run_all(
-        self,
-        rows: Sequence[Row],
-        deadline: Deadline,
-        report: Callable[[], object] | None = None,
+        self, rows: Sequence[Row], deadline: Deadline, report: Callable[[], object] | None = None
     ) -> dict[str, Record]:
         """Runs rows in their order until all are finished or time is over.
 

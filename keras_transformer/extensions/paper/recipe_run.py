@@ -200,7 +200,7 @@ def _results(experiment: Experiment, recipe: Recipe, seeds: Sequence[int]) -> di
 
 
 def summary(results: Mapping[str, Any]) -> str:
-    """Returns tables of the BLEU of all tests, each next to the published figure of its measure."""
+    """Returns tables of the BLEU of all tests, each next to the published figure."""
     models = {name: row for name, row in results["rows"].items() if "tests" in row}
     cells = []
     for name, record in models.items():
@@ -211,14 +211,13 @@ def summary(results: Mapping[str, Any]) -> str:
         for test, scores in record["tests"].items():
             published = scores["published"] or {}
             measure = published.get("measure", "bleu")
-            is_shown = measure == "paper_bleu" and "paper_bleu" in scores
-            named = "" if is_shown or measure == "bleu" else f" ({measure})"
-            figure = f"{published['bleu']}{named}" if published else ""
-            for key, of in (("bleu", "signature"), ("paper_bleu", "paper_signature")):
+            compared, named = (measure, "") if measure in scores else ("bleu", f" ({measure})")
+            for key, signature in (("bleu", "signature"), ("paper_bleu", "paper_signature")):
                 if key in scores:
-                    bleu = {"BLEU": f"{scores[key]:.2f}", "signature": scores[of]}
-                    compared = figure if is_shown == (key == "paper_bleu") else ""
-                    cells.append({"model": name, "test": test, **bleu, "published": compared})
+                    bleu = {"BLEU": f"{scores[key]:.2f}", "signature": scores[signature]}
+                    cells.append({"model": name, "test": test, **bleu})
+                    if published and key == compared:
+                        cells[-1]["published"] = f"{published['bleu']}{named}"
     seeds = [record for name, record in models.items() if name.startswith("seed-")]
     for test in seeds[0]["tests"] if len(seeds) > 1 else ():
         values = [record["tests"][test]["bleu"] for record in seeds if test in record["tests"]]

@@ -324,7 +324,11 @@ def _run(
 
     def results() -> tuple[str, dict[str, Any]]:
         """Writes the results of this call and of earlier ones."""
-        records = {name: _flat(record) for name, record in table.records().items()}
+        # Version 0.1 has the scores of Table 2 under `test`.
+        records = {
+            name: {**record, **(record.get("test") or {})}
+            for name, record in table.records().items()
+        }
         found = {row.name: records.get(row.same_as or row.name, {}) for row in rows}
         shown = [row for row in rows if row in chosen or row.name in records]
         found = {row.name: found[row.name] for row in shown}
@@ -346,11 +350,6 @@ def _run(
     if not found["finished"]:
         log.info("Not finished. The same command resumes.")
     return text, found
-
-
-def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a record with the scores that version 0.1 has under `test` next to the others."""
-    return {**record, **(record.get("test") or {})}
 
 
 def train_row(
@@ -485,11 +484,11 @@ def markdown(rows: Sequence[TableRow], records: Mapping[str, Mapping[str, Any]])
             "FLOP": _number(cost.get("flop"), ".2e"),
             "PPL": "diverged" if "diverged" in record else _number(record.get("perplexity"), ".2f"),
             "BLEU": _number(record.get("bleu"), ".1f"),
-            "paper: PPL": _number(row.published.get("perplexity"), ".2f"),
-            "paper: BLEU": _number(row.published["bleu"], ".1f"),
-            "paper: 10⁶": _number(row.published.get("millions"), "d"),
+            "published: PPL": _number(row.published.get("perplexity"), ".2f"),
+            "published: BLEU": _number(row.published["bleu"], ".1f"),
+            "published: 10⁶": _number(row.published.get("millions"), "d"),
         }
-        sides = {"Δ": (record, records[base.name]), "paper: Δ": (row.published, base.published)}
+        sides = {"Δ": (record, records[base.name]), "published: Δ": (row.published, base.published)}
         for side, (own, of_base) in sides.items():
             for name, key, form in (("PPL", "perplexity", "+.2f"), ("BLEU", "bleu", "+.1f")):
                 delta = _delta(own, of_base, key)
@@ -511,9 +510,10 @@ def _delta(own: Mapping[str, Any], base: Mapping[str, Any], key: str) -> float |
 def _notes(rows: Sequence[TableRow], records: Mapping[str, Mapping[str, Any]]) -> list[str]:
     notes = [
         "PPL: per token of this vocabulary, without label smoothing; 10⁶: parameters, in millions; "
-        f"Δ: minus {rows[0].name}. Blank cells equal {rows[0].name}. Each row is one run, so a "
-        "small difference may be chance. Published figures are of other data, tokens and sizes."
+        f"Δ: minus {rows[0].name}. Each row is one run, so a small difference may be chance. "
+        "Published figures are of other data, tokens and sizes."
     ]
+    notes += [f"Blank cells equal {rows[0].name}."] * (rows[0].config is not None)
     notes += sorted({record["signature"] for record in records.values() if "signature" in record})
     notes += [
         f"{row.name} equals {row.same_as} on this base, and is the same run."

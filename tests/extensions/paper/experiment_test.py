@@ -18,12 +18,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.extensions.paper import experiment
-from keras_transformer.extensions.paper.experiment import (
-    Deadline,
-    Experiment,
-    Row,
-    call_in_process,
-)
+from keras_transformer.extensions.paper.experiment import Deadline, Experiment, Row, call_in_process
 from keras_transformer.runs.atomic import exclusive_lock
 from tests.messages import mentions
 

@@ -17,10 +17,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config import PositiveInt, RunConfig, require
-from keras_transformer.extensions.paper.baselines.baseline import (
-    Baseline,
-    BaselineConfig,
-)
+from keras_transformer.extensions.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.state import DecodeState
@@ -139,12 +136,7 @@ class ConvolutionalDecoderLayer(keras.layers.Layer):
     """
 
     def __init__(
-        self,
-        filters: int,
-        kernel_size: int,
-        d_model: int,
-        dropout: float = 0.0,
-        **kwargs: Any,
+        self, filters: int, kernel_size: int, d_model: int, dropout: float = 0.0, **kwargs: Any
     ):
         super().__init__(**kwargs)
         self.d_model = d_model

@@ -16,10 +16,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config import PositiveInt, RunConfig
-from keras_transformer.extensions.paper.baselines.baseline import (
-    Baseline,
-    BaselineConfig,
-)
+from keras_transformer.extensions.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture

@@ -50,9 +50,7 @@ def define_flags() -> None:
         "a variant, or several, such as short+wide; rehearsal: a small run of everything",
     )
     flags.DEFINE_multi_string(
-        "synthetic_from",
-        [],
-        "KIND=EXPORT: the model that generates the synthetic pairs of a kind",
+        "synthetic_from", [], "KIND=EXPORT: the model that generates the synthetic pairs of a kind"
     )
     flags.DEFINE_string("teacher", None, "the run that teaches the model, or RUN@WEIGHTS")
     flags.DEFINE_integer(

@@ -13,11 +13,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.text_ops import (
-    restored,
-    tokenize,
-    words_of,
-)
+from keras_transformer.extensions.paper.parsing.text_ops import restored, tokenize, words_of
 from keras_transformer.extensions.paper.parsing.treebank import require_parser, word_boundaries
 from keras_transformer.extensions.paper.parsing.trees import SymbolKind
 from keras_transformer.inference import batching, loading
@@ -215,10 +211,7 @@ class ParserModel(NamedTuple):
 
 
 def load_parser(
-    model_dir: str | Path,
-    settings: Mapping[str, Any] | None = None,
-    *,
-    precision: str = "float32",
+    model_dir: str | Path, settings: Mapping[str, Any] | None = None, *, precision: str = "float32"
 ) -> ParserModel:
     """Loads a run, an ensemble of runs, or a SavedModel, with the arguments of `load_model`."""
     model = loading.load_model(model_dir, settings, precision=precision)

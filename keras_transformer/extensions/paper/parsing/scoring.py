@@ -20,11 +20,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.trees import (
-    TRACE,
-    Constituent,
-    Tree,
-)
+from keras_transformer.extensions.paper.parsing.trees import TRACE, Constituent, Tree
 
 RULES = "EVALB, COLLINS.prm; punctuation by the gold tags"
 SHORT = 40  # maximum words, including punctuation, of sentences with separate scores

@@ -13,14 +13,7 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import SearchInputs, SearchResult, SpecialIds
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.models.encoder_decoder import EncoderDecoder
-from tests.extensions.paper.baselines.tiny import (
-    END,
-    PAD,
-    START,
-    Array,
-    make,
-    source_ids,
-)
+from tests.extensions.paper.baselines.tiny import END, PAD, START, Array, make, source_ids
 from tests.layers.layer_check import to_numpy
 from tests.reference import log_softmax
 
