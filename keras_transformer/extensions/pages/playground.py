@@ -116,7 +116,7 @@ class PlaygroundModel:
             raise InputError("There is nothing to translate. Enter a sentence.")
         # NaN is the model's default. The page returns integers for texts like "1".
         alpha = math.nan if length_penalty is None else float(length_penalty)
-        inputs = {
+        inputs: dict[str, list[Any]] = {
             "text": [self._tagged(source)],
             "prefix": [prefix],
             "max_length": [0],

@@ -31,6 +31,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -39,7 +40,7 @@ from keras_transformer.errors import needs_extra
 from keras_transformer.extensions.serving import Settings
 
 FLAGS = flags.FLAGS
-_DEFINE = {
+_DEFINE: dict[str, Any] = {
     "float": flags.DEFINE_float,
     "int": flags.DEFINE_integer,
     "int | None": flags.DEFINE_integer,
@@ -71,5 +72,5 @@ def main() -> None:
     with needs_extra("serving", "serving"):
         from keras_transformer.extensions.serving import server  # late: --help is fast
 
-    values = {field.name: FLAGS[field.name].value for field in dataclasses.fields(Settings)}
+    values: dict[str, Any] = {f.name: FLAGS[f.name].value for f in dataclasses.fields(Settings)}
     server.run(Settings(**{**values, "model_dir": Path(FLAGS.model_dir)}))

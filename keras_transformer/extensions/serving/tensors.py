@@ -169,7 +169,7 @@ def _array(value: Any, name: str, tensor: Tensor) -> np.ndarray:
 
 
 def _number(value: Any, dtype: np.dtype) -> Any:
-    types = {"b": bool, "f": (int, float)}.get(dtype.kind, int)
+    types = (bool,) if dtype.kind == "b" else (int, float) if dtype.kind == "f" else (int,)
     if not isinstance(value, types) or isinstance(value, bool) != (dtype.kind == "b"):
         raise TypeError
     return value

@@ -21,6 +21,7 @@ with the names of the files.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from absl import flags
 
@@ -54,7 +55,7 @@ def main() -> int:
         from keras_transformer.extensions.pages import pictures  # late: --help is fast
 
     names = ("sentence", "translation", "source", "target", "max_sentences")
-    options = {name: FLAGS[name].value for name in names}
+    options: dict[str, Any] = {name: FLAGS[name].value for name in names}
     result, remarks = pictures.visualize(FLAGS.model_dir, FLAGS.output_dir, **options)
     for remark in remarks:
         console.warn(remark)
