@@ -169,15 +169,15 @@ class Run:
         """The configuration of the run."""
         return RunDirectory(self.path).config
 
-    def translator(self, weights: str | None = None, **options: Any) -> Translator:
+    def translator(self, checkpoint: str | None = None, **options: Any) -> Translator:
         """Loads the translator of this run.
 
         Args:
-            weights: name of the weights, such as "best" or "last". The default are the selected
-                ones.
+            checkpoint: name of the weights, such as "best" or "last". The default are the
+                selected ones.
             **options: options of `load`.
         """
-        return load(self._address(weights), **options)
+        return load(self._address(checkpoint), **options)
 
     def evaluate(
         self, sources: Sequence[str], references: Sequence[str], **options: Any
@@ -190,8 +190,8 @@ class Run:
         output_dir: str | Path,
         format: str = "saved_model",
         *,
-        quantize: str | None = None,
         weights: str | None = None,
+        checkpoint: str | None = None,
         sentences: Sequence[str] | None = None,
         settings: Mapping[str, Any] | None = None,
         **options: Any,
@@ -204,13 +204,14 @@ class Run:
             output_dir: directory of the versions.
             format: "saved_model" for TF Serving, "cpu" for CPUs, "litert" for phones,
                 "ctranslate2", "huggingface" for transformers, or "argos" for Argos Translate.
-            quantize: type of the stored weights, such as "int8"; for cpu, litert, ctranslate2 and
-                argos.
-            weights: name of the weights. The default are the selected ones.
+            weights: number format of the weights: "float32", "bfloat16", "float16", "int8", or
+                another one of the format. The default is "float32", for cpu "int8".
+            checkpoint: name of the weights of the run, such as "best". The default are the
+                selected ones.
             sentences: source texts for the comparison. The default is the validation set of the
                 data, with its references.
             settings: changes of the configuration, such as `{"decoding.beam_size": 1}`.
-            **options: other fields of `ExportOptions`, such as `references` or `precision`.
+            **options: other fields of `ExportOptions`, such as `references`.
 
         Example:
         >>> import keras_transformer as kt
@@ -227,12 +228,12 @@ class Run:
             store = TokenStore(Path(self.data) / "valid")
             sentences = store.source_text()
             options.setdefault("references", store.target_text())
-        export_options = ExportOptions(quantization=quantize, **options)
-        run, sentences = self._address(weights), checked_texts(sentences)
+        export_options = ExportOptions(weights=weights, **options)
+        run, sentences = self._address(checkpoint), checked_texts(sentences)
         return export(run, output_dir, sentences, export_options, format=format, settings=settings)
 
-    def _address(self, weights: str | None) -> str:
-        return str(self.path) if weights is None else f"{self.path}@{weights}"
+    def _address(self, checkpoint: str | None) -> str:
+        return str(self.path) if checkpoint is None else f"{self.path}@{checkpoint}"
 
 
 def train(

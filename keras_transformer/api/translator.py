@@ -190,7 +190,7 @@ class Translator:
         output_dir: str | Path,
         format: str = "saved_model",
         *,
-        quantize: str | None = None,
+        weights: str | None = None,
         sentences: Sequence[str] | None = None,
         **options: Any,
     ) -> ExportResult:
@@ -202,11 +202,11 @@ class Translator:
             output_dir: directory of the versions.
             format: "saved_model" for TF Serving, "cpu" for CPUs, "litert" for phones,
                 "ctranslate2", "huggingface" for transformers, or "argos" for Argos Translate.
-            quantize: type of the stored weights, such as "int8"; for cpu, litert, ctranslate2 and
-                argos.
+            weights: number format of the weights: "float32", "bfloat16", "float16", "int8", or
+                another one of the format. The default is "float32", for cpu "int8".
             sentences: texts for the comparison, best from a validation set. By default they are
                 generated from the vocabulary. Rounded weights need `references` of them.
-            **options: other fields of `ExportOptions`, such as `references` or `precision`.
+            **options: other fields of `ExportOptions`, such as `references`.
 
         Example:
         >>> import keras_transformer as kt
@@ -222,7 +222,7 @@ class Translator:
             for run, transformer in zip(runs, module.transformers, strict=True):
                 _save(module, transformer, run)
             models, sentences = ",".join(map(str, runs)), checked_texts(sentences)
-            export_options = ExportOptions(quantization=quantize, **options)
+            export_options = ExportOptions(weights=weights, **options)
             return export(models, output_dir, sentences, export_options, format=format)
 
     @property
@@ -327,8 +327,8 @@ def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) ->
     usual = type(transformer)(transformer.config).weights_by_path()
     if weights.keys() != usual.keys():
         raise InputError(
-            "The model has int8 weights, which a run cannot contain. Export with `quantize` "
-            "instead of quantizing the model."
+            "The model has int8 weights, which a run cannot contain. Export with `weights` instead "
+            "of quantizing the model."
         )
     arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in weights.items()}
     config = transformer.run_config(model=transformer.config, decoding=module.config)

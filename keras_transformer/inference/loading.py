@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # imported late: an engine of another kind does not load Tens
     from keras_transformer.runs.run_directory import RunDirectory
 
 # A version contains one of these. A damaged one may have lost its model.
-MODEL_FILES = ("saved_model.pb", "model.tflite", manifest.FILE)
+MODEL_FILES = ("saved_model.pb", manifest.FILE)
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 
 
@@ -200,7 +200,7 @@ class SavedModelLoader(Loader):
                 "one with keras-transformer train or keras-transformer export."
             )
         options.check_no_threads(path)
-        if described.get("precision") == "int8":
+        if described.get("weights") == "int8":
             from keras_transformer.inference.int8 import check_int8_products
 
             check_int8_products()  # without oneDNN, every translation would fail
@@ -262,11 +262,17 @@ def load_model(
     return loader_of(model).open(model, options)
 
 
-def newest_version(path: Path) -> Path:
-    """Returns the highest numbered version in a directory, or `path` if it is a version itself."""
-    if not path.is_dir() or any((path / name).is_file() for name in MODEL_FILES):
+def newest_version(path: Path, *model_files: str) -> Path:
+    """Returns the highest numbered version in a directory, or `path` if it is a version itself.
+
+    Args:
+        path: the directory.
+        model_files: further files that make a folder a version, besides `MODEL_FILES`.
+    """
+    known = (*MODEL_FILES, *model_files)
+    if not path.is_dir() or any((path / name).is_file() for name in known):
         return path
-    files = [file for name in MODEL_FILES for file in path.glob(f"*/{name}")]
+    files = [file for name in known for file in path.glob(f"*/{name}")]
     names = [file.parent.name for file in files]
     numbers = [int(name) for name in names if name.isdecimal() and name.isascii()]
     return path / str(max(numbers)) if numbers else path
@@ -302,15 +308,6 @@ def _load_saved_model(path: Path) -> LoadedModel:
         raise InputError(
             f"{path} is a SavedModel without {error}. Use an export of keras-transformer export."
         ) from error
-
-
-def max_train_source_length(model_dir: str | Path | RunDirectory) -> int | None:
-    """Returns the tokens of the longest source that all runs of a model have seen in training.
-
-    None if it is unknown for all of them.
-    """
-    known = [run.max_train_source_length for run, _ in members(model_dir)]
-    return min((count for count in known if count), default=None)
 
 
 def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, str]]:
@@ -379,7 +376,8 @@ def load_translator(
         transformers.append(transformer)
     decoding = first.config.updated(settings or {}).decoding
     module = TranslationModule(transformers, tokenizer, decoding)
-    module.max_train_source_length = max_train_source_length(model_dir)
+    known = [run.max_train_source_length for run, _ in runs]
+    module.max_train_source_length = min((count for count in known if count), default=None)
     return module
 
 

@@ -12,12 +12,6 @@ from keras_transformer.errors import InputError
 
 FORMAT_VERSION = 1
 FILE = "manifest.json"
-# Programs need only these to load a version. People may edit the others, such as the model card.
-_NEEDED = (
-    *("saved_model.pb", "model.tflite", "variables/", "assets/"),
-    *("model.safetensors", "config.json", "source.spm", "target.spm", "vocab.json"),
-    "target_vocab.json",
-)
 
 
 def file_hashes(path: Path) -> dict[str, str]:
@@ -26,8 +20,13 @@ def file_hashes(path: Path) -> dict[str, str]:
     Raises:
         InputError: if a file cannot be read.
     """
-    files = sorted(file for file in path.rglob("*") if file.is_file()) or [path]
-    return {file.relative_to(path).as_posix(): _sha256(file) for file in files}
+    return {name: _sha256(path / name) for name in file_names(path) or ["."]}
+
+
+def file_names(folder: Path) -> list[str]:
+    """Returns the paths of all files in a folder, relative to it."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [path.relative_to(folder).as_posix() for path in paths]
 
 
 def describe_files(path: Path) -> dict[str, dict[str, Any]]:
@@ -60,10 +59,11 @@ def check_manifest(path: Path) -> dict[str, Any]:
 
 
 def check_needed_files(path: Path) -> dict[str, Any]:
-    """Checks the files that a program needs to load a version, before TensorFlow reads them.
+    """Checks the files that an engine needs to load a version, before it reads them.
 
-    TensorFlow does not notice every damaged byte, and some of them end the process. Versions
-    without a manifest are not checked. SHA-256 takes about 0.5 s per GB.
+    The manifest lists them. People may edit the others, such as the model card. TensorFlow does not
+    notice every damaged byte, and some of them end the process. Versions without a manifest are
+    not checked. SHA-256 takes about 0.5 s per GB.
 
     Args:
         path: directory of a version.
@@ -77,8 +77,7 @@ def check_needed_files(path: Path) -> dict[str, Any]:
     if not (path / FILE).exists():
         return {}
     manifest = _read(path)
-    listed = manifest["files"]
-    _check(path, listed, sorted(name for name in listed if name.startswith(_NEEDED)))
+    _check(path, manifest["files"], manifest.get("needed", manifest["files"]))
     return manifest
 
 

@@ -162,10 +162,9 @@ class RunDirectory:
         return sorted(Checkpoint(int(path.name.removeprefix("step-")), path) for path in found)
 
     def best_checkpoints(self) -> list[Checkpoint]:
-        """Returns the checkpoints with the metric `training.best_metric`, best first.
+        """Returns the validated checkpoints, best first by `training.best_metric`.
 
-        The best has the lowest `val_loss` or the highest `val_bleu`. If two are equal, the older is
-        better.
+        If two are equal, the older one is better.
         """
         by_loss = self.config.training.best_metric == "loss"
         costs = {}
@@ -188,15 +187,12 @@ class RunDirectory:
         """Writes a checkpoint, and removes old ones.
 
         The last `training.keep_checkpoints`, the best `training.keep_best` and the selected
-        checkpoint stay.  An interruption writes a checkpoint between two multiples of
-        `training.checkpoint_steps`. It does not count once another one follows, so averages do not
-        depend on interruptions.
+        checkpoint stay. The checkpoint of an interruption does not count once another one follows,
+        so averages do not depend on interruptions.
         """
         path = self.path / "checkpoints" / f"step-{step:08d}"
         metadata = {
             "step": step,
-            "seed": self.config.training.seed,
-            "data_fingerprint": self.data_fingerprint,
             "config": self.config.as_dict(),
             "metrics": dict(metrics),
         }

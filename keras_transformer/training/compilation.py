@@ -38,10 +38,11 @@ def compile_ahead(
         return
     steps = range(trainer.step, trainer.config.max_steps)
     shapes = batches.shapes if len(steps) > _FEW_STEPS else sorted(set(map(batches.shape, steps)))
-    function = tf.function(
-        lambda *shape: _run_on_padding(trainer, *shape),
-        input_signature=[tf.TensorSpec([], tf.int32)] * 3, autograph=False,
-    )  # fmt: skip
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)] * 3, autograph=False)
+    def function(rows: tf.Tensor, source_length: tf.Tensor, target_length: tf.Tensor) -> tf.Tensor:
+        return _run_on_padding(trainer, rows, source_length, target_length)
+
     function.get_concrete_function()  # alone, because XLA identifies programs by their order
 
     def compile_shape(shape: Shape) -> None:

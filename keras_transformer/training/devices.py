@@ -172,10 +172,9 @@ def _fastest_precision(gpu: bool) -> tuple[str, str]:
 def make_xla_cache_names_reproducible() -> None:
     """Makes the names of functions that are traced next independent of those traced before.
 
-    XLA finds a program in its cache on disk by the name of its function. The name ends with a
-    number that counts all functions of the process, also those that restore a checkpoint. After
-    this call, the numbers continue at the next million. In deterministic mode they continue half a
-    million later, so that these runs do not load programs that were autotuned for other runs.
+    XLA finds a program on disk by the name of its function, which ends with a number that counts
+    all functions of the process. After this call, the numbers continue at the next million, or half
+    a million later in deterministic mode, whose programs are not autotuned like those of others.
     """
     million = 1_000_000
     first = million // 2 if tf_config.is_op_determinism_enabled() else 0

@@ -16,7 +16,6 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.console import duration, progress_bar, say
 from keras_transformer.errors import DivergedError
-from keras_transformer.runs.machine import signal_handlers
 from keras_transformer.runs.run_directory import RunDirectory
 
 # Training fails after as many steps in a row without finite gradients.
@@ -189,26 +188,16 @@ def early_stopping_reason(config: TrainingConfig, metrics: Mapping[str, float]) 
 
 
 class StopRequest:
-    """A request to end training: by a signal, or after `max_minutes`.
+    """A request to end training, by a signal or after `max_minutes`.
 
-    The time is measured, and signals are handled, inside a `with` block. A second Ctrl-C stops
-    immediately.
+    Training ends with a checkpoint after the step. A second Ctrl-C ends it at once.
     """
 
     def __init__(self, max_minutes: float | None = None):
-        self._max_minutes = max_minutes
+        self._deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
         self.interrupted = False
 
-    def __enter__(self) -> StopRequest:
-        self._start = time.monotonic()
-        self._handled = signal_handlers(self._interrupt)
-        self._handled.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._handled.__exit__(None, None, None)
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+    def handle_signal(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted:
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
@@ -219,6 +208,4 @@ class StopRequest:
             os.write(2, b"\nstopping after this step, with a checkpoint ...\n")
 
     def __bool__(self) -> bool:
-        minutes = (time.monotonic() - self._start) / 60
-        is_late = self._max_minutes is not None and minutes >= self._max_minutes
-        return self.interrupted or is_late
+        return self.interrupted or time.monotonic() >= self._deadline

@@ -51,9 +51,8 @@ def open_run(
 ) -> tuple[RunDirectory | None, dict[str, float]]:
     """Creates or resumes the run, and copies the state of the chief to every trainer.
 
-    Returns:
-        The run, or None for a worker that is not the chief, and the metrics of the checkpoint that
-        it resumes from.
+    Returns the run (None for a worker that is not the chief), and the metrics of the checkpoint
+    that it resumes from.
     """
 
     def begin() -> dict[str, float]:

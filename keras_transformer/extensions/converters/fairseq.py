@@ -100,7 +100,6 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
 
 def read_fsmt(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     """Reads an FSMT model."""
-    del options
     file = path / "config.json"
     fsmt = {**_FSMT_DEFAULTS, **source.read_json(file)}
     supported = {"model_type": ("fsmt",), "activation_function": ("relu",)}

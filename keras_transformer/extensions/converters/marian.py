@@ -63,7 +63,6 @@ _IGNORED_SEARCH: dict[str, tuple[Any, ...]] = {
 
 def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     """Reads a model of Marian."""
-    del options
     file, vocabularies, search = _find_files(path)
     arrays, marian = _read_npz(file)
     source.check_supported({"type": None, **marian}, _SUPPORTED, file)
@@ -159,10 +158,6 @@ def _read_npz(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
 # The configuration.
 
 
-def _ties_all(marian: Mapping[str, Any]) -> bool:
-    return marian.get("tied-embeddings-all") == "true"
-
-
 def _settings(marian: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Returns the settings of the model, named like `model.d_model`."""
     # "d" is dropout. The order of "a" (add) and "n" (norm) decides.
@@ -179,6 +174,7 @@ def _settings(marian: Mapping[str, Any], file: Path) -> dict[str, Any]:
             "and 'a') can be converted."
         )
     tying = "target" if marian.get("tied-embeddings") == "true" else "none"
+    tying = "all" if marian.get("tied-embeddings-all") == "true" else tying
     has_final_norm = steps["postprocess-top"] == "n"
     with reading(file, "a model of Marian"):
         return {
@@ -194,7 +190,7 @@ def _settings(marian: Mapping[str, Any], file: Path) -> dict[str, Any]:
             "model.final_norm": None if has_final_norm == (position == "pre") else has_final_norm,
             "model.embedding_norm": steps["postprocess-emb"] == "n",
             "model.layer_norm_epsilon": 1e-6,
-            "model.tie_embeddings": "all" if _ties_all(marian) else tying,
+            "model.tie_embeddings": tying,
         }
 
 
@@ -263,7 +259,7 @@ def _order_pieces(file: Path, vocabularies: list[Path], marian: Mapping[str, Any
         sized = list(zip(vocabularies, sizes, strict=True))
     tables = {vocabulary: _ids(*vocabulary) for vocabulary in dict.fromkeys(sized)}
     source_ids, target_ids = (tables[vocabulary] for vocabulary in sized)
-    if _ties_all(marian) and source_ids is not target_ids:
+    if marian.get("tied-embeddings-all") == "true" and source_ids is not target_ids:
         if source_ids != target_ids:
             raise InputError(
                 f"{file} shares its embeddings, but {vocabularies[0]} and {vocabularies[1]} "

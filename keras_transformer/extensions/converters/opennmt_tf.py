@@ -133,6 +133,8 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     arrays = order.weights(embeddings, targets, kernel, bias)
 
     is_pre = "encoder/layer_norm/gamma" in weights
+    kernel_name = re.compile(r"(encoder|decoder)/layers/\d+/ffn/layer/inner/kernel")
+    layers = [found[1] for found in map(kernel_name.fullmatch, weights.names()) if found]
     config = Config().updated(
         {
             **source.COMMON_SETTINGS,
@@ -140,8 +142,8 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
             "model.tie_embeddings": tying,
             "model.d_model": embeddings.shape[-1],
             "model.d_ff": weights.take("encoder/layers/0/ffn/layer/inner/bias").size,
-            "model.num_encoder_layers": _count(weights, "encoder"),
-            "model.num_decoder_layers": _count(weights, "decoder"),
+            "model.num_encoder_layers": layers.count("encoder"),
+            "model.num_decoder_layers": layers.count("decoder"),
             "model.norm_position": "pre" if is_pre else "post",
             "model.layer_norm_epsilon": _EPSILON,
             "model.attention_bias": (
@@ -187,13 +189,6 @@ def _table(model: ModelConfig) -> source.WeightTable:
 def _reordered(matrix: np.ndarray) -> np.ndarray:
     """Moves the last row, of the unknown token, to the fourth position. See `_tokens`."""
     return np.concatenate([matrix[:3], matrix[-1:], matrix[3:-1]])
-
-
-def _count(weights: source.SourceWeights, stack: str) -> int:
-    i = 0
-    while f"{stack}/layers/{i}/ffn/layer/inner/kernel" in weights:
-        i += 1
-    return i
 
 
 # The configuration.

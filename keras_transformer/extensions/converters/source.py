@@ -334,19 +334,12 @@ def find_vocabularies(
     paths = []
     given = (options.source_vocabulary, options.target_vocabulary)
     for side, name, path in zip(("source", "target"), names, given, strict=True):
-        if path is not None:
-            paths.append(Path(path))
-        elif (directory / name).is_file():
-            paths.append(directory / name)
-        elif shared is not None:
-            what = f"{directory} must contain one vocabulary {shared}"
-            remedy = "Give them with --source_vocabulary and --target_vocabulary."
-            paths.append(only_one(directory.glob(shared), what, remedy))
-        else:
-            raise InputError(
-                f"{directory} lacks {name}, the vocabulary of the {side}. Copy it there, or give "
-                f"it with --{side}_vocabulary."
-            )
+        file = directory / name if path is None else Path(path)
+        if path is None and not file.is_file():
+            what = f"{directory} must contain {name or shared}, the vocabulary of the {side}"
+            remedy = f"Copy it there, or give it with --{side}_vocabulary."
+            file = only_one(directory.glob(shared) if shared else [], what, remedy)
+        paths.append(file)
     return paths
 
 

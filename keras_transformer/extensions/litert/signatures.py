@@ -16,7 +16,9 @@ from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.export.request_params import (
     Status,
-    clean_request,
+    clamp_alpha,
+    clamp_max_lengths,
+    clean_source_ids,
     encode_status,
     has_no_translation,
 )
@@ -153,18 +155,26 @@ class LiteRTSignatures(tf.Module):
     ) -> tuple[SearchResult, tf.Tensor]:
         """Returns the translations of ids int32 `[B, S]`, and the status int32 `[B]`."""
         translator = self._translator
-        request = clean_request(translator, ids, lengths, max_length, length_penalty)
-        source_ids, max_lengths = request.source_ids, request.max_lengths
+        ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
+        source_ids, source_lengths, status = clean_source_ids(translator, ids, lengths)
+        max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
+        alpha, alpha_changed = clamp_alpha(translator, length_penalty)
+        status += encode_status(
+            {
+                Status.MAX_LENGTH_CHANGED: length_changed,
+                Status.LENGTH_PENALTY_CHANGED: alpha_changed,
+            }
+        )
         # The size of the caches for one sentence, which LiteRT copies at every step.
         longest = None if self._for_cpu else tf.maximum(max_lengths[0], 1)
         result = translator.translate_ids(
             source_ids,
-            SearchInputs(max_lengths, alpha=request.alpha, length_limit=longest),
+            SearchInputs(max_lengths, alpha=alpha, length_limit=longest),
             memories=_encode_in_loop(translator, source_ids, max_lengths),
             make_decoder=BlockDecoder if self._for_cpu else CachedDecoder,
         )
         not_translated = encode_status({Status.NOT_TRANSLATED: has_no_translation(result)})
-        return result, request.status + not_translated
+        return result, status + not_translated
 
     def _texts(self, result: SearchResult) -> tf.Tensor:
         """Returns the texts of the hypotheses, string `[1, K]`; only pieces of text are used.

@@ -147,10 +147,10 @@ def test_translations_are_those_of_the_package(model: source.ConvertedModel, bea
     ("format", "changes", "least_equal"),
     [
         ("saved_model", {}, 24),
-        ("saved_model", {"precision": "int8"}, 21),
+        ("saved_model", {"weights": "int8"}, 21),
         ("litert", {}, 24),
-        ("litert", {"quantization": "float16"}, 24),
-        ("litert", {"quantization": "int8"}, 15),
+        ("litert", {"weights": "float16"}, 24),
+        ("litert", {"weights": "int8"}, 15),
     ],
 )
 def test_exports_translate_like_the_run(

@@ -7,76 +7,61 @@ scoring of test translations, and published results. `run.py` runs it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
+import heapq
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_type_hints
+from typing import Any, Literal, NotRequired, TypedDict, get_type_hints
 
 from keras_transformer.config import Config
+from keras_transformer.data.corpus import Corpus, ParallelFiles
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.extensions.paper.splitting import TRAIN
 from keras_transformer.presets import preset
+from keras_transformer.runs.atomic import atomic_path
 from keras_transformer.schema import check_json, read_json
 
 Synthetic = Literal["back_translation", "distillation"]
 MoreFormat = Literal["litert", "ctranslate2"]
 Text = Mapping[str, str]
 
-# The forms of a text, by their fields.
-_TEXT_FORMS = (
+# The forms of a text, by their fields: for training, for validation, and for tests.
+_TRAINING_FORMS = (
     {"source", "target"},  # files of the corpus directory
-    {"source"},  # the same without targets, which a teacher generates
     {"tsv"},  # a file of the corpus directory with both
     {"tfds", "split", "source_language"},  # a TFDS data set in the corpus directory
-    {"held_out"},  # a part of the training text
-    {"sacrebleu", "language_pair"},  # a test set of sacreBLEU
 )
+_VALIDATION_FORMS = (*_TRAINING_FORMS, {"held_out"})  # a part of the training text
+_TEST_FORMS = (*_VALIDATION_FORMS, {"sacrebleu", "language_pair"})  # a test set of sacreBLEU
+_TAUGHT_FORMS = (*_TRAINING_FORMS, {"source"})  # without targets, which a teacher generates
 
 # Fields that recipe.json does not have.
-_NOT_IN_FILE = ("name", "variant", "recipes_dir")
+_NOT_IN_FILE = ("name", "variant")
 
-_MAX_NAME = 100  # characters of a file name
-
-
-class Scoring(TypedDict, total=False):
-    """How translations are scored: arguments of `evaluation.assess`."""
-
-    tokenize: str | None
-    lowercase: bool
-    as_in_paper: bool
+TRAIN = "train"
+_PART = re.compile(r"(?!\d)\w{1,100}")  # the name of a part or a test, for file names
 
 
-class _Figure(TypedDict):
-    bleu: float
-    source: str
-
-
-class PublishedBleu(_Figure, total=False):
-    """A published result and its source.
-
-    Its measure is `bleu` (the default of the recipe) or `paper_bleu`. Other measures are not
-    compared.
-    """
-
-    measure: str
-
-
-class _GeneratorName(TypedDict):
-    recipe: str
-
-
-class GeneratorFields(_GeneratorName, total=False):
-    """The models that generate pairs: a recipe, its variant, and seeds. Several seeds are an
-    ensemble.
-    """
-
-    variant: str
-    seeds: Sequence[int]
+# The classes would not tell which keys are required, because annotations are texts here.
+# How translations are scored: arguments of `evaluation.assess`.
+Scoring = TypedDict(  # noqa: UP013
+    "Scoring", {"tokenize": str | None, "lowercase": bool, "as_in_paper": bool}, total=False
+)
+# A published result. Its measure is `bleu` (the default of the recipe) or `paper_bleu`; other
+# measures are not compared.
+Published = TypedDict(  # noqa: UP013
+    "Published", {"bleu": float, "source": str, "measure": NotRequired[str]}
+)
+# The models that generate pairs. Several seeds are an ensemble.
+GeneratorFields = TypedDict(  # noqa: UP013
+    "GeneratorFields",
+    {"recipe": str, "variant": NotRequired[str], "seeds": NotRequired[Sequence[int]]},
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,10 +75,7 @@ class Recipe:
 
     Attributes:
         name: name of the folder.
-        description: one sentence.
-        train: training text.
-        valid: validation text.
-        tests: test texts by name.
+        train, valid, tests: the texts; tests have names.
         prepare: fields of `PrepareOptions`.
         preset: name of the initial configuration.
         settings: changes to the configuration.
@@ -114,7 +96,6 @@ class Recipe:
         variants: changed fields of each variant by name; of `prepare`, `settings` and `synthetic`
             only the changed entries. The variant `rehearsal` is a small run of everything.
         variant: name of the current variant, or empty. Several are joined with +.
-        recipes_dir: directory of this recipe and of those that it uses.
     """
 
     name: str
@@ -133,31 +114,23 @@ class Recipe:
     average_last: Sequence[int] = dataclasses.field(default_factory=list)
     length_penalties: Sequence[float] = dataclasses.field(default_factory=list)
     more_formats: Sequence[MoreFormat] = dataclasses.field(default_factory=list)
-    published: Mapping[str, PublishedBleu] = dataclasses.field(default_factory=dict)
+    published: Mapping[str, Published] = dataclasses.field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     variant: str = ""
-    recipes_dir: Path = Path()
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All fields that results depend on, including the fields of the generators.
+        """All fields that results depend on.
 
         Fields with their default value are left out, so that a new field of recipes does not
         change the identity of existing recipes.
         """
-        aside = ("description", "published", "variants", "recipes_dir")
-        fields = {
+        aside = ("description", "published", "variants")
+        return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
             if field.name not in aside and getattr(self, field.name) != _default(field)
         }
-        if self.synthetic:
-            generators = {kind: self.generator(kind) for kind in self.synthetic}
-            fields["synthetic"] = {
-                kind: {"recipe": generator.recipe.identity, "seeds": generator.seeds}
-                for kind, generator in generators.items()
-            }
-        return fields
 
     @property
     def has_targets(self) -> bool:
@@ -179,7 +152,7 @@ class Recipe:
             raise InputError(f"The recipe {name!r} is unknown. Choose one of {', '.join(known)}.")
         path = Path(recipes_dir) / name / "recipe.json"
         try:
-            recipe = cls._of(name, read_json(path), Path(recipes_dir))
+            recipe = cls._of(name, read_json(path))
             for variant in recipe.variants:
                 recipe.with_variant(variant)
         except InputError as error:
@@ -187,7 +160,7 @@ class Recipe:
         return recipe
 
     @classmethod
-    def _of(cls, name: str, fields: Any, recipes_dir: Path) -> Recipe:
+    def _of(cls, name: str, fields: Any) -> Recipe:
         """Checks fields that would otherwise fail only in preparation, training or scoring."""
         own = cls._in_file()
         needed = {
@@ -202,10 +175,10 @@ class Recipe:
             )
         for key, value in fields.items():
             check_json(key, own[key], value)
-        recipe = cls(name=name, recipes_dir=recipes_dir, **fields)
-        recipe._check_texts()
-        recipe._check_models()
-        recipe._check_variants()
+        recipe = cls(name=name, **fields)
+        for problem in recipe._problems():
+            raise InputError(problem)
+        recipe._check_settings()
         return recipe
 
     @classmethod
@@ -214,74 +187,61 @@ class Recipe:
         hints = get_type_hints(cls)
         return {key: hint for key, hint in hints.items() if key not in _NOT_IN_FILE}
 
-    def _check_texts(self) -> None:
+    def _problems(self) -> Iterator[str]:
+        """Yields what is wrong with the texts, the names and the candidates of validation."""
         for part, count in self.held_out.items():
             if count < 1:
-                raise InputError(f"held_out has {count!r} of {part}, but it must be at least 1.")
-            if part == TRAIN or not part.isidentifier() or len(part) > _MAX_NAME:
-                raise InputError(f"held_out has a part {part!r}. Use a name such as valid or test.")
-        for name in self.tests:  # the name becomes a part of file names
-            if name in ("train", "valid") or not name.isidentifier() or len(name) > _MAX_NAME:
-                raise InputError(f"A test is called {name!r}. Use a name such as test_2016.")
-        for what, text in {"train": self.train, "valid": self.valid, **self.tests}.items():
-            if text.keys() not in _TEXT_FORMS:
-                forms = " or ".join(", ".join(sorted(form)) for form in _TEXT_FORMS)
-                raise InputError(f"{what} is {dict(text)!r}. It must be a text with {forms}.")
+                yield f"held_out has {count!r} of {part}, but it must be at least 1."
+            if part == TRAIN or not _PART.fullmatch(part):
+                yield f"held_out has a part {part!r}. Use a name such as valid or test."
+        for name in self.tests:
+            if name in (TRAIN, "valid") or not _PART.fullmatch(name):
+                yield f"A test is called {name!r}. Use a name such as test_2016."
+        forms = dict.fromkeys(self.tests, _TEST_FORMS) | {
+            TRAIN: _TAUGHT_FORMS if self.teacher else _TRAINING_FORMS,
+            "valid": _VALIDATION_FORMS,
+        }
+        for role, text in {TRAIN: self.train, "valid": self.valid, **self.tests}.items():
+            if set(text) not in forms[role]:
+                known = " or ".join(", ".join(sorted(form)) for form in forms[role])
+                yield f"{role} is {dict(text)!r}. It must be a text with {known}."
             if "held_out" in text and text["held_out"] not in self.held_out:
-                raise InputError(
-                    f"{what} is {text['held_out']!r} of held_out, which has "
-                    f"{', '.join(self.held_out) or 'nothing'}. Name a part that exists."
+                parts = ", ".join(self.held_out) or "nothing"
+                yield (
+                    f"{role} is {text['held_out']!r} of held_out, which has {parts}. Name a part "
+                    "that exists."
                 )
-            if "sacrebleu" in text and what not in self.tests:
-                raise InputError(f"{what} is a test set of sacreBLEU. Use another text.")
-            if text.keys() == {"source"} and not (what == "train" and self.teacher):
-                raise InputError(
-                    f"{what} is {dict(text)!r}, without targets. Only the training text of a "
-                    "recipe with a teacher may lack them."
-                )
-        if "held_out" in self.train:
-            raise InputError("train names a part that is held out of itself. Use another text.")
-        for test in self.published:
-            if test not in self.tests:
-                raise InputError(f"published names {test!r}. Name one of {', '.join(self.tests)}.")
+        for test in self.published.keys() - self.tests.keys():
+            yield f"published names {test!r}. Name one of {', '.join(self.tests)}."
+        if self.teacher and (self.fine_tune or self.synthetic):
+            yield (
+                "A recipe with a teacher trains from random weights, on pairs of the teacher. "
+                "Leave fine_tune and synthetic out."
+            )
+        for count in self.average_last:
+            if count < 2:
+                yield f"average_last is {count!r}, but it must be at least 2."
+        for name, changes in self.variants.items():
+            if not re.fullmatch(r"\w[\w.-]{0,99}", name):
+                yield f"A variant is called {name!r}. Use a name such as dropout_0.3."
+            if "variants" in changes:
+                yield f"The variant {name} contains variants, which is not allowed."
 
-    def _check_models(self) -> None:
+    def _check_settings(self) -> None:
+        """Checks the fields of other configurations that a recipe contains."""
         hints = get_type_hints(PrepareOptions)
         for name, value in self.prepare.items():
             if name not in hints:
                 raise InputError(f"prepare has the field {name!r}. It may have {', '.join(hints)}.")
             check_json(f"prepare.{name}", hints[name], value)
         PrepareOptions(**self.prepare)
-        self.config()
+        for penalty in (0.6, *self.length_penalties):
+            self.config().updated({"decoding.length_penalty": penalty})
         scoring: Scoring = {**self.evaluate, "as_in_paper": False}
         metrics.assess(["a"], ["a"], **scoring)
-        if self.teacher and (self.fine_tune or self.synthetic):
-            raise InputError(
-                "A recipe with a teacher trains from random weights, on pairs of the teacher. "
-                "Leave fine_tune and synthetic out."
-            )
-        for kind, generator in self.synthetic.items():
-            seeds = generator.get("seeds", [1])
-            if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-                raise InputError(
-                    f"synthetic has the seeds {seeds} for the model of {kind}. They must be "
-                    "different numbers, as in [1, 2]."
-                )
-        for count in self.average_last:
-            if count < 2:
-                raise InputError(f"average_last is {count!r}, but it must be at least 2.")
-        for penalty in self.length_penalties:
-            self.config().updated({"decoding.length_penalty": penalty})
-
-    def _check_variants(self) -> None:
-        hints = self._in_file()
         for name, changes in self.variants.items():
-            if not re.fullmatch(r"\w[\w.-]*", name) or len(name) > _MAX_NAME:
-                raise InputError(f"A variant is called {name!r}. Use a name such as dropout_0.3.")
-            if "variants" in changes:
-                raise InputError(f"The variant {name} contains variants, which is not allowed.")
-            for key in changes.keys() & hints.keys():
-                check_json(f"variants.{name}.{key}", hints[key], changes[key])
+            for key in changes.keys() & self._in_file().keys():
+                check_json(f"variants.{name}.{key}", self._in_file()[key], changes[key])
 
     def config(self) -> Config:
         """Returns the configuration, without the vocabulary sizes and the seed."""
@@ -307,7 +267,7 @@ class Recipe:
             if "tests" in changes:
                 fields["published"] = {}  # the published figures belong to other tests
             try:
-                recipe = Recipe._of(self.name, {**fields, **changes, **merged}, self.recipes_dir)
+                recipe = Recipe._of(self.name, {**fields, **changes, **merged})
             except InputError as error:
                 raise InputError(f"the variant {name}: {error}") from None
         return dataclasses.replace(recipe, variant=names)
@@ -319,61 +279,66 @@ class Recipe:
         PrepareOptions(**prepare)
         return dataclasses.replace(self, prepare=prepare)
 
-    def generator(self, kind: Synthetic) -> Generator:
-        """Returns the recipe of the model that generates pairs of a kind."""
-        fields = self.synthetic[kind]
-        try:
-            recipe = Recipe.load(self.recipes_dir, fields["recipe"])
-            if fields.get("variant"):
-                recipe = recipe.with_variant(fields["variant"])
-        except InputError as error:
-            raise InputError(
-                f"the generator of {kind} of the recipe {self.name}: {error}"
-            ) from None
-        if recipe.synthetic:
-            raise InputError(
-                f"The model that generates {kind} in the recipe {self.name} learns from generated "
-                "text. It must learn only from real text."
-            )
-        if recipe.fine_tune or recipe.teacher:
-            does = "fine-tunes a model" if recipe.fine_tune else "needs a teacher"
-            raise InputError(
-                f"The recipe {recipe.name} {does}, so it cannot train the one that "
-                f"generates {kind}. Run it first, and give its export as --synthetic_from."
-            )
-        same = self.train
-        if "source" in same and kind == "distillation":
-            same = {"source": same["target"], "target": same["source"]}
-        if recipe.train == same and (kind == "back_translation" or "source" in same):
-            raise InputError(
-                f"The model that generates {kind} in the recipe {self.name} translates "
-                f"{recipe.train}. It must translate in the other direction."
-            )
-        held_out = (self.held_out, recipe.held_out)
-        if any(held_out) and (kind == "back_translation" or held_out[0] != held_out[1]):
-            raise InputError(  # parts depend on the source, so they differ between directions
-                f"The model that generates {kind} in the recipe {self.name} may learn from "
-                "held-out pairs. Hold out parts from separate files or, for distillation, the "
-                "same ones."
-            )
-        return Generator(recipe, tuple(fields.get("seeds", [1])))
-
-
-@dataclasses.dataclass(frozen=True)
-class Generator:
-    """The models that generate one side of synthetic pairs.
-
-    Attributes:
-        recipe: the recipe that trains them.
-        seeds: the seed of each model. Several models generate as an ensemble.
-    """
-
-    recipe: Recipe
-    seeds: tuple[int, ...]
-
 
 def _default(field: dataclasses.Field[Any]) -> Any:
     """Returns the default of a field of a recipe, or MISSING if the field is required."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
+
+
+def split_by_source(
+    corpus: Corpus, output_dir: str | Path, held_out: Mapping[str, int]
+) -> dict[str, ParallelFiles]:
+    """Splits a corpus into parts without common source sentences.
+
+    A held-out part has the given number of different source sentences, each with the first of its
+    translations. The choice and the order depend only on SHA-256. All other pairs are "train", in
+    their original order and without duplicates.
+
+    The files are replaced atomically, because another process may be reading them.
+    """
+    wanted = sum(held_out.values())
+    digests = heapq.nsmallest(wanted + 1, {_digest(source) for source, _ in corpus.pairs()})
+    if len(digests) <= wanted:
+        raise InputError(
+            f"{corpus.name} has {len(digests):,} different sources, which is too few to hold out "
+            f"{wanted:,} ({', '.join(held_out)}) and train on others. Hold out fewer, or use a "
+            "larger corpus."
+        )
+    names = (part for part, count in held_out.items() for _ in range(count))
+    part_of = dict(zip(digests, names, strict=False))
+    output_dir = Path(output_dir)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    files = {
+        part: ParallelFiles(output_dir / f"{part}.source", output_dir / f"{part}.target")
+        for part in (TRAIN, *held_out)
+    }
+    first: dict[bytes, tuple[bytes, bytes]] = {}  # pair of each source that is held out
+    seen: set[bytes] = set()  # of the others
+    with contextlib.ExitStack() as stack:
+        out = {
+            part: [
+                stack.enter_context(stack.enter_context(atomic_path(path)).open("wb"))
+                for path in pair.paths
+            ]
+            for part, pair in files.items()
+        }
+
+        def write(part: str, pair: tuple[bytes, bytes]) -> None:
+            for file, line in zip(out[part], pair, strict=True):
+                file.write(line + b"\n")
+
+        for source, target in corpus.pairs():
+            if (digest := _digest(source)) in part_of:
+                first.setdefault(digest, (source, target))
+            elif (pair := _digest(source + b"\t" + target)) not in seen:
+                seen.add(pair)
+                write(TRAIN, (source, target))
+        for digest, part in part_of.items():
+            write(part, first[digest])
+    return files
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.sha256(text).digest()[:16]

@@ -10,9 +10,9 @@ import pytest
 
 from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.recipes import texts
-from keras_transformer.extensions.paper.recipes.recipe import Synthetic
-from keras_transformer.extensions.paper.recipes.texts import (
+from keras_transformer.extensions.paper import texts
+from keras_transformer.extensions.paper.recipe import Synthetic
+from keras_transformer.extensions.paper.texts import (
     check_generator,
     parse_generators,
     synthetic_pairs,

@@ -77,16 +77,3 @@ def refuse_to_train(*_: Any, **__: Any) -> None:
 def no_export(run: RunDirectory | str, *_: Any, **__: Any) -> ExportResult:
     """Replaces `export`, which takes seconds: returns the run itself."""
     return ExportResult(Path(run.path if isinstance(run, RunDirectory) else run), 0, [])
-
-
-REVERSED = {
-    "train": {"source": "train.de", "target": "train.en"},
-    "valid": {"source": "valid.de", "target": "valid.en"},
-    "tests": {},
-    "published": {},
-    "variants": {},
-}
-TAUGHT = {
-    "back_translation": {"recipe": "reversed"},
-    "distillation": {"recipe": "animals", "variant": "brief", "seeds": [3, 4]},
-}

@@ -9,15 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.bracket_scoring import (
-    BracketScores,
-    score_trees,
-)
-from keras_transformer.extensions.paper.parsing.trees import (
-    Tree,
-    parse_trees,
-    restore,
-)
+from keras_transformer.extensions.paper.parsing.scoring import BracketScores, score_trees
+from keras_transformer.extensions.paper.parsing.trees import Tree, parse_trees, restore
 from tests.extensions.paper.parsing.sentences import SYMBOLS, trees
 from tests.messages import mentions, tells
 

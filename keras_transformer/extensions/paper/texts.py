@@ -13,34 +13,32 @@ import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
+from keras_transformer import plugins
 from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics, test_sets
 from keras_transformer.evaluation.test_sets import EvaluationSet
-from keras_transformer.extensions.corpora.tfds import tfds_corpus
-from keras_transformer.extensions.paper.recipes.recipe import (
+from keras_transformer.extensions.paper.recipe import (
+    TRAIN,
     Recipe,
     Synthetic,
     Text,
+    split_by_source,
 )
-from keras_transformer.extensions.paper.splitting import TRAIN, split_by_source
 from keras_transformer.inference.corpus_translation import (
     check_export,
     model_fingerprint,
     translate_corpus,
 )
 from keras_transformer.inference.loading import load_model
-from keras_transformer.runs.atomic import atomic_path
+from keras_transformer.runs.atomic import atomic_path, write_text
 
 log = logging.getLogger(__name__)
 
-_GENERATOR = "generator"  # a file with the fingerprint of the model
 
-
-@dataclasses.dataclass(frozen=True)
-class Texts:
+class Texts(NamedTuple):
     """The texts of a recipe."""
 
     train: Corpus
@@ -48,10 +46,8 @@ class Texts:
     tests: Mapping[str, EvaluationSet]
 
 
-def open_texts(
-    recipe: Recipe, corpus_dir: Path, split_dir: Path, *, check_training: bool = False
-) -> Texts:
-    """Opens and checks the texts of a recipe."""
+def open_texts(recipe: Recipe, corpus_dir: Path, split_dir: Path) -> Texts:
+    """Opens the texts of a recipe, and reads those that training reads last."""
     train, parts = _corpus(recipe.train, corpus_dir), {}
     if recipe.held_out:
         parts = split_by_source(train, split_dir, recipe.held_out)
@@ -65,26 +61,37 @@ def open_texts(
         if "sacrebleu" in text:
             test = test_sets.sacrebleu_set(text["sacrebleu"], text["language_pair"])
         else:
-            pairs = [(s.decode(), t.decode()) for s, t in open_text(text).pairs()]
-            test = EvaluationSet([[target for _, target in pairs]], [source for source, _ in pairs])
-        first = dataclasses.replace(test, references=[each[:1] for each in test.references])
+            test = evaluation_set(open_text(text))
+        first = dataclasses.replace(test, references=[lines[:1] for lines in test.references])
         metrics.assess(list(first.references[0]), first, **recipe.evaluate)
         tests[name] = test
     texts = Texts(train, open_text(recipe.valid), tests)
-    for corpus in (texts.valid, *([train] if check_training else [])):
-        for _ in corpus.pairs():
-            pass
+    for _ in texts.valid.pairs():
+        pass
     return texts
+
+
+def evaluation_set(corpus: Corpus) -> EvaluationSet:
+    """Returns the pairs of a corpus as sources and references."""
+    pairs = [(source.decode(), target.decode()) for source, target in corpus.pairs()]
+    return EvaluationSet([[target for _, target in pairs]], [source for source, _ in pairs])
 
 
 def _corpus(text: Text, corpus_dir: Path) -> Corpus:
     if "tfds" in text:
-        return tfds_corpus(text["tfds"], text["split"], text["source_language"], str(corpus_dir))
+        reader = plugins.find("corpora", "tfds")
+        options = reader.options(
+            source_language=text["source_language"], tfds_data_dir=str(corpus_dir)
+        )
+        corpus: Corpus
+        [corpus] = reader.read(f"{text['tfds']}@{text['split']}", options)
+        return corpus
     if "tsv" in text:
         return TsvFile(corpus_dir / text["tsv"])
-    if "target" not in text:  # only the sources are used
-        return ParallelFiles(corpus_dir / text["source"], corpus_dir / text["source"])
-    return ParallelFiles(corpus_dir / text["source"], corpus_dir / text["target"])
+    # Without targets, only the sources are used.
+    return ParallelFiles(
+        corpus_dir / text["source"], corpus_dir / text.get("target", text["source"])
+    )
 
 
 def keep_text(path: Path, lines: Iterable[bytes]) -> None:
@@ -105,17 +112,17 @@ def keep_text(path: Path, lines: Iterable[bytes]) -> None:
 def parse_generators(texts: Sequence[str]) -> dict[Synthetic, str]:
     """Returns the exports of `--synthetic_from`, by kind."""
     generators: dict[Synthetic, str] = {}
+    kinds: dict[str, Synthetic] = {kind: kind for kind in get_args(Synthetic)}
     for text in texts:
         name, _, model_dir = text.partition("=")
-        kind: Synthetic | None = next((kind for kind in get_args(Synthetic) if kind == name), None)
-        if kind is None or not model_dir:
+        if name not in kinds or not model_dir:
             raise InputError(
                 f"--synthetic_from is {text!r}. Use KIND=EXPORT, where KIND is "
-                f"{' or '.join(get_args(Synthetic))}."
+                f"{' or '.join(kinds)}."
             )
-        if kind in generators:
-            raise InputError(f"--synthetic_from names {kind} twice. Give one export for each kind.")
-        generators[kind] = model_dir
+        if name in generators:
+            raise InputError(f"--synthetic_from names {name} twice. Give one export for each kind.")
+        generators[kinds[name]] = model_dir
     return generators
 
 
@@ -145,24 +152,22 @@ def has_written(directory: Path) -> bool:
 
 def generator_fingerprint(directory: Path) -> str | None:
     """Returns the SHA-256 of the model that has started in `directory`, or None."""
-    generator = directory / _GENERATOR
-    return generator.read_text(encoding="utf-8") if generator.exists() else None
+    path = directory / "generator"
+    return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def synthetic_pairs(
     kind: Synthetic, corpus: Corpus, model_dir: str | Path | None, directory: Path
 ) -> ParallelFiles:
     """Returns the pairs of `corpus` with one generated side."""
-    given, generator = directory / "given.txt", directory / _GENERATOR
+    given, written = directory / "given.txt", directory / "written" / "translations.txt"
     if model_dir is not None:
         check_generator(directory, model_dir)
     side = 1 if kind == "back_translation" else 0
     keep_text(given, (pair[side] for pair in corpus.pairs()))
     if model_dir is not None and not has_written(directory):
         # Written first, because a different model must not reuse these pairs.
-        with atomic_path(generator) as partial:
-            partial.write_text(model_fingerprint(Path(model_dir)), encoding="utf-8")
+        write_text(directory / "generator", model_fingerprint(Path(model_dir)))
         log.info("%s: %s generates the other side of %s", kind, model_dir, given)
         translate_corpus(model_dir, given, directory / "written")
-    written = directory / "written" / "translations.txt"
     return ParallelFiles(*((written, given) if kind == "back_translation" else (given, written)))

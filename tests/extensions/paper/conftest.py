@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_transformer.extensions.paper.recipes.recipe import Recipe
-from tests.extensions.paper.recipes.recipes import write_corpus, write_recipe
+from keras_transformer.extensions.paper.recipe import Recipe
+from tests.extensions.paper.recipes import write_corpus, write_recipe
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""recipe.json: its fields, its variants, and error messages."""
+"""recipe.json: its fields, its variants, error messages, and held-out parts."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ import copy
 import dataclasses
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import hypothesis
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.recipes.recipe import Recipe, Synthetic
-from tests.extensions.paper.recipes.recipes import FIELDS, write_recipe
+from keras_transformer.extensions.paper.recipe import Recipe, Synthetic, split_by_source
+from tests.extensions.paper.recipes import FIELDS, write_recipe
 from tests.messages import mentions
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 KINDS = get_args(Synthetic)
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    return Recipe.load(write_recipe(tmp_path_factory.mktemp("recipes")), "animals")
 
 
 def test_the_fingerprint_covers_the_fields_that_results_depend_on(
@@ -75,9 +73,9 @@ def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
         ({"valid": {"held_out": "v"}}, mentions("valid", "v", "held_out")),
         (
             {"valid": {"sacrebleu": "wmt13", "language_pair": "en-de"}},
-            mentions("valid", "sacreBLEU"),
+            mentions("valid", "sacrebleu"),
         ),
-        ({"held_out": {"t": 2}, "train": {"held_out": "t"}}, mentions("train", "held out")),
+        ({"held_out": {"t": 2}, "train": {"held_out": "t"}}, mentions("train", "held_out")),
         ({"held_out": {"t": 0}}, mentions("held_out", "0", "t", "1")),
         ({"tests": {"x": {}}}, mentions("x", "{}")),
         ({"prepare": {"vocab": 40}}, mentions("prepare", "vocab", "vocab_size")),
@@ -86,29 +84,15 @@ def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
         ({"preset": "huge"}, mentions("huge", "preset")),
         ({"settings": {"training.steps": 3}}, mentions("training.steps", "setting")),
         ({"settings": [1]}, mentions("settings", "[1]")),
-        (
-            {"synthetic": {"translation": {"recipe": "a"}}},
-            mentions("synthetic", "translation"),
-        ),
-        (
-            {"synthetic": {"distillation": {}}},
-            mentions("{}", "recipe"),
-        ),
-        (
-            {"synthetic": {"distillation": {"recipe": "a", "seeds": [1, 1]}}},
-            mentions("synthetic", "seeds", "[1, 1]", "distillation"),
-        ),
-        ({"synthetic": {"distillation": {"recipe": "a", "seeds": []}}}, mentions("seeds", "[]")),
+        ({"synthetic": {"translation": {"recipe": "a"}}}, mentions("synthetic", "translation")),
+        ({"synthetic": {"distillation": {}}}, mentions("{}", "recipe")),
         ({"average_last": [1]}, mentions("average_last", "1", "2")),
         ({"average_last": ["5"]}, mentions("average_last[0]", "5")),
         ({"length_penalties": [-1]}, mentions("length_penalty", "-1.0")),
         ({"held_out": {"train": 2}}, mentions("held_out", "train")),
         ({"held_out": {"../a": 2}}, mentions("held_out", "../a")),
         ({"tests": {"valid": FIELDS["valid"]}}, mentions("test", "valid")),
-        (
-            {"published": {"animals": {"source": "x"}}},
-            mentions("bleu", "source"),
-        ),
+        ({"published": {"animals": {"source": "x"}}}, mentions("bleu", "source")),
         (
             {"published": {"test_2018": {"bleu": 1, "source": ""}}},
             mentions("published", "test_2018", "animals"),
@@ -117,7 +101,6 @@ def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
         ({"evaluate": {"case": "lc"}}, mentions("evaluate", "{'case': 'lc'}")),
         ({"evaluate": {"lowercase": "false"}}, mentions("lowercase", "false", "true")),
         ({"variants": {"x": {"preset": "huge"}}}, mentions("variant x", "huge", "preset")),
-        ({"variants": {"x": {"recipes_dir": "y"}}}, mentions("variant x", "recipe")),
         (
             {"variants": {"x": {"prepare": {"max_tokens": "9"}}}},
             mentions("variant x", "prepare.max_tokens", "9"),
@@ -126,12 +109,15 @@ def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
         ({"tests": {"../x": FIELDS["valid"]}}, mentions("test", "../x")),
         ({"tests": {"x" * 101: FIELDS["valid"]}}, mentions("test", "x" * 101)),
         ({"variants": {"x": {"steps": 3}}}, mentions("fields", "recipe")),
-        (
-            {"variants": {"x": {"variants": {}}}},
-            mentions("variant x", "variants"),
-        ),
+        ({"variants": {"x": {"variants": {}}}}, mentions("variant x", "variants")),
         ({"variants": {"x": []}}, mentions("variants.x", "[]")),
         ({"variants": {"x": {"settings": 3}}}, mentions("variants.x.settings", "3")),
+        ({"train": {"source": "train.en"}}, mentions("train", "{'source': 'train.en'}")),
+        ({"teacher": True, "fine_tune": True}, mentions("teacher", "fine_tune")),
+        (
+            {"teacher": True, "synthetic": {"distillation": {"recipe": "x"}}},
+            mentions("teacher", "synthetic"),
+        ),
     ],
 )
 def test_a_wrong_recipe_names_its_file(
@@ -144,12 +130,12 @@ def test_a_wrong_recipe_names_its_file(
     assert "\n" not in str(error.value)
 
 
-def places(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Yields the path of keys of each part of a JSON value."""
     found = [before] if before else []
     if isinstance(value, (dict, list)):
-        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            found += places(each, (*before, key))
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            found += paths(inner, (*before, key))
     return found
 
 
@@ -166,17 +152,17 @@ JSON = st.recursive(
 )
 
 
-@hypothesis.given(place=st.sampled_from(places(EVERYTHING)), value=JSON)
-@hypothesis.example(place=("settings", "training.warmup_steps"), value=0)
+@hypothesis.given(path=st.sampled_from(paths(EVERYTHING)), value=JSON)
+@hypothesis.example(path=("settings", "training.warmup_steps"), value=0)
 @hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-def test_any_value_in_any_place_is_read_or_refused(
-    tmp_path: Path, place: tuple[Any, ...], value: Any
+def test_any_value_anywhere_is_read_or_refused(
+    tmp_path: Path, path: tuple[Any, ...], value: Any
 ) -> None:
     fields = copy.deepcopy(EVERYTHING)
     inner: Any = fields
-    for key in place[:-1]:
+    for key in path[:-1]:
         inner = inner[key]
-    inner[place[-1]] = value
+    inner[path[-1]] = value
     write_recipe(tmp_path, **fields)
     try:
         loaded = Recipe.load(tmp_path, "animals")
@@ -184,8 +170,8 @@ def test_any_value_in_any_place_is_read_or_refused(
         assert str(error).startswith(str(tmp_path / "animals" / "recipe.json"))
         assert len(str(error).removeprefix(str(tmp_path)).split()) > 3
     else:
-        found: Any = getattr(loaded, place[0])
-        for key in place[1:]:
+        found: Any = getattr(loaded, path[0])
+        for key in path[1:]:
             found = found[key]
         assert found == value or math.isnan(value)
 
@@ -233,7 +219,7 @@ def test_recipes_of_the_project_fit_the_code(name: str) -> None:
         assert options.vocab_size > 0
         assert options.drop_repetitive or not each.synthetic, each.variant
         for kind in each.synthetic:
-            train = each.generator(kind).recipe.train
+            train = Recipe.load(ROOT / "recipes", each.synthetic[kind]["recipe"]).train
             if kind == "back_translation":
                 train = {"source": train["target"], "target": train["source"]}
             assert train == each.train, each.variant
@@ -250,3 +236,82 @@ def test_the_multi30k_recipes_share_model_and_training() -> None:
     common = [{k: v for k, v in each.settings.items() if k not in own} for each in recipes]
     assert all(settings == common[0] for settings in common)
     assert len({(each.preset, tuple(each.length_penalties)) for each in recipes}) == 1
+
+
+# Held-out parts.
+
+Pair = tuple[bytes, bytes]
+
+
+class Pairs:
+    """A corpus in memory."""
+
+    name = "pairs"
+
+    def __init__(self, pairs: list[Pair]) -> None:
+        self._pairs = pairs
+
+    def pairs(self) -> Iterator[Pair]:
+        return iter(self._pairs)
+
+
+def read(files: ParallelFiles) -> list[Pair]:
+    return list(zip(*(path.read_bytes().split(b"\n")[:-1] for path in files.paths), strict=True))
+
+
+LINES = st.binary(max_size=3).filter(lambda line: b"\n" not in line)
+
+
+@settings(deadline=None)  # it waits for the disk
+@given(st.lists(st.tuples(LINES, LINES)), st.integers(1, 4), st.integers(1, 4))
+def test_parts_of_any_corpus(
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[Pair], valid: int, test: int
+) -> None:
+    folder: Path = tmp_path_factory.mktemp("split")
+    sources = {source for source, _ in pairs}
+    held_out = {"valid": valid, "test": test}
+    if len(sources) <= valid + test:
+        with pytest.raises(InputError, match=mentions("pairs", *held_out)):
+            split_by_source(Pairs(pairs), folder, held_out)
+        return
+    parts = {
+        name: read(files) for name, files in split_by_source(Pairs(pairs), folder, held_out).items()
+    }
+    assert (len(parts["valid"]), len(parts["test"])) == (valid, test)
+    of_parts = [{source for source, _ in part} for part in parts.values()]
+    assert sum(map(len, of_parts)) == len(sources) and set.union(*of_parts) == sources
+    first: dict[bytes, bytes] = {}
+    for source, target in pairs:
+        first.setdefault(source, target)
+    for name in held_out:
+        assert all(first[source] == target for source, target in parts[name])
+    kept = [pair for pair in dict.fromkeys(pairs) if pair[0] in of_parts[0]]
+    assert parts["train"] == kept
+    shuffled = split_by_source(Pairs(pairs[::-1]), folder / "again", held_out)
+    assert {source for source, _ in read(shuffled["test"])} == of_parts[2], "only the sources count"
+
+
+def test_held_out_sentences_are_spread_over_the_corpus(tmp_path: Path) -> None:
+    pairs = [(b"%d" % i, b"t") for i in range(1000)]
+    parts = split_by_source(Pairs(pairs), tmp_path, {"test": 100})
+    numbers = [int(source) for source, _ in read(parts["test"])]
+    assert 400 < sum(numbers) / len(numbers) < 600 and numbers != sorted(numbers)
+
+
+def test_existing_files_stay_complete_during_a_rewrite(tmp_path: Path) -> None:
+    class Stopping(Pairs):
+        readings = 0
+
+        def pairs(self) -> Iterator[Pair]:
+            self.readings += 1
+            yield from self._pairs[:3]
+            if self.readings == 2:  # the order in which the parts are written
+                raise KeyboardInterrupt
+            yield from self._pairs[3:]
+
+    pairs = [(b"%d" % i, b"t") for i in range(10)]
+    split_by_source(Pairs(pairs), tmp_path, {"test": 1})
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(KeyboardInterrupt):
+        split_by_source(Stopping(pairs), tmp_path, {"test": 1})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

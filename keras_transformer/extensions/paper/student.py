@@ -11,7 +11,7 @@ import itertools
 import logging
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,17 @@ from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.extensions.paper import report
-from keras_transformer.extensions.paper.experiment import Trial
-from keras_transformer.extensions.paper.recipes.recipe import Scoring
+from keras_transformer.extensions.paper.recipe import Scoring
 from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
 
 log = logging.getLogger(__name__)
 
-_GREEDY = {"decoding.beam_size": 1, "decoding.n_best": 1}
 # The exports of each model: the type of their weights, and changes of the search.
 _EXPORTS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "float32": ("none", {}),
+    "float32": ("float32", {}),
     "int8": ("int8", {}),
-    "int8_greedy": ("int8", _GREEDY),
+    "int8_greedy": ("int8", {"decoding.beam_size": 1, "decoding.n_best": 1}),
 }
 _SHAPE = ("num_encoder_layers", "num_decoder_layers", "d_model")
 _ROUNDS = 3  # in which the models take turns
@@ -41,14 +39,14 @@ _ROUNDS = 3  # in which the models take turns
 
 @dataclasses.dataclass(frozen=True)
 class Distillation:
-    """Exports a teacher and its students, and compares them. The methods are functions of trials.
+    """Exports a teacher and its students, and compares them.
+
+    `export_teacher` and `compare` are functions of rows.
 
     Attributes:
         teacher: the run, or `RUN@NAME`.
-        work_dir: working directory of the recipe.
         valid: the validation text, on which exports are compared with their runs.
         tests: the texts to measure on, by name. Without any, this is the validation text.
-        scoring: how translations are scored.
     """
 
     teacher: str
@@ -64,28 +62,27 @@ class Distillation:
         if tf.config.list_physical_devices("GPU"):
             version = export(self.teacher, directory / "export", self.valid.sources or []).path
             return {"finished": True, "export": str(version.relative_to(self.work_dir))}
-        names = ("int8", "float32")
-        exports = (self._export(name, self.teacher, directory, {}) for name in names)
+        exports = (self._export(name, self.teacher, directory, {}) for name in ("int8", "float32"))
         path = next(facts["export"] for facts in exports if "refused" not in facts)
         return {"finished": True, "export": path}
 
-    def comparison(self, seed: str, trained: Mapping[str, Any], facts: Mapping[str, Any]) -> Trial:
-        """Returns the trial that compares the student of a seed with the teacher."""
-        student = f"{self.work_dir / f'seed-{seed}' / 'run'}@{trained['weights']}"
-        search = {"decoding.length_penalty": trained["length_penalty"]}
-        return Trial(f"comparison-{seed}", self.compare, (student, search), facts=facts)
-
     def compare(
-        self, directory: Path, max_minutes: float | None, student: str, search: Mapping[str, Any]
+        self, directory: Path, max_minutes: float | None, trained: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Exports the teacher and a student for CPUs, and measures them on one core."""
-        rows = [
-            {"model": model, **self._export(name, run, directory / model, settings)}
-            for model, run, settings in (
-                ("teacher", self.teacher, {}), ("student", student, search)
-            )
-            for name in _EXPORTS
-        ]  # fmt: skip
+        """Exports the teacher and a student for CPUs, and measures them on one core.
+
+        Args:
+            trained: the record of the row that trained the student.
+        """
+        student = f"{self.work_dir / trained['row'] / 'run'}@{trained['weights']}"
+        search = {"decoding.length_penalty": trained["length_penalty"]}
+        rows = []
+        for model, run, settings in (
+            ("teacher", self.teacher, {}), ("student", student, search)
+        ):  # fmt: skip
+            for name in _EXPORTS:
+                facts = self._export(name, run, directory / model, settings)
+                rows.append({"model": model, **facts})
         words = self._measure([row for row in rows if "refused" not in row])
         draw(rows, directory / report.CHART)
         return {"finished": True, "words": words, "models": rows}
@@ -94,25 +91,25 @@ class Distillation:
         self, name: str, run: str, directory: Path, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Returns the facts of an export. They have `refused` if it loses too much quality."""
-        quantization, changes = _EXPORTS[name]
-        settings = {**settings, **changes}
-        path, _ = RunDirectory.split_weights(run)
-        config = RunDirectory(path, Config).config
+        weights, changes = _EXPORTS[name]
+        config = RunDirectory(RunDirectory.split_weights(run)[0], Config).config
         shape = config.model.as_dict()
         facts: dict[str, Any] = {
-            "weights": quantization.replace("none", "float32"),
-            "beam_size": config.updated(settings).decoding.beam_size,
+            "weights": weights,
+            "beam_size": config.updated({**settings, **changes}).decoding.beam_size,
             **{name: shape[name] for name in _SHAPE},
             "parameters": config.model.num_parameters(),
         }
-        sources, references = self.valid.sources or [], self.valid.references[0]
-        options = ExportOptions(references, quantization, tokenize=self.scoring.get("tokenize"))
+        options = ExportOptions(
+            self.valid.references[0], weights, tokenize=self.scoring.get("tokenize")
+        )
         try:
             version = export(
-                run, directory / name, sources, options, format="cpu", settings=settings
-            ).path
+                run, directory / name, self.valid.sources or [], options, format="cpu",
+                settings={**settings, **changes},
+            ).path  # fmt: skip
         except InputError as error:
-            if quantization == "none":
+            if weights == "float32":
                 raise
             log.warning("%s: %s", directory / name, error)
             return {**facts, "refused": str(error)}
@@ -129,55 +126,45 @@ class Distillation:
         sources = [line for test in tests.values() for line in test.sources or []]
         words = sum(len(line.split()) for line in sources)
         models = [loading.load_model(self.work_dir / row["export"], threads=1) for row in rows]
-        seconds: list[list[float]] = [[] for _ in rows]
         for model in models:  # the first calls are slow
             translate.translate_lines(model, sources[: model.max_batch_lines])
         for _ in range(_ROUNDS):
-            for row, model, times in zip(rows, models, seconds, strict=True):
+            for row, model in zip(rows, models, strict=True):
                 start = time.process_time()
                 results = translate.translate_lines(model, sources)
-                times.append(time.process_time() - start)
-                row["tests"] = self._scores(tests, [best.text for best, *_ in results])
-        for row, times in zip(rows, seconds, strict=True):
-            row["seconds"] = [round(each, 6) for each in times]
-            row["words_per_second"] = round(words / statistics.median(times), 1)
+                seconds = time.process_time() - start
+                row.setdefault("seconds", []).append(round(seconds, 6))
+                rest = iter([best.text for best, *_ in results])
+                row["tests"] = {
+                    name: metrics.assess(
+                        list(itertools.islice(rest, len(test.references[0]))), test, **self.scoring
+                    ).fields()
+                    for name, test in tests.items()
+                }
+        for row in rows:
+            row["words_per_second"] = round(words / statistics.median(row["seconds"]), 1)
         return words
 
-    def _scores(
-        self, tests: Mapping[str, EvaluationSet], translations: Sequence[str]
-    ) -> dict[str, Any]:
-        """Returns the scores of the translations of all tests, one after the other."""
-        rest = iter(translations)
-        return {
-            name: metrics.assess(
-                list(itertools.islice(rest, len(test.references[0]))), test, **self.scoring
-            ).fields()
-            for name, test in tests.items()
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the models of `compare` as a table in Markdown."""
+    return report.table([
+        {
+            "model": row["model"],
+            "layers": f"{row['num_encoder_layers']} + {row['num_decoder_layers']}",
+            "d_model": str(row["d_model"]),
+            "weights": row["weights"],
+            "beam": str(row["beam_size"]),
+            "MB": f"{row['megabytes']:.1f}",
+            "words/s": f"{row['words_per_second']:,.0f}",
+            **{f"BLEU, {test}": f"{found['bleu']:.2f}" for test, found in row["tests"].items()},
         }
+        for row in rows
+        if "refused" not in row
+    ])  # fmt: skip
 
 
-def table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the rows of `compare` as a table in Markdown."""
-    usable = [row for row in rows if "refused" not in row]
-    tests = list(usable[0]["tests"])
-    head = ["model", "layers", "d_model", "weights", "beam", "MB", "words/s", *tests]
-    cells = [
-        [
-            row["model"],
-            f"{row['num_encoder_layers']} + {row['num_decoder_layers']}",
-            str(row["d_model"]),
-            row["weights"],
-            str(row["beam_size"]),
-            f"{row['megabytes']:.1f}",
-            f"{row['words_per_second']:,.0f}",
-            *(f"{row['tests'][test]['bleu']:.2f}" for test in tests),
-        ]
-        for row in usable
-    ]
-    return report.table(head, cells)
-
-
-def draw(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draws BLEU of the first test against words per second."""
     usable = [row for row in rows if "refused" not in row]
     test = next(iter(usable[0]["tests"]))

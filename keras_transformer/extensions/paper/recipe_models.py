@@ -19,14 +19,12 @@ from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import export
 from keras_transformer.extensions.paper import experiment
-from keras_transformer.extensions.paper.recipes.recipe import Recipe, Scoring
-from keras_transformer.extensions.paper.recipes.texts import keep_text
-from keras_transformer.extensions.paper.results import write_lines
+from keras_transformer.extensions.paper.recipe import Recipe, Scoring
+from keras_transformer.extensions.paper.texts import keep_text
 from keras_transformer.inference import loading, translate
 from keras_transformer.presets import preset
 from keras_transformer.runs import averaging
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.training import training_run
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +32,10 @@ _PENALTY = "decoding.length_penalty"
 
 
 class RecipeModels:
-    """Trains and scores one model for each seed, and all of them as an ensemble."""
+    """Trains and scores one model for each seed, and all of them as an ensemble.
+
+    `train`, `initial` and `ensemble` are functions of rows.
+    """
 
     def __init__(
         self,
@@ -44,12 +45,10 @@ class RecipeModels:
         settings: Mapping[str, Any],
         init_from: str | None = None,
     ) -> None:
-        self._recipe = recipe
+        self._recipe, self._work_dir, self._tests = recipe, work_dir, tests
         self._init_from = init_from
         self._config = initial_config(recipe, init_from)
         self._settings = {**recipe.settings, **settings}
-        self._work_dir = work_dir
-        self._tests = tests
         store = TokenStore(work_dir / "data" / "valid")
         self._sources, self._references = store.source_text(), store.target_text()
         for name, test in tests.items():
@@ -61,126 +60,94 @@ class RecipeModels:
     def train(self, directory: Path, max_minutes: float | None, seed: int) -> dict[str, Any]:
         """Trains, selects weights and a length penalty, exports and scores the model of a seed.
 
-        This is the function of a `Trial`. Tests are scored after training and selection, so test
-        scores do not affect either.
+        Tests are scored after training and selection, so test scores do not affect either.
         """
-        trained = training_run.train(
-            self._work_dir / "data",
-            directory / "run",
-            self._config,
-            {**self._settings, "training.seed": seed},
-            training_run.TrainOptions(init_from=self._init_from, max_minutes=max_minutes),
-        )
-        log.info(trained.summary(directory / "run"))
-        if trained.interrupted:
-            raise KeyboardInterrupt
-        run = RunDirectory(directory / "run")
-        validation, penalty = self._choose(run)
+        trained, run = experiment.train(
+            directory, max_minutes, self._work_dir / "data", self._config,
+            {**self._settings, "training.seed": seed}, init_from=self._init_from,
+        )  # fmt: skip
+        saved, penalty = len(run.checkpoints()), run.config.decoding.length_penalty
+        counts = sorted({min(count, saved) for count in self._recipe.average_last} - {0, 1})
+        names = ["last", *(averaging.average_checkpoints(run, count) for count in counts)]
+        names += ["ema"] * bool(run.config.training.ema_decay)
+        by_weights = {}
+        for name in names:
+            run.select(name)
+            by_weights[name] = self._validate(run.path, penalty)
+        run.select(_best(by_weights))
+        others = {
+            other: self._validate(run.path, other)
+            for other in self._recipe.length_penalties
+            if other != penalty
+        }
+        chosen = _best({penalty: by_weights[run.selected], **others})
+        by_penalty = {f"{run.selected}, length penalty {a:g}": bleu for a, bleu in others.items()}
         return {
             "seed": seed,
             "finished": trained.finished,
-            "validation": validation,
+            "validation": {**by_weights, **by_penalty},
             # Missing if `max_minutes` stopped the training.
             "validation_perplexity": trained.metrics.get("val_perplexity"),
             "weights": run.selected,
-            "length_penalty": penalty,
-            **self._export_and_score(run, directory, penalty, trained.finished),
+            "length_penalty": chosen,
+            **self._export_and_score(run, directory, chosen, trained.finished),
             **experiment.costs(trained, run),
         }
 
     def initial(self, directory: Path, max_minutes: float | None) -> dict[str, Any]:
-        """Scores the model that fine-tuning starts from, with its own search.
-
-        It is the function of a `Trial`.
-        """
+        """Scores the model that fine-tuning starts from, with its own search."""
         model = loading.load_model(str(self._init_from))
-        hypotheses = _translations(model, self._sources)
         return {
             "finished": True,
-            "validation": {"initial": self._validation_bleu(hypotheses)},
+            "validation": {"initial": self._validation_bleu(model)},
             "tests": self._score_tests(model, str(self._init_from), directory),
         }
 
     def ensemble(
         self, directory: Path, max_minutes: float | None, weights: Mapping[int, str]
     ) -> dict[str, Any]:
-        """Exports several runs as one model, and scores it.
-
-        It is the function of a `Trial`.
-        """
+        """Exports several runs as one model, and scores it."""
         members = ",".join(
             f"{self._work_dir / f'seed-{seed}' / 'run'}@{name}" for seed, name in weights.items()
         )
         default = self._config.updated(self._settings).decoding.length_penalty
-        by_penalty = self._by_penalty(members, default)
-        penalty = _best(by_penalty)
+        penalties = dict.fromkeys((default, *self._recipe.length_penalties))
+        bleu = {penalty: self._validate(members, penalty) for penalty in penalties}
+        penalty = _best(bleu)
         return {
+            "finished": True,
             "weights": {str(seed): name for seed, name in weights.items()},
-            "validation": {f"length penalty {a:g}": bleu for a, bleu in by_penalty.items()},
+            "validation": {f"length penalty {a:g}": score for a, score in bleu.items()},
             "length_penalty": penalty,
             **self._export_and_score(members, directory, penalty, True),
         }
 
-    def _choose(self, run: RunDirectory) -> tuple[dict[str, float], float]:
-        """Selects the weights that have the most BLEU on validation, then a length penalty."""
-        checkpoints = len(run.checkpoints())
-        counts = sorted({min(count, checkpoints) for count in self._recipe.average_last} - {0, 1})
-        names = ["last", *(averaging.average_checkpoints(run, count) for count in counts)]
-        if run.config.training.ema_decay:
-            names.append("ema")
-        default = run.config.decoding.length_penalty
-        bleu = {}
-        for name in names:
-            run.select(name)
-            bleu[name] = self._validate(run.path, default)
-            log.info("validation BLEU of %s: %.2f", name, bleu[name])
-        run.select(_best(bleu))
-        by_penalty = self._by_penalty(run.path, default, bleu[run.selected])
-        for penalty, score in by_penalty.items():
-            if penalty != default:
-                bleu[f"{run.selected}, length penalty {penalty:g}"] = score
-        return bleu, _best(by_penalty)
-
-    def _by_penalty(
-        self, model_dir: str | Path, default: float, known: float | None = None
-    ) -> dict[float, float]:
-        """Returns validation BLEU by length penalty. `known` is BLEU with the default."""
-        bleu = {} if known is None else {default: known}
-        for penalty in (default, *self._recipe.length_penalties):
-            if penalty not in bleu:
-                bleu[penalty] = self._validate(model_dir, penalty)
-                log.info("validation BLEU with α %g: %.2f", penalty, bleu[penalty])
-        return bleu
-
     def _validate(self, model_dir: str | Path, penalty: float) -> float:
         """Returns BLEU on the validation set."""
-        model = loading.load_model(model_dir, {_PENALTY: penalty})
-        return self._validation_bleu(_translations(model, self._sources))
+        bleu = self._validation_bleu(loading.load_model(model_dir, {_PENALTY: penalty}))
+        log.info("validation BLEU of %s with α %g: %.2f", model_dir, penalty, bleu)
+        return bleu
 
-    def _validation_bleu(self, hypotheses: Sequence[str]) -> float:
+    def _validation_bleu(self, model: loading.LoadedModel) -> float:
         scoring: Scoring = {**self._recipe.evaluate, "as_in_paper": False}
-        return round(metrics.assess(hypotheses, self._references, **scoring).scores.bleu, 2)
+        scored = metrics.assess(_translations(model, self._sources), self._references, **scoring)
+        return round(scored.scores.bleu, 2)
 
     def _export_and_score(
-        self,
-        run: RunDirectory | str,
-        directory: Path,
-        penalty: float,
-        with_tests: bool,
+        self, run: RunDirectory | str, directory: Path, penalty: float, with_tests: bool
     ) -> dict[str, Any]:
-        """Exports, and scores every test by the export if `with_tests`."""
-        exported = export(run, directory / "export", self._sources, settings={_PENALTY: penalty})
-        log.info("exported %s", exported.path)
-        exports = {"export": exported.path}
-        for name in self._recipe.more_formats:
+        """Exports, and scores every test by the SavedModel if `with_tests`."""
+        paths = {}
+        for name in ("export", *self._recipe.more_formats):
+            format_ = "saved_model" if name == "export" else name
             version = export(
-                run, directory / name, self._sources, format=name, settings={_PENALTY: penalty}
+                run, directory / name, self._sources, format=format_, settings={_PENALTY: penalty}
             )
             log.info("exported %s", version.path)
-            exports[name] = version.path
-        model = loading.load_model(exported.path)
-        results = self._score_tests(model, exported.path, directory) if with_tests else {}
-        relative = {name: str(path.relative_to(self._work_dir)) for name, path in exports.items()}
+            paths[name] = version.path
+        model = loading.load_model(paths["export"])
+        results = self._score_tests(model, paths["export"], directory) if with_tests else {}
+        relative = {name: str(path.relative_to(self._work_dir)) for name, path in paths.items()}
         return {"tests": results, **relative}
 
     def _score_tests(
@@ -200,17 +167,17 @@ class RecipeModels:
                 "published": self._recipe.published.get(name),
                 "repeat": self._evaluate_command(name, test, model_dir),
             }
-            write_lines(directory / f"{name}.translations", hypotheses)
+            experiment.write_lines(directory / f"{name}.translations", hypotheses)
         return results
 
     def _evaluate_command(self, name: str, test: EvaluationSet, model_dir: str | Path) -> str:
         """Returns the command that scores a model on a test again."""
+        files = self._work_dir / "tests" / name
         flags = [f"--model_dir={model_dir}"]
         if test.name:
             flags += [f"--test_set={test.name}", f"--language_pair={test.language_pair}"]
         else:
-            for side in ("source", "reference"):
-                flags.append(f"--{side}={self._work_dir / 'tests' / f'{name}.{side}'}")
+            flags += [f"--source={files}.source", f"--reference={files}.reference"]
         scoring = self._recipe.evaluate
         if scoring.get("tokenize"):
             flags.append(f"--tokenize={scoring['tokenize']}")

@@ -16,20 +16,15 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import ExportOptions, ExportResult
-from keras_transformer.extensions.paper.recipes import models as recipe_models
-from keras_transformer.extensions.paper.recipes import student
-from keras_transformer.extensions.paper.recipes.recipe import Recipe
-from keras_transformer.extensions.paper.recipes.run import (
-    GivenModels,
-    run_recipe,
-    summary,
-)
+from keras_transformer.extensions.paper import recipe_models, student
+from keras_transformer.extensions.paper.recipe import Recipe
+from keras_transformer.extensions.paper.recipe_run import run_recipe, summary
 from keras_transformer.inference.loading import load_model
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES, ROOT
-from tests.extensions.paper.recipes.recipes import FIELDS, no_export, refuse_to_train, write_recipe
-from tests.messages import mentions
+from keras_transformer.training import training_run
+from tests.conftest import PHRASES
+from tests.extensions.paper.recipes import FIELDS, no_export, refuse_to_train, write_recipe
 
 pytestmark = pytest.mark.usefixtures("one_replica")
 
@@ -83,7 +78,7 @@ def exported(litert_version: Path, monkeypatch: pytest.MonkeyPatch) -> list[tupl
     ) -> ExportResult:
         assert format == "cpu" and list(sentences) == list(PHRASES[:3])
         assert options.references == list(PHRASES[3:])
-        calls.append((run, str(options.quantization), settings))
+        calls.append((run, str(options.weights), settings))
         if output_dir.parts[-2:] == ("student", "int8_greedy"):
             raise InputError("it loses too much")
         shutil.copytree(litert_version, output_dir / "1")
@@ -104,7 +99,7 @@ def test_a_student_learns_the_translations_of_its_teacher(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     work, teacher = tmp_path / "work", str(run_directory.path)
-    results = run_recipe(recipe, text, work, given=GivenModels(teacher=teacher))
+    results = run_recipe(recipe, text, work, runs={"teacher": teacher})
     written = TokenStore(work / "data" / "train")
     assert written.source_text() == list(PHRASES[:3]) * 5
     taught = [best.text for [best] in translate_lines(load_model(litert_version), PHRASES[:3])]
@@ -113,17 +108,17 @@ def test_a_student_learns_the_translations_of_its_teacher(
     assert run.tokenizer().fingerprint == run_directory.tokenizer().fingerprint
     assert run.init_from is None
 
-    trained = results["seeds"]["1"]
+    trained = results["rows"]["seed-1"]
     own = f"{run.path}@{trained['weights']}"
     search = {"decoding.length_penalty": trained["length_penalty"]}
     greedy = {"decoding.beam_size": 1, "decoding.n_best": 1}
     assert exported == [
         (teacher, "int8", {}),
-        *((teacher, *each) for each in (("none", {}), ("int8", {}), ("int8", greedy))),
-        *((own, *each) for each in (("none", search), ("int8", search))),
+        *((teacher, *each) for each in (("float32", {}), ("int8", {}), ("int8", greedy))),
+        *((own, *each) for each in (("float32", search), ("int8", search))),
         (own, "int8", {**search, **greedy}),
     ]
-    compared = results["comparison"]["1"]
+    compared = results["rows"]["comparison-1"]
     *rows, refused = compared["models"]
     assert [row["model"] for row in rows] == ["teacher"] * 3 + ["student"] * 2
     assert [row["beam_size"] for row in rows] == [4, 4, 1, 2, 2]
@@ -139,10 +134,10 @@ def test_a_student_learns_the_translations_of_its_teacher(
     svg = (work / "comparison-1" / "chart.svg").read_text()
     assert svg.count("beam 1") == 1 and svg.count("beam 2") == 2
 
-    monkeypatch.setattr(recipe_models.training_run, "train", refuse_to_train)
-    assert run_recipe(recipe, text, work, given=GivenModels(teacher=teacher)) == results
+    monkeypatch.setattr(training_run, "train", refuse_to_train)
+    assert run_recipe(recipe, text, work, runs={"teacher": teacher}) == results
     with pytest.raises(InputError, match="work was started with teacher "):
-        run_recipe(recipe, text, work, given=GivenModels(teacher=f"{teacher}@step-00000100"))
+        run_recipe(recipe, text, work, runs={"teacher": f"{teacher}@step-00000100"})
 
 
 def test_real_pairs_are_added_if_the_text_has_targets(
@@ -160,9 +155,7 @@ def test_real_pairs_are_added_if_the_text_has_targets(
     parallel = {"source": "valid.source", "target": "valid.target"}
     recipe = dataclasses.replace(recipe, train=parallel)
     with pytest.raises(InputError, match="enough"):
-        run_recipe(
-            recipe, text, tmp_path / "work", given=GivenModels(teacher=str(run_directory.path))
-        )
+        run_recipe(recipe, text, tmp_path / "work", runs={"teacher": str(run_directory.path)})
     written = TokenStore(tmp_path / "work" / "data" / "train")
     assert written.source_text() == list(PHRASES[:3]) * 2
     assert written.target_text()[:3] == list(PHRASES[3:])
@@ -192,36 +185,3 @@ def test_the_translating_export_fits_the_machine_and_the_model(
     distillation = student.Distillation(str(run_directory.path), tmp_path, valid, {}, {})
     found = distillation.export_teacher(tmp_path / "teacher", None)
     assert found == {"finished": True, "export": expected}
-
-
-def test_recipes_and_flags_that_do_not_fit_are_refused(
-    recipe: Recipe, text: Path, run_directory: RunDirectory, tmp_path: Path
-) -> None:
-    work, folder = tmp_path / "work", tmp_path / "recipes"
-    plain = Recipe.load(write_recipe(folder, "plain"), "plain")
-    for each, teacher, message in (
-        (recipe, None, mentions("animals", "--teacher")),
-        (plain, str(run_directory.path), mentions("plain", "--teacher")),
-        (recipe, str(text), mentions("--teacher", "keras-transformer convert")),
-    ):
-        with pytest.raises(InputError, match=message):
-            run_recipe(each, text, work, given=GivenModels(teacher=teacher))
-    assert not work.exists()
-    for changes, facts in (
-        ({"teacher": False}, ("train", "targets")),
-        ({"valid": FILES["train"]}, ("valid", "targets")),
-        ({"fine_tune": True}, ("teacher", "fine_tune")),
-        ({"synthetic": {"distillation": {"recipe": "plain"}}}, ("teacher", "synthetic")),
-    ):
-        with pytest.raises(InputError, match=mentions(*facts)):
-            Recipe.load(write_recipe(folder, "wrong", **{**FILES, **changes}), "wrong")
-    write_recipe(folder, "above", synthetic={"distillation": {"recipe": "animals"}}, variants={})
-    with pytest.raises(InputError, match=mentions("animals", "teacher", "--synthetic_from")):
-        Recipe.load(folder, "above").generator("distillation")
-
-
-def test_the_recipe_of_this_repository_fits_any_teacher() -> None:
-    recipe = Recipe.load(ROOT / "recipes", "student")
-    assert recipe.teacher and not recipe.has_targets
-    model = recipe.with_variant("decoder_2+encoder_6").config().model
-    assert (model.num_encoder_layers, model.num_decoder_layers) == (6, 2)

@@ -17,14 +17,10 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.trees import (
-    TRACE,
-    Constituent,
-    Tree,
-)
+from keras_transformer.extensions.paper.parsing.trees import TRACE, Constituent, Tree
 
 RULES = "EVALB, COLLINS.prm; punctuation by the gold tags"
 SHORT = 40  # maximum words, including punctuation, of sentences with separate scores
@@ -42,12 +38,8 @@ class BracketScores:
         sentences: number of gold trees.
         errors: number of gold trees whose words differ from the prediction. They are not scored.
         skipped: number of gold trees with only punctuation. They are not scored.
-        matched: number of matched constituents of the other trees.
-        predicted: number of predicted constituents.
-        gold: number of gold constituents.
-        precision: 0 to 100.
-        recall: 0 to 100.
-        f1: 0 to 100.
+        matched, predicted, gold: numbers of constituents of the other trees.
+        precision, recall, f1: 0 to 100.
         complete_match: share of the scored trees whose constituents are all correct, 0 to 100.
         average_crossing: predicted constituents per sentence that overlap a gold constituent
             without being inside or around it.
@@ -76,14 +68,10 @@ class BracketScores:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class TreebankScores:
-    """Scores of a treebank, and of its sentences of up to 40 words.
+class TreebankScores(NamedTuple):
+    """Scores of all sentences, and of those whose gold tree has at most `SHORT` words.
 
-    Attributes:
-        all: scores of all sentences.
-        short: scores of sentences whose gold tree has at most `SHORT` words, with punctuation.
-        errors: the difference for each sentence whose words differ from the prediction.
+    `errors` has the difference for each sentence whose words differ from the prediction.
     """
 
     all: BracketScores
@@ -113,86 +101,74 @@ def score_trees(gold: Sequence[Tree], predicted: Sequence[Tree]) -> TreebankScor
             f"There are {len(gold):,} gold trees but {len(predicted):,} predicted ones. Both need "
             "the same number, at least 1."
         )
-    rows, errors = [], []
-    for number, (own, other) in enumerate(zip(gold, predicted, strict=True), start=1):
-        rows.append(_counts(own, other))
-        if rows[-1].error:
-            errors.append(f"sentence {number} {rows[-1].error}, and is not scored")
+    rows = [_count(own, other) for own, other in zip(gold, predicted, strict=True)]
+    errors = [
+        f"sentence {number} {row}, and is not scored"
+        for number, row in enumerate(rows, start=1)
+        if isinstance(row, str)
+    ]
     if len(errors) > _MAX_ERRORS:
         raise InputError(
             f"{len(errors):,} of {len(gold):,} trees do not have the words of the gold tree, but "
             f"the limit is {_MAX_ERRORS}. The first: {errors[0]}"
         )
     short = [row for row, tree in zip(rows, gold, strict=True) if len(tree.words) <= SHORT]
-    return TreebankScores(_totals(rows), _totals(short), tuple(errors))
+    return TreebankScores(_total(rows), _total(short), tuple(errors))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Counts:
-    """The numbers of one sentence."""
+class _Counts(NamedTuple):
+    """The numbers of constituents of one sentence."""
 
-    matched: int = 0
-    predicted: int = 0
-    gold: int = 0
-    crossing: int = 0
-    error: str = ""  # how the words differ
-    is_skipped: bool = False
+    matched: int
+    predicted: int
+    gold: int
+    crossing: int
 
 
-def _counts(gold: Tree, predicted: Tree) -> _Counts:
+def _count(gold: Tree, predicted: Tree) -> _Counts | str | None:
+    """Counts a sentence. Returns how the words differ, or None if all are punctuation."""
     kept = [tag not in _DELETED for tag in gold.tags]
-    if error := _difference(gold, predicted, kept):
-        return _Counts(error=error)
+    same_number = len(gold.words) == len(predicted.words)
+    for own, other, counts in zip(gold.words, predicted.words, kept, strict=False):
+        if own != other and (counts or not same_number):  # punctuation may be written differently
+            return f"has the word {other!r} where the gold tree has {own!r}"
+    if not same_number:
+        return f"has {len(predicted.words)} words, the gold tree {len(gold.words)}"
     if not any(kept):
-        return _Counts(is_skipped=True)
-    own, other = _spans(gold, kept), _spans(predicted, kept)
-    return _Counts(
-        (collections.Counter(own) & collections.Counter(other)).total(),
-        len(other),
-        len(own),
-        sum(any(_cross(theirs, ours) for ours in own) for theirs in other),
+        return None
+    ours, theirs = _spans(gold, kept), _spans(predicted, kept)
+    crossing = sum(
+        any(
+            one.start < other.start < one.end < other.end
+            or other.start < one.start < other.end < one.end
+            for other in ours
+        )
+        for one in theirs
     )
+    matched = (collections.Counter(ours) & collections.Counter(theirs)).total()
+    return _Counts(matched, len(theirs), len(ours), crossing)
 
 
 def _spans(tree: Tree, kept: Sequence[bool]) -> list[Constituent]:
     """Returns the scored constituents as spans over the words that are kept."""
-    before = [0, *itertools.accumulate(map(int, kept))]  # number of kept words before each place
+    before = [0, *itertools.accumulate(map(int, kept))]  # number of kept words before each position
     spans = (
-        Constituent(_SAME.get(each.label, each.label), before[each.start], before[each.end])
-        for each in tree.constituents
-        if each.label not in _DELETED
+        Constituent(_SAME.get(label, label), before[start], before[end])
+        for label, start, end in tree.constituents
+        if label not in _DELETED
     )
     return [span for span in spans if span.start < span.end]
 
 
-def _cross(one: Constituent, other: Constituent) -> bool:
-    return (
-        one.start < other.start < one.end < other.end
-        or other.start < one.start < other.end < one.end
-    )
-
-
-def _difference(gold: Tree, predicted: Tree, kept: Sequence[bool]) -> str:
-    """Returns how the words differ, or "". Differences in punctuation do not count."""
-    as_many = len(gold.words) == len(predicted.words)
-    for own, other, counts in zip(gold.words, predicted.words, kept, strict=False):
-        if own != other and (counts or not as_many):
-            return f"has the word {other!r} where the gold tree has {own!r}"
-    return "" if as_many else f"has {len(predicted.words)} words, the gold tree {len(gold.words)}"
-
-
-def _totals(rows: Sequence[_Counts]) -> BracketScores:
-    scored = [row for row in rows if not (row.error or row.is_skipped)]
-    matched, predicted, gold, crossing = (
-        sum(getattr(row, name) for row in scored)
-        for name in ("matched", "predicted", "gold", "crossing")
-    )
+def _total(rows: Sequence[_Counts | str | None]) -> BracketScores:
+    scored = [row for row in rows if isinstance(row, _Counts)]
+    matched, predicted, gold, crossing = (sum(row[i] for row in scored) for i in range(4))
     precision, recall = _percent(matched, predicted), _percent(matched, gold)
     complete = sum(row.matched == row.predicted == row.gold for row in scored)
     return BracketScores(
         sentences=len(rows),
-        errors=sum(bool(row.error) for row in rows),
-        skipped=sum(row.is_skipped for row in rows),
+        errors=sum(isinstance(row, str) for row in rows),
+        skipped=sum(row is None for row in rows),
         matched=matched,
         predicted=predicted,
         gold=gold,
