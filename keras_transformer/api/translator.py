@@ -318,13 +318,7 @@ def checked_texts(lines: Sequence[str]) -> list[str]:
 
 def is_text(value: Any) -> bool:
     r"""Returns whether a value is a str that UTF-8 can encode: without half of a surrogate pair."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
 
 
 def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) -> None:
