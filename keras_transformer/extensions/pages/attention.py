@@ -44,14 +44,14 @@ class VisibleModel(NamedTuple):
     """A run, an ensemble or an export. For an ensemble, attention is its first model's.
 
     Attributes:
-        place: the path of the model.
+        label: the path of the model.
         signatures: functions from lists of inputs to arrays, by name.
         positions: a function from a count to `source` and `target`, float32 `[count, d_model]`, and
             `learned`, bool.
         owner: the object that keeps the weights alive.
     """
 
-    place: str
+    label: str
     signatures: Mapping[str, Ask]
     positions: Callable[[int], Mapping[str, np.ndarray]]
     owner: Any
@@ -87,7 +87,7 @@ def open_visible_model(
         positions = getattr(owner, "positions", None)
     if "attention" not in functions or positions is None:
         raise InputError(
-            f"{model.place} does not return its attention, like LiteRT models and older exports. "
+            f"{model.label} does not return its attention, like LiteRT models and older exports. "
             "Use the run directory, or a new SavedModel."
         )
     signatures = {name: of_lists(function) for name, function in functions.items()}
@@ -95,14 +95,14 @@ def open_visible_model(
     def first_positions(count: int) -> Mapping[str, np.ndarray]:
         return {n: array.numpy() for n, array in positions(count=tf.constant(count)).items()}
 
-    return VisibleModel(model.place, signatures, first_positions, owner)
+    return VisibleModel(model.label, signatures, first_positions, owner)
 
 
-def model_name(place: str) -> str:
+def model_name(label: str) -> str:
     """Returns a short name of a model for titles, from its path or address."""
-    if "://" in place:
-        return place
-    paths = [Path(member) for member in place.split(",")]
+    if "://" in label:
+        return label
+    paths = [Path(member) for member in label.split(",")]
     return ", ".join(
         f"{path.parent.name}/{path.name}" if path.name.isdigit() else path.name for path in paths
     )

@@ -283,7 +283,7 @@ def visualize(
     if sentence is None:
         sentence, translation = sources[0], targets[0] or None
     model = open_visible_model(model_dir)
-    name = model_name(model.place)
+    name = model_name(model.label)
 
     def read_batch(batch: list[int]) -> list[Attention]:
         texts = {"source": [sources[i] for i in batch], "target": [targets[i] for i in batch]}

@@ -77,7 +77,7 @@ class PlaygroundModel:
     """A run, an export or a server, called through its signatures `translate` and `attention`.
 
     Args:
-        place: the path or address of the model.
+        label: the path or address of the model.
         ask: the signatures.
         examples: sentences to try.
         source_tag: added to texts that have no tag.
@@ -85,7 +85,7 @@ class PlaygroundModel:
 
     def __init__(
         self,
-        place: str,
+        label: str,
         ask: Mapping[str, Ask],
         examples: Sequence[str] = (),
         source_tag: str | None = None,
@@ -93,15 +93,15 @@ class PlaygroundModel:
         missing = [name for name in _NEEDED if name not in ask]
         if missing:
             raise InputError(
-                f"{place} lacks the signatures {' and '.join(missing)}, as LiteRT models and older "
+                f"{label} lacks the signatures {' and '.join(missing)}, as LiteRT models and older "
                 "exports do. Use a run directory, a new SavedModel, or a server with one."
             )
-        self.place, self.name = place, model_name(place)
+        self.label, self.name = label, model_name(label)
         self.examples = list(examples)
         self._ask = ask
         self._tags = served_tags(ask)
         self._source_tag = source_tag or ""
-        check_tag(source_tag, self._tags.symbols, place)
+        check_tag(source_tag, self._tags.symbols, label)
 
     def warm_up(self) -> None:
         """Traces all graphs, so that the first user does not wait for them."""
@@ -147,36 +147,36 @@ class PlaygroundModel:
 
 
 def open_playground_model(
-    place: str, settings: Mapping[str, Any] | None = None, source_tag: str | None = None
+    label: str, settings: Mapping[str, Any] | None = None, source_tag: str | None = None
 ) -> PlaygroundModel:
     """Opens a model.
 
     Args:
-        place: a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, a SavedModel, or the address of a server
+        label: a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, a SavedModel, or the address of a server
             such as `localhost:8501/MODEL`.
     """
-    path = Path(place)
+    path = Path(label)
     settings = dict(settings or {})
-    if is_address(place) and not path.exists():
+    if is_address(label) and not path.exists():
         if settings:
             raise InputError(
-                f"{place} is a server, and {' and '.join(settings)} were fixed when its model was "
+                f"{label} is a server, and {' and '.join(settings)} were fixed when its model was "
                 "exported. Remove them, or use a run directory."
             )
-        client = connect(place, timeout=_ANSWER_SECONDS)
+        client = connect(label, timeout=_ANSWER_SECONDS)
         client.wait_until_ready(_READY_SECONDS)
         names = client.metadata()
         ask = {name: functools.partial(client.predict, signature=name) for name in names}
-        return PlaygroundModel(place, ask, source_tag=source_tag)
+        return PlaygroundModel(label, ask, source_tag=source_tag)
     examples: list[str] = []
     if RunDirectory.is_run(path) or not path.exists():
-        run, _ = members(place)[0]
+        run, _ = members(label)[0]
         reports = [json.loads(report.read_bytes()) for report in run.data_reports()]
         examples = [text for report in reports for text in report.get("examples", ())][:3]
         beam = settings.get("decoding.beam_size", run.config.decoding.beam_size)
         settings.setdefault("decoding.n_best", beam)
-    model = open_visible_model(place, settings)
-    return PlaygroundModel(model.place, model.signatures, examples, source_tag)
+    model = open_visible_model(label, settings)
+    return PlaygroundModel(model.label, model.signatures, examples, source_tag)
 
 
 def build_page(
@@ -190,7 +190,7 @@ def build_page(
     examples = examples or models[0].examples
     names = [model.name for model in models]
     if len(set(names)) < len(names):  # two runs may have the same name
-        names = [model.place for model in models]
+        names = [model.label for model in models]
     outputs: list[gr.components.Component] = []
     selections = []
     with gr.Blocks(title="Playground", analytics_enabled=False, fill_width=True) as page:
@@ -212,7 +212,7 @@ def build_page(
         with gr.Row():
             for number, (model, name) in enumerate(zip(models, names, strict=True)):
                 with gr.Column():
-                    gr.HTML(_PARTS.title(name, 2, model.place))
+                    gr.HTML(_PARTS.title(name, 2, model.label))
                     summary = gr.HTML(elem_id=f"said-{number}")
                     n_best = gr.Radio(
                         label="Translations, with scores", choices=[], elem_id=f"n-best-{number}",

@@ -42,20 +42,20 @@ def define_flags() -> None:
 
 def main() -> None:
     """Opens the models of the flags, and serves the page."""
-    places = [*(FLAGS.model_dir or ()), *(FLAGS.server or ())]
-    if len(places) not in (1, 2):
+    labels = [*(FLAGS.model_dir or ()), *(FLAGS.server or ())]
+    if len(labels) not in (1, 2):
         raise InputError(
-            f"--model_dir and --server name {len(places)} models. Give one, or two to compare."
+            f"--model_dir and --server name {len(labels)} models. Give one, or two to compare."
         )
     app.load_tensorflow()
     with needs_extra("demo", "the page"):
         from keras_transformer.extensions.pages import playground  # late: --help is fast
 
     models = []
-    for place in places:
-        print(f"opening {place}", flush=True)
+    for label in labels:
+        print(f"opening {label}", flush=True)
         settings = config_flags.config_settings()
-        models.append(playground.open_playground_model(place, settings, FLAGS.source_tag))
+        models.append(playground.open_playground_model(label, settings, FLAGS.source_tag))
         models[-1].warm_up()
     page = playground.build_page(models, FLAGS.example)
     has_screen = any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
