@@ -107,14 +107,8 @@ def _corpora(prefix: str) -> list[corpus.Corpus]:
         return [path for each in paths for path in each]
 
     corpora: list[corpus.Corpus] = [*corpus.parallel_files(given("source"), given("target"))]
-    columns = FLAGS.tsv_columns
-    for path in given("tsv"):
-        file = reading.require_file(path)
-        corpora.append(
-            corpus.TsvFile(file)
-            if columns is None
-            else corpus.TsvColumns(file, (columns[0], columns[1]))
-        )
+    columns = FLAGS.tsv_columns and tuple(FLAGS.tsv_columns)
+    corpora += [corpus.TsvFile(reading.require_file(path), columns) for path in given("tsv")]
     for name, reader in _readers().items():
         names = [field.name for field in dataclasses.fields(reader.options)]
         options = reader.options(**{option: FLAGS[option].value for option in names})

@@ -221,18 +221,17 @@ class Vocabulary:
         """Returns the target ids of each line, with `end_id` at the end; -1 uses all cores."""
         return _encode(self._target, lines, threads)
 
-    def rewritten_targets(self, lines: Sequence[bytes]) -> dict[int, str]:
-        """Returns the target lines that normalization changes: their places and new text.
+    def rewritten_targets(self, texts: Sequence[str]) -> dict[int, str]:
+        """Returns the target texts that normalization changes: their indices and new text.
 
-        A model that learns from such lines never writes the original characters. Spaces that are
+        A model that learns from such texts never writes the original characters. Spaces that are
         added, removed or replaced by other spaces do not count.
         """
         rewritten = {}
-        texts = [line.decode() for line in lines]
-        for place, normal in enumerate(self._target.normalize(texts)):
-            text = normal.replace(_SPACE, " ").split()
-            if text != texts[place].replace(_SPACE, " ").split():
-                rewritten[place] = " ".join(text)
+        for index, normal in enumerate(self._target.normalize(list(texts))):
+            words = normal.replace(_SPACE, " ").split()
+            if words != texts[index].replace(_SPACE, " ").split():
+                rewritten[index] = " ".join(words)
         return rewritten
 
     @functools.cached_property

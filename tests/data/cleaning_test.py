@@ -21,7 +21,7 @@ from tests.messages import mentions
 
 def block(pairs, line=1, offset=0):
     texts = [b"".join(text + b"\n" for text in side) for side in zip(*pairs, strict=True)]
-    return Block(("s", "t"), line, (offset, offset), tuple(texts))
+    return Block(("s", "t"), line, (offset, offset), tuple(texts), {})
 
 
 def run(pairs, **options):
@@ -150,7 +150,7 @@ def test_reports_add_up():
         pairs = [(b"", b"x")] * 3 if line == 1 else [(b"\x01a", b"b"), (b"", b"x"), (b"y", b"\xff")]
         clean(block(pairs, line), CleaningOptions(on_bad_utf8="drop"), part)
         total.add(CleaningReport.from_dict(part.as_dict()))
-    assert (total.read, total.kept, total.control_characters) == (6, 1, 1)
+    assert (total.read, total.kept, total.control_characters_made_spaces) == (6, 1, 1)
     assert total.dropped == {"empty": 4, "bad_utf8": 1}
     assert [example["line"] for example in total.examples["empty"]] == [1, 2, 3, 5]
 
@@ -160,7 +160,7 @@ def test_control_characters_and_line_separators_become_counted_spaces():
     kept, report = run([(text.encode(), "ÄÂ\u00a0–€†".encode())])
     assert kept[0][1] == b"a b c d e f g"
     assert kept[0][2].decode() == "ÄÂ\u00a0–€†", "neighbours in UTF-8 stay"
-    assert report.control_characters == 6
+    assert report.control_characters_made_spaces == 6
     for character in "\x00\u0085\u2028\u2029\x1f\x7f\t"[1:]:  # each one is found
         assert run([(f"a{character}b".encode(), b"c")])[0][0][1] == b"a b"
 
@@ -191,7 +191,7 @@ def test_only_the_first_line_has_a_bom_and_every_line_may_have_a_cr():
 
 
 def test_lines_of_two_columns():
-    lines = Block(("c",), 7, (0,), (b"a\tb\nc\td\r\n",))
+    lines = Block(("c",), 7, (0,), (b"a\tb\nc\td\r\n",), {})
     kept = clean(lines, CleaningOptions(), CleaningReport())
     assert (kept.corpus, kept.lines.tolist()) == ("c", [7, 8])
     assert (kept.sources, kept.targets) == ([b"a", b"c"], [b"b", b"d"])

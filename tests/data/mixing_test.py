@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from keras_transformer.data.batches import MixedBatches, parse_mix, place_of_step
+from keras_transformer.data.batches import MixedBatches, corpus_and_step, parse_mix
 from keras_transformer.errors import InputError
 from tests.data.pairs_in_memory import PAD, START, like_text, of_lengths
 from tests.messages import mentions
@@ -19,7 +19,7 @@ def mixed(stores, batch_tokens=256, seed=1, **options):
 
 
 def turns(weights, first, last):
-    return [place_of_step(step, weights) for step in range(first, last)]
+    return [corpus_and_step(step, weights) for step in range(first, last)]
 
 
 @hypothesis.settings(deadline=None)
