@@ -99,11 +99,11 @@ def test_a_real_kill_in_the_middle_and_workers(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     lines = "".join(f"{source}\t{target}\n" for source, target in numbered(70_000))
     Path("c.tsv").write_text(lines)
-    options = PrepareOptions(vocab_size=70, max_length_ratio=None)
+    options = PrepareOptions(vocab_size=70, max_length_ratio=None, vocabulary_lines=999)
     prepare([TsvFile(Path("c.tsv"))], "one", options)
-    command = "--tsv=c.tsv --vocab_size=70 --max_length_ratio=0 --output_dir=two --workers=2"
+    flags = "--tsv=c.tsv --output_dir=two --workers=2 --vocab_size=70 --max_length_ratio=0"
     killed = subprocess.Popen(
-        [sys.executable, ROOT / "bin/prepare.py", *command.split()],
+        [sys.executable, ROOT / "bin/prepare.py", *flags.split(), "--vocabulary_lines=999"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     while not list(tmp_path.glob(".two.partial/work/train/*/result.json")):

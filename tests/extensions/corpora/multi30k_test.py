@@ -34,7 +34,7 @@ def downloads(tmp_path, monkeypatch):
     return infos
 
 
-@pytest.mark.parametrize("config", ["de-en", "fr-en", "de-fr"])
+@pytest.mark.parametrize("config", ["de-en", "de-fr"])
 def test_every_split_of_a_pair_of_languages(downloads, tmp_path, config):
     builder = tfds.builder(f"multi30k/{config}", data_dir=str(tmp_path / "data"))
     builder.download_and_prepare(file_format="tfrecord")
@@ -65,11 +65,10 @@ def test_published_files_are_public_and_all_have_checksums():
         assert len(bytes.fromhex(info.checksum)) == 32 and info.size > 8000
 
 
-def test_the_corpus_is_downloaded_only_on_request(downloads, tmp_path):
+def test_the_corpus_is_downloaded_on_request(downloads, tmp_path):
     data_dir = str(tmp_path / "data")
-    corpus = tfds_corpus("multi30k/de-en", "validation", "en", data_dir, download=True)
-    assert list(corpus.pairs()) == [
-        (sentence("val", "en", i).encode(), sentence("val", "de", i).encode()) for i in range(3)
-    ]
-    again = tfds_corpus("multi30k/de-en", "train[:3]", "de", data_dir)
-    assert len(list(again.pairs())) == 3
+    for download in (True, False):
+        corpus = tfds_corpus("multi30k/de-en", "validation", "en", data_dir, download=download)
+        assert list(corpus.pairs()) == [
+            (sentence("val", "en", i).encode(), sentence("val", "de", i).encode()) for i in range(3)
+        ]
