@@ -7,7 +7,6 @@ when they are complete, and are not computed again after a kill.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import itertools
@@ -40,44 +39,38 @@ STORED, HELD_OUT, DUPLICATE = range(3)
 Fates: TypeAlias = npt.NDArray[np.uint8]
 
 
-@dataclasses.dataclass(frozen=True)
-class TextFile:
-    """A file in one language; its blocks have one side."""
-
-    path: Path
-
-
-def read_blocks(corpus: Corpus | TextFile, max_lines: int | None = None) -> Iterator[Block]:
-    """Yields a corpus block by block."""
-    names = (str(corpus.path),) if isinstance(corpus, TextFile) else (corpus.name,) * 2
+def read_blocks(corpus: Corpus | Path, max_lines: int | None = None) -> Iterator[Block]:
+    """Yields a corpus block by block. A path is a file in one language, with blocks of one side."""
     if isinstance(corpus, ParallelFiles):
-        names = (str(corpus.source), str(corpus.target))
+        names: tuple[str, ...] = (str(corpus.source), str(corpus.target))
+        rows = _parallel_lines(corpus)
+    elif isinstance(corpus, Path):
+        names, rows = (str(corpus),), zip(raw_lines(corpus), strict=True)
     elif isinstance(corpus, TsvFile) and corpus.columns is None:
-        names = (corpus.name,)  # its columns are split in other processes, which is faster
+        # Its columns are split in other processes, which is faster.
+        names, rows = (corpus.name,), zip(raw_lines(corpus.path), strict=True)
+    else:
+        names = (corpus.name,) * 2
+        rows = (
+            tuple(text.replace(b"\n", b" ") + b"\n" for text in pair) for pair in corpus.pairs()
+        )
     digests = {name: hashlib.sha256() for name in names}
     line, offsets = 1, (0,) * len(names)
-    for rows in _chunks(_rows(corpus), max_lines or BLOCK_LINES):
-        texts = tuple(map(b"".join, zip(*rows, strict=True)))
+    for chunk in _chunks(rows, max_lines or BLOCK_LINES):
+        texts = tuple(map(b"".join, zip(*chunk, strict=True)))
         for name, text in zip(names, texts, strict=True):
             digests[name].update(text)
         sha256 = {name: digest.hexdigest() for name, digest in digests.items()}
         yield Block(names, line, offsets, texts, sha256)
-        line += len(rows)
+        line += len(chunk)
         offsets = tuple(offset + len(text) for offset, text in zip(offsets, texts, strict=True))
 
 
-def _rows(corpus: Corpus | TextFile) -> Iterator[tuple[bytes, ...]]:
-    """Yields the lines of each pair, each with LF."""
-    if isinstance(corpus, ParallelFiles):
-        for row in itertools.zip_longest(raw_lines(corpus.source), raw_lines(corpus.target)):
-            if None in row:
-                raise corpus.misaligned()
-            yield row
-    elif isinstance(corpus, TextFile) or (isinstance(corpus, TsvFile) and corpus.columns is None):
-        yield from zip(raw_lines(corpus.path), strict=True)
-    else:
-        for pair in corpus.pairs():
-            yield tuple(text.replace(b"\n", b" ") + b"\n" for text in pair)
+def _parallel_lines(corpus: ParallelFiles) -> Iterator[tuple[bytes, ...]]:
+    for row in itertools.zip_longest(raw_lines(corpus.source), raw_lines(corpus.target)):
+        if None in row:
+            raise corpus.misaligned()
+        yield row
 
 
 def _chunks(rows: Iterator[tuple[bytes, ...]], max_lines: int) -> Iterator[list[tuple[bytes, ...]]]:

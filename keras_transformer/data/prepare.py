@@ -267,16 +267,12 @@ class PreparedData:
             )
             if cleaning["bad_utf8_replaced"]:
                 lines.append(f"{cleaning['bad_utf8_replaced']:,} lines of it had invalid UTF-8")
-        valid = report["valid"]["pairs"]
         if held_out := report["held_out"]:
-            dropped = f", and {held_out - valid:,} were dropped as too long" * (held_out > valid)
-            lines.append(
-                f"held out of the training corpus for validation: {held_out:,} pairs{dropped}"
-            )
+            lines.append(f"held out of the training corpus for validation: {held_out:,} pairs")
         if known := report["valid_pairs_in_train"]:
             lines.append(
-                f"validation pairs that are also in the training text: {known:,} of {valid:,}. "
-                "Scores on them overestimate the quality."
+                f"validation pairs that are also in the training text: {known:,} of "
+                f"{report['valid']['pairs']:,}. Scores on them overestimate the quality."
             )
         return "\n".join(lines)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.console import progress_bar
-from keras_transformer.data.blocks import TextFile, read_blocks
+from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.reading import Block, decode_lines, require_file
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
@@ -103,7 +103,7 @@ def check_export(model_dir: str | Path) -> None:
 def _survey(path: Path) -> tuple[int, str]:
     """Reads and checks the whole file, and returns the number of lines and the SHA-256."""
     lines = 0
-    for block in read_blocks(TextFile(require_file(path)), BLOCK_LINES):
+    for block in read_blocks(require_file(path), BLOCK_LINES):
         lines += len(_decoded(block))
     return lines, block.sha256[str(path)]
 
@@ -118,7 +118,7 @@ def model_fingerprint(model_dir: Path) -> str:
 
 
 def _blocks(source: Path, digest: str) -> Iterator[Block]:
-    for block in read_blocks(TextFile(source), BLOCK_LINES):
+    for block in read_blocks(source, BLOCK_LINES):
         yield block
     if block.sha256[str(source)] != digest:
         raise InputError(
