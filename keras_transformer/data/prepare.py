@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
 SPLITS = ("train", "valid")
+_STAGES = ("cleaning", "vocabulary", "encoding")
 # Part of the fingerprint: raised whenever the same input would give another result.
 _FORMAT = 3
 # Raised when the intermediate files of a stage change. Then unfinished work starts again.
@@ -331,27 +331,27 @@ def prepare(
         split: [{"kind": type(corpus).__name__, "sha256": {"": corpus.name}} for corpus in group]
         for split, group in corpora_of.items()
     }
-    seconds: dict[str, float] = {}
-    with work_directory(
-        output_dir, f"{_fingerprint(names, options, given)} {_WORK_FORMAT}"
-    ) as directory:
-        with _timed("cleaning", seconds):
-            cleaned = {
-                split: _clean(directory / "work" / split, group, options, num_workers)
-                for split, group in corpora_of.items()
-            }
-            inputs = {split: part.inputs for split, part in cleaned.items()}
-            fingerprint = _fingerprint(inputs, options, given)
-            _check_unchanged(directory / "work" / "fingerprint", fingerprint)
-            if not valid_corpora:
-                _hold_out(cleaned["train"].fates, options)
-        with _timed("vocabulary", seconds):
-            if not (directory / "tokenizer").exists():
-                with atomic_path(directory / "tokenizer") as partial:
-                    (given or _learn(cleaned["train"], options)).save(partial)
-            vocabulary = Vocabulary.load(directory)
-        with _timed("encoding", seconds):
-            results = _encode(directory, cleaned, vocabulary, options.max_tokens, num_workers)
+    key = f"{_fingerprint(names, options, given)} {_WORK_FORMAT}"
+    with work_directory(output_dir, key) as directory:
+        times = [time.monotonic()]
+        cleaned = {
+            split: _clean(directory / "work" / split, group, options, num_workers)
+            for split, group in corpora_of.items()
+        }
+        inputs = {split: part.inputs for split, part in cleaned.items()}
+        fingerprint = _fingerprint(inputs, options, given)
+        _check_unchanged(directory / "work" / "fingerprint", fingerprint)
+        if not valid_corpora:
+            _hold_out(cleaned["train"].fates, options)
+        times.append(time.monotonic())
+        if not (directory / "tokenizer").exists():
+            with atomic_path(directory / "tokenizer") as partial:
+                (given or _learn(cleaned["train"], options)).save(partial)
+        vocabulary = Vocabulary.load(directory)
+        times.append(time.monotonic())
+        results = _encode(directory, cleaned, vocabulary, options.max_tokens, num_workers)
+        times.append(time.monotonic())
+        seconds = [round(end - start, 1) for start, end in itertools.pairwise(times)]
         report = {
             "fingerprint": fingerprint,
             "inputs": inputs,
@@ -359,7 +359,7 @@ def prepare(
             "vocab_from": str(vocab_from) if isinstance(vocab_from, str | Path) else None,
             **results,
             "vocabulary": vocabulary.describe(),
-            "seconds_of_stages": seconds,
+            "seconds_of_stages": dict(zip(_STAGES, seconds, strict=True)),
         }
         text = json.dumps(report, indent=1, ensure_ascii=False)
         (directory / "report.json").write_text(text + "\n", "utf-8", "backslashreplace")
@@ -539,13 +539,6 @@ def _count_rewritten(store: TokenStore, vocabulary: Vocabulary) -> dict[str, Any
         "rewritten": len(rewritten),
         "rewritten_examples": examples,
     }
-
-
-@contextlib.contextmanager
-def _timed(stage: str, seconds: dict[str, float]) -> Iterator[None]:
-    start = time.monotonic()
-    yield
-    seconds[stage] = round(time.monotonic() - start, 1)
 
 
 def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOptions) -> Vocabulary:

@@ -43,13 +43,11 @@ class TfdsReader:
         name, _, split = location.rpartition("@")
         if not name:
             raise InputError(f"{location} lacks a split. Add it, as in {location}@train.")
-        languages = (options.source_language, options.target_language)
-        data_dir, download = options.tfds_data_dir, options.tfds_download
-        return [
-            tfds_corpus(
-                name, split, languages[0], data_dir, target_language=languages[1], download=download
-            )
-        ]
+        corpus = tfds_corpus(
+            name, split, options.source_language, options.tfds_data_dir,
+            target_language=options.target_language, download=options.tfds_download,
+        )  # fmt: skip
+        return [corpus]
 
 
 READER = TfdsReader()
@@ -98,12 +96,10 @@ def tfds_corpus(
         try:
             builder.download_and_prepare()
         except Exception as error:
-            builder = _builder(name, data_dir)
-            if not builder.data_path.exists():  # not prepared by another process in the meantime
-                raise InputError(
-                    f"{name} cannot be prepared in {builder.data_dir} ({_reason(error)}). Check "
-                    "that it can be downloaded and that the disk has room for it."
-                ) from error
+            raise InputError(
+                f"{name} cannot be prepared in {builder.data_dir} ({_reason(error)}). Check that "
+                "it can be downloaded and that the disk has room for it."
+            ) from error
     if not builder.info.splits:
         raise InputError(
             f"{name} is not prepared in {builder.data_dir}. Name the directory that has it "

@@ -229,20 +229,6 @@ def test_reasons_for_unprepared_sets_are_one_sentence(tmp_path, monkeypatch, err
     assert "\n" not in str(caught.value)
 
 
-def test_a_set_that_another_process_prepared_first_is_taken(tmp_path, monkeypatch):
-    name = "opus/law"
-
-    def outrun(self, **_):
-        monkeypatch.undo()
-        write_set(name, tmp_path, {"train": [("eins", "one")]})
-        raise OSError("Directory not empty")
-
-    builder = tfds_module._builder(name, str(tmp_path))
-    monkeypatch.setattr(type(builder), "download_and_prepare", outrun)
-    corpus = tfds_corpus(name, "train", "de", str(tmp_path), download=True)
-    assert list(corpus.pairs()) == [(b"eins", b"one")]
-
-
 # Files of sets.
 
 GULLS = [(f"{i} Möwen", f"{i} gulls") for i in range(50)]
