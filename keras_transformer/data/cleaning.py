@@ -39,9 +39,7 @@ EXAMPLE_CHARACTERS = 80  # of each side
 _SHORT = 20  # a side with fewer bytes counts as this many in a length ratio
 # A bad translation model can repeat the same few words until it is stopped. People do not do that:
 # this rule drops none of 200,000 pairs of Multi30k, Tatoeba and newstest.
-_REPEATED_WORDS = range(
-    2, 9
-)  # numbers of words; a single word is repeated in "no, no, no" and ". . ."
+_REPEATED_WORDS = range(2, 9)  # a single word is repeated in "no, no, no" and ". . ."
 _REPETITIONS = 3
 # Control characters and the line and paragraph separators: in UTF-8 U+0000-001F, U+007F,
 # U+0080-009F, U+2028 and U+2029. Text readers break lines at several of them.
@@ -79,10 +77,6 @@ class CleaningOptions:
             to drop the pair.
         source_tag: a piece at the start of every source sentence, such as "<2de>", which selects
             the target language of a multilingual model (Johnson et al., 2017). None for no tag.
-
-    Example:
-    >>> CleaningOptions(max_length_ratio=3.0, check_languages=("en", "de")).on_bad_utf8
-    'fail'
     """
 
     max_bytes: int = 16_384
@@ -387,15 +381,10 @@ def hash_pairs(pairs: CleanPairs) -> npt.NDArray[Any]:
 
 
 def find_duplicates(files: Sequence[Path]) -> list[IntArray]:
-    """Returns the positions of repeated hashes in each file.
+    """Returns the sorted positions of repeated hashes in each file.
 
-    A hash is repeated if it occurs earlier in the file or in a previous file.
-
-    The hashes are processed in parts, by their leading bits, to limit memory. Every part reads all
-    files.
-
-    Returns:
-        For each file: int64, positions in the file, sorted.
+    A hash is repeated if it occurs earlier in the file or in a previous file. To limit memory, the
+    hashes are processed in parts, by their leading bits. Every part reads all files.
     """
     if not files:
         return []

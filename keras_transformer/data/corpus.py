@@ -103,11 +103,7 @@ class ParallelFiles:
         return f"{self.source} + {self.target}"
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the lines of both files, pair by pair.
-
-        Raises:
-            InputError: as in `read_lines`, or for different numbers of lines.
-        """
+        """Yields the lines of both files, pair by pair."""
         lines = (read_lines(self.source), read_lines(self.target))
         for source, target in itertools.zip_longest(*lines):
             if source is None or target is None:
@@ -165,11 +161,7 @@ class TsvFile:
         return str(self.path)
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the two columns.
-
-        Raises:
-            InputError: as in `read_lines`, or if a line or the header lacks a column.
-        """
+        """Yields the two columns."""
         lines = enumerate(read_lines(self.path), start=1)
         if self.columns is None:
             for number, line in lines:
@@ -201,13 +193,6 @@ def parallel_files(
     sources: Sequence[str | Path], targets: Sequence[str | Path]
 ) -> list[ParallelFiles]:
     r"""Pairs source files with target files, in order.
-
-    Args:
-        sources: paths of the source files.
-        targets: paths of the target files.
-
-    Raises:
-        InputError: for different numbers of files, or a path that is not a regular file.
 
     Example:
     >>> _ = Path("a.en").write_text("A dog.\n"), Path("a.de").write_text("Ein Hund.\n")

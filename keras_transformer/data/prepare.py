@@ -96,11 +96,6 @@ class PrepareOptions(CleaningOptions):
         valid_pairs: number of pairs to hold out of the training corpora if there are no validation
             corpora. None for 2 %, but at least 1 and at most 1000.
         seed: seed of the held-out pairs, and of the lines that a vocabulary is learned from.
-
-    Example:
-    >>> options = PrepareOptions(vocab_size=60, symbols=("<2de>",), max_tokens=100)
-    >>> options.all_symbols(), options.effective_options(learned=False)["max_tokens"]
-    (('<2de>',), 100)
     """
 
     vocab_size: int = 8000
@@ -179,11 +174,7 @@ class PreparedData:
 
     @classmethod
     def open(cls, directory: str | Path) -> PreparedData:
-        """Opens data that `prepare` wrote.
-
-        Raises:
-            InputError: if the directory does not contain prepared data.
-        """
+        """Opens data that `prepare` wrote."""
         report = _existing_report(Path(directory))
         if report is None:
             raise InputError(f"{directory} does not contain prepared data. Prepare a corpus first.")
@@ -208,9 +199,6 @@ class PreparedData:
         Args:
             batch_tokens: approximate target positions of a batch.
             seed: seed of the order.
-
-        Raises:
-            InputError: if `batch_tokens` is below the longest target sentence.
         """
         return self._batches("train", batch_tokens, seed).epochs()
 
@@ -302,13 +290,6 @@ def prepare(
         vocab_from: directory of a tokenizer or of prepared data, a SentencePiece model, or a
             vocabulary; None to learn one. Symbols that it lacks are appended.
         num_workers: number of processes. The result does not depend on it.
-
-    Returns:
-        Directory and report.
-
-    Raises:
-        InputError: for corpora that cannot be read, an `output_dir` with other files, a vocabulary
-            that cannot be learned or read, and if no pairs are left.
 
     Example:
     >>> from keras_transformer.data.corpus import parallel_files

@@ -75,16 +75,11 @@ class SubwordSampler:
     def source_ids(
         self, store: TokenStore, pairs: IntArray, keys: Keys, longest: Lengths | None = None
     ) -> tuple[TokenArray, IntArray]:
-        """Draws source segmentations.
+        """Draws source segmentations of pairs, int64[N], with a random key for each, uint64[N].
 
-        Args:
-            pairs: int64[N], numbers of the pairs.
-            keys: uint64[N], the random key of each pair.
-            longest: int[N], maximum tokens of each sentence, including the end id. A sentence
-                keeps its best segmentation if a few samples are all longer than this.
-
-        Returns:
-            The ids of all sentences, int32[tokens], and the length of each, int64[N].
+        A sentence keeps its best segmentation if a few samples are all longer than `longest`,
+        int[N], including the end id. Returns the ids of all sentences, int32[tokens], and the
+        length of each, int64[N].
         """
         lines = store.source_lines(pairs)
         return self._source.draw(lines, pairs, keys, longest, store.source_ids)
@@ -216,15 +211,9 @@ def draw(
 ) -> tuple[IntArray, list[list[TokenArray]]]:
     """Draws segmentations of N pairs, and assigns each pair to one of N rows that is long enough.
 
-    Args:
-        pairs: int64[N], numbers of the pairs.
-        keys: uint64[N], the random key of each pair.
-        bounds: int64[N, 2], the S and T of each row. The best segmentation of pair i fits into
-            row i.
-
-    Returns:
-        The row of each pair, int64[N], and for each side the ids of each pair. A pair that is too
-        long for every free row is drawn again, shorter.
+    `bounds`, int64[N, 2], are the S and T of each row. The best segmentation of pair i fits into
+    row i. Returns the row of each pair, int64[N], and for each side the ids of each pair. A pair
+    that is too long for every free row is drawn again, shorter.
     """
     draws = (sampler.source_ids, sampler.target_ids)
     drawn = [_split(*side(store, pairs, keys)) for side in draws]

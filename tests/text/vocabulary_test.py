@@ -87,7 +87,7 @@ def test_a_text_of_long_lines_is_sampled_by_its_bytes(monkeypatch):
     [
         ([], {}, ("no text",)),
         ([b"", b" "], {}, ("no text",)),
-        (LINES, {"vocab_size": 8}, ("vocab_size", "8", "at least 16")),
+        (LINES, {"vocab_size": 8}, ("vocab_size", "8", "at least 21")),
         (LINES, {"vocab_size": 0}, ("vocab_size", "0")),
         (LINES, {"model_type": "word"}, ("model_type", "word", "unigram", "bpe")),
         (LINES, {"normalization": "nfd"}, ("normalization", "nfd")),
