@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -14,7 +15,6 @@ from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.corpora import tfds as tfds_module
 from keras_transformer.extensions.corpora.tfds import READER, TfdsOptions, tfds_corpus
-from tests.extensions.corpora.prepared_sets import write_set
 from tests.messages import mentions
 
 WMT14 = "wmt14_translate/de-en"
@@ -25,6 +25,25 @@ SETS = [
     ("opus/medical", "de", "en"),
 ]
 PAIRS = [(f"{i} Möwen am Meer\u2028.", f"{i} gulls at sea") for i in range(7)]
+
+
+def write_set(name, data_dir, splits, *, file_format="tfrecord", shards=1):
+    """Prepares a set of TFDS with invented texts of each split, and returns its directory.
+
+    The first language comes first.
+    """
+    builder = tfds_module._builder(name, str(data_dir))
+    languages = builder.info.features.keys()
+    generators = {
+        split: [(i, dict(zip(languages, pair, strict=True))) for i, pair in enumerate(pairs)]
+        for split, pairs in splits.items()
+    }
+    with mock.patch.object(type(builder), "_split_generators", lambda *_: generators):
+        builder.download_and_prepare(
+            file_format=file_format,
+            download_config=tfds.download.DownloadConfig(num_shards=shards),
+        )
+    return Path(builder.data_dir)
 
 
 @pytest.mark.parametrize(("name", "source", "target"), SETS)
