@@ -74,20 +74,19 @@ class SubwordSampler:
 
     def source_ids(
         self, store: TokenStore, pairs: IntArray, keys: Keys, longest: Lengths | None = None
-    ) -> tuple[TokenArray, IntArray]:
-        """Draws source segmentations of pairs, int64[N], with a random key for each, uint64[N].
+    ) -> list[TokenArray]:
+        """Returns the source ids of pairs, int64[N], drawn with a random key for each, uint64[N].
 
         A sentence keeps its best segmentation if a few samples are all longer than `longest`,
-        int[N], including the end id. Returns the ids of all sentences, int32[tokens], and the
-        length of each, int64[N].
+        int[N], including the end id.
         """
         lines = store.source_lines(pairs)
         return self._source.draw(lines, pairs, keys, longest, store.source_ids)
 
     def target_ids(
         self, store: TokenStore, pairs: IntArray, keys: Keys, longest: Lengths | None = None
-    ) -> tuple[TokenArray, IntArray]:
-        """Draws target segmentations. See `source_ids` for the arguments."""
+    ) -> list[TokenArray]:
+        """Returns drawn target ids. See `source_ids` for the arguments."""
         lines = store.target_lines(pairs)
         return self._target.draw(lines, pairs, ~keys, longest, store.target_ids)
 
@@ -104,14 +103,13 @@ class SubwordSampler:
         similar = np.searchsorted(best[sampled], best)
         some = hashed(key_of(1), np.arange(len(store))) % np.uint64(2 * _SIMILAR_PAIRS + 1)
         similar = np.clip(similar + some.astype(np.int64) - _SIMILAR_PAIRS, 0, len(sampled) - 1)
-        sides = []
-        for lengths, draw in (
-            (store.source_lengths, self.source_ids),
-            (store.target_lengths, self.target_ids),
-        ):
-            growth = draw(store, sampled, keys)[1] / lengths[sampled]
-            sides.append(np.rint(lengths * np.maximum(growth, 1.0)[similar]).astype(np.int32))
-        source, target = sides
+
+        def planned(lengths: Lengths, drawn: list[TokenArray]) -> Lengths:
+            growth = np.array([len(ids) for ids in drawn]) / lengths[sampled]
+            return np.rint(lengths * np.maximum(growth, 1.0)[similar]).astype(np.int32)
+
+        source = planned(store.source_lengths, self.source_ids(store, sampled, keys))
+        target = planned(store.target_lengths, self.target_ids(store, sampled, keys))
         return source, np.maximum(np.minimum(target, most), store.target_lengths)
 
 
@@ -144,13 +142,9 @@ class _Side:
         return array.array("d", chances), array.array("l", 4 * begins), ids.tobytes()
 
     def draw(
-        self,
-        lines: Sequence[bytes],
-        pairs: IntArray,
-        keys: Keys,
-        longest: Lengths | None,
+        self, lines: Sequence[bytes], pairs: IntArray, keys: Keys, longest: Lengths | None,
         best_ids: Callable[[IntArray], TokenArray],
-    ) -> tuple[TokenArray, IntArray]:
+    ) -> list[TokenArray]:  # fmt: skip
         """Draws segmentations of lines; see `SubwordSampler.source_ids`."""
         normalize = self._model.normalize
         words = [[word for word in normalize(line).split(_SPACE) if word] for line in lines]
@@ -163,8 +157,7 @@ class _Side:
                 break
         for i in todo:
             drawn[i] = best_ids(pairs[i : i + 1]).astype(np.int32).tobytes()
-        lengths = np.fromiter(map(len, drawn), np.int64, len(drawn)) // 4
-        return np.frombuffer(b"".join(drawn), np.int32), lengths
+        return [np.frombuffer(ids, np.int32) for ids in drawn]
 
     def _draw_once(
         self, words: list[list[bytes]], todo: list[int], keys: Keys, drawn: list[bytes]
@@ -216,7 +209,7 @@ def draw(
     that is too long for every free row is drawn again, shorter.
     """
     draws = (sampler.source_ids, sampler.target_ids)
-    drawn = [_split(*side(store, pairs, keys)) for side in draws]
+    drawn = [side(store, pairs, keys) for side in draws]
     lengths = np.array([[len(ids) for ids in side] for side in drawn]).T
     best = np.stack([store.source_lengths[pairs], store.target_lengths[pairs]], axis=1)
     row_of, too_long = regroup(bounds, lengths, best.astype(np.int64))
@@ -224,7 +217,7 @@ def draw(
         longest = bounds[row_of, side]
         again = np.flatnonzero(too_long & (lengths[:, side] > longest))
         if len(again):
-            shorter = _split(*again_of(store, pairs[again], keys[again], longest[again]))
+            shorter = again_of(store, pairs[again], keys[again], longest[again])
             for pair, ids in zip(again.tolist(), shorter, strict=True):
                 drawn[side][pair] = ids
     return row_of, drawn
@@ -282,12 +275,6 @@ def _insert_pairs(
             pair = sent_away
         if row in rows:
             rows.remove(row)
-
-
-def _split(ids: TokenArray, lengths: Lengths) -> list[TokenArray]:
-    """Returns the ids of each sentence."""
-    ends = np.cumsum(lengths, dtype=np.int64).tolist()
-    return [ids[begin:end] for begin, end in itertools.pairwise([0, *ends])]
 
 
 def joined(sentences: Sequence[TokenArray]) -> tuple[TokenArray, Lengths]:
