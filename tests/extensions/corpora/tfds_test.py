@@ -1,7 +1,5 @@
 """Corpora from TensorFlow Datasets: direction, order, and error messages."""
 
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -176,15 +174,6 @@ def test_errors_name_unusable_folders(folder):
     ):
         with pytest.raises(InputError, match=mentions(*facts)):
             tfds_corpus(f"translate_folder:{name}", split, "en")
-
-
-def test_neither_the_module_nor_a_folder_loads_tfds(folder):
-    code = (
-        "import sys; from keras_transformer.extensions.corpora.tfds import tfds_corpus;"
-        f"list(tfds_corpus('translate_folder:{folder}', 'train', 'en').pairs());"
-        "sys.exit('tensorflow_datasets' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_location_has_a_split(folder):
