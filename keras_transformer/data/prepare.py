@@ -304,7 +304,7 @@ def prepare(
     given = None if vocab_from is None else _given_vocabulary(vocab_from, options)
     corpora_of = {"train": corpora} | ({"valid": valid_corpora} if valid_corpora else {})
     if (report := _existing_report(output_dir)) is not None:
-        inputs = {split: [] for split in corpora_of}
+        inputs: dict[str, list[dict[str, Any]]] = {split: [] for split in corpora_of}
         for split, group in corpora_of.items():
             collections.deque(_read(group, inputs[split]), maxlen=0)
         return _reuse(output_dir, report, _fingerprint(inputs, options, given))
@@ -366,8 +366,8 @@ class _Cleaned(NamedTuple):
 def _read(corpora: Sequence[Corpus], inputs: list[dict[str, Any]]) -> Iterator[Block]:
     """Yields the blocks of corpora, and appends a description of each corpus to `inputs`."""
     for corpus in corpora:
-        kind = type(corpus).__name__
-        entry = {"name": corpus.name, "kind": kind, "blocks": 0, "pairs": 0, "sha256": {}}
+        entry: dict[str, Any] = {"name": corpus.name, "kind": type(corpus).__name__}
+        entry |= {"blocks": 0, "pairs": 0, "sha256": {}}
         inputs.append(entry)
         for block in read_blocks(corpus):
             pairs = entry["pairs"] + block.texts[0].count(b"\n")
