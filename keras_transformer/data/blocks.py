@@ -11,7 +11,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -43,7 +43,7 @@ def read_blocks(corpus: Corpus | Path, max_lines: int | None = None) -> Iterator
     """Yields a corpus block by block. A path is a file in one language, with blocks of one side."""
     if isinstance(corpus, ParallelFiles):
         names: tuple[str, ...] = (str(corpus.source), str(corpus.target))
-        rows = _parallel_lines(corpus)
+        rows: Iterable[tuple[bytes, ...]] = _parallel_lines(corpus)
     elif isinstance(corpus, Path):
         names, rows = (str(corpus),), zip(raw_lines(corpus), strict=True)
     elif isinstance(corpus, TsvFile) and corpus.columns is None:
@@ -73,7 +73,7 @@ def _parallel_lines(corpus: ParallelFiles) -> Iterator[tuple[bytes, ...]]:
         yield row
 
 
-def _chunks(rows: Iterator[tuple[bytes, ...]], max_lines: int) -> Iterator[list[tuple[bytes, ...]]]:
+def _chunks(rows: Iterable[tuple[bytes, ...]], max_lines: int) -> Iterator[list[tuple[bytes, ...]]]:
     chunk: list[tuple[bytes, ...]] = []
     size = 0
     for row in rows:

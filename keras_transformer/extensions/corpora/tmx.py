@@ -45,7 +45,7 @@ _BREAK_CODE = re.compile(
     re.IGNORECASE,
 )
 # Marks of removed codes. XML allows neither of these characters.
-_BREAK, _PLACEHOLDER = "\x02\x03"
+_BREAK, _PLACEHOLDER = "\x02", "\x03"
 _BETWEEN = re.compile("(?<=([^\\s\x02\x03]))[\x02\x03]+(?=(\\S))")
 
 
@@ -94,8 +94,7 @@ class TmxFile:
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields a pair of segments, each as one line, for each unit."""
         wanted = [_normalized(code) for code in (self.source_language, self.target_language)]
-        units, bad = 0, []
-        languages: dict[str, None] = {}
+        units, bad, languages = 0, list[str](), dict[str, None]()
         try:
             with open_binary(self.path) as file:
                 for units, unit in enumerate(_units(self.path, file), start=1):
