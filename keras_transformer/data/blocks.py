@@ -42,7 +42,7 @@ Fates: TypeAlias = npt.NDArray[np.uint8]
 def read_blocks(corpus: Corpus | Path, max_lines: int | None = None) -> Iterator[Block]:
     """Yields a corpus block by block. A path is a file in one language, with blocks of one side."""
     if isinstance(corpus, ParallelFiles):
-        names: tuple[str, ...] = (str(corpus.source), str(corpus.target))
+        names: tuple[str, ...] = tuple(map(str, corpus.paths))
         rows: Iterable[tuple[bytes, ...]] = _parallel_lines(corpus)
     elif isinstance(corpus, Path):
         names, rows = (str(corpus),), zip(raw_lines(corpus), strict=True)
@@ -67,7 +67,7 @@ def read_blocks(corpus: Corpus | Path, max_lines: int | None = None) -> Iterator
 
 
 def _parallel_lines(corpus: ParallelFiles) -> Iterator[tuple[bytes, ...]]:
-    for row in itertools.zip_longest(raw_lines(corpus.source), raw_lines(corpus.target)):
+    for row in itertools.zip_longest(*map(raw_lines, corpus.paths)):
         if None in row:
             raise corpus.misaligned()
         yield row

@@ -102,19 +102,21 @@ class ParallelFiles:
         """Both paths."""
         return f"{self.source} + {self.target}"
 
+    @property
+    def paths(self) -> tuple[Path, Path]:
+        """Both paths."""
+        return self.source, self.target
+
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the lines of both files, pair by pair."""
-        lines = (read_lines(self.source), read_lines(self.target))
-        for source, target in itertools.zip_longest(*lines):
+        for source, target in itertools.zip_longest(*map(read_lines, self.paths)):
             if source is None or target is None:
                 raise self.misaligned()
             yield source, target
 
     def misaligned(self) -> InputError:
         """Returns the error of files with different numbers of lines. It names the first misfit."""
-        sides = [
-            np.log([len(line) for line in raw_lines(path)]) for path in (self.source, self.target)
-        ]
+        sides = [np.log([len(line) for line in raw_lines(path)]) for path in self.paths]
         line = _first_misfit(*sorted(sides, key=len))
         return InputError(
             f"{self.source} has {len(sides[0]):,} lines, but {self.target} has {len(sides[1]):,}. "
