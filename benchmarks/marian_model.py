@@ -90,7 +90,7 @@ def write_marian(run: RunDirectory, folder: Path) -> None:
     sizes = {"source": config.source_vocab_size, "target": config.target_vocab_size}
     for side, size in sizes.items():
         words = [f"w{i}" for i in range(size)]
-        words[config.end_id], words[config.unknown_id] = "</s>", "<unk>"
+        words[config.token_ids.end_id], words[config.token_ids.unknown_id] = "</s>", "<unk>"
         lines = [f'"{word}": {i}\n' for i, word in enumerate(words)]
         (folder / f"{side}.yml").write_text("".join(lines))
     settings = "".join(f"{name}: {value}\n" for name, value in _settings(config).items())
@@ -116,9 +116,9 @@ def _check_expressible(config: ModelConfig) -> None:
         "activation": (*_ACTIVATIONS,),
     }
     for name, values in supported.items():
-        if getattr(config, name) not in values:
+        if (value := config.as_dict()[name]) not in values:
             raise InputError(
-                f"model.{name} is {getattr(config, name)}, but Marian supports only "
+                f"model.{name} is {value}, but Marian supports only "
                 f"{' and '.join(map(str, values))}. Leave marian out of --engines."
             )
 
@@ -137,7 +137,7 @@ def _settings(config: ModelConfig) -> dict[str, Any]:
         "tied-embeddings-src": "false",
         "transformer-heads": config.num_heads,
         "transformer-dim-ffn": config.d_ff,
-        "transformer-decoder-dim-ffn": config.decoder_d_ff or 0,
+        "transformer-decoder-dim-ffn": config.decoder_sizes.d_ff,
         "transformer-ffn-depth": 2,
         "transformer-decoder-ffn-depth": 0,
         "transformer-ffn-activation": _ACTIVATIONS[config.activation],
@@ -169,7 +169,7 @@ def marian_arrays(transformer: Transformer) -> Arrays:
         arrays[f"{name}->weight"] = weights[f"{path}/gamma"]
         arrays[f"{name}->bias"] = weights[f"{path}/beta"]
 
-    scale = config.d_model**0.5 if config.scale_embeddings else 1
+    scale = config.d_model**0.5 if config.other_toolkits.scale_embeddings else 1
     source = weights[f"{transformer.source_embedding.name}/embeddings"]
     target = weights[f"{transformer.target_embedding.name}/embeddings"]
     arrays["encoder_Wemb"], arrays["decoder_Wemb"] = scale * source, scale * target
@@ -180,7 +180,7 @@ def marian_arrays(transformer: Transformer) -> Arrays:
     ):
         table = np.array(keras.ops.convert_to_numpy(positions(places)))
         if stack == "decoder":  # Marian's first input is zero
-            table[0] += scale * target[config.start_id]
+            table[0] += scale * target[config.token_ids.start_id]
         arrays[f"{_STACKS[stack]}->positionEmbedding->embeddings"] = table
     untied = config.tie_embeddings == "none"
     kernel = weights["output_projection/kernel"] if untied else target.T

@@ -1,23 +1,36 @@
 """The configuration of a model, its training and its decoding.
 
-`Config` joins three frozen dataclasses: `ModelConfig`, `TrainingConfig` and `DecodingConfig`.
-`presets.py` has named configurations. Other architectures subclass `EncoderDecoderConfig` and
-`RunConfig`. This module does not import TensorFlow.
+`Config` joins three frozen dataclasses: `ModelConfig`, `TrainingConfig` and `DecodingConfig`. Each
+setting is declared once, by `setting`: flags, checks, the table in `docs/settings.md` and the
+settings that a resumed run may change follow from it. `presets.py` has named configurations. Other
+architectures subclass `EncoderDecoderConfig` and `RunConfig`. This module does not import
+TensorFlow.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from keras_transformer.errors import InputError
-from keras_transformer.schema import Bounds, check_scalar
+from keras_transformer.errors import InputError, check_names
+from keras_transformer.schema import Limits, Settings, setting
 
 # With a larger α the longest outputs always win. Up to 7,000 tokens, length^10 fits into a float32.
 MAX_LENGTH_PENALTY = 10.0
+# Search settings and positions become int32 tensors. Search settings are also multiplied with each
+# other.
+_MOST = 2**20
+
+PositiveInt = Annotated[int, Limits(above=0)]
+PositiveFloat = Annotated[float, Limits(above=0)]
+NonNegativeInt = Annotated[int, Limits(least=0)]
+NonNegativeFloat = Annotated[float, Limits(least=0)]
+Rate = Annotated[float, Limits(least=0, below=1)]
+Size = Annotated[int, Limits(least=1, most=_MOST)]
+Count = Annotated[int, Limits(least=0, most=_MOST)]
+Weight = Annotated[float, Limits(least=0, most=_MOST)]
 
 Tying = Literal["all", "target", "none"]
 LengthPenaltyFormula = Literal["gnmt", "power"]
@@ -25,57 +38,16 @@ Schedule = Literal["noam", "inverse_sqrt", "linear", "cosine", "constant"]
 # These depend on max_steps, so a run that resumes may not change it.
 SCHEDULES_OVER_MAX_STEPS = ("linear", "cosine")
 
-PositiveInt = Annotated[int, Bounds(above=0)]
-PositiveFloat = Annotated[float, Bounds(above=0)]
-NonNegativeInt = Annotated[int, Bounds(least=0)]
-NonNegativeFloat = Annotated[float, Bounds(least=0)]
-Rate = Annotated[float, Bounds(least=0, below=1)]
-Seed = Annotated[int, Bounds(least=0, below=2**31)]
-
-# Search settings and positions become int32 tensors. Search settings are also multiplied with each
-# other.
-_MOST = 2**20
-SearchSize = Annotated[int, Bounds(least=1, most=_MOST)]
-SearchCount = Annotated[int, Bounds(least=0, most=_MOST)]
-Position = Annotated[int, Bounds(least=0, most=_MOST)]
-SearchWeight = Annotated[float, Bounds(least=0, most=_MOST)]
-SourceBytes = Annotated[int, Bounds(least=4, most=_MOST)]  # one UTF-8 character has up to 4
-LengthPenalty = Annotated[float, Bounds(least=0, most=MAX_LENGTH_PENALTY)]
-RepetitionPenalty = Annotated[float, Bounds(least=1, most=_MOST)]
-TopP = Annotated[float, Bounds(above=0, most=1)]
-
-# Fields of config.json that had another name in earlier versions: old name → new name.
-_RENAMED_FIELDS = {
-    "model.relu_dropout": "model.activation_dropout",
-    "training.accumulate_steps": "training.num_microbatches",
-    "training.guided_alignment": "training.auxiliary_loss_weight",
+# Fields of config.json that this version lacks, and their values that change nothing.
+_REMOVED_FIELDS: dict[str, tuple[Any, ...]] = {
+    "training.r_drop": (0.0,),
+    "training.optimizer": ("adam", "adamw"),
+    "training.bleu_tokenize": (None,),
+    "training.max_skipped_steps": (20,),
+    "decoding.max_source_bytes": (16_384,),
 }
-# Fields of earlier versions, each with the only value that this version supports.
-_REMOVED_FIELDS = {"training.r_drop": 0.0}
-
-
-def setting(default: Any, help: str, *, may_change: bool = False, flag: bool = False) -> Any:
-    """Declares a setting, with its default.
-
-    Args:
-        default: the default value.
-        may_change: whether a run that resumes may change it. It may change limits and intervals,
-            and how a step is computed: earlier steps stay, and later ones differ only by rounding.
-            num_microbatches also changes dropout masks, but a run must be able to move to a machine
-            with less memory.
-    """
-    metadata = {"help": help, "may_change": may_change, "flag": flag}
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def flag_fields() -> dict[str, dataclasses.Field[Any]]:
-    """Returns the settings that have a flag, by full names such as `training.max_steps`."""
-    return {
-        f"{section}.{field.name}": field
-        for section, settings in (("training", TrainingConfig), ("decoding", DecodingConfig))
-        for field in dataclasses.fields(settings)
-        if field.metadata.get("flag")
-    }
+# Fields that became a value of decoding.unknown. If both are true, the last one counts.
+_OLD_UNKNOWN = {"decoding.allow_unknown": "allow", "decoding.replace_unknown": "replace"}
 
 
 def require(condition: bool, message: str) -> None:
@@ -84,43 +56,65 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
-def _check_fields(config: Any, section: str) -> None:
-    """Checks every field against its type. Strings, as from `--set`, are converted to that type."""
-    hints = typing.get_type_hints(type(config), include_extras=True)
-    for field in dataclasses.fields(config):
-        place = f"{section}.{field.name}"
-        value = check_scalar(place, hints[field.name], getattr(config, field.name), convert=True)
-        object.__setattr__(config, field.name, value)
+@dataclasses.dataclass(frozen=True)
+class TokenIds(Settings):
+    """The ids of the special tokens. Data and runs take them from the vocabulary."""
+
+    section = "model"
+
+    pad_id: int = setting(0, "id of the padding")
+    unknown_id: int = setting(1, "id of the unknown token")
+    start_id: int = setting(2, "id of the start token, the first input of the decoder")
+    end_id: int = setting(3, "id of the end token")
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderDecoderConfig:
-    """The fields that every architecture has: batches, the loss and the search use them.
+class OtherToolkits(Settings):
+    """Variants that are not in the paper. They only express models of other toolkits."""
 
-    Attributes:
-        source_vocab_size, target_vocab_size: numbers of tokens.
-        d_model: width of the embeddings.
-        tie_embeddings: "all" shares one matrix between source embeddings, target embeddings and
-            the pre-softmax product (paper, section 3.4), "target" only between the last two.
-        pad_id, unknown_id, start_id, end_id: ids of the special tokens.
-    """
+    section = "model"
 
-    source_vocab_size: PositiveInt = 37_000
-    target_vocab_size: PositiveInt = 37_000
-    d_model: PositiveInt = 512
-    tie_embeddings: Tying = "all"
-    pad_id: int = 0
-    unknown_id: int = 1
-    start_id: int = 2
-    end_id: int = 3
+    sinusoid_layout: Literal["interleaved", "halves"] = setting(
+        "interleaved", "order of sines and cosines; halves: all sines first"
+    )
+    sinusoid_frequencies: Literal["paper", "tensor2tensor"] = setting(
+        "paper", "10000^(-2i/d), or 10000^(-i/(d/2 - 1)) as in tensor2tensor, Marian and fairseq"
+    )
+    first_position: Count = setting(0, "number of the first sinusoid: OpenNMT-tf 1, fairseq 2")
+    mask_source_end: bool = setting(False, "never attend to the source's end token: OpenNMT-tf")
+    embedding_norm: bool = setting(False, "normalize the sum of embeddings and positions")
+    scale_embeddings: bool = setting(True, "multiply embeddings by the square root of d_model")
+    decoder_d_ff: PositiveInt | None = setting(None, "d_ff of the decoder, if it differs")
+    decoder_num_heads: PositiveInt | None = setting(
+        None, "heads of the decoder, if they differ; their total width is the same"
+    )
+    attention_bias: bool = setting(False, "biases in the projections of the attention")
+    output_bias: bool = setting(False, "a bias for the logits")
+    final_norm: bool | None = setting(None, "a layer norm after each stack; none: only if pre-norm")
+    layer_norm_epsilon: PositiveFloat = setting(1e-6, "epsilon of all layer norms")
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderDecoderConfig(Settings):
+    """The fields that every architecture has: batches, the loss and the search use them."""
+
+    section = "model"
+
+    source_vocab_size: PositiveInt = setting(37_000, "number of source tokens")
+    target_vocab_size: PositiveInt = setting(37_000, "number of target tokens")
+    d_model: PositiveInt = setting(512, "width of the embeddings")
+    tie_embeddings: Tying = setting(
+        "all", "embeddings that are one matrix with the output layer (section 3.4)"
+    )
+    token_ids: TokenIds = TokenIds()
 
     def __post_init__(self) -> None:
-        _check_fields(self, "model")
+        super().__post_init__()
         vocabulary = min(self.source_vocab_size, self.target_vocab_size)
-        special = [self.pad_id, self.unknown_id, self.start_id, self.end_id]
+        ids = [*self.token_ids.as_dict().values()]
         require(
-            all(0 <= i < vocabulary for i in special) and len(set(special)) == 4,
-            f"model.pad_id, unknown_id, start_id and end_id are {special}. Use four different ids "
+            all(0 <= i < vocabulary for i in ids) and len(set(ids)) == len(ids),
+            f"model.pad_id, unknown_id, start_id and end_id are {ids}. Use four different ids "
             f"below {vocabulary}.",
         )
         require(
@@ -129,6 +123,11 @@ class EncoderDecoderConfig:
             f"{self.target_vocab_size} tokens. Tying all embeddings needs one joint vocabulary; "
             "otherwise set model.tie_embeddings to target.",
         )
+
+    @property
+    def pad_id(self) -> int:
+        """The id of the padding."""
+        return self.token_ids.pad_id
 
     def num_parameters(self) -> int:
         """Returns the number of trainable weights."""
@@ -158,52 +157,27 @@ class StackSizes(NamedTuple):
 class ModelConfig(EncoderDecoderConfig):
     """Sizes and variants of the Transformer (paper, section 3). The defaults are the paper's base.
 
-    Attributes:
-        key_dim, value_dim: d_k and d_v of the paper; `d_model / num_heads` if None.
-        decoder_d_ff, decoder_num_heads: sizes of the decoder; `d_ff` and `num_heads` if None. The
-            heads of the decoder have the same total width as those of the encoder.
-        sinusoid_frequencies: "paper" for 10000^(-2i/d), or "tensor2tensor" for
-            10000^(-i/(d/2 - 1)), as in the authors' code, Marian, fairseq and OpenNMT-tf.
-        first_position: number of the first position for the sinusoids. OpenNMT-tf counts from 1
-            and fairseq from 2.
-        embedding_norm: normalize the sum of embeddings and positions.
-        final_norm: add a layer norm after each stack; None for only after pre-norm stacks.
-        mask_source_end: attend to the end token of the source as little as to padding, as in models
-            of OpenNMT-tf, whose sources have no end token.
-        attention_window: r of restricted self-attention (section 4): each position attends to the
-            r positions around it.
-        embedding_dropout, residual_dropout: the dropout of the paper (section 5.4).
-        attention_dropout, activation_dropout: dropout of attention weights and inside the
-            feed-forward network, which the paper does not use.
+    `docs/settings.md` describes all fields.
     """
 
-    num_encoder_layers: PositiveInt = 6
-    num_decoder_layers: PositiveInt = 6
-    d_ff: PositiveInt = 2048
-    num_heads: PositiveInt = 8
-    key_dim: PositiveInt | None = None
-    value_dim: PositiveInt | None = None
-    decoder_d_ff: PositiveInt | None = None
-    decoder_num_heads: PositiveInt | None = None
-    scale_embeddings: bool = True
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    sinusoid_layout: Literal["interleaved", "halves"] = "interleaved"
-    sinusoid_frequencies: Literal["paper", "tensor2tensor"] = "paper"
-    first_position: Position = 0
-    max_positions: PositiveInt = 1024
-    embedding_norm: bool = False
-    mask_source_end: bool = False
-    attention_window: PositiveInt | None = None
-    norm_position: Literal["post", "pre"] = "post"
-    final_norm: bool | None = None
-    layer_norm_epsilon: PositiveFloat = 1e-6
-    activation: Literal["relu", "gelu", "silu"] = "relu"
-    attention_bias: bool = False
-    output_bias: bool = False
-    embedding_dropout: Rate = 0.1
-    attention_dropout: Rate = 0.0
-    activation_dropout: Rate = 0.0
-    residual_dropout: Rate = 0.1
+    num_encoder_layers: PositiveInt = setting(6, "layers of the encoder")
+    num_decoder_layers: PositiveInt = setting(6, "layers of the decoder")
+    d_ff: PositiveInt = setting(2048, "width of the feed-forward networks")
+    num_heads: PositiveInt = setting(8, "attention heads")
+    key_dim: PositiveInt | None = setting(None, "d_k of the paper; none: d_model / num_heads")
+    value_dim: PositiveInt | None = setting(None, "d_v of the paper; none: d_model / num_heads")
+    positions: Literal["sinusoidal", "learned"] = setting("sinusoidal", "position encoding")
+    max_positions: PositiveInt = setting(1024, "number of learned positions")
+    attention_window: PositiveInt | None = setting(
+        None, "r of restricted self-attention (section 4): tokens attend to the r around them"
+    )
+    norm_position: Literal["post", "pre"] = setting("post", "layer norms after or before sublayers")
+    activation: Literal["relu", "gelu", "silu"] = setting("relu", "between the linear maps")
+    embedding_dropout: Rate = setting(0.1, "dropout of embeddings plus positions (section 5.4)")
+    residual_dropout: Rate = setting(0.1, "dropout of each sublayer's output (section 5.4)")
+    attention_dropout: Rate = setting(0.0, "dropout of attention weights")
+    activation_dropout: Rate = setting(0.0, "dropout inside the feed-forward networks")
+    other_toolkits: OtherToolkits = OtherToolkits()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -213,11 +187,11 @@ class ModelConfig(EncoderDecoderConfig):
                 f"model.d_model is {self.d_model}, which is not a multiple of model.num_heads "
                 f"({self.num_heads}). Set model.key_dim and model.value_dim.",
             )
-            for name in ("key_dim", "value_dim"):
-                if getattr(self, name) is None:
-                    object.__setattr__(self, name, self.d_model // self.num_heads)
+        other = self.other_toolkits
         for name in ("key_dim", "value_dim"):
-            width, heads = self.num_heads * getattr(self, name), self.decoder_num_heads or 1
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, self.d_model // self.num_heads)
+            width, heads = self.num_heads * getattr(self, name), other.decoder_num_heads or 1
             require(
                 width % heads == 0,
                 f"model.decoder_num_heads is {heads}, but model.num_heads * model.{name} is "
@@ -227,11 +201,15 @@ class ModelConfig(EncoderDecoderConfig):
             self.positions == "learned" or self.d_model % 2 == 0,
             f"model.d_model is {self.d_model}, but sinusoidal positions need an even number.",
         )
-        require(
-            self.positions == "sinusoidal" or self.first_position == 0,
-            f"model.first_position is {self.first_position}, but model.positions is learned. The "
-            "first learned vector is always that of the first position: set it to 0.",
-        )
+
+    def replace(self, **changes: Any) -> Self:
+        # key_dim and value_dim follow a change of d_model or num_heads if they had the default.
+        if changes.keys() & {"d_model", "num_heads"}:
+            default = self.d_model // self.num_heads
+            for name in ("key_dim", "value_dim"):
+                if getattr(self, name) == default:
+                    changes.setdefault(name, None)
+        return super().replace(**changes)
 
     @property
     def encoder_sizes(self) -> StackSizes:
@@ -245,47 +223,51 @@ class ModelConfig(EncoderDecoderConfig):
     def decoder_sizes(self) -> StackSizes:
         """The sizes of the decoder."""
         _, heads, key_dim, value_dim, d_ff = self.encoder_sizes
-        decoder_heads = self.decoder_num_heads or heads
+        decoder_heads = self.other_toolkits.decoder_num_heads or heads
         return StackSizes(
             self.num_decoder_layers,
             decoder_heads,
             heads * key_dim // decoder_heads,
             heads * value_dim // decoder_heads,
-            self.decoder_d_ff or d_ff,
+            self.other_toolkits.decoder_d_ff or d_ff,
         )
 
     @property
     def has_final_norm(self) -> bool:
         """True if a layer norm follows each stack."""
-        return self.norm_position == "pre" if self.final_norm is None else self.final_norm
+        chosen = self.other_toolkits.final_norm
+        return self.norm_position == "pre" if chosen is None else chosen
 
     def num_parameters(self) -> int:
-        d, norm = self.d_model, 2 * self.d_model
+        d, norm, other = self.d_model, 2 * self.d_model, self.other_toolkits
 
         def layer(sizes: StackSizes, attentions: int) -> int:
             _, h, dk, dv, d_ff = sizes
             attention = h * (d * (2 * dk + dv) + dv * d)
-            biases = h * (2 * dk + dv) + d if self.attention_bias else 0
+            biases = h * (2 * dk + dv) + d if other.attention_bias else 0
             feed_forward = 2 * d * d_ff + d_ff + d
             return attentions * (attention + biases + norm) + feed_forward + norm
 
-        encoder = self.num_encoder_layers * layer(self.encoder_sizes, attentions=1)
-        decoder = self.num_decoder_layers * layer(self.decoder_sizes, attentions=2)
-        other_norms = 2 * norm * (self.embedding_norm + self.has_final_norm)
-        positions = 2 * self.max_positions * d if self.positions == "learned" else 0
-        output_bias = self.target_vocab_size if self.output_bias else 0
         return (
-            encoder + decoder + other_norms + self._embedding_parameters() + positions + output_bias
+            self._embedding_parameters()
+            + (2 * self.max_positions * d if self.positions == "learned" else 0)
+            + self.num_encoder_layers * layer(self.encoder_sizes, attentions=1)
+            + self.num_decoder_layers * layer(self.decoder_sizes, attentions=2)
+            + 2 * norm * (other.embedding_norm + self.has_final_norm)
+            + (self.target_vocab_size if other.output_bias else 0)
         )
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingConfig:
-    """Settings of training (paper, section 5). The defaults are the paper's for the base model."""
+class TrainingConfig(Settings):
+    """Settings of training (paper, section 5). The defaults are the paper's for the base model.
 
-    max_steps: PositiveInt = setting(
-        100_000, "total number of training steps", may_change=True, flag=True
-    )
+    `docs/settings.md` describes all fields.
+    """
+
+    section = "training"
+
+    max_steps: PositiveInt = setting(100_000, "total number of steps", may_change=True, flag=True)
     batch_tokens: PositiveInt = setting(
         25_000, "target tokens of a global batch, including padding", flag=True
     )
@@ -293,9 +275,7 @@ class TrainingConfig:
         16, "largest number of batch shapes; XLA compiles each, fewer need more padding"
     )
     subword_alpha: PositiveFloat | None = setting(
-        None,
-        "sample new segmentations in each epoch, as in 0.2 (Kudo, 2018); none: use the best",
-        flag=True,
+        None, "new segmentations in each epoch, as in 0.2 (Kudo, 2018); none: the best", flag=True
     )
     num_microbatches: PositiveInt = setting(
         1, "split batches into parts to save memory", may_change=True, flag=True
@@ -304,10 +284,7 @@ class TrainingConfig:
     auxiliary_loss_weight: NonNegativeFloat = setting(
         0.0, "factor of a task's auxiliary loss, such as guided alignment"
     )
-    optimizer: Literal["adam", "adamw"] = setting("adam", "adam|adamw", flag=True)
-    schedule: Schedule = setting(
-        "noam", "learning rate by step: noam|inverse_sqrt|linear|cosine|constant", flag=True
-    )
+    schedule: Schedule = setting("noam", "learning rate by step", flag=True)
     learning_rate: PositiveFloat = setting(
         1.0, "factor of the schedule noam, peak of the others", flag=True
     )
@@ -318,7 +295,7 @@ class TrainingConfig:
     beta_2: Rate = setting(0.98, "decay of Adam's mean of squared gradients")
     epsilon: PositiveFloat = setting(1e-9, "Adam's smallest denominator")
     weight_decay: NonNegativeFloat = setting(
-        0.0, "weight decay of adamw, except for biases and layer norms", flag=True
+        0.0, "AdamW's weight decay, except for biases and layer norms; 0: Adam", flag=True
     )
     clip_norm: NonNegativeFloat = setting(
         0.0, "maximum global norm of the gradients; 0: no limit", flag=True
@@ -328,15 +305,17 @@ class TrainingConfig:
         0.0, "decay of the moving average of weights, as in 0.999; 0: none", flag=True
     )
     mixed_precision: Literal["auto", "float32", "bfloat16", "float16"] = setting(
-        "auto", "auto|float32|bfloat16|float16; auto: the fastest", flag=True
+        "auto", "precision of products; auto: the fastest", flag=True
     )
     jit_compile: Literal["auto", "true", "false"] = setting(
-        "auto", "auto|true|false: compile the step with XLA", may_change=True, flag=True
+        "auto", "compile the step with XLA", may_change=True, flag=True
     )
     deterministic: bool = setting(
         False, "bit-identical results; slower on a GPU", may_change=True, flag=True
     )
-    seed: Seed = setting(1, "seed of all random numbers", flag=True)
+    seed: Annotated[int, Limits(least=0, below=2**31)] = setting(
+        1, "seed of all random numbers", flag=True
+    )
     checkpoint_steps: PositiveInt = setting(
         1_000, "steps between checkpoints, which are validated", may_change=True, flag=True
     )
@@ -347,7 +326,7 @@ class TrainingConfig:
         1, "number of best checkpoints to keep", may_change=True, flag=True
     )
     best_metric: Literal["loss", "bleu"] = setting(
-        "loss", "loss|bleu: validation metric of the best checkpoints", may_change=True, flag=True
+        "loss", "validation metric of the best checkpoints", may_change=True, flag=True
     )
     early_stopping: NonNegativeInt = setting(
         0, "stop after N validations without improvement; 0: never", may_change=True, flag=True
@@ -358,26 +337,13 @@ class TrainingConfig:
     bleu_sentences: NonNegativeInt = setting(
         0, "validation sentences for BLEU; 0: all", may_change=True, flag=True
     )
-    bleu_tokenize: str | None = setting(
-        None, "sacreBLEU's tokenizer; none: chosen by language or script", may_change=True
-    )
-    max_skipped_steps: PositiveInt = setting(
-        20, "fail after N steps in a row without finite gradients", may_change=True
-    )
     log_steps: PositiveInt = setting(50, "steps between lines of the log", may_change=True)
 
     def __post_init__(self) -> None:
-        if str(self.schedule) == "paper":  # the name of this schedule in version 0.1.0
-            object.__setattr__(self, "schedule", "noam")
-        _check_fields(self, "training")
+        super().__post_init__()
         require(
             self.schedule not in ("noam", "inverse_sqrt") or self.warmup_steps > 0,
             f"training.warmup_steps is 0, but the schedule {self.schedule} needs at least 1.",
-        )
-        require(
-            self.optimizer == "adamw" or self.weight_decay == 0,
-            f"training.weight_decay is {self.weight_decay}, but training.optimizer is adam. Choose "
-            "adamw, or a weight decay of 0.",
         )
         require(
             self.best_metric == "loss" or self.bleu_steps > 0,
@@ -387,66 +353,53 @@ class TrainingConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class DecodingConfig:
+class DecodingConfig(Settings):
     """How translations are searched for (paper, section 6.1).
 
-    Lengths are numbers of tokens, including the end token.
-
-    Attributes:
-        beam_size: number of hypotheses; 1 is greedy search.
-        length_penalty, coverage_penalty: α and β of GNMT (Wu et al., 2016, arXiv:1609.08144,
-            equation 14).
-        length_penalty_formula: log-probabilities are divided by ((5 + length) / 6)^α ("gnmt"), or
-            by length^α ("power"), as in Marian, fairseq and Hugging Face's transformers.
-        n_best: number of results for each sentence.
-        early_stopping: end the search of a sentence when it has `beam_size` complete outputs, as
-            `early_stopping=True` of transformers, fairseq and CTranslate2 do. Otherwise it ends
-            when no open hypothesis can enter the results.
-        min_length, max_length: limits of the output. It also has at most `max_extra_tokens` more
-            tokens than its input, or `min_length` if that is larger.
-        max_source_tokens, max_source_bytes: longer inputs are truncated, which the results report.
-        repetition_penalty: factor of the log-probabilities of tokens that the output already has
-            (Keskar et al., 2019, arXiv:1909.05858).
-        no_repeat_ngram: size of n-grams that no output repeats, 0 for no limit.
-        banned: phrases that no output contains, separated by "|". They are matched as tokens: the
-            same letters in other tokens are possible, and longer words with this beginning are not.
-        allow_unknown: let outputs contain the unknown token, which is written as " ⁇ ".
-        replace_unknown: allow the unknown token, and write the source token with the highest
-            attention (the mean over the heads of the last layer) in its place.
-        diversity_penalty: γ of Li et al. (2016, arXiv:1611.08562): the r-th best continuation of a
-            hypothesis counts γ r less, so that the results differ more.
-        sample: draw `n_best` outputs at random instead of searching; `beam_size` is not used.
-        temperature: of sampling; 0 is greedy search.
-        top_k: sample from the k most likely tokens, 0 for all.
-        top_p: sample from the fewest tokens whose probabilities add up to at least this.
-        seed: seed of sampling.
+    Lengths are numbers of tokens, including the end token. `docs/settings.md` describes all fields.
     """
 
-    beam_size: SearchSize = setting(4, "number of open hypotheses; 1: greedy search", flag=True)
-    length_penalty: LengthPenalty = setting(0.6, "exponent alpha of the length penalty", flag=True)
-    length_penalty_formula: LengthPenaltyFormula = "gnmt"
-    coverage_penalty: SearchWeight = 0.0
-    n_best: SearchSize = setting(1, "translations of each sentence, best first", flag=True)
-    early_stopping: bool = False
-    min_length: SearchCount = 0
-    max_length: SearchSize | None = None
-    max_extra_tokens: SearchSize = 50
-    max_source_tokens: SearchSize = 1024
-    max_source_bytes: SourceBytes = 16_384
-    repetition_penalty: RepetitionPenalty = 1.0
-    no_repeat_ngram: SearchCount = 0
-    banned: str = ""
-    allow_unknown: bool = False
-    replace_unknown: bool = False
-    diversity_penalty: SearchWeight = 0.0
+    section = "decoding"
+
+    beam_size: Size = setting(4, "number of open hypotheses; 1: greedy search", flag=True)
+    length_penalty: Annotated[float, Limits(least=0, most=MAX_LENGTH_PENALTY)] = setting(
+        0.6, "exponent alpha of the length penalty", flag=True
+    )
+    length_penalty_formula: LengthPenaltyFormula = setting(
+        "gnmt", "scores are log-probabilities / ((5 + length) / 6)^alpha, or / length^alpha"
+    )
+    coverage_penalty: Weight = setting(0.0, "beta of GNMT (Wu et al., 2016, arXiv:1609.08144)")
+    n_best: Size = setting(1, "translations of each sentence, best first", flag=True)
+    early_stopping: bool = setting(
+        False, "stop at beam_size complete outputs, not when no open hypothesis can be better"
+    )
+    min_length: Count = setting(0, "minimum length of the output")
+    max_length: Size | None = setting(None, "maximum length of the output")
+    max_extra_tokens: Size = setting(50, "maximum length of the output beyond that of its input")
+    max_source_tokens: Size = setting(
+        1024, "longer inputs are truncated, as are inputs with 16 times as many bytes"
+    )
+    repetition_penalty: Annotated[float, Limits(least=1, most=_MOST)] = setting(
+        1.0, "factor of the log-probabilities of repeated tokens (Keskar et al., arXiv:1909.05858)"
+    )
+    no_repeat_ngram: Count = setting(0, "size of n-grams that no output repeats; 0: no limit")
+    banned: str = setting("", "phrases that no output contains, as tokens, as in 'um|oh dear'")
+    unknown: Literal["forbid", "allow", "replace"] = setting(
+        "forbid", "unknown tokens in outputs; replace: by the source token with most attention"
+    )
+    diversity_penalty: Weight = setting(
+        0.0, "gamma of Li et al. (arXiv:1611.08562): larger, the n best differ more"
+    )
     sample: bool = setting(False, "sample translations instead of searching", flag=True)
-    temperature: SearchWeight = 1.0
-    top_k: SearchCount = 0
-    top_p: TopP = 1.0
-    seed: int = 0
+    temperature: Weight = setting(1.0, "temperature of sampling; 0: greedy search")
+    top_k: Count = setting(0, "sample from the k most likely tokens; 0: all")
+    top_p: Annotated[float, Limits(above=0, most=1)] = setting(
+        1.0, "sample from the fewest tokens with this total probability"
+    )
+    seed: int = setting(0, "seed of sampling")
 
     def __post_init__(self) -> None:
-        _check_fields(self, "decoding")
+        super().__post_init__()
         require(
             self.max_length is None or self.max_length >= self.min_length,
             f"decoding.max_length is {self.max_length}, which is less than decoding.min_length "
@@ -457,36 +410,30 @@ class DecodingConfig:
             f"decoding.n_best is {self.n_best}, which is more than decoding.beam_size "
             f"({self.beam_size}).",
         )
-        for name, neutral in {"temperature": 1.0, "top_k": 0, "top_p": 1.0}.items():
-            require(
-                self.sample or getattr(self, name) == neutral,
-                f"decoding.{name} is {getattr(self, name)}, but sampling is off. Set "
-                "decoding.sample to true.",
-            )
         require(
             self.beam_size > 1 or not self.diversity_penalty,
             f"decoding.diversity_penalty is {self.diversity_penalty}, but decoding.beam_size is 1. "
             "Only a larger beam can be diverse.",
         )
-        for name in ("coverage_penalty", "diversity_penalty", "early_stopping"):
+        only_search = {"coverage_penalty", "diversity_penalty", "early_stopping"}
+        without_effect = only_search if self.sample else {"temperature", "top_k", "top_p"}
+        for name, field in self.declarations().items():
             require(
-                not (self.sample and getattr(self, name)),
-                f"decoding.{name} is {getattr(self, name)}, but decoding.sample is true. This "
-                "option applies only to beam search: remove one of the two.",
+                name not in without_effect or getattr(self, name) == field.default,
+                f"decoding.{name} is {getattr(self, name)}, but decoding.sample is "
+                f"{str(self.sample).lower()}. Change one of the two: this option applies only to "
+                f"{'beam search' if self.sample else 'sampling'}.",
             )
 
-
-# Default for `config.json` files that were written before they named an architecture.
-_TRANSFORMER = "transformer"
-
-_RUN_CONFIGS: dict[str, type[RunConfig]] = {}
+    @property
+    def max_source_bytes(self) -> int:
+        """Longer inputs are truncated before they are tokenized, because that takes long."""
+        return 16 * self.max_source_tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """The configuration of a run. Its fields are named like `training.max_steps`.
-
-    Subclasses are registered by their architecture, so that `RunConfig.from_json` finds them.
+    """The configuration of a run. Its settings are named like `training.max_steps`.
 
     Attributes:
         architecture: name of the model architecture that `model` configures.
@@ -494,93 +441,98 @@ class RunConfig:
 
     architecture: ClassVar[str]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "architecture" in vars(cls):
-            _RUN_CONFIGS[cls.architecture] = cls
+    model: EncoderDecoderConfig = EncoderDecoderConfig()
+    training: TrainingConfig = TrainingConfig()
+    decoding: DecodingConfig = DecodingConfig()
 
-    model: EncoderDecoderConfig = dataclasses.field(default_factory=EncoderDecoderConfig)
-    training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
-    decoding: DecodingConfig = dataclasses.field(default_factory=DecodingConfig)
+    @classmethod
+    def declarations(cls) -> dict[str, dataclasses.Field[Any]]:
+        """Returns the fields of all settings by name."""
+        return {
+            f"{section}.{name}": field
+            for section, settings in vars(cls()).items()
+            for name, field in settings.declarations().items()
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the values of all settings by name."""
+        return {
+            f"{section}.{name}": value
+            for section, settings in vars(self).items()
+            for name, value in settings.as_dict().items()
+        }
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with changed fields, named like `model__d_model`."""
+        """Returns a copy with changed settings, named like `model__d_model`."""
         return self.updated({key.replace("__", "."): value for key, value in changes.items()})
 
     def updated(self, settings: Mapping[str, Any]) -> Self:
-        """Returns a copy with changed fields, such as `{"training.label_smoothing": 0.2}`."""
-        changes: dict[str, dict[str, Any]] = {"model": {}, "training": {}, "decoding": {}}
+        """Returns a copy with changed settings, such as `{"training.label_smoothing": 0.2}`."""
+        check_names(settings, [*self.declarations()], "a setting")
+        changes: dict[str, dict[str, Any]] = {}
         for key, value in settings.items():
             section, _, name = key.partition(".")
-            require(
-                section in changes and bool(name),
-                f"{key!r} is not a setting. Settings are named model.NAME, training.NAME or "
-                "decoding.NAME.",
-            )
-            names = [field.name for field in dataclasses.fields(getattr(self, section))]
-            require(
-                name in names,
-                f"{key!r} is not a setting. The fields of {section} are {', '.join(names)}.",
-            )
-            changes[section][name] = value
-        return type(self)(
-            **{s: dataclasses.replace(getattr(self, s), **changes[s]) for s in changes}
-        )
+            changes.setdefault(section, {})[name] = value
+        sections = {name: getattr(self, name).replace(**own) for name, own in changes.items()}
+        return dataclasses.replace(self, **sections)
+
+    def forbidden_change(self, new: RunConfig) -> str | None:
+        """Returns the first setting, with both values, that a resumed run may not change."""
+        before, after = self.settings(), new.settings()
+        for name, field in self.declarations().items():
+            may_change = field.metadata["may_change"] or name.startswith("decoding.")
+            if name == "training.max_steps" and self.training.schedule in SCHEDULES_OVER_MAX_STEPS:
+                may_change = False
+            if before[name] != after[name] and not may_change:
+                return f"{name} {before[name]}, not {after[name]}"
+        return None
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the configuration as nested dictionaries, with the name of the architecture."""
-        return {"architecture": self.architecture, **dataclasses.asdict(self)}
+        sections = {
+            name: getattr(self, name).as_dict() for name in ("model", "training", "decoding")
+        }
+        return {"architecture": self.architecture, **sections}
 
     def to_json(self) -> str:
         """Returns the JSON that `from_json` reads."""
         return json.dumps(self.as_dict(), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, place: str = "the configuration") -> Self:
-        """Reads a configuration that `to_json` wrote.
+    def from_json(cls, text: str, label: str = "the configuration") -> Self:
+        """Reads a configuration that `to_json` wrote, with the file as `label` in errors.
 
         `RunConfig.from_json` reads all architectures; a subclass reads only its own.
-
-        Args:
-            place: name of the source for errors, such as a path.
         """
-        settings = {}
-        try:
-            sections = dict(json.loads(text))
-            architecture = sections.pop("architecture", _TRANSFORMER)
-            for section, fields in sections.items():
-                settings.update({f"{section}.{name}": value for name, value in fields.items()})
-        except json.JSONDecodeError as error:
-            raise InputError(f"{place} is not JSON: {error}") from None
-        except (AttributeError, TypeError, ValueError):
+        sections = dict(json.loads(text))
+        # Runs that do not name an architecture are older than the second one.
+        architecture = sections.pop("architecture", "transformer")
+        settings = {
+            f"{section}.{name}": value
+            for section, values in sections.items()
+            for name, value in dict(values).items()
+        }
+        kinds = {kind.architecture: kind for kind in cls.__subclasses__() or [cls]}
+        if (kind := kinds.get(str(architecture))) is None:
             raise InputError(
-                f"{place} is not a configuration. It must be an object with model, training and "
-                "decoding."
-            ) from None
-        expected = getattr(cls, "architecture", architecture)
-        require(
-            architecture == expected,
-            f"{place} has the architecture {architecture!r}, but this command needs {expected!r}.",
-        )
-        config_type = _RUN_CONFIGS.get(str(architecture))
-        if config_type is None:
-            raise InputError(
-                f"{place} has the architecture {architecture!r}, which is not registered. Import "
-                "the module that defines it."
+                f"{label} has the architecture {architecture!r}, but this program reads only "
+                f"{', '.join(kinds)}."
             )
-        settings = {_RENAMED_FIELDS.get(name, name): value for name, value in settings.items()}
+        for name, meaning in _OLD_UNKNOWN.items():
+            if settings.pop(name, False):
+                settings["decoding.unknown"] = meaning
         for name, neutral in _REMOVED_FIELDS.items():
-            value = settings.pop(name, neutral)
+            value = settings.pop(name, neutral[0])
             require(
-                value == neutral,
-                f"{place} sets {name} to {value!r}, which this version no longer supports. "
-                "Use the version that the run was trained with.",
+                value in neutral,
+                f"{label} sets {name} to {value!r}, but this version always works as with "
+                f"{neutral[0]!r}. To accept this, remove the field from the file. Otherwise, use "
+                "the version that wrote it.",
             )
         try:
-            config: Self = config_type().updated(settings)  # type: ignore[assignment]
-            return config
+            return kind().updated(settings)
         except InputError as error:
-            raise InputError(f"{place}: {error}") from None
+            raise InputError(f"{label}: {error}") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -592,17 +544,6 @@ class Config(RunConfig):
     32
     """
 
-    architecture: ClassVar[str] = _TRANSFORMER
+    architecture: ClassVar[str] = "transformer"
 
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-
-    def updated(self, settings: Mapping[str, Any]) -> Self:
-        # key_dim and value_dim follow a change of d_model or num_heads if they had the default.
-        default = self.model.d_model // self.model.num_heads
-        derived = {
-            f"model.{name}": None
-            for name in ("key_dim", "value_dim")
-            if settings.keys() & {"model.d_model", "model.num_heads"}
-            and getattr(self.model, name) == default
-        }
-        return super().updated({**derived, **settings})
+    model: ModelConfig = ModelConfig()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,37 +16,21 @@ if TYPE_CHECKING:  # it loads SentencePiece
 AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 
 
-def _layers(number: int) -> dict[str, Any]:
-    return {"model.num_encoder_layers": number, "model.num_decoder_layers": number}
+def _small(layers: int, d_model: int, d_ff: int, warmup_steps: int) -> dict[str, Any]:
+    return {
+        "model.num_encoder_layers": layers,
+        "model.num_decoder_layers": layers,
+        "model.d_model": d_model,
+        "model.d_ff": d_ff,
+        "model.num_heads": 4,
+        "training.batch_tokens": 4096,
+        "training.warmup_steps": warmup_steps,
+    }
 
 
-def _dropout(rate: float) -> dict[str, Any]:
-    return {"model.embedding_dropout": rate, "model.residual_dropout": rate}
-
-
-_PRESETS: dict[str, tuple[str | None, dict[str, Any]]] = {
-    "tiny": (
-        "base",
-        {
-            **_layers(4),
-            "model.d_model": 128,
-            "model.d_ff": 256,
-            "model.num_heads": 4,
-            "training.batch_tokens": 4096,
-            "training.warmup_steps": 2000,
-        },
-    ),
-    "small": (
-        "base",
-        {
-            **_layers(3),
-            "model.d_model": 256,
-            "model.d_ff": 1024,
-            "model.num_heads": 4,
-            "training.batch_tokens": 4096,
-            "training.warmup_steps": 4000,
-        },
-    ),
+_PRESETS: dict[str, tuple[str | None, Mapping[str, Any]]] = {
+    "tiny": ("base", _small(layers=4, d_model=128, d_ff=256, warmup_steps=2000)),
+    "small": ("base", _small(layers=3, d_model=256, d_ff=1024, warmup_steps=4000)),
     "base": (None, {}),
     "big": (
         "base",
@@ -54,7 +38,8 @@ _PRESETS: dict[str, tuple[str | None, dict[str, Any]]] = {
             "model.d_model": 1024,
             "model.d_ff": 4096,
             "model.num_heads": 16,
-            **_dropout(0.3),
+            "model.embedding_dropout": 0.3,
+            "model.residual_dropout": 0.3,
             "training.max_steps": 300_000,
             "training.keep_checkpoints": 20,
         },
@@ -69,10 +54,8 @@ def presets() -> Mapping[str, tuple[str | None, Mapping[str, Any]]]:
     The first ones are of the core. Installed packages add theirs by the entry point group
     `presets`, as mappings of the same form.
     """
-    found: dict[str, tuple[str | None, Mapping[str, Any]]] = {**_PRESETS}
-    for _, more in plugins.all_of("presets"):
-        found.update(more)
-    return found
+    of_packages = (more for _, more in plugins.all_of("presets"))
+    return dict(ChainMap(*of_packages, _PRESETS))
 
 
 @functools.cache
@@ -96,25 +79,18 @@ def resolve_config(
 
     Vocabularies with different ids cannot share one matrix for all embeddings. The tying "all" then
     becomes "target".
-
-    Args:
-        settings: the user's changes, such as `{"training.max_steps": 1000}`.
     """
-    config = _with_vocabulary(preset, vocabulary).updated(settings)
-    fitting = _with_vocabulary(config, vocabulary)
-    for field in dataclasses.fields(config.model):
-        value, needed = (getattr(each.model, field.name) for each in (config, fitting))
+    names = "source_vocab_size target_vocab_size pad_id unknown_id start_id end_id".split()
+    needed: dict[str, Any] = {f"model.{name}": getattr(vocabulary, name) for name in names}
+    tying = settings.get("model.tie_embeddings", preset.model.tie_embeddings)
+    if tying == "all" and not vocabulary.shares_ids:
+        needed["model.tie_embeddings"] = "target"
+    config = preset.updated({**needed, **settings})
+    found = config.settings()
+    for name, value in needed.items():
         require(
-            value == needed,
-            f"model.{field.name} is {value}, but the vocabulary of the data has {needed}. Remove "
-            "this setting.",
+            found[name] == value,
+            f"{name} is {found[name]}, but the vocabulary of the data has {value}. Remove this "
+            "setting.",
         )
     return config
-
-
-def _with_vocabulary(config: AnyConfig, vocabulary: Vocabulary) -> AnyConfig:
-    names = "source_vocab_size target_vocab_size pad_id unknown_id start_id end_id".split()
-    settings = {f"model.{name}": getattr(vocabulary, name) for name in names}
-    if config.model.tie_embeddings == "all" and not vocabulary.shares_ids:
-        settings["model.tie_embeddings"] = "target"
-    return config.updated(settings)

@@ -1,4 +1,4 @@
-"""Checks user input from JSON files and settings against type hints."""
+"""Declares settings, and checks them and JSON of users against type hints."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import math
 import operator
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from keras_transformer.errors import InputError
 
@@ -22,8 +23,7 @@ _EXPECTED = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Bounds:
+class Limits(NamedTuple):
     """The range of a number, as the metadata of an `Annotated` type."""
 
     least: float | None = None
@@ -31,27 +31,86 @@ class Bounds:
     below: float | None = None
     most: float | None = None
 
-    def violation(self, value: float) -> str | None:
-        """Returns the range, such as "at least 0 and less than 1", if `value` is outside of it."""
-        limits = [
-            (f"{name} {limit:,}", holds(value, limit))
-            for name, limit, holds in (
-                ("at least", self.least, operator.ge),
-                ("more than", self.above, operator.gt),
-                ("less than", self.below, operator.lt),
-                ("at most", self.most, operator.le),
-            )
-            if limit is not None
-        ]
-        if all(holds for _, holds in limits):
-            return None
-        return " and ".join(text for text, _ in limits)
+    def allow(self, number: float) -> bool:
+        """Returns True if a number is in the range."""
+        tests = zip(self, (operator.ge, operator.gt, operator.lt, operator.le), strict=True)
+        return all(limit is None or holds(number, limit) for limit, holds in tests)
+
+    def __str__(self) -> str:
+        """Returns the range, such as "at least 0 and less than 1"."""
+        words = ("at least", "more than", "less than", "at most")
+        limits = zip(words, self, strict=True)
+        return " and ".join(f"{word} {limit:,}" for word, limit in limits if limit is not None)
+
+
+def setting(default: Any, help: str, *, may_change: bool = False, flag: bool = False) -> Any:
+    """Declares a field of `Settings`: its default, its help and its rules.
+
+    Args:
+        may_change: whether a run that resumes may change it. It may change limits and intervals,
+            and how a step is computed: earlier steps stay, and later ones differ only by rounding.
+            num_microbatches also changes dropout masks, but a run must be able to move to a machine
+            with less memory.
+        flag: whether commands have a flag with the name of the field.
+    """
+    metadata = {"help": help, "may_change": may_change, "flag": flag}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """A section of a configuration. Subclasses declare their fields by `setting`.
+
+    Strings, as from `--set`, are converted to the types of the fields. A field may also be a group:
+    another `Settings`, whose fields are addressed by name like those of the section.
+    """
+
+    section: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self), include_extras=True)
+        for field in dataclasses.fields(self):
+            if not isinstance(field.default, Settings):
+                label, value = f"{self.section}.{field.name}", getattr(self, field.name)
+                value = check_scalar(label, hints[field.name], value, convert=True)
+                object.__setattr__(self, field.name, value)
+
+    @classmethod
+    def declarations(cls) -> dict[str, dataclasses.Field[Any]]:
+        """Returns the fields by name, including those of groups."""
+        declared: dict[str, dataclasses.Field[Any]] = {}
+        for field in dataclasses.fields(cls):
+            group = field.default
+            declared |= group.declarations() if isinstance(group, Settings) else {field.name: field}
+        return declared
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the settings with these values, and defaults for other fields."""
+        values = dict(values)
+        for field in dataclasses.fields(cls):
+            if isinstance(group := field.default, Settings):
+                names = group.declarations().keys() & values.keys()
+                values[field.name] = type(group)(**{name: values.pop(name) for name in names})
+        return cls(**values)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the values by name, including those of groups."""
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            values |= value.as_dict() if isinstance(value, Settings) else {field.name: value}
+        return values
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with changed fields, including those of groups."""
+        return self.from_dict({**self.as_dict(), **changes})
 
 
 def read_json(path: Path) -> Any:
     """Returns the content of a JSON file. The message of an `InputError` does not name the file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
     except InputError:
         raise
     except ValueError as error:
@@ -65,7 +124,7 @@ def nested(value: Any, *keys: str) -> Any:
     return value
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
@@ -73,11 +132,11 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def check_json(place: str, hint: Any, value: Any) -> None:
+def check_json(label: str, hint: Any, value: Any) -> None:
     """Checks the type of a value that the `json` module returned.
 
     Args:
-        place: name of the value in errors, such as `settings`. Errors about a part of the value
+        label: name of the value in errors, such as `settings`. Errors about a part of the value
             add the path to it, such as `settings.seed`.
         hint: a scalar type for `check_scalar`, Any, a Sequence or tuple of one type, a Mapping, a
             TypedDict, or one of these or None.
@@ -91,48 +150,47 @@ def check_json(place: str, hint: Any, value: Any) -> None:
         optional = (f"optionally {key}" for key in sorted(hints.keys() - needed))
         expected = ", ".join([*sorted(needed), *optional])
         fits = isinstance(value, dict) and needed <= value.keys() <= hints.keys()
-        _require(fits, place, value, f"an object with {expected}")
-        for key, each in value.items():
-            check_json(f"{place}.{key}", hints[key], each)
+        _require(fits, label, value, f"an object with {expected}")
+        for key, member in value.items():
+            check_json(f"{label}.{key}", hints[key], member)
     elif origin is collections.abc.Mapping:
-        _require(isinstance(value, dict), place, value, "an object with names")
-        for key, each in value.items():
-            check_json(f"a name in {place}", arguments[0], key)
-            check_json(f"{place}.{key}", arguments[1], each)
+        _require(isinstance(value, dict), label, value, "an object with names")
+        for key, member in value.items():
+            check_json(f"a name in {label}", arguments[0], key)
+            check_json(f"{label}.{key}", arguments[1], member)
     elif origin in (collections.abc.Sequence, tuple):
-        _require(isinstance(value, list), place, value, "a list")
-        for index, each in enumerate(value):
-            check_json(f"{place}[{index}]", arguments[0], each)
+        _require(isinstance(value, list), label, value, "a list")
+        for index, member in enumerate(value):
+            check_json(f"{label}[{index}]", arguments[0], member)
     else:
-        check_scalar(place, hint, value)
+        check_scalar(label, hint, value)
 
 
-def check_scalar(place: str, hint: Any, value: Any, convert: bool = False) -> Any:
+def check_scalar(label: str, hint: Any, value: Any, convert: bool = False) -> Any:
     """Checks a single value, and returns it as the type `hint`.
 
     Args:
         hint: str, bool, int, float (also for whole numbers), a Literal of strings, an Annotated
-            number with `Bounds`, or one of these or None.
+            number with `Limits`, or one of these or None.
         convert: also accept strings of command-line flags, such as "3", "true" and "none", and
             3.0 as a whole number.
     """
-    required = _without_none(hint)
-    if required is not hint and (value is None or (convert and value == "none")):
+    kind = _without_none(hint)
+    or_none = "" if kind is hint else ", or none"
+    if or_none and (value is None or (convert and value == "none")):
         return None
-    or_none = "" if required is hint else ", or none"
-    kind, bounds = required, None
-    if typing.get_origin(required) is Annotated:
-        kind, bounds = typing.get_args(required)
+    limits = Limits()
+    if typing.get_origin(kind) is Annotated:
+        kind, limits = typing.get_args(kind)
     if typing.get_origin(kind) is Literal:
         choices = typing.get_args(kind)
-        _require(value in choices, place, value, f"one of {', '.join(choices)}")
+        _require(value in choices, label, value, f"one of {', '.join(choices)}")
         return value
     number = _converted(kind, value) if convert else value
     fits = type(number) is kind or (kind is float and type(number) is int)
     finite = not isinstance(number, float) or math.isfinite(number)
-    _require(fits and finite, place, value, _EXPECTED[kind])
-    if bounds is not None and (limit := bounds.violation(number)):
-        raise InputError(f"{place} is {number!r}. It must be {limit}{or_none}.")
+    _require(fits and finite, label, value, _EXPECTED[kind])
+    _require(kind in (str, bool) or limits.allow(number), label, number, f"{limits}{or_none}")
     return number
 
 
@@ -159,6 +217,6 @@ def _converted(kind: type, value: Any) -> Any:
     return number if kind is float or isinstance(value, str) or number == value else value
 
 
-def _require(fits: bool, place: str, value: Any, expected: str) -> None:
+def _require(fits: bool, label: str, value: Any, expected: str) -> None:
     if not fits:
-        raise InputError(f"{place} is {value!r}. It must be {expected}.")
+        raise InputError(f"{label} is {value!r}. It must be {expected}.")

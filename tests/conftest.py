@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import PHRASES, tiny_config
 from tests.driver import Driver
 from tests.messages import Pattern
 
@@ -110,16 +111,6 @@ def one_replica():
         yield
 
 
-PHRASES = (
-    "a small dog runs over the green field",
-    "the old house stands by the river",
-    "two children play with a red ball",
-    "ein kleiner Hund läuft über die grüne Wiese",
-    "das alte Haus steht am Fluss",
-    "zwei Kinder spielen mit einem roten Ball",
-)
-
-
 @pytest.fixture(scope="session")
 def run_directory(tmp_path_factory):
     """A run of a tiny model with random weights and three checkpoints. Copy it before changes."""
@@ -135,23 +126,15 @@ def tagged_run(tmp_path_factory):
 def _random_run(path, *symbols):
     import keras
 
-    from keras_transformer.config import Config
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.runs.run_directory import RunDirectory
     from keras_transformer.text.tokenizer import Tokenizer
     from keras_transformer.text.vocabulary import learn_vocabulary
 
     tokenizer = Tokenizer(learn_vocabulary((p.encode() for p in PHRASES), 60, symbols=symbols))
-    config = Config().replace(
+    config = tiny_config(
         model__source_vocab_size=tokenizer.source_vocab_size,
         model__target_vocab_size=tokenizer.target_vocab_size,
-        model__num_encoder_layers=1,
-        model__num_decoder_layers=2,
-        model__d_model=16,
-        model__d_ff=32,
-        model__num_heads=2,
-        decoding__max_extra_tokens=5,
-        decoding__max_source_tokens=40,
         training__checkpoint_steps=100,
     )
     run = RunDirectory.create(path, config, tokenizer, "fingerprint")

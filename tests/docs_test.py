@@ -6,8 +6,7 @@ import ast
 import functools
 import json
 import re
-import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 import keras_transformer
 from keras_transformer.cli.main import command_modules
 from keras_transformer.presets import preset
+from tests.driver import Driver
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
@@ -44,13 +44,8 @@ def commands(text: str) -> Iterator[tuple[str, list[str]]]:
 
 @functools.cache
 def help_of(command: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-m", "keras_transformer", command, "--help"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return result.stdout + result.stderr
+    with tempfile.TemporaryDirectory() as folder:
+        return Driver().run(Path(folder), command, ["--help"], "").out
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -105,54 +100,6 @@ def test_commands_follow_variants_that_recipes_have(path: Path) -> None:
         assert variant in known, f"{path.parent.name}/{path.name}: {recipe} --variant={variant}"
 
 
-def test_variants_are_found() -> None:
-    text = (
-        "    keras-transformer recipe --recipe=a --variant=x+y\n"
-        "    $recipe --variant=z  # --variant=old\n"
-        "`--variant=prose`, `keras-transformer recipe --variant=w`\n"
-        "    $recipe --variant v && $recipe --variant='u'\n"
-        "    keras-transformer recipe --recipe=b \\\n --variant=s+t\n"
-        "    for variant in t r; do\n        $recipe --variant=s+$variant\n    done\n"
-    )
-    found = [f"{recipe} {variant}" for recipe, variant in variants(text, "own")]
-    assert found == [
-        "a x",
-        "a y",
-        "own z",
-        "own w",
-        "own v",
-        "own u",
-        "b s",
-        "b t",
-        "own t",
-        "own r",
-        "own s",
-    ]
-
-
-def test_flags_that_are_defined_are_found() -> None:
-    text = 'flags.DEFINE_list(\n    "a", ["b"])\ncommand.define_numbers("c", [1], "d")\nx["e"]'
-    assert DEFINED.findall(text) == ["a", "c"]
-
-
-def test_commands_are_found() -> None:
-    text = (
-        "    keras-transformer train --data_dir=a \\\n    --nolowercase | "
-        "keras-transformer score --set=x\n"
-        "`keras-transformer x --y` --z, keras-transformer prepare --help\n"
-        "    keras-transformer average --best=3 | keras-transformer score --z\n"
-        "`keras-transformer` is the name of `keras-transformer COMMAND`."
-    )
-    assert list(commands(text)) == [
-        ("keras-transformer train", ["data_dir", "lowercase"]),
-        ("keras-transformer score", ["set"]),
-        ("keras-transformer x", ["y"]),
-        ("keras-transformer prepare", []),
-        ("keras-transformer average", ["best"]),
-        ("keras-transformer score", ["z"]),
-    ]
-
-
 def defined_names(path: Path) -> set[str]:
     """Returns the functions, classes and methods (`Class.method`) of a module."""
     names = set()
@@ -183,16 +130,13 @@ def test_the_walks_name_functions_that_exist() -> None:
 
 def test_gpu_hours_of_the_recipes_follow_from_the_measured_rates() -> None:
     text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
-    rates = {
-        preset: float(rate.replace(",", ""))
-        for preset, rate in re.findall(
-            r"^\| H200 \| `(\w+)`[^|]*\| ([\d,]+) \|", text, re.MULTILINE
-        )
-    }
-    rows = re.findall(r"^\| (\[wmt14_.*) \| ([\d,]+) \| ([\d.]+) \|$", text, re.MULTILINE)
+    numbers = text.replace(",", "")
+    rates = dict(re.findall(r"^\| H200 \| `(\w+)`[^|]*\| (\d+) \|", numbers, re.MULTILINE))
     hours_of = {
-        recipe: (int(steps.replace(",", "")), float(hours))
-        for names, steps, hours in rows
+        recipe: (int(steps), float(hours))
+        for names, steps, hours in re.findall(
+            r"^\| (\[wmt14_.*) \| (\d+) \| ([\d.]+) \|$", numbers, re.MULTILINE
+        )
         for recipe in re.findall(r"\[(wmt14_\w+)\]", names)
     }
     assert hours_of.keys() == {path.name for path in (ROOT / "recipes").glob("wmt14_*")}
@@ -200,9 +144,7 @@ def test_gpu_hours_of_the_recipes_follow_from_the_measured_rates() -> None:
         settings = json.loads((ROOT / "recipes" / recipe / "recipe.json").read_text())["settings"]
         steps, tokens = settings["training.max_steps"], settings["training.batch_tokens"]
         size = recipe.rpartition("_")[2]
-        [flop] = re.findall(rf"`{size}` \(([\d,]+) MFLOP", text)
-        more = (
-            6 * preset(size).model.d_model * (37_000 - 8_000) / (float(flop.replace(",", "")) * 1e6)
-        )
-        hours = steps * tokens / rates[size] * (1 + more) / 3600
+        [flop] = re.findall(rf"`{size}` \((\d+) MFLOP", numbers)
+        more = 6 * preset(size).model.d_model * (37_000 - 8_000) / (float(flop) * 1e6)
+        hours = steps * tokens / float(rates[size]) * (1 + more) / 3600
         assert found == (steps, round(hours, 1)), recipe

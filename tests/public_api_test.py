@@ -11,41 +11,21 @@ import pytest
 
 import keras_transformer as kt
 
-NAMES = {
-    *("Config", "DecodingConfig", "InputError", "ModelConfig", "PreparedData", "Run", "Tokenizer"),
-    *("TrainingConfig", "Transformer", "Translator", "convert", "layers", "load", "losses"),
-    *("metrics", "prepare", "preset", "schedules", "train"),
-}
-SUBPACKAGES = {
-    *(
-        "api",
-        "cli",
-        "data",
-        "decoding",
-        "evaluation",
-        "export",
-        "extensions",
-        "inference",
-        "models",
-    ),
-    *("runs", "text", "training"),
-}
+NAMES = set(
+    "Config DecodingConfig InputError ModelConfig PreparedData Run Tokenizer TrainingConfig "
+    "Transformer Translator convert layers load losses metrics prepare preset schedules "
+    "train".split()
+)
+SUBPACKAGES = set(
+    "api cli data decoding evaluation export extensions inference models runs text training".split()
+)
 NAMESPACES = {
-    "layers": {
-        *(
-            "Block",
-            "CrossAttention",
-            "Decoder",
-            "DecodeState",
-            "DecoderLayer",
-            "Dropout",
-            "Encoder",
-            "EncoderLayer",
-        ),
-        *("FeedForward", "LayerNorm", "LearnedPositions", "PaddingMask", "SelfAttention"),
-        *("SinusoidalPositions", "TokenEmbedding", "dropout_seed", "padding_mask"),
-        *("position_mask", "scaled_dot_product_attention"),
-    },
+    "layers": set(
+        "Block CrossAttention Decoder DecodeState DecoderLayer Dropout Encoder EncoderLayer "
+        "FeedForward LayerNorm LearnedPositions PaddingMask SelfAttention SinusoidalPositions "
+        "TokenEmbedding dropout_seed padding_mask position_mask "
+        "scaled_dot_product_attention".split()
+    ),
     "losses": {"LabelSmoothedCrossEntropy"},
     "metrics": {"Perplexity", "TokenAccuracy"},
     "schedules": {"LearningRate", "Noam"},

@@ -72,8 +72,8 @@ def _project(x: Array, weights: Weights, name: str) -> Array:
 def _attention_sizes(path: str, config: ModelConfig) -> tuple[int, int, int]:
     """h, d_k and d_v of the stack at this path. Other heads share the same total width."""
     h, dk, dv = config.num_heads, config.key_dim or 0, config.value_dim or 0
-    if path.startswith("decoder") and config.decoder_num_heads is not None:
-        split = config.decoder_num_heads
+    if path.startswith("decoder") and config.other_toolkits.decoder_num_heads is not None:
+        split = config.other_toolkits.decoder_num_heads
         assert (h * dk) % split == (h * dv) % split == 0
         return split, h * dk // split, h * dv // split
     return h, dk, dv
@@ -175,14 +175,14 @@ def embed(ids: Array, weights: Weights, side: str, config: ModelConfig) -> Array
     """
     path = "embedding" if config.tie_embeddings == "all" else f"{side}_embedding"
     x = weights[f"{path}/embeddings"][ids]
-    if config.scale_embeddings:
+    if config.other_toolkits.scale_embeddings:
         x = x * math.sqrt(config.d_model)
     length = ids.shape[1]
     if config.positions == "learned":
         x = x + weights[f"{side}_positions/embeddings"][:length]
     else:
         x = x + positions_of(config, length)
-    return _norm(x, weights, f"{side}_norm", config) if config.embedding_norm else x
+    return _norm(x, weights, f"{side}_norm", config) if config.other_toolkits.embedding_norm else x
 
 
 def positions_of(config: ModelConfig, length: int) -> Array:
@@ -190,9 +190,9 @@ def positions_of(config: ModelConfig, length: int) -> Array:
     return sinusoidal_positions(
         length,
         config.d_model,
-        config.sinusoid_layout,
-        config.sinusoid_frequencies,
-        config.first_position,
+        config.other_toolkits.sinusoid_layout,
+        config.other_toolkits.sinusoid_frequencies,
+        config.other_toolkits.first_position,
     )
 
 
@@ -201,7 +201,10 @@ def positions_of(config: ModelConfig, length: int) -> Array:
 
 def _norm(x: Array, weights: Weights, path: str, config: ModelConfig) -> Array:
     return layer_norm(
-        x, weights[f"{path}/gamma"], weights[f"{path}/beta"], config.layer_norm_epsilon
+        x,
+        weights[f"{path}/gamma"],
+        weights[f"{path}/beta"],
+        config.other_toolkits.layer_norm_epsilon,
     )
 
 
@@ -240,7 +243,8 @@ def encoder(
 
 def _final_norm(x: Array, weights: Weights, path: str, config: ModelConfig) -> Array:
     """The norm behind a stack. Without a choice, only stacks with norms in front have one."""
-    chosen = config.norm_position == "pre" if config.final_norm is None else config.final_norm
+    chosen = config.other_toolkits.final_norm
+    chosen = config.norm_position == "pre" if chosen is None else chosen
     return _norm(x, weights, f"{path}/norm", config) if chosen else x
 
 
@@ -297,7 +301,7 @@ def output_logits(x: Array, weights: Weights, config: ModelConfig) -> Array:
     else:
         tied = "embedding" if config.tie_embeddings == "all" else "target_embedding"
         kernel = weights[f"{tied}/embeddings"].T
-    bias = weights["output_projection/bias"] if config.output_bias else 0.0
+    bias = weights["output_projection/bias"] if config.other_toolkits.output_bias else 0.0
     return x @ kernel + bias
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.schema import Bounds, check_json, check_scalar
+from keras_transformer.schema import Limits, check_json, check_scalar
+from tests.builders import refuses
 from tests.messages import mentions
 
 
@@ -34,8 +34,8 @@ class Person(_Named, total=False):
         (float, 10**400),
         (float | None, None),
         (Literal["a", "b"], "b"),
-        (Annotated[float, Bounds(least=0, below=1)], 0),
-        (Annotated[int, Bounds(above=0, most=9)] | None, 9),
+        (Annotated[float, Limits(least=0, below=1)], 0),
+        (Annotated[int, Limits(above=0, most=9)] | None, 9),
         (Sequence[int], []),
         (tuple[str, ...], ["a", "b"]),
         (Mapping[str, Mapping[str, Any]], {"a": {"b": 1}}),
@@ -48,36 +48,31 @@ def test_valid_values(hint: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hint", "value", "message"),
+    ("hint", "value", "facts"),
     [
-        (str, 3, mentions("it", "3")),
-        (str, None, mentions("it", "None")),
-        (bool, 1, mentions("it", "1", "true", "false")),
-        (bool, "false", mentions("it", "'false'", "true")),
-        (int, True, mentions("it", "True")),
-        (int, 3.0, mentions("it", "3.0")),
-        (float, True, mentions("it", "True")),
-        (float, math.inf, mentions("it", "inf")),
-        (int | None, "none", mentions("it", "none")),
-        (Literal["a", "b"], ["a"], mentions("it", "['a']", "a", "b")),
-        (Annotated[float, Bounds(least=0, below=1)], -0.5, mentions("it", "-0.5", "0")),
-        (Annotated[float, Bounds(least=0, below=1)], 1, mentions("it", "1")),
-        (Annotated[int, Bounds(above=0, most=2000)], 0, mentions("it", "0")),
-        (Annotated[int, Bounds(most=2000)] | None, 2001, mentions("it", "2001", "2,000", "none")),
-        (Sequence[int], "12", mentions("it", "12")),
-        (Sequence[int], [1, "2"], mentions("it[1]", "2")),
-        (Mapping[str, int], [1], mentions("it", "[1]")),
-        (Mapping[str, int], {"a": None}, mentions("it.a", "None")),
-        (Mapping[Literal["a"], int], {"b": 1}, mentions("it", "'b'", "a")),
-        (Person, {}, mentions("it", "{}", "name", "age")),
-        (Person, {"name": "Ada", "sex": 1}, mentions("name", "age")),
-        (Person, {"name": "Ada", "age": "36"}, mentions("it.age", "36")),
+        (str, 3, ("it", "3")),
+        (str, None, ("it", "None")),
+        (bool, 1, ("it", "1", "true", "false")),
+        (bool, "false", ("it", "'false'", "true")),
+        (int, True, ("it", "True")),
+        (int, 3.0, ("it", "3.0")),
+        (float, math.inf, ("it", "inf")),
+        (int | None, "none", ("it", "none")),
+        (Literal["a", "b"], ["a"], ("it", "['a']", "a", "b")),
+        (Annotated[float, Limits(least=0, below=1)], -0.5, ("it", "-0.5", "0")),
+        (Annotated[float, Limits(least=0, below=1)], 1, ("it", "1")),
+        (Annotated[int, Limits(most=2000)] | None, 2001, ("it", "2001", "2,000", "none")),
+        (Sequence[int], "12", ("it", "12")),
+        (Sequence[int], [1, "2"], ("it[1]", "2")),
+        (Mapping[str, int], [1], ("it", "[1]")),
+        (Mapping[str, int], {"a": None}, ("it.a", "None")),
+        (Mapping[Literal["a"], int], {"b": 1}, ("it", "'b'", "a")),
+        (Person, {}, ("it", "{}", "name", "age")),
+        (Person, {"name": "Ada", "age": "36"}, ("it.age", "36")),
     ],
 )
-def test_invalid_values(hint: Any, value: Any, message: str) -> None:
-    with pytest.raises(InputError) as error:
-        check_json("it", hint, value)
-    assert re.search(message, str(error.value))
+def test_invalid_values(hint: Any, value: Any, facts: tuple[str, ...]) -> None:
+    refuses(check_json, {"label": "it", "hint": hint, "value": value}, *facts)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +85,7 @@ def test_invalid_values(hint: Any, value: Any, message: str) -> None:
         (bool, "false", False),
         (str, "7", "7"),
         (float | None, "none", None),
-        (Annotated[float, Bounds(above=0)] | None, "0.5", 0.5),
+        (Annotated[float, Limits(above=0)] | None, "0.5", 0.5),
     ],
 )
 def test_texts_and_whole_floats_are_converted_on_request(
@@ -113,6 +108,5 @@ def test_texts_and_whole_floats_are_converted_on_request(
     ],
 )
 def test_other_values_are_not_converted(hint: Any, value: Any) -> None:
-    with pytest.raises(InputError) as error:
-        check_scalar("it", hint, value, convert=True)
-    assert re.search(mentions("it", repr(value)), str(error.value))
+    arguments = {"label": "it", "hint": hint, "value": value, "convert": True}
+    refuses(check_scalar, arguments, "it", repr(value))

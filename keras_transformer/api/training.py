@@ -335,14 +335,7 @@ def _full_name(name: str) -> str:
     """Returns the full name of a setting, such as `training.max_steps` for "max_steps"."""
     if "__" in name or "." in name:
         return name.replace("__", ".")
-    config = Config()
-    sections: dict[str, Any] = {
-        "decoding": config.decoding, "model": config.model, "training": config.training
-    }  # fmt: skip
-    fields = {
-        field.name: section
-        for section, default in sections.items()
-        for field in dataclasses.fields(default)
-    }
-    check_names([name], [*fields, *TrainOptions._fields], "a setting of train")
-    return f"{fields[name]}.{name}"
+    # In this order, because `seed` and `early_stopping` are settings of the training, too.
+    names = {full.partition(".")[2]: full for full in reversed([*Config.declarations()])}
+    check_names([name], [*names, *TrainOptions._fields], "a setting of train")
+    return names[name]

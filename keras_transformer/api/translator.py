@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import tempfile
 import warnings
@@ -312,8 +311,7 @@ def load(
 
 
 def _check_options(decoding: Mapping[str, Any]) -> None:
-    names = [field.name for field in dataclasses.fields(DecodingConfig)]
-    check_names(decoding, names, "an option of the search")
+    check_names(decoding, [*DecodingConfig.declarations()], "an option of the search")
 
 
 def _decoding(decoding: DecodingConfig | RunConfig | Mapping[str, Any] | None) -> DecodingConfig:

@@ -1,13 +1,15 @@
-"""The flags that several commands share, each with one meaning: `tests/cli/flags_test.py`."""
+"""The flags that several commands share, each with one meaning: `tests/cli/main_test.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import dataclasses
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from absl import flags
 
-from keras_transformer.config import flag_fields
+from keras_transformer.config import Config, DecodingConfig, TrainingConfig
 from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -32,38 +34,22 @@ PATHS: dict[str, str] = {
     "ids": "file with the names of the files to use, one per line",
 }
 
-# Flags that are neither paths nor fields: name → (type, default, help).
-OPTIONS: dict[str, tuple[str, Any, str]] = {
-    "tokenize": (
-        "string",
-        None,
-        "sacreBLEU tokenizer for BLEU; none: the text is already tokenized",
-    ),
-    "lowercase": ("boolean", False, "ignore case in scores"),
-    "max_minutes": (
-        "float",
-        None,
-        "minutes after which training stops; the same command resumes",
-    ),
-    "host": ("string", "127.0.0.1", "address; 0.0.0.0 for all addresses of this machine"),
-    "workers": ("integer", None, "number of processes; default: enough to use all cores"),
-    "threads": ("integer", None, "cores that a LiteRT model uses; default: all"),
-    "init_from": (
-        "string",
-        None,
-        "run with the initial weights: RUN, or RUN@NAME (last, best, ...)",
-    ),
-    "symbols": ("multi_string", [], "tokens that are never split, such as '<2de>,<2fr>'"),
-    "source_tag": ("string", None, "token added before each source sentence, as in '<2de>'"),
-    "vocab_size": ("integer", None, "maximum number of tokens to learn"),
-    "max_tokens": ("integer", None, "maximum tokens of a sentence"),
-    "valid_pairs": (
-        "integer",
-        None,
-        "training pairs to hold out for validation; default: 2 %, at most 1000",
-    ),
+# Flags that are neither paths nor fields: name → (type, help). Commands may set defaults.
+OPTIONS: dict[str, tuple[str, str]] = {
+    "tokenize": ("string", "sacreBLEU tokenizer for BLEU; none: the text is already tokenized"),
+    "lowercase": ("boolean", "ignore case in scores"),
+    "max_minutes": ("float", "minutes after which training stops; the same command resumes"),
+    "host": ("string", "address; 0.0.0.0 for all addresses of this machine"),
+    "workers": ("integer", "number of processes; default: enough to use all cores"),
+    "threads": ("integer", "cores that a LiteRT model uses; default: all"),
+    "init_from": ("string", "run with the initial weights: RUN, or RUN@NAME (last, best, ...)"),
+    "symbols": ("multi_string", "tokens that are never split, such as '<2de>,<2fr>'"),
+    "source_tag": ("string", "token added before each source sentence, as in '<2de>'"),
+    "vocab_size": ("integer", "maximum number of tokens to learn"),
+    "max_tokens": ("integer", "maximum tokens of a sentence"),
+    "valid_pairs": ("integer", "pairs to hold out for validation; default: 2 %, at most 1000"),
 }
-_LIMITS = {"workers": (1, None), "threads": (1, 1024)}
+_DEFAULTS = {"lowercase": False, "host": "127.0.0.1", "symbols": []}
 
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 
@@ -74,9 +60,19 @@ CHOICES: dict[str, str] = {
     "precision": "precision of weights and matrix products",
 }
 
+_TYPES = typing.get_type_hints(TrainingConfig) | typing.get_type_hints(DecodingConfig)
+
+
+def _choices(hint: Any) -> list[str]:
+    """Returns the choices of a setting, such as ["loss|bleu"]; none for other types."""
+    return ["|".join(typing.get_args(hint))] if typing.get_origin(hint) is Literal else []
+
+
 # Flags that stand for one field of the configuration: name → (field, help).
 FIELDS: dict[str, tuple[str, str]] = {
-    field.name: (name, field.metadata["help"]) for name, field in flag_fields().items()
+    field.name: (name, ": ".join([field.metadata["help"], *_choices(_TYPES[field.name])]))
+    for name, field in Config.declarations().items()
+    if field.metadata["flag"]
 }
 _SWITCHES = ("deterministic", "sample")
 
@@ -84,22 +80,32 @@ _SWITCHES = ("deterministic", "sample")
 def define_path_flags(*names: str, required: bool = False, repeatable: bool = False) -> None:
     """Defines flags of `PATHS`: strings, or lists of strings if they are repeatable."""
     for name in names:
-        if repeatable:
-            flags.DEFINE_multi_string(name, None, PATHS[name], required=required)
-        else:
-            flags.DEFINE_string(name, None, PATHS[name], required=required)
+        define = flags.DEFINE_multi_string if repeatable else flags.DEFINE_string
+        define(name, None, PATHS[name], required=required)
 
 
 def define_option_flags(*names: str, **defaults: Any) -> None:
     """Defines flags of `OPTIONS`. Keyword arguments set defaults."""
     for name in (*names, *defaults):
-        kind, default, help_text = OPTIONS[name]
-        limits = {}
-        if name in _LIMITS:
-            lower, upper = _LIMITS[name]
-            limits = {"lower_bound": lower, "upper_bound": upper}
-        define = getattr(flags, f"DEFINE_{kind}")
-        define(name, defaults.get(name, default), help_text, **limits)
+        kind, help_text = OPTIONS[name]
+        at_least_1 = {"lower_bound": 1} if name in ("workers", "threads") else {}
+        default = defaults.get(name, _DEFAULTS.get(name))
+        getattr(flags, f"DEFINE_{kind}")(name, default, help_text, **at_least_1)
+
+
+def define_option_class_flags(options: Any, helps: Mapping[str, str] | None = None) -> None:
+    """Defines a flag for each field of a dataclass, by the type of its default.
+
+    Args:
+        options: the class or an instance. Fields whose flags exist already are skipped.
+        helps: the help by name, for the fields to define. By default, fields have it as metadata.
+    """
+    for field in dataclasses.fields(options):
+        if field.name not in FLAGS and (helps is None or field.name in helps):
+            kinds = {bool: "boolean", int: "integer", float: "float"}
+            kind = kinds.get(type(field.default), "string")
+            help_text = field.metadata["help"] if helps is None else helps[field.name]
+            getattr(flags, f"DEFINE_{kind}")(field.name, field.default, help_text)
 
 
 def parse_symbols(values: Iterable[str]) -> list[str]:
@@ -123,18 +129,12 @@ def define_config_flags(*names: str) -> None:
     The names are "preset" and the keys of `FIELDS`. The values stay strings, except for switches.
     `Config.updated` parses them and reports errors.
     """
+    preset_help = "named configuration: tiny, small, base, big, ..."
     for name in names:
-        if name == "preset":
-            flags.DEFINE_string("preset", None, "named configuration: tiny, small, base, big, ...")
-        elif name in _SWITCHES:
-            flags.DEFINE_boolean(name, None, FIELDS[name][1])
-        else:
-            flags.DEFINE_string(name, None, FIELDS[name][1])
-    flags.DEFINE_multi_string(
-        "set",
-        [],
-        "any field, as in --set=training.label_smoothing=0.2; repeatable",
-    )
+        define = flags.DEFINE_boolean if name in _SWITCHES else flags.DEFINE_string
+        define(name, None, preset_help if name == "preset" else FIELDS[name][1])
+    help_text = "any field, as in --set=training.label_smoothing=0.2; repeatable"
+    flags.DEFINE_multi_string("set", [], help_text)
 
 
 def parse_settings(assignments: Iterable[str]) -> dict[str, str]:
@@ -142,21 +142,20 @@ def parse_settings(assignments: Iterable[str]) -> dict[str, str]:
     settings: dict[str, str] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
-        name = name.strip()
-        if not (equals and name):
+        if not (equals and name.strip()):
             raise InputError(
                 f"--set={assignment} is not a setting. Use --set=section.field=value, as in "
                 "--set=training.label_smoothing=0.2."
             )
-        settings[name] = value.strip()
+        settings[name.strip()] = value.strip()
     return settings
 
 
-def config_settings() -> dict[str, str]:
+def config_settings() -> dict[str, Any]:
     """Returns the settings of the flags, for `Config.updated`. --set overrides other flags."""
-    settings = {}
-    for name, (field, _) in FIELDS.items():
-        value = FLAGS[name].value if name in FLAGS else None
-        if value is not None:
-            settings[field] = str(value).lower() if name in _SWITCHES else value
+    settings: dict[str, Any] = {
+        field: str(FLAGS[name].value).lower() if name in _SWITCHES else FLAGS[name].value
+        for name, (field, _) in FIELDS.items()
+        if name in FLAGS and FLAGS[name].value is not None
+    }
     return settings | parse_settings(FLAGS.set)

@@ -143,7 +143,7 @@ def write_manifest(
         "max_source_tokens": provenance.max_source_tokens,
         "max_output_tokens": provenance.max_output_tokens,
         "shortlist": provenance.shortlist,
-        "decoding": dataclasses.asdict(provenance.decoding),
+        "decoding": provenance.decoding.as_dict(),
         "signatures": dict(signatures),
         "warning": warning,
         "files": describe_files(path),

@@ -257,7 +257,7 @@ def _member(member: Member) -> str:
         ("weights", f"`{member.weights}`"),
         ("step", "not known" if member.step is None else f"{member.step:,}"),
         ("batch", f"{training.batch_tokens:,} target tokens"),
-        ("optimizer", f"{training.optimizer}, learning rate schedule {training.schedule}"),
+        ("learning rate schedule", training.schedule),
         ("initial weights", f"`{_last_name(member.run.init_from)}`"),
     ]
     return table((f"`{member.name}`", ""), facts)

@@ -257,7 +257,7 @@ def unknown_tokens(lengths: BatchFunction, lines: Sequence[str], first_line: int
     return (
         f"{unknown / tokens:.1%} of the source tokens are not in the vocabulary, first in line "
         f"{first:,}. Their meaning is lost. Runs and SavedModels can copy them "
-        "(decoding.replace_unknown)."
+        "(decoding.unknown=replace)."
     )
 
 

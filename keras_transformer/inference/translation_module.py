@@ -84,10 +84,11 @@ class TranslationModule(tf.Module):
         _check_vocabularies(self.transformers, tokenizer)
         if shortlist is not None:
             _check_shortlist(shortlist, tokenizer, config)
-        if config.replace_unknown and not all(t.can_return_attention for t in self.transformers):
+        can_replace = all(model.can_return_attention for model in self.transformers)
+        if config.unknown == "replace" and not can_replace:
             raise InputError(
-                "decoding.replace_unknown is true, but this architecture has no attention to the "
-                "source. Set decoding.allow_unknown instead."
+                "decoding.unknown is replace, but this architecture has no attention to the "
+                "source. Choose allow instead."
             )
         # Learned positions limit the length.
         positions = [transformer.max_positions for transformer in self.transformers]
@@ -221,14 +222,14 @@ class TranslationModule(tf.Module):
 
         Args:
             result: the result.
-            source: string `[B]`. `decoding.replace_unknown` replaces unknown tokens by its words;
+            source: string `[B]`. `decoding.unknown=replace` replaces unknown tokens by its words;
                 without it, they stay.
         """
         batch, count, length = tf.unstack(tf.shape(result.ids))
         ids = tf.reshape(result.ids, [batch * count, length])  # --> [batch * count, length]
         lengths = tf.reshape(result.lengths, [batch * count])
         texts = self.tokenizer.detokenize(ids, lengths)
-        if self.config.replace_unknown and source is not None:
+        if self.config.unknown == "replace" and source is not None:
             source, _ = truncate_text(source, self.config.max_source_bytes)
             words = self.tokenizer.source_texts(source)  # --> [batch, source]
             places = tf.clip_by_value(result.alignment, 0, tf.shape(words)[1] - 1)
@@ -258,7 +259,7 @@ class TranslationModule(tf.Module):
             make_decoder: the class of the decoder.
         """
         memories = self.encode(source_ids) if memories is None else memories
-        if self.config.replace_unknown:
+        if self.config.unknown == "replace":
             outputs = dataclasses.replace(outputs, alignment=True)
         config = dataclasses.replace(self.search_config, constraint=constraint)
         candidates = None
@@ -275,8 +276,7 @@ class TranslationModule(tf.Module):
         )
         inputs = inputs._replace(source_mask=decoder.source_mask)
         ids = self.tokenizer
-        allow_unknown = self.config.allow_unknown or self.config.replace_unknown
-        unknown_id = None if allow_unknown else ids.unknown_id
+        unknown_id = ids.unknown_id if self.config.unknown == "forbid" else None
         special_ids = SpecialIds(ids.start_id, ids.end_id, ids.pad_id, unknown_id)
         return decoding.search(decoder, inputs, config, special_ids, outputs)
 

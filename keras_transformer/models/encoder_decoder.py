@@ -6,7 +6,6 @@ Training, search, scoring and run directories use only the methods of `EncoderDe
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -265,7 +264,7 @@ class EncoderDecoder(keras.Model):
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "config": dataclasses.asdict(self.config),
+            "config": self.config.as_dict(),
             "dtype": keras.dtype_policies.serialize(saved_policy(self)),
         }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -99,6 +98,7 @@ class Transformer(EncoderDecoder):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.config = c = _model_config(config)
+        other = c.other_toolkits
         policy = self.dtype_policy
 
         self._add_embeddings()
@@ -114,16 +114,16 @@ class Transformer(EncoderDecoder):
             "norm_position layer_norm_epsilon activation attention_bias attention_window "
             "attention_dropout activation_dropout residual_dropout"
         )
-        arguments: dict[str, Any] = {name: getattr(c, name) for name in names.split()}
+        arguments: dict[str, Any] = {name: c.as_dict()[name] for name in names.split()}
         arguments.update(final_norm=c.has_final_norm, dtype=policy)
         self.encoder = Encoder(**c.encoder_sizes._asdict(), **arguments, name="encoder")
         self.decoder = Decoder(**c.decoder_sizes._asdict(), **arguments, name="decoder")
         self.output_projection: Any = None
-        if c.tie_embeddings == "none" or c.output_bias:
+        if c.tie_embeddings == "none" or other.output_bias:
             self.output_projection = OutputProjection(
                 c.target_vocab_size,
                 use_kernel=c.tie_embeddings == "none",
-                use_bias=c.output_bias,
+                use_bias=other.output_bias,
                 name="output_projection",
                 dtype=policy,
             )
@@ -176,28 +176,28 @@ class Transformer(EncoderDecoder):
 
     def _make_embedding(self, name: str, vocab_size: int) -> TokenEmbedding:
         c = self.config
-        return TokenEmbedding(
-            vocab_size, c.d_model, scale=c.scale_embeddings, name=name, dtype=self.dtype_policy
-        )
+        scale, policy = c.other_toolkits.scale_embeddings, self.dtype_policy
+        return TokenEmbedding(vocab_size, c.d_model, scale=scale, name=name, dtype=policy)
 
     def _make_positions(self, name: str) -> keras.layers.Layer:
-        c = self.config
+        c, other = self.config, self.config.other_toolkits
         if c.positions == "learned":
             return LearnedPositions(c.max_positions, c.d_model, name=name, dtype=self.dtype_policy)
         return SinusoidalPositions(
             c.d_model,
-            c.sinusoid_layout,
-            c.sinusoid_frequencies,
-            c.first_position,
+            other.sinusoid_layout,
+            other.sinusoid_frequencies,
+            other.first_position,
             name=name,
             dtype=self.dtype_policy,
         )
 
     def _make_embedding_norm(self, name: str) -> LayerNorm | None:
-        if not self.config.embedding_norm:
+        other = self.config.other_toolkits
+        if not other.embedding_norm:
             return None
         # float32, so that the sum of embeddings and positions is not rounded before.
-        return LayerNorm(self.config.layer_norm_epsilon, name=name, dtype="float32")
+        return LayerNorm(other.layer_norm_epsilon, name=name, dtype="float32")
 
     def build(self, input_shape: Any = None) -> None:
         """Builds all weights; they do not depend on the shapes of the input."""
@@ -240,13 +240,13 @@ class Transformer(EncoderDecoder):
                 f"{layer.name} is quantized or has LoRA adapters, so its matrix is not all of the "
                 "output layer. Use the model before `quantize`, or save it, which merges adapters."
             )
-        bias = projection.bias if self.config.output_bias else None
+        bias = projection.bias if self.config.other_toolkits.output_bias else None
         return (projection.kernel if untied else layer.embeddings), bias
 
     def output_rows(self, ids: Any) -> tuple[Any, Any]:
         if self.config.tie_embeddings == "none" or self.target_embedding.quantization_mode is None:
             return super().output_rows(ids)
-        bias = self.output_projection.bias if self.config.output_bias else None
+        bias = self.output_projection.bias if self.config.other_toolkits.output_bias else None
         return self.target_embedding.rows(ids), None if bias is None else ops.take(bias, ids)
 
     def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
@@ -322,8 +322,8 @@ class Transformer(EncoderDecoder):
     def _source_mask(self, source_ids: Any) -> Any:
         """Returns which tokens of int `[B, S]` may be attended to, bool `[B, S]`."""
         mask = padding_mask(source_ids, self.config.pad_id)
-        if self.config.mask_source_end:
-            mask = ops.logical_and(mask, ops.not_equal(source_ids, self.config.end_id))
+        if self.config.other_toolkits.mask_source_end:
+            mask = ops.logical_and(mask, ops.not_equal(source_ids, self.config.token_ids.end_id))
         return mask
 
     def _embed_source(self, source_ids: Any, training: bool | None) -> Any:
@@ -354,6 +354,5 @@ def _model_config(config: Any) -> ModelConfig:
             f"The configuration is {config!r:.60}. Give a ModelConfig, a dict of its fields, or a "
             "Config. For a preset, use Transformer.from_preset(name, vocab_size)."
         )
-    names = [field.name for field in dataclasses.fields(ModelConfig)]
-    check_names(config, names, "a field of ModelConfig")
-    return ModelConfig(**config)
+    check_names(config, [*ModelConfig.declarations()], "a field of ModelConfig")
+    return ModelConfig.from_dict(config)

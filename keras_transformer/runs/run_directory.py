@@ -18,7 +18,6 @@ removed when the run resumes. `damaged-…` checkpoints were set aside and stay.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import math
@@ -27,7 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.config import SCHEDULES_OVER_MAX_STEPS, RunConfig
+from keras_transformer.config import RunConfig
 from keras_transformer.console import warn
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import (
@@ -170,7 +169,7 @@ class RunDirectory:
                 "data directory and the mixture of the run. If the corpus has grown, start a new "
                 f"run with --init_from={self.path}."
             )
-        if difference := _difference(self.config, config):
+        if difference := self.config.forbidden_change(config):
             raise InputError(
                 f"{self.path} contains a run with {difference}. Use its configuration, or choose "
                 "another --run_dir."
@@ -296,7 +295,7 @@ class RunDirectory:
             its_config = type(self.config).from_json(
                 json.dumps(facts["config"]), str(checkpoint.path)
             )
-            difference = _difference(its_config, self.config)
+            difference = its_config.forbidden_change(self.config)
         if difference:
             raise InputError(f"{checkpoint.path} belongs to {difference}, not to this run.")
 
@@ -439,17 +438,3 @@ def trim_json_lines(path: Path, step: int) -> None:
         except (ValueError, KeyError, TypeError):
             continue
     write_text(path, "".join(kept))
-
-
-def _difference(old: RunConfig, new: RunConfig) -> str | None:
-    """Returns the first field that has changed but must not change, or None."""
-    fixed_length = old.training.schedule in SCHEDULES_OVER_MAX_STEPS
-    for section in ("model", "training"):
-        before, after = getattr(old, section), getattr(new, section)
-        for field in dataclasses.fields(before):
-            name = field.name
-            may_change = field.metadata.get("may_change", False)
-            free = may_change and not (name == "max_steps" and fixed_length)
-            if getattr(before, name) != getattr(after, name) and not free:
-                return f"{section}.{name} {getattr(before, name)}, not {getattr(after, name)}"
-    return None

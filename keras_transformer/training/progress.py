@@ -15,6 +15,9 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.console import duration, progress_bar, say
 from keras_transformer.errors import DivergedError, InputError
 
+# Training fails after as many steps in a row without finite gradients.
+MAX_SKIPPED_STEPS = 20
+
 
 class Progress:
     """Shows the step, the loss, tokens per second and the time left, and logs all metrics.
@@ -117,7 +120,7 @@ class Progress:
     def _check_finite(self, skipped: Sequence[int]) -> None:
         """Raises an error, given the steps skipped in a row up to each recent step."""
         most = max(skipped)
-        if most >= self._config.max_skipped_steps:
+        if most >= MAX_SKIPPED_STEPS:
             last = self.step - len(skipped) + 1 + skipped.index(most)
             raise DivergedError(
                 f"The gradients of {most} steps in a row, from step {last - most + 1} to {last}, "

@@ -324,13 +324,12 @@ class _ValidationBleu:
         share = -(-count // len(stores)) if count else None
         self._sources = [line for store in stores for line in store.source_text()[:share]]
         self._references = [line for store in stores for line in store.target_text()[:share]]
-        self._tokenize = run.config.training.bleu_tokenize
-        own = evaluation.evaluate(self._references, self._references, tokenize=self._tokenize)
+        own = evaluation.evaluate(self._references, self._references)
         if own.bleu < 99.9 and run.config.training.best_metric == "bleu":
             raise InputError(
                 f"training.best_metric is bleu, but the validation references score {own.bleu:.1f} "
                 f"against themselves ({own.signature}), so BLEU cannot tell good translations from "
-                "bad ones. Use best_metric=loss, or set training.bleu_tokenize."
+                "bad ones. Use best_metric=loss."
             )
         log.info(
             "validation BLEU: %d sentences, beam %d, %s",
@@ -340,7 +339,5 @@ class _ValidationBleu:
     def __call__(self) -> float:
         weights = self._trainer.ema_by_path() or self._trainer.transformer.weights_by_path()
         self._transformer.assign_weights(loop.arrays(weights))
-        result = translate.evaluate(
-            self._model, self._sources, self._references, tokenize=self._tokenize
-        )
+        result = translate.evaluate(self._model, self._sources, self._references)
         return result.scores.bleu

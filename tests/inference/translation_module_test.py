@@ -239,9 +239,9 @@ def test_unknown_tokens_are_written_only_if_allowed(
         return [text.decode() for text in translate(own, list(PHRASES))[0][:, 0]]
 
     assert not any("\u2047" in text for text in translations())
-    allowed = translations(decoding__allow_unknown=True)
+    allowed = translations(decoding__unknown="allow")
     assert any("\u2047" in text for text in allowed)
-    replaced = translations(decoding__replace_unknown=True)
+    replaced = translations(decoding__unknown="replace")
     assert not any("\u2047" in text for text in replaced)
     for phrase, before, after in zip(PHRASES, allowed, replaced, strict=True):
         kept = "(.*?)".join(map(re.escape, before.strip().split("\u2047")))

@@ -26,7 +26,6 @@ from tests.stress.fuzz.texts import KINDS
 def test_malformed_texts_are_translated(run_directory: RunDirectory, tmp_path: Path) -> None:
     settings = {
         "decoding.n_best": 2, "decoding.beam_size": 2, "decoding.max_source_tokens": 16,
-        "decoding.max_source_bytes": 200,
     }  # fmt: skip
     translator = loading.load_translator(run_directory, settings)
     served = Signatures(translator)
@@ -36,7 +35,7 @@ def test_malformed_texts_are_translated(run_directory: RunDirectory, tmp_path: P
     sentences.write_text("\n".join(PHRASES), encoding="utf-8")
     command = [
         sys.executable, "-m", "tests.stress", "fuzz", f"--export={tmp_path / '1'}",
-        "--inputs=1001", "--max_source_bytes=200", f"--sentences={sentences}", "--seed=5",
+        "--inputs=1001", "--max_source_bytes=256", f"--sentences={sentences}", "--seed=5",
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)

@@ -35,7 +35,7 @@ LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 def copying_task(rows: int = 64) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Returns inputs and labels for `fit`: sequences to copy."""
     source = np.random.default_rng(1).integers(4, 12, (rows, 5), dtype=np.int32)
-    start = np.full((rows, 1), CONFIG.start_id, np.int32)
+    start = np.full((rows, 1), CONFIG.token_ids.start_id, np.int32)
     target = np.concatenate([start, source[:, :-1]], axis=1)
     return {"source_ids": source, "target_ids": target}, source
 

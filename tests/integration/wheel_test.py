@@ -162,7 +162,7 @@ def test_a_command_without_its_extra_names_it(
         *said, sentence = ended.stderr.splitlines()
         assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
         assert sentence.startswith("error: ") and f" needs the extra {extra} (" in sentence
-        assert sentence.endswith(f". Run: pip install 'keras_transformer[{extra}]'")
+        assert sentence.endswith(f". Run: pip install 'keras-transformer-mt[{extra}]'")
 
 
 @pytest.mark.long

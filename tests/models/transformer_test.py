@@ -61,7 +61,7 @@ S, T = 7, 6
 
 
 def make_config(name: str, **changes: Any) -> ModelConfig:
-    return ModelConfig(**{**SMALL, **VARIANTS[name], **changes})
+    return ModelConfig.from_dict({**SMALL, **VARIANTS[name], **changes})
 
 
 def make_batch(config: ModelConfig) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -69,13 +69,13 @@ def make_batch(config: ModelConfig) -> tuple[dict[str, np.ndarray], np.ndarray]:
     rng = np.random.default_rng(6)
     source = rng.integers(6, config.source_vocab_size, (3, S), dtype=np.int32)
     target = rng.integers(6, config.target_vocab_size, (3, T + 1), dtype=np.int32)
-    target[:, 0] = config.start_id
+    target[:, 0] = config.token_ids.start_id
     for ids, lengths in ((source, (S, 4, 1)), (target, (T + 1, 6, 3))):
         for row, length in zip(ids, lengths, strict=True):
-            row[length - 1] = config.end_id
+            row[length - 1] = config.token_ids.end_id
             row[length:] = config.pad_id
     inputs = {"source_ids": source, "target_ids": target[:, :-1].copy()}
-    inputs["target_ids"][inputs["target_ids"] == config.end_id] = config.pad_id
+    inputs["target_ids"][inputs["target_ids"] == config.token_ids.end_id] = config.pad_id
     return inputs, target[:, 1:]
 
 
@@ -241,7 +241,9 @@ def test_a_masked_end_of_the_source_counts_as_no_token() -> None:
     inputs, labels = make_batch(config)
     inputs, labels = {name: ids[:2] for name, ids in inputs.items()}, labels[:2]
     logits = to_numpy(model(inputs))
-    unended = np.where(inputs["source_ids"] == config.end_id, config.pad_id, inputs["source_ids"])
+    unended = np.where(
+        inputs["source_ids"] == config.token_ids.end_id, config.pad_id, inputs["source_ids"]
+    )
     expected = reference.transformer(unended, inputs["target_ids"], values, config)
     tokens = labels != config.pad_id
     assert_same(logits[tokens], expected[tokens])
@@ -267,7 +269,9 @@ def test_mixed_precision_is_near_float32(name: str, policy: str) -> None:
 def test_excluded_tokens_do_not_enter_the_softmax(policy: str, log_softmax: Any) -> None:
     config = make_config("biases")
     model, _ = make_model(config, dtype=policy)
-    excluded = np.isin(np.arange(config.target_vocab_size), [config.pad_id, config.start_id])
+    excluded = np.isin(
+        np.arange(config.target_vocab_size), [config.pad_id, config.token_ids.start_id]
+    )
     bias = model.output_projection.bias
     bias.assign(np.where(excluded, EXCLUDED_TOKEN_BIAS, to_numpy(bias)))
     embeddings = model.target_embedding.embeddings

@@ -92,8 +92,9 @@ class Examined(NamedTuple):
 
 def examine(run: RunDirectory, lines: list[str]) -> dict[str, Any]:
     """Runs all comparisons and returns their results."""
-    fields = [f for f in dataclasses.fields(DecodingConfig) if f.name not in OF_THE_RUN]
-    settings = {f"decoding.{f.name}": f.default for f in fields} | {"decoding.beam_size": BEAM}
+    defaults = DecodingConfig().as_dict().items()
+    settings = {f"decoding.{name}": value for name, value in defaults if name not in OF_THE_RUN}
+    settings["decoding.beam_size"] = BEAM
     translator = loading.load_translator(run, settings)
     tokens = translator.lengths(tf.constant(lines))["tokens"].numpy()
     for number in np.flatnonzero(tokens == 1) + 1:  # only the end token

@@ -398,8 +398,9 @@ def test_skipped_steps_are_counted_and_do_not_count(tmp_path, capsys):
         ([0, 0, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3], None),
     ],
 )
-def test_too_many_in_a_row_end_training(tmp_path, in_a_row, expected):
-    progress, lines = make_progress(tmp_path, first_step=100, max_skipped_steps=6)
+def test_too_many_in_a_row_end_training(tmp_path, monkeypatch, in_a_row, expected):
+    monkeypatch.setattr("keras_transformer.training.progress.MAX_SKIPPED_STEPS", 6)
+    progress, lines = make_progress(tmp_path, first_step=100)
     with progress:
         for skipped in in_a_row:
             take(progress, skipped)

@@ -46,9 +46,7 @@ STEPS = 50
 # The paper's Adam and schedule, with a short warm-up, so that 50 steps change the weights.
 PAPER = TrainingConfig(warmup_steps=400)
 CLIP_NORM = 0.5
-CLIPPED = TrainingConfig(
-    warmup_steps=400, clip_norm=CLIP_NORM, optimizer="adamw", weight_decay=0.1, ema_decay=0.9
-)
+CLIPPED = TrainingConfig(warmup_steps=400, clip_norm=CLIP_NORM, weight_decay=0.1, ema_decay=0.9)
 # Lengths of source and target. There is one shape, because XLA compiles each shape for seconds. Its
 # 8 rows are not divisible by 3, nor are the 4 of a replica. All parts have different numbers of
 # tokens.
@@ -135,7 +133,7 @@ def test_one_program_updates_the_weights_of_each_gpu_as_single_operations_do(mon
 
 def test_labels_that_are_never_predicted_count_as_padding():
     """In training, in validation, and in the loss for `compile`."""
-    model = dataclasses.replace(MODEL, output_bias=True)
+    model = MODEL.replace(output_bias=True)
     inputs, labels = batches(1)[0]
     never = labels[0, 0]
     padded = np.where(labels == never, MODEL.pad_id, labels)
@@ -159,7 +157,7 @@ def test_labels_that_are_never_predicted_count_as_padding():
 
 def step_of_gradient_descent(tying, freeze):
     """Returns the logged norm and the change of each weight."""
-    model = dataclasses.replace(MODEL, tie_embeddings=tying, output_bias=tying != "all")
+    model = MODEL.replace(tie_embeddings=tying, output_bias=tying != "all")
     training = dataclasses.replace(TRAINING, freeze=freeze)
     trainer = shared_trainer(model, training, gradient_descent=True)
     before = weights(trainer)
@@ -196,9 +194,7 @@ def test_frozen_weights_stay_and_the_others_move_as_without(tying, freeze, froze
 
 
 def test_frozen_weights_have_no_slots_and_no_decay():
-    training = dataclasses.replace(
-        TRAINING, freeze="encoder/*,embedding/*", optimizer="adamw", weight_decay=0.1
-    )
+    training = dataclasses.replace(TRAINING, freeze="encoder/*,embedding/*", weight_decay=0.1)
     trainer = make_trainer(training=training)
     assert not any("encoder" in path or "embedding" in path for path in state(trainer))
     before = weights(trainer)

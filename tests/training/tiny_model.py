@@ -39,12 +39,12 @@ def make_batch(source_lengths, target_lengths, seed):
         for row, length in zip(ids, lengths, strict=True):
             if length:
                 row[: length - 1] = rng.integers(4, 50, length - 1)
-                row[length - 1] = MODEL.end_id
+                row[length - 1] = MODEL.token_ids.end_id
         return ids
 
     source, labels = rows(source_lengths), rows(target_lengths)
     target = np.where(labels != MODEL.pad_id, np.roll(labels, 1, axis=1), MODEL.pad_id)
-    target[:, 0] = np.where(labels[:, 0] != MODEL.pad_id, MODEL.start_id, MODEL.pad_id)
+    target[:, 0] = np.where(labels[:, 0] != MODEL.pad_id, MODEL.token_ids.start_id, MODEL.pad_id)
     return {"source_ids": source, "target_ids": target.astype(np.int32)}, labels
 
 

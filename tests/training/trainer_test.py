@@ -45,7 +45,7 @@ def plain_gradients(trainer, batch):
     "tie_embeddings, output_bias", [("all", False), ("target", True), ("none", True)]
 )
 def test_a_step_has_the_gradients_of_the_whole_model_with_full_logits(tie_embeddings, output_bias):
-    model = dataclasses.replace(MODEL, tie_embeddings=tie_embeddings, output_bias=output_bias)
+    model = MODEL.replace(tie_embeddings=tie_embeddings, output_bias=output_bias)
     trainer = shared_trainer(model, gradient_descent=True)
     batch = batches(1)[0]
     expected_loss, expected = plain_gradients(trainer, batch)

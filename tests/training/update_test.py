@@ -13,9 +13,7 @@ from tests.training.tiny_model import relative_difference
 
 D_MODEL = 64
 PAPER = TrainingConfig(warmup_steps=10)
-ADAMW = dataclasses.replace(
-    PAPER, optimizer="adamw", weight_decay=0.1, schedule="inverse_sqrt", learning_rate=0.01
-)
+ADAMW = dataclasses.replace(PAPER, weight_decay=0.1, schedule="inverse_sqrt", learning_rate=0.01)
 SHAPES = {"kernel": (6, 4), "bias": (4,), "gamma": (4,)}
 
 
@@ -56,7 +54,7 @@ def apply(update, gradients):
 def keras_optimizer(config, variables):
     rate = make_optimizer(config, D_MODEL)._learning_rate
     betas = config.beta_1, config.beta_2, config.epsilon
-    if config.optimizer == "adam":
+    if not config.weight_decay:
         return keras.optimizers.Adam(rate, *betas)
     optimizer = keras.optimizers.AdamW(rate, config.weight_decay, *betas)
     optimizer.exclude_from_weight_decay(var_list=variables[1:])

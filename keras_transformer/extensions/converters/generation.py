@@ -59,7 +59,8 @@ def read_search(path: Path, config: Mapping[str, Any], unknown_id: int) -> dict[
     }
     settings["decoding.length_penalty_formula"] = "power"
     if "suppress_tokens" in generation:  # exports of this package have it
-        settings["decoding.allow_unknown"] = unknown_id not in generation["suppress_tokens"]
+        forbids = unknown_id in generation["suppress_tokens"]
+        settings["decoding.unknown"] = "forbid" if forbids else "allow"
     # "never" and False are rules that need at least as many steps.
     early = generation.get("early_stopping") is True
     settings["decoding.early_stopping"] = early and not settings["decoding.sample"]

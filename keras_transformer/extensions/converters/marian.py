@@ -309,7 +309,7 @@ def _settings(marian: Mapping[str, Any], file: Path) -> dict[str, Any]:
             "model.activation": _ACTIVATIONS[marian.get("transformer-ffn-activation", "swish")],
             "model.norm_position": position,
             "model.final_norm": None if has_final_norm == (position == "pre") else has_final_norm,
-            "model.embedding_norm": steps["postprocess-emb"] == "n",
+            "model.other_toolkits.embedding_norm": steps["postprocess-emb"] == "n",
             "model.layer_norm_epsilon": 1e-6,
             "model.tie_embeddings": tying,
             "model.attention_bias": True,
@@ -326,7 +326,7 @@ def _search(decoder: Mapping[str, Any]) -> dict[str, Any]:
         "decoding.beam_size": int(decoder.get("beam-size", 12)),
         "decoding.length_penalty": float({"true": 1, "false": 0}.get(normalize, normalize)),
         "decoding.length_penalty_formula": "power",
-        "decoding.allow_unknown": _flag(decoder, "allow-unk"),
+        "decoding.unknown": "allow" if _flag(decoder, "allow-unk") else "forbid",
     }
 
 
@@ -346,7 +346,7 @@ def _table(model: ModelConfig) -> WeightTable:
         if model.has_final_norm:
             for path, names in _TOP_NORM.items():
                 table[f"{stack}/{path}"] = tuple(f"{stack}_{name}" for name in names)
-        if model.embedding_norm:
+        if model.other_toolkits.embedding_norm:
             side = {"encoder": "source", "decoder": "target"}[stack]
             for path, names in _EMBEDDING_NORM.items():
                 table[f"{side}_norm/{path}"] = tuple(f"{stack}_{name}" for name in names)

@@ -193,7 +193,7 @@ def save_model(translator: TranslationModule, quantization: str, path: Path) -> 
     spec.config.eos_token = target[vocabulary.end_id]
     spec.config.decoder_start_token = target[vocabulary.start_id]
     assert isinstance(translator.transformer, Transformer)
-    spec.config.add_source_eos = not translator.transformer.config.mask_source_end
+    spec.config.add_source_eos = not translator.transformer.config.other_toolkits.mask_source_end
     spec.validate()
     spec.optimize(quantization=None if quantization == "none" else quantization)
     spec.save(str(path))
@@ -222,7 +222,7 @@ def save_shortlist(shortlist: Shortlist, vocabulary: Vocabulary, path: Path) -> 
 
 def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
     """Returns the model as a `ctranslate2.specs.TransformerSpec` without vocabularies."""
-    config = transformer.config
+    config, other = transformer.config, transformer.config.other_toolkits
     weights = {
         path: np.array(variable.numpy(), dtype)  # a copy, because quantization changes it
         for path, variable in transformer.weights_by_path().items()
@@ -235,7 +235,7 @@ def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
             # in any stack. The real value of pre_norm is set below.
             pre_norm=config.has_final_norm,
             activation=_ACTIVATIONS[config.activation],
-            layernorm_embedding=config.embedding_norm,
+            layernorm_embedding=other.embedding_norm,
             head_dim=sizes.key_dim,
         )
         for spec_class, sizes in (
@@ -256,18 +256,18 @@ def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
     ):
         table = keras.ops.convert_to_numpy(positions(indices))
         stack.position_encodings.encodings = table.astype(dtype)
-        stack.scale_embeddings = config.scale_embeddings
+        stack.scale_embeddings = other.scale_embeddings
         stack.pre_norm = config.norm_position == "pre"
-        if config.embedding_norm:
+        if other.embedding_norm:
             _fill_norm(stack.layernorm_embedding, weights, f"{side}_norm")
 
     decoder.projection.weight = decoder.embeddings.weight
     if config.tie_embeddings == "none":
         decoder.projection.weight = weights["output_projection/kernel"].T
-    if config.output_bias:
+    if other.output_bias:
         decoder.projection.bias = weights["output_projection/bias"]
     spec = transformer_spec.TransformerSpec(encoder, decoder)
-    spec.config.layer_norm_epsilon = config.layer_norm_epsilon
+    spec.config.layer_norm_epsilon = other.layer_norm_epsilon
     return spec
 
 

@@ -31,7 +31,6 @@ _UNSUPPORTED_SEARCH = {
     "coverage_penalty": 0.0,
     "diversity_penalty": 0.0,
     "banned": "",
-    "replace_unknown": False,
     "sample": False,
 }
 
@@ -53,7 +52,8 @@ print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)
 
 def check_search(decoding: DecodingConfig) -> None:
     """Raises an error if `generate` cannot search like this package."""
-    for name, neutral in _UNSUPPORTED_SEARCH.items():
+    unknown = "allow" if decoding.unknown == "replace" else decoding.unknown
+    for name, neutral in {**_UNSUPPORTED_SEARCH, "unknown": unknown}.items():
         value = getattr(decoding, name)
         if value != neutral:
             raise InputError(
@@ -134,7 +134,7 @@ def _model_config(
         "decoder_attention_heads": decoder.num_heads,
         "decoder_ffn_dim": decoder.d_ff,
         "activation_function": ACTIVATIONS[config.activation],
-        "scale_embedding": config.scale_embeddings,
+        "scale_embedding": config.other_toolkits.scale_embeddings,
         "static_position_embeddings": True,
         "max_position_embeddings": num_positions,
         # `transformers` ignores this; the converter of this package needs it.
@@ -154,7 +154,7 @@ def _model_config(
 def _generation_config(translator: TranslationModule) -> dict[str, Any]:
     decoding, vocabulary = translator.config, translator.tokenizer.vocabulary
     never = [vocabulary.pad_id, vocabulary.start_id]
-    if not decoding.allow_unknown:
+    if decoding.unknown == "forbid":
         never.append(vocabulary.unknown_id)
     return {
         "num_beams": decoding.beam_size,

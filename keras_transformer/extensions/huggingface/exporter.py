@@ -196,7 +196,7 @@ class HuggingFaceExporter(Exporter):
                 for each in engines
             ]
         except InputError as error:
-            epsilon = _config(translator).layer_norm_epsilon
+            epsilon = _config(translator).other_toolkits.layer_norm_epsilon
             if epsilon == EPSILON:
                 raise
             raise InputError(

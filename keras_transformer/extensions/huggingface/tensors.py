@@ -7,7 +7,6 @@ does not change its function, and `to_tensors` renames its weights.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +42,7 @@ _FIXED: Mapping[str, Any] = {
     "positions": "sinusoidal",
     "attention_window": None,
     "embedding_norm": False,
-    "has_final_norm": False,
+    "final_norm": False,
     "first_position": 0,
 }
 # The axis of each weight that has the width of the model, by the end of its path. Other weights,
@@ -66,10 +65,10 @@ _MODEL_AXES = {
 
 def check_expressible(config: ModelConfig) -> None:
     """Raises an error if MarianMT cannot express a model."""
+    values = {**config.as_dict(), "final_norm": config.has_final_norm}
     for name, supported in _FIXED.items():
-        value = getattr(config, name)
+        value = values[name]
         if value != supported:
-            name = name.removeprefix("has_")
             raise InputError(
                 f"model.{name} is {value}, but MarianMT supports only {supported}. Export the "
                 "model in another format, such as ctranslate2."
@@ -92,13 +91,13 @@ def to_marian(config: ModelConfig, weights: Arrays) -> tuple[ModelConfig, Arrays
     `EPSILON`, which changes the outputs slightly.
     """
     features = np.arange(config.d_model)
-    if config.sinusoid_layout == "interleaved":
+    if config.other_toolkits.sinusoid_layout == "interleaved":
         features = np.concatenate([features[::2], features[1::2]])
     reordered = {}
     for path, array in weights.items():
         axes = [axis for end, axis in _MODEL_AXES.items() if f"/{path}".endswith(f"/{end}")]
         reordered[path] = np.take(array, features, axes[0]) if axes else array
-    changed = dataclasses.replace(config, sinusoid_layout="halves", layer_norm_epsilon=EPSILON)
+    changed = config.replace(sinusoid_layout="halves", layer_norm_epsilon=EPSILON)
     return changed, reordered
 
 
@@ -107,7 +106,7 @@ def has_usual_positions(config: ModelConfig) -> bool:
 
     Otherwise, they are tensors of the file. `transformers` reads them, but does not save them.
     """
-    return config.sinusoid_frequencies == "paper"
+    return config.other_toolkits.sinusoid_frequencies == "paper"
 
 
 def to_tensors(transformer: Transformer, num_positions: int) -> dict[str, np.ndarray]:

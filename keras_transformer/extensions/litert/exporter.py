@@ -130,12 +130,12 @@ class LiteRTExporter(Exporter):
         options: ExportOptions,
     ) -> TranslationModule:
         translator = load_translator(run, settings)
-        for name, reason in (
-            ("sample", "draws random outputs, which LiteRT cannot reproduce"),
-            ("replace_unknown", "is true, which LiteRT does not support"),
+        for name, value, needed, reason in (
+            ("sample", True, "false", "draws random outputs, which LiteRT cannot reproduce"),
+            ("unknown", "replace", "allow", "is replace, which LiteRT does not support"),
         ):
-            if getattr(translator.config, name):
-                raise InputError(f"decoding.{name} {reason}. Use --set=decoding.{name}=false.")
+            if getattr(translator.config, name) == value:
+                raise InputError(f"decoding.{name} {reason}. Use --set=decoding.{name}={needed}.")
         shortlist = options.shortlist
         if shortlist is not None:
             # The weights of a dynamic product are not rounded by `quantize`.

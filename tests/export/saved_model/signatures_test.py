@@ -280,9 +280,10 @@ def test_lengths_of_truncated_texts(served: Any, translator: TranslationModule) 
 
 
 def test_the_limit_of_bytes(run_directory: RunDirectory) -> None:
-    settings = {"decoding.max_source_bytes": 12, "decoding.max_source_tokens": 30}
-    translator = loading.load_translator(run_directory, settings)
-    text = tf.constant(["a small dog", "a small dog ", "a small dog runs", "läuft läuft läuft"])
+    translator = loading.load_translator(run_directory, {"decoding.max_source_tokens": 20})
+    spaces = " " * 308  # the limit is 320 bytes
+    found = ["a small dog", " a small dog", " a small dog runs", "läuft läuft läuft"]
+    text = tf.constant([spaces + line for line in found])
     ids, lengths, is_cut = translator.cut_source_ids(text)
     assert is_cut.numpy().tolist() == [False, False, True, True]
     whole, _, _ = translator.cut_source_ids(tf.constant(["a small dog", "", "", "läuft läuf"]))

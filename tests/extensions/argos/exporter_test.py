@@ -35,7 +35,7 @@ SEARCH = {"beam_size": 4, "num_hypotheses": 1, "length_penalty": 0.2, "replace_u
 DECODING = {
     "decoding__length_penalty": 0.2,
     "decoding__length_penalty_formula": "power",
-    "decoding__replace_unknown": True,
+    "decoding__unknown": "replace",
 }
 
 

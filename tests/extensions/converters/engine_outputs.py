@@ -78,7 +78,7 @@ def check_translations(
     """
     pairs, greedy = read_expected(expected)
     write_run(model, run)
-    settings = {"decoding.beam_size": 1, "decoding.allow_unknown": True}
+    settings = {"decoding.beam_size": 1, "decoding.unknown": "allow"}
     translator = load_translator(run, settings)
     result = translator.search(tf.constant([encode(source) for source, _ in pairs]))
     found: list[Any]

@@ -96,7 +96,7 @@ def test_the_search_is_that_of_the_model() -> None:
 
 def test_positions_are_an_option() -> None:
     by_default = read_model(FIXTURE, "huggingface").config.model
-    assert by_default.sinusoid_frequencies == "tensor2tensor"  # of Marian
+    assert by_default.other_toolkits.sinusoid_frequencies == "tensor2tensor"  # of Marian
     options: dict[str, Any] = {"source_format": "huggingface", "positions": "paper"}
     with pytest.raises(InputError, match=mentions("positions", "paper", "huggingface")):
         kt.convert(FIXTURE, **options)
@@ -145,7 +145,7 @@ def test_options_of_the_search_are_those_of_the_model(folder: Path) -> None:
     found = read_model(folder, "huggingface").config.decoding
     assert (found.max_length, found.min_length) == (20, 3)
     assert (found.beam_size, found.n_best, found.no_repeat_ngram) == (1, 2, 3)
-    assert (found.repetition_penalty, found.allow_unknown) == (1.2, True)
+    assert (found.repetition_penalty, found.unknown) == (1.2, "allow")
     assert (found.sample, found.temperature, found.top_k, found.top_p) == (True, 0.5, 50, 1.0)
     assert not found.early_stopping  # transformers does not read it when it samples
 
@@ -157,7 +157,7 @@ def test_options_of_the_search_are_those_of_the_model(folder: Path) -> None:
         found = read_model(folder, "huggingface").config.decoding
         assert found.early_stopping == (value is True)
     assert (found.beam_size, found.min_length, found.max_length) == (6, 4, 29)
-    assert not found.sample and not found.allow_unknown
+    assert not found.sample and found.unknown == "forbid"
 
 
 def test_a_model_in_several_files(folder: Path) -> None:
@@ -201,7 +201,7 @@ def test_an_export_of_a_converted_model_comes_back(tmp_path: Path) -> None:
         max_length=30,
         no_repeat_ngram=3,
         repetition_penalty=1.2,
-        allow_unknown=True,
+        unknown="allow",
         early_stopping=True,
     )
     module = TranslationModule([model.transformer()], model.tokenizer(), search)

@@ -122,10 +122,10 @@ class TestResults:
         assert (post.tie_embeddings, pre.tie_embeddings, untied.tie_embeddings) == (
             "all", "target", "none",
         )  # fmt: skip
-        assert (pre.d_ff, pre.decoder_d_ff, post.decoder_d_ff) == (24, 32, None)
+        assert (pre.d_ff, pre.decoder_sizes.d_ff, post.decoder_sizes.d_ff) == (24, 32, post.d_ff)
         assert (post.num_encoder_layers, post.num_decoder_layers, post.num_heads) == (1, 2, 2)
-        assert post.sinusoid_frequencies == "tensor2tensor"
-        assert untied.embedding_norm and not post.embedding_norm
+        assert post.other_toolkits.sinusoid_frequencies == "tensor2tensor"
+        assert untied.other_toolkits.embedding_norm and not post.other_toolkits.embedding_norm
 
 
 class TestVocabulary:
@@ -265,7 +265,7 @@ class TestDecoderYml:
         if text is not None:
             self.write(folder, text)
         decoding = read_model(folder, "marian").config.decoding
-        found = (decoding.beam_size, decoding.length_penalty, decoding.allow_unknown)
+        found = (decoding.beam_size, decoding.length_penalty, decoding.unknown)
         assert found == expected
 
     def test_options_without_a_counterpart_are_named(

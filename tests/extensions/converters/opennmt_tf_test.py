@@ -46,7 +46,8 @@ def test_outputs_are_those_of_opennmt_tf(variant: str, tmp_path: Path) -> None:
     model = convert(MODELS / variant)
     config = model.config.model
     assert config.norm_position == ("pre" if variant == "separate" else "post")
-    assert config.attention_bias == config.mask_source_end == (variant == "separate")
+    assert config.other_toolkits.attention_bias == (variant == "separate")
+    assert config.other_toolkits.mask_source_end == (variant == "separate")
     rows = config.target_vocab_size - 1  # the start token is an additional one
     check_probabilities(model, MODELS / variant, [0, 1, 2, *range(4, rows), 3])
     check_translations(model, MODELS / variant, tmp_path / "run")

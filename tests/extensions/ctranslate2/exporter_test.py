@@ -103,7 +103,7 @@ def test_log_probabilities_equal_those_of_the_run(
         )
         assert scores.tokens == target.id_to_piece([*target_ids, target.eos_id()])
         labels = [*target_ids, target.eos_id()]
-        if not source_ids and transformer.config.mask_source_end:
+        if not source_ids and transformer.config.other_toolkits.mask_source_end:
             assert not any(scores.log_probs)  # the engine does not score without a source
             continue
         np.testing.assert_allclose(

@@ -170,7 +170,7 @@ def _read_max_bytes() -> int | None:
     manifest = Path(FLAGS.export) / "manifest.json"
     if FLAGS.max_source_bytes or not manifest.exists():
         return FLAGS.max_source_bytes
-    return json.loads(manifest.read_bytes())["decoding"]["max_source_bytes"]
+    return 16 * json.loads(manifest.read_bytes())["decoding"]["max_source_tokens"]
 
 
 def main() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import io
 import json
 import math
@@ -91,7 +90,7 @@ def write_report(run_dir: str | Path) -> Path:
     sections = [
         f"<header>\n<h1>{text(name)}</h1>\n{_headline(run, history, checkpoints)}\n</header>",
         section("Curves", _curves(history)),
-        section("Configuration", settings(_values(run.config), _values(type(run.config)()))),
+        section("Configuration", settings(run.config.settings(), type(run.config)().settings())),
         section("Data", _data(run.data_reports())),
         section("Checkpoints", _checkpoint_table(run, checkpoints)),
     ]
@@ -164,15 +163,6 @@ def _curves(history: History) -> str:
         f'<div class="wide">{svg[svg.index("<svg") :]}</div>\n'
         '<p class="muted"><small>A circle marks the best validation.</small></p>'
     )
-
-
-def _values(config: RunConfig) -> dict[str, object]:
-    """Returns the settings of a configuration by name, such as `model.d_model`."""
-    return {
-        f"{part}.{field.name}": getattr(getattr(config, part), field.name)
-        for part in ("model", "training", "decoding")
-        for field in dataclasses.fields(getattr(config, part))
-    }
 
 
 def _data(paths: Sequence[Path]) -> str:

@@ -16,14 +16,15 @@ import tensorflow as tf
 from keras_transformer.config import EncoderDecoderConfig, PositiveInt, Rate, require
 from keras_transformer.layers import Dropout
 from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.schema import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class BaselineConfig(EncoderDecoderConfig):
-    """Sizes of a baseline; all dropout layers have the rate `dropout`."""
+    """Sizes of a baseline."""
 
-    d_model: PositiveInt = 256
-    dropout: Rate = 0.3
+    d_model: PositiveInt = setting(256, "width of the embeddings")
+    dropout: Rate = setting(0.3, "rate of all dropout layers")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,7 +57,11 @@ class Baseline(EncoderDecoder):
 
     @classmethod
     def _config_of(cls, config: Any) -> Any:
-        return type(cls.run_config().model)(**config) if isinstance(config, Mapping) else config
+        return (
+            type(cls.run_config().model).from_dict(config)
+            if isinstance(config, Mapping)
+            else config
+        )
 
     def _make_embedding(self, name: str, vocab_size: int) -> keras.layers.Layer:
         return keras.layers.ReversibleEmbedding(

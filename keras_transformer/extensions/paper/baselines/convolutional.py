@@ -24,23 +24,20 @@ from keras_transformer.layers import Dropout
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
+from keras_transformer.schema import setting
 
 HALF = 0.5**0.5  # keeps the variance of a sum of two
 
 
 @dataclasses.dataclass(frozen=True)
 class ConvolutionalConfig(BaselineConfig):
-    """Sizes of the model.
+    """Sizes of the model."""
 
-    `hidden` is the width of the layers, `kernel_size` the tokens of a window (an odd number), and
-    `max_positions` the number of learned positions on each side.
-    """
-
-    num_encoder_layers: PositiveInt = 8
-    num_decoder_layers: PositiveInt = 8
-    hidden: PositiveInt = 256
-    kernel_size: PositiveInt = 3
-    max_positions: PositiveInt = 512
+    num_encoder_layers: PositiveInt = setting(8, "layers of the encoder")
+    num_decoder_layers: PositiveInt = setting(8, "layers of the decoder")
+    hidden: PositiveInt = setting(256, "width of the layers")
+    kernel_size: PositiveInt = setting(3, "tokens of a window, an odd number")
+    max_positions: PositiveInt = setting(512, "learned positions on each side")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,7 +63,7 @@ class ConvolutionalRun(RunConfig):
 
     architecture: ClassVar[str] = "convolutional"
 
-    model: ConvolutionalConfig = dataclasses.field(default_factory=ConvolutionalConfig)
+    model: ConvolutionalConfig = dataclasses.field(default=ConvolutionalConfig())
 
 
 def _linear_map(units: int, name: str, policy: Any) -> keras.layers.Layer:

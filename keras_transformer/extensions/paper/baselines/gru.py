@@ -22,13 +22,14 @@ from keras_transformer.extensions.paper.baselines.baseline import (
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
+from keras_transformer.schema import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class GRUConfig(BaselineConfig):
-    """Sizes of the model; `units` is the width of the states in each direction."""
+    """Sizes of the model."""
 
-    units: PositiveInt = 576
+    units: PositiveInt = setting(576, "width of the states in each direction")
 
     def num_parameters(self) -> int:
         d, u = self.d_model, self.units
@@ -49,7 +50,7 @@ class GRURun(RunConfig):
 
     architecture: ClassVar[str] = "gru"
 
-    model: GRUConfig = dataclasses.field(default_factory=GRUConfig)
+    model: GRUConfig = dataclasses.field(default=GRUConfig())
 
 
 class AttentionCell(keras.layers.Layer):

@@ -234,8 +234,8 @@ def run_identity(role: str, path: str) -> dict[str, str]:
     run, weights = _open_given(role, path)
     _, name = RunDirectory.split_weights(path)
     content = [
-        dataclasses.asdict(run.config.model),
-        dataclasses.asdict(run.config.decoding),
+        run.config.model.as_dict(),
+        run.config.decoding.as_dict(),
         run.tokenizer().vocabulary.fingerprint,
         run.weights_crc32(weights),
     ]

@@ -98,7 +98,7 @@ class Distillation:
         settings = {**settings, **changes}
         path, _ = RunDirectory.split_weights(run)
         config = RunDirectory(path, Config).config
-        shape = dataclasses.asdict(config.model)
+        shape = config.model.as_dict()
         facts: dict[str, Any] = {
             "weights": quantization.replace("none", "float32"),
             "beam_size": config.updated(settings).decoding.beam_size,

@@ -16,7 +16,6 @@ once: `same_as` names the first of them.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -108,7 +107,7 @@ class Table(NamedTuple):
 
     def settings(self, row: Row) -> dict[str, Any]:
         """Returns the settings that turn the preset into the row, for `training_run.train`."""
-        own = fields(row.config)
+        own = row.config.settings()
         # If these were not set, they would be d_model / h.
         dims = {name: own[name] for name in ("model.key_dim", "model.value_dim")}
         return {**differences(preset(self.preset_base), row.config), **dims}
@@ -172,19 +171,10 @@ def columns(config: Config) -> dict[str, int | float | str]:
     return values
 
 
-def fields(config: Config) -> dict[str, Any]:
-    """Returns all fields of a configuration by the names that `Config.updated` accepts."""
-    return {
-        f"{section}.{name}": value
-        for section, values in dataclasses.asdict(config).items()
-        for name, value in values.items()
-    }
-
-
 def differences(before: Config, after: Config) -> dict[str, Any]:
     """Returns the fields of `after` that differ from `before`."""
-    old = fields(before)
-    return {name: value for name, value in fields(after).items() if value != old[name]}
+    old = before.settings()
+    return {name: value for name, value in after.settings().items() if value != old[name]}
 
 
 def _changed(name: str) -> list[tuple[str, str]]:

@@ -141,7 +141,7 @@ def test_finished_models_are_skipped_and_different_settings_are_errors(
 
 
 def test_a_model_that_diverges_is_a_result(data: ComparisonData, tmp_path: Path) -> None:
-    settings = {**TINY, "training.learning_rate": 1e30, "training.max_skipped_steps": 1}
+    settings = {**TINY, "training.learning_rate": 1e30}
     results = run_comparison(data, tmp_path, only=["gru"], settings=settings)
     result = results["trials"]["gru"]
     assert result["finished"] and "diverged" in result and result["test"] is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -145,9 +147,9 @@ def test_positions_beyond_the_last_learned_one_are_the_last() -> None:
         (ConvolutionalConfig, {"hidden": "x"}, mentions("model.hidden", "x")),
     ],
 )
-def test_invalid_sizes(config: type, changes: dict[str, object], message: str) -> None:
+def test_invalid_sizes(config: Any, changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        config(**changes)
+        config.from_dict(changes)
 
 
 @each_model

@@ -37,7 +37,7 @@ def make(name: str, scale: float = 0.5, **changes: Any) -> tuple[EncoderDecoder,
     """Returns a model and its weights, float64 by path."""
     architecture, config = MODELS[name]
     if changes:
-        config = type(config)(**{**vars(config), **changes})
+        config = config.replace(**changes)
     keras.utils.set_random_seed(5)
     model = architecture(config, dtype="float32")
     model.build()

@@ -27,7 +27,7 @@ from tests.training.tiny_model import (
 )
 from tests.training.trainer_test import plain_gradients
 
-BEGINS = [token % 3 == 0 or token == MODEL.end_id for token in range(50)]
+BEGINS = [token % 3 == 0 or token == MODEL.token_ids.end_id for token in range(50)]
 STANDS = [token % 2 == 0 and token > 3 for token in range(50)]
 FIRST = [token for token in range(4, 50) if BEGINS[token]]
 INNER = [token for token in range(4, 50) if not BEGINS[token]]
@@ -74,10 +74,12 @@ def aligned_batch(seed: int, words: Sequence[int], others: Sequence[int] = (0,))
         return np.array([row + [MODEL.pad_id] * (width - len(row)) for row in rows], np.int32)
 
     said = [n + more for n, more in zip(words, np.resize(others, len(words)), strict=True)]
-    source = padded([[*tokens(n, FIRST, INNER), MODEL.end_id] for n in words])
-    labels = padded([[BRACKETS[0], *tokens(n, TAGS, BRACKETS), MODEL.end_id] for n in said])
+    source = padded([[*tokens(n, FIRST, INNER), MODEL.token_ids.end_id] for n in words])
+    labels = padded(
+        [[BRACKETS[0], *tokens(n, TAGS, BRACKETS), MODEL.token_ids.end_id] for n in said]
+    )
     target = np.where(labels != MODEL.pad_id, np.roll(labels, 1, axis=1), MODEL.pad_id)
-    target[:, 0] = MODEL.start_id
+    target[:, 0] = MODEL.token_ids.start_id
     return {"source_ids": source, "target_ids": target}, labels
 
 

@@ -1,0 +1,78 @@
+"""Small configurations and trained runs, and the check that bad input is refused."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_transformer.config import Config
+from keras_transformer.errors import InputError
+from tests.messages import mentions
+
+# The first half is English, the second one is its translation.
+PHRASES = (
+    "a small dog runs over the green field",
+    "the old house stands by the river",
+    "two children play with a red ball",
+    "ein kleiner Hund läuft über die grüne Wiese",
+    "das alte Haus steht am Fluss",
+    "zwei Kinder spielen mit einem roten Ball",
+)
+
+
+def tiny_config(**changes: Any) -> Config:
+    """Returns a configuration of a tiny model, with changes such as `model__d_ff=8`."""
+    return Config().replace(
+        **{
+            "model__num_encoder_layers": 1,
+            "model__num_decoder_layers": 2,
+            "model__d_model": 16,
+            "model__d_ff": 32,
+            "model__num_heads": 2,
+            "decoding__max_extra_tokens": 5,
+            "decoding__max_source_tokens": 40,
+            **changes,
+        }
+    )
+
+
+@functools.cache
+def tiny_data() -> Path:
+    """Returns the prepared data of three pairs, one of them for validation. Do not change them."""
+    from keras_transformer.api.training import prepare
+
+    half, folder = len(PHRASES) // 2, _folder()
+    pairs = [*zip(PHRASES[:half], PHRASES[half:], strict=True)]
+    return prepare(pairs=pairs, output_dir=folder / "data", vocab_size=60, valid_pairs=1).directory
+
+
+@functools.cache
+def tiny_run(**changes: Any) -> Path:
+    """Trains the tiny model for some steps, once for equal changes. Copy the run to change it."""
+    from keras_transformer.training import training_run
+
+    path = _folder() / "run"
+    steps = {"training.max_steps": 4, "training.batch_tokens": 60, "training.checkpoint_steps": 2}
+    training_run.train([tiny_data()], path, tiny_config().updated(steps).replace(**changes))
+    return path
+
+
+def refuses(function: Callable[..., object], changes: Mapping[str, Any], *facts: object) -> None:
+    """Checks that `function(**changes)` raises an error of one line with all facts."""
+    with pytest.raises(InputError, match=mentions(*facts)) as error:
+        function(**changes)
+    assert "\n" not in str(error.value)
+
+
+def _folder() -> Path:
+    """Returns a new folder, which is removed at the end of the process."""
+    folder = Path(tempfile.mkdtemp(prefix="keras_transformer-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
