@@ -155,8 +155,9 @@ def _units(path: Path, file: IO[bytes]) -> Iterator[str]:
 
 def _encoding(start: bytes) -> str:
     """Returns the codec of a file: UTF-16 by its first bytes, or as the file declares it."""
-    if b"\0" in start[:4]:  # markup is ASCII; without a mark, the codec expects little-endian text
-        return "utf-16-be" if start[:1] == b"\0" else "utf-16"
+    if b"\0" in start[:4]:  # markup is ASCII
+        has_mark = start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        return "utf-16" if has_mark else "utf-16-be" if start[:1] == b"\0" else "utf-16-le"
     declared = _DECLARED.match(start)
     try:
         if declared and b"<tmx".decode(declared[1].decode()) == "<tmx":
