@@ -94,7 +94,7 @@ def test_either_side_selects_the_languages_and_bytes_are_unchanged(small_set, so
         ("", "train", "de", ("dataset", "''")),
         ("huggingface:opus_books/de-en", "train", "de", ("community",)),
         ("imdb_reviews", "train", "de", ("language", "['text']")),
-        ("ted_multi_translate", "train", "de", ("language", "[]")),
+        ("ted_multi_translate", "train", "de", ("language", "['talk_name']")),
         (WMT14, "train", "fr", ("source language", "'fr'", "'de'", "'en'")),
         (WMT14, "train", None, ("source language", "None", "'de'", "'en'")),
         ("opus", "train", "de", ("parts", "opus/medical")),
