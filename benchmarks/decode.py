@@ -387,7 +387,7 @@ def _export_litert(
     rounds, limits = variant.precision != "float32", "shortlist" in variant.options
     options = ExportOptions(
         references=references if rounds or limits else None,
-        quantization=variant.precision if rounds else "none",
+        weights=variant.precision,
         max_bleu_loss=100.0 if rounds or limits else None,  # the result states BLEU
         shortlist=shortlist if limits else None,
     )

@@ -19,7 +19,7 @@ from typing import Any
 
 from command import say
 
-from keras_transformer.extensions.paper.results import code_commit
+from keras_transformer.extensions.paper.experiment import code_commit
 from keras_transformer.runs.machine import available_cores, cpu_name
 
 Turn = dict[str, Any]

@@ -184,5 +184,4 @@ def write_litert(
     transformer.build()
     translator = TranslationModule(transformer, Tokenizer.load(vocabulary_dir), config.decoding)
     with_text = not for_cpu and text_problem(translator.tokenizer.vocabulary, []) is None
-    quantization = "none" if precision == "float32" else precision
-    write_file(path, translator, quantization, with_text=with_text, for_cpu=for_cpu)
+    write_file(path, translator, precision, with_text=with_text, for_cpu=for_cpu)

@@ -64,19 +64,9 @@ def needs_extra(extra: str, feature: str) -> Iterator[None]:
     except ImportError as error:
         if (error.name or "").partition(".")[0] == __package__:
             raise  # a defect of this package
+        command = f"pip install 'keras-transformer-mt[{extra}]'"
+        if (Path(__file__).resolve().parents[1] / "setup.cfg").exists():  # in a clone
+            command = f"pip install -e '.[{extra}]' -c constraints.txt"
         raise MissingExtra(
-            f"{feature} needs the extra {extra} ({error}). Run: {install_command(extra)}"
+            f"{feature} needs the extra {extra} ({error}). Run: {command}"
         ) from error
-
-
-def install_command(extra: str | None = None) -> str:
-    """Returns the command that installs this package, optionally with an extra.
-
-    From a wheel, `install_command("zstd")` is "pip install 'keras-transformer-mt[zstd]'". In a
-    clone it installs the clone.
-    """
-    in_clone = (Path(__file__).resolve().parents[1] / "setup.cfg").exists()
-    name = "." if in_clone else "keras-transformer-mt"
-    if extra is not None:
-        name = f"'{name}[{extra}]'"
-    return f"pip install -e {name} -c constraints.txt" if in_clone else f"pip install {name}"

@@ -165,42 +165,47 @@ def random_shortlist(run, size):
     return Shortlist([ids.end_id, ids.unknown_id, *range(8, 18)], translations)
 
 
-def _exported_once(name, tmp_path_factory, run, sentences, **options):
-    """Exports to a folder that all processes share, unless another process has done it."""
-    from keras_transformer.export import export
+FORMATS = ("saved_model", "litert", "cpu", "ctranslate2", "huggingface", "argos")
 
+
+@pytest.fixture(scope="session")
+def version_of(run_directory, tmp_path_factory):
+    """Returns the version of the run in a format, in float32. Copy it before changes."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:  # each process has a folder inside the common one
         folder = folder.parent
-    with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / name / "1").exists():
-            export(run, folder / name, sentences, **options)
-    return folder / name
+
+    def get(format):
+        from keras_transformer.export import ExportOptions, export
+
+        output = folder / ("export" if format == "saved_model" else format)
+        options, sentences, settings = ExportOptions(weights="float32"), PHRASES, {}
+        if format == "saved_model":
+            sentences, settings = [*PHRASES, "", "ball " * 30], {"decoding.n_best": 2}
+        if format == "argos":
+            options = ExportOptions(languages=("en", "de"))
+        with output.with_suffix(".lock").open("w") as lock:  # another process may export it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (output / "1").exists():
+                export(run_directory, output, sentences, options, format=format, settings=settings)
+        return output / "1"
+
+    return get
 
 
 @pytest.fixture(scope="session")
-def litert_version(run_directory, tmp_path_factory):
+def litert_version(version_of):
     """A version of the run as a float32 LiteRT model. Copy it before changes."""
-    folder = _exported_once("litert", tmp_path_factory, run_directory, PHRASES, format="litert")
-    return folder / "1"
+    return version_of("litert")
 
 
 @pytest.fixture(scope="session")
-def cpu_version(run_directory, tmp_path_factory):
+def cpu_version(version_of):
     """A version of the run as a float32 LiteRT model for servers. Copy it before changes."""
-    from keras_transformer.export import ExportOptions
-
-    options = ExportOptions(quantization="none")
-    folder = _exported_once(
-        "cpu", tmp_path_factory, run_directory, PHRASES, options=options, format="cpu"
-    )
-    return folder / "1"
+    return version_of("cpu")
 
 
 @pytest.fixture(scope="session")
-def exported_run(run_directory, tmp_path_factory):
-    """The exported run. Copy it before changes."""
-    sentences = [*PHRASES, "", "ball " * 30]
-    settings = {"decoding.n_best": 2}
-    return _exported_once("export", tmp_path_factory, run_directory, sentences, settings=settings)
+def exported_run(version_of):
+    """The directory of the run's version as a SavedModel. Copy it before changes."""
+    return version_of("saved_model").parent

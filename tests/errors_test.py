@@ -9,16 +9,25 @@ from types import ModuleType
 import pytest
 
 from keras_transformer import errors
-from keras_transformer.errors import MissingExtra, install_command, needs_extra
+from keras_transformer.errors import MissingExtra, needs_extra
 
 
-def test_a_missing_package_is_reported_with_its_extra() -> None:
+@pytest.mark.parametrize(
+    ("is_clone", "command"),
+    [
+        (True, "pip install -e '.[zstd]' -c constraints.txt"),
+        (False, "pip install 'keras-transformer-mt[zstd]'"),
+    ],
+)
+def test_a_missing_package_is_reported_with_its_extra(
+    is_clone: bool, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_clone:
+        monkeypatch.setattr(errors, "__file__", str(tmp_path / "keras_transformer" / "errors.py"))
     with pytest.raises(MissingExtra) as caught, needs_extra("zstd", "x.zst"):
         import not_there  # type: ignore[import-not-found]  # noqa: F401
-    assert str(caught.value) == (
-        "x.zst needs the extra zstd (No module named 'not_there'). Run: "
-        "pip install -e '.[zstd]' -c constraints.txt"
-    )
+    message = "x.zst needs the extra zstd (No module named 'not_there')."
+    assert str(caught.value) == f"{message} Run: {command}"
 
 
 def test_a_namespace_of_another_package_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,9 +41,3 @@ def test_a_namespace_of_another_package_counts_as_missing(monkeypatch: pytest.Mo
 def test_defects_of_this_package_are_not_hidden() -> None:
     with pytest.raises(ImportError, match="no_such_name"), needs_extra("a", "b"):
         from keras_transformer.errors import no_such_name  # type: ignore[attr-defined]  # noqa: F401
-
-
-def test_the_command_outside_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "__file__", str(tmp_path / "keras_transformer" / "errors.py"))
-    assert install_command("tmx") == "pip install 'keras-transformer-mt[tmx]'"
-    assert install_command() == "pip install keras-transformer-mt"

@@ -192,7 +192,7 @@ def search_function(
     def search(source_ids: tf.Tensor) -> SearchResult:
         max_lengths = tf.fill([tf.shape(source_ids)[0]], steps)
         inputs = SearchInputs(max_lengths, length_limit=steps if compiled else None)
-        return translator.search_ids(source_ids, inputs)
+        return translator.translate_ids(source_ids, inputs)
 
     signature = None if compiled else [tf.TensorSpec([None, None], tf.int32)]
     return tf.function(search, input_signature=signature, autograph=False, jit_compile=compiled)

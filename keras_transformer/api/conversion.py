@@ -29,11 +29,6 @@ def convert(
     Returns:
         A translator with the converted model.
 
-    Raises:
-        InputError: for an unknown format, an option that is unknown or does not apply to the
-            format, a missing or damaged file, a model that this package cannot express, or an
-            existing `output_dir`.
-
     Example:
     >>> import keras_transformer as kt
     >>> translator = kt.convert("build/opus-mt", "build/converted", source_format="marian")

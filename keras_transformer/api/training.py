@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import keras
 
 from keras_transformer import plugins
-from keras_transformer.api.translator import Translator, is_text, load
+from keras_transformer.api.translator import Translator, checked_texts, is_text, load
 from keras_transformer.config import Config, RunConfig
 from keras_transformer.data import prepare as preparation
 from keras_transformer.data.corpus import Corpus, parallel_files
@@ -77,10 +76,6 @@ def prepare(
     Returns:
         The data, with a `tokenizer`, and datasets for `model.fit`.
 
-    Raises:
-        InputError: for text that cannot be read or has no usable pair, unknown options, or a
-            directory with other files.
-
     Example:
     >>> import keras_transformer as kt
     >>> texts = [("a dog", "ein Hund"), ("a cat", "eine Katze"), ("a cow", "eine Kuh")]
@@ -88,23 +83,20 @@ def prepare(
     >>> data.report["train"]["pairs"], data.tokenizer.source_vocab_size
     (2, 20)
     """
-    valid_pairs = options.get("valid_pairs")
-    if isinstance(valid_pairs, numbers.Integral):
-        options["valid_pairs"], valid_pairs = int(valid_pairs), None
-    elif "valid_pairs" in options:
-        del options["valid_pairs"]
-        if valid_pairs is not None and not hasattr(valid_pairs, "pairs"):
-            valid_pairs = list(valid_pairs)
-            if not valid_pairs:
-                raise InputError("valid_pairs is empty. Give pairs, or the number to hold out.")
-    num_workers = options.pop("num_workers", None) or available_cores()
     names = [field.name for field in dataclasses.fields(PrepareOptions)]
     check_names(options, [*names, "num_workers"], "an option of prepare")
-    for name, value in options.items():
-        if isinstance(value, list):
-            options[name] = tuple(value)
-        if isinstance(value, str) and name in ("symbols", "check_languages"):
-            raise InputError(f"{name} is {value!r}. Give a list, such as ['{value}'].")
+    valid_pairs = options.get("valid_pairs")
+    if not isinstance(valid_pairs, int | None):
+        del options["valid_pairs"]
+        if not hasattr(valid_pairs, "pairs") and not (valid_pairs := list(valid_pairs)):
+            raise InputError("valid_pairs is empty. Give pairs, or the number to hold out.")
+    else:
+        valid_pairs = None
+    num_workers = options.pop("num_workers", None) or available_cores()
+    for name in options.keys() & {"symbols", "check_languages"}:
+        if isinstance(options[name], str):
+            raise InputError(f"{name} is {options[name]!r}. Give a list, such as ['<2de>'].")
+        options[name] = options[name] and tuple(options[name])
     return preparation.prepare(
         _corpora(source, target, pairs, "pairs in memory"),
         output_dir,
@@ -122,26 +114,20 @@ def _corpora(
     if pairs is None:
         return corpora
     given: list[Any] = [pairs] if hasattr(pairs, "pairs") else list(pairs)
-    if all(hasattr(each, "pairs") for each in given):
+    if all(hasattr(corpus, "pairs") for corpus in given):
         return [*corpora, *given]
     for number, pair in enumerate(given):
-        if not (
-            isinstance(pair, list | tuple)
-            and len(pair) == 2
-            and all(is_text(text) for text in pair)
-        ):
+        is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+        if not (is_pair and all(is_text(text) for text in pair)):
             raise InputError(
                 f"Pair {number} is {pair!r:.80}. Give (source, target), two texts of valid "
                 "Unicode, such as ('a dog', 'ein Hund')."
             )
-    texts = tuple((source, target) for source, target in given)
-    return [*corpora, _TextPairs(texts, name)]
+    return [*corpora, _TextPairs(tuple(given), name)]
 
 
 def _paths(paths: Paths | None) -> list[str | Path]:
-    if paths is None:
-        return []
-    return [paths] if isinstance(paths, str | Path) else list(paths)
+    return [paths] if isinstance(paths, str | Path) else list(paths or ())
 
 
 class Run:
@@ -155,9 +141,6 @@ class Run:
         path: the directory.
         data: the prepared data, or None.
         result: how the training ended, or None if it was not trained in this process.
-
-    Raises:
-        InputError: if there is no run.
 
     Example:
     >>> import keras_transformer as kt
@@ -175,8 +158,7 @@ class Run:
     def __fspath__(self) -> str:
         return str(self.path)
 
-    def __str__(self) -> str:
-        return str(self.path)
+    __str__ = __fspath__
 
     def __repr__(self) -> str:
         state = f": {self.result.summary(self.path)}" if self.result else ""
@@ -187,15 +169,15 @@ class Run:
         """The configuration of the run."""
         return RunDirectory(self.path).config
 
-    def translator(self, weights: str | None = None, **options: Any) -> Translator:
+    def translator(self, checkpoint: str | None = None, **options: Any) -> Translator:
         """Loads the translator of this run.
 
         Args:
-            weights: name of the weights, such as "best" or "last". The default are the selected
-                ones.
+            checkpoint: name of the weights, such as "best" or "last". The default are the
+                selected ones.
             **options: options of `load`.
         """
-        return load(self._place(weights), **options)
+        return load(self._address(checkpoint), **options)
 
     def evaluate(
         self, sources: Sequence[str], references: Sequence[str], **options: Any
@@ -208,8 +190,8 @@ class Run:
         output_dir: str | Path,
         format: str = "saved_model",
         *,
-        quantize: str | None = None,
         weights: str | None = None,
+        checkpoint: str | None = None,
         sentences: Sequence[str] | None = None,
         settings: Mapping[str, Any] | None = None,
         **options: Any,
@@ -222,17 +204,14 @@ class Run:
             output_dir: directory of the versions.
             format: "saved_model" for TF Serving, "cpu" for CPUs, "litert" for phones,
                 "ctranslate2", "huggingface" for transformers, or "argos" for Argos Translate.
-            quantize: type of the stored weights, such as "int8"; for cpu, litert, ctranslate2 and
-                argos.
-            weights: name of the weights. The default are the selected ones.
+            weights: number format of the weights: "float32", "bfloat16", "float16", "int8", or
+                another one of the format. The default is "float32", for cpu "int8".
+            checkpoint: name of the weights of the run, such as "best". The default are the
+                selected ones.
             sentences: source texts for the comparison. The default is the validation set of the
                 data, with its references.
             settings: changes of the configuration, such as `{"decoding.beam_size": 1}`.
-            **options: other fields of `ExportOptions`, such as `references` or `precision`.
-
-        Raises:
-            InputError: for options that do not fit, without sentences, or if the export does not
-                translate like the run.
+            **options: other fields of `ExportOptions`, such as `references`.
 
         Example:
         >>> import keras_transformer as kt
@@ -240,8 +219,6 @@ class Run:
         >>> run.export("build/new", format="ctranslate2").path
         PosixPath('build/new/1')
         """
-        if isinstance(sentences, str):
-            raise InputError(f"sentences is the text {sentences[:40]!r}. Give a list of texts.")
         if sentences is None:
             if self.data is None:
                 raise InputError(
@@ -251,17 +228,12 @@ class Run:
             store = TokenStore(Path(self.data) / "valid")
             sentences = store.source_text()
             options.setdefault("references", store.target_text())
-        return export(
-            self._place(weights),
-            output_dir,
-            sentences,
-            ExportOptions(quantization=quantize, **options),
-            format=format,
-            settings=settings,
-        )
+        export_options = ExportOptions(weights=weights, **options)
+        run, sentences = self._address(checkpoint), checked_texts(sentences)
+        return export(run, output_dir, sentences, export_options, format=format, settings=settings)
 
-    def _place(self, weights: str | None) -> str:
-        return str(self.path) if weights is None else f"{self.path}@{weights}"
+    def _address(self, checkpoint: str | None) -> str:
+        return str(self.path) if checkpoint is None else f"{self.path}@{checkpoint}"
 
 
 def train(
@@ -292,9 +264,6 @@ def train(
     Returns:
         The run, with its `result`.
 
-    Raises:
-        InputError: for unknown settings, or if data, settings and run directory do not fit.
-
     Example:
     >>> import keras_transformer as kt
     >>> sizes = {"d_model": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
@@ -315,13 +284,12 @@ def train(
     if "init_from" in settings:
         settings["init_from"] = os.fspath(settings["init_from"])
     options = {name: settings.pop(name) for name in TrainOptions._fields if name in settings}
-    run_settings = {_full_name(name): value for name, value in settings.items()}
     # The run exists only when training has begun.
     result = training_run.train(
-        [Path(each) for each in directories],
+        [Path(directory) for directory in directories],
         run_dir,
         preset,
-        run_settings,
+        {_full_name(name): value for name, value in settings.items()},
         TrainOptions(**options),
         make_auxiliary_loss=plugins.auxiliary_loss,
         callbacks=callbacks or (),

@@ -11,7 +11,7 @@ from typing import Any, overload
 
 import keras
 
-from keras_transformer.config import DecodingConfig, RunConfig
+from keras_transformer.config import Config, DecodingConfig, RunConfig
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts
@@ -37,9 +37,6 @@ class Translator:
         decoding: options of the search: a `DecodingConfig`, a dict of its fields, or a `Config`.
             The default is a beam of 4, as in the paper.
 
-    Raises:
-        InputError: without a model, or if the vocabularies differ.
-
     Example:
     >>> import keras_transformer as kt
     >>> tokenizer = kt.load("build/run").tokenizer
@@ -61,11 +58,11 @@ class Translator:
                 "`data.tokenizer` or `Tokenizer.load(directory)`."
             )
         models: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
-        for each in models:
-            if not isinstance(each, EncoderDecoder):
+        for transformer in models:
+            if not isinstance(transformer, EncoderDecoder):
                 raise InputError(
-                    f"{each!r:.60} is not a Transformer. To open a run, an export or a server, use "
-                    "`load`."
+                    f"{transformer!r:.60} is not a Transformer. To open a run, an export or a "
+                    "server, use `load`."
                 )
         module = TranslationModule(models, tokenizer, _decoding(decoding))
         self._use(LoadedModel.of(module, "the model in memory"))
@@ -120,9 +117,6 @@ class Translator:
             For each line a list of up to `n_best` translations with `text`, `score` and `details`.
             A line without a translation has one with the text "" and the score minus infinity.
 
-        Raises:
-            InputError: if `lines` is not a list of texts, or for an option that does not fit.
-
         Example:
         >>> import keras_transformer as kt
         >>> translator = kt.load("build/run")
@@ -130,8 +124,8 @@ class Translator:
         >>> best.score >= second.score
         True
         """
-        lines = _checked(lines)
-        prefixes = None if prefixes is None else _checked(prefixes)
+        lines = checked_texts(lines)
+        prefixes = None if prefixes is None else checked_texts(prefixes)
         model = self._with(decoding)
         for number, count in enumerate(token_counts(model.lengths, lines)):
             if count.used < count.tokens:
@@ -144,23 +138,20 @@ class Translator:
             return translate.translate_lines(model, lines)
         results = []
         for line in translate.translate_verbose(model, lines, prefixes):
-            rows = line["translations"]
-            details = [{"source_tokens": line["source_tokens"], **row} for row in rows]
-            results.append(
-                [
-                    Translation(row["text"], row["score"], each if return_details else None)
-                    for row, each in zip(rows, details, strict=True)
-                ]
-                or [translate.NO_TRANSLATION]
-            )
+            found = []
+            for row in line["translations"]:
+                details = (
+                    {"source_tokens": line["source_tokens"], **row} if return_details else None
+                )
+                found.append(Translation(row["text"], row["score"], details))
+            results.append(found or [translate.NO_TRANSLATION])
         return results
 
     def _with(self, decoding: Mapping[str, Any]) -> LoadedModel:
         """Returns the model with other options. Its graphs are traced once for each choice."""
-        _check_options(decoding)
-        key = repr(sorted(decoding.items()))
+        settings = _settings(decoding)
+        key = repr(sorted(settings.items()))
         if key not in self._variants:
-            settings = {f"decoding.{name}": value for name, value in decoding.items()}
             self._variants[key] = self._model.with_settings(settings)
         return self._variants[key]
 
@@ -174,24 +165,20 @@ class Translator:
             references: a reference translation of each text.
             **options: `tokenize` and `lowercase`, as in `inference.translate.evaluate`.
 
-        Raises:
-            InputError: if the numbers of texts differ, or if there are none.
-
         Example:
         >>> import keras_transformer as kt
         >>> kt.load("build/run").evaluate(["a dog"], ["ein Hund"]).scores.sentences
         1
         """
-        return translate.evaluate(self._model, _checked(sources), _checked(references), **options)
+        return translate.evaluate(
+            self._model, checked_texts(sources), checked_texts(references), **options
+        )
 
     def save(self, run_dir: str | Path) -> None:
         """Writes the model as a run directory, which `load` and all commands accept.
 
         Args:
             run_dir: a new directory.
-
-        Raises:
-            InputError: for an ensemble or an export, or if the directory exists.
         """
         module = self._module
         if len(module.transformers) > 1:
@@ -203,7 +190,7 @@ class Translator:
         output_dir: str | Path,
         format: str = "saved_model",
         *,
-        quantize: str | None = None,
+        weights: str | None = None,
         sentences: Sequence[str] | None = None,
         **options: Any,
     ) -> ExportResult:
@@ -215,15 +202,11 @@ class Translator:
             output_dir: directory of the versions.
             format: "saved_model" for TF Serving, "cpu" for CPUs, "litert" for phones,
                 "ctranslate2", "huggingface" for transformers, or "argos" for Argos Translate.
-            quantize: type of the stored weights, such as "int8"; for cpu, litert, ctranslate2 and
-                argos.
+            weights: number format of the weights: "float32", "bfloat16", "float16", "int8", or
+                another one of the format. The default is "float32", for cpu "int8".
             sentences: texts for the comparison, best from a validation set. By default they are
                 generated from the vocabulary. Rounded weights need `references` of them.
-            **options: other fields of `ExportOptions`, such as `references` or `precision`.
-
-        Raises:
-            InputError: if this translator is an export already, for options that do not fit, or
-                if the export does not translate like the translator.
+            **options: other fields of `ExportOptions`, such as `references`.
 
         Example:
         >>> import keras_transformer as kt
@@ -238,13 +221,9 @@ class Translator:
             runs = [Path(folder) / f"model_{i}" for i in range(len(module.transformers))]
             for run, transformer in zip(runs, module.transformers, strict=True):
                 _save(module, transformer, run)
-            return export(
-                ",".join(map(str, runs)),
-                output_dir,
-                _checked(sentences),
-                ExportOptions(quantization=quantize, **options),
-                format=format,
-            )
+            models, sentences = ",".join(map(str, runs)), checked_texts(sentences)
+            export_options = ExportOptions(weights=weights, **options)
+            return export(models, output_dir, sentences, export_options, format=format)
 
     @property
     def transformer(self) -> Any:
@@ -286,9 +265,6 @@ def load(
         threads: cores that a LiteRT model uses. The default are all.
         **decoding: options of the search, such as `beam_size=8`, as in `Translator.translate`.
 
-    Raises:
-        InputError: if the model is missing or damaged, or if an argument does not apply to it.
-
     Example:
     >>> import keras_transformer as kt
     >>> translator = kt.load("build/run", beam_size=2)
@@ -298,32 +274,33 @@ def load(
     models: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
     if not models:
         raise InputError("The list of models is empty. Give at least one run.")
-    place = ",".join(
-        os.fspath(each.path if isinstance(each, RunDirectory) else each) for each in models
+    paths = [model.path if isinstance(model, RunDirectory) else model for model in models]
+    loaded = loading.load_model(
+        ",".join(map(os.fspath, paths)),
+        _settings(decoding),
+        precision=precision,
+        jit_compile=jit_compile,
+        threads=threads,
     )
-    _check_options(decoding)
-    settings = {f"decoding.{name}": value for name, value in decoding.items()}
-    return Translator.of(
-        loading.load_model(
-            place, settings, precision=precision, jit_compile=jit_compile, threads=threads
-        )
-    )
+    return Translator.of(loaded)
 
 
-def _check_options(decoding: Mapping[str, Any]) -> None:
+def _settings(decoding: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options of the search as settings of a configuration."""
     check_names(decoding, [*DecodingConfig.declarations()], "an option of the search")
+    return {f"decoding.{name}": value for name, value in decoding.items()}
 
 
 def _decoding(decoding: DecodingConfig | RunConfig | Mapping[str, Any] | None) -> DecodingConfig:
-    if isinstance(decoding, DecodingConfig):
-        return decoding
     if isinstance(decoding, RunConfig):
         return decoding.decoding
-    _check_options(decoding or {})
-    return DecodingConfig(**(decoding or {}))
+    if isinstance(decoding, DecodingConfig):
+        return decoding
+    return Config().updated(_settings(decoding or {})).decoding
 
 
-def _checked(lines: Sequence[str]) -> list[str]:
+def checked_texts(lines: Sequence[str]) -> list[str]:
+    """Returns a list of texts; raises an `InputError` for anything else."""
     if isinstance(lines, str) or not hasattr(lines, "__iter__"):
         raise InputError(
             f"{lines!r:.60} is not a list of texts. Give a list, or call the translator with one "
@@ -356,8 +333,7 @@ def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) ->
     usual = type(transformer)(transformer.config).weights_by_path()
     if weights.keys() != usual.keys():
         raise InputError(
-            "The model has adapters or int8 weights, which a run cannot contain. `model.save` and "
-            "`keras.saving.load_model` add adapters to the kernels. Export with `quantize` instead "
+            "The model has int8 weights, which a run cannot contain. Export with `weights` instead "
             "of quantizing the model."
         )
     arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in weights.items()}

@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import functools
 import logging
 import os
 import signal
@@ -41,12 +42,13 @@ from absl import logging as absl_logging
 
 from keras_transformer import tf_import
 from keras_transformer.cli import config_flags
-from keras_transformer.errors import InputError, install_command
+from keras_transformer.errors import InputError
 from keras_transformer.runs.machine import stop_signals
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when TensorFlow is loaded
 
 FLAGS = flags.FLAGS
+load_tensorflow = tf_import.load_tensorflow
 _MISSING = "must have a value other than None."  # message of absl for a missing required flag
 
 
@@ -70,21 +72,19 @@ def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoRetu
     Exit codes:
 
     * the result of `main`, or 0
-    * 1 after an `InputError`, for a full disk or a missing package, in one line on stderr
+    * 1 after an `InputError`, or for a full disk, in one line on stderr
     * 2 if the command line is invalid
     * 130 after Ctrl-C, SIGTERM or SIGHUP
     * 141 if standard output is a closed pipe, for example after `| head`
 
     Other exceptions are bugs. They print a stack trace.
     """
-    module = main.__module__
-    sys.exit(
-        exit_code(
-            lambda: absl_app.run(
-                lambda _: main(), argv, flags_parser=lambda argv: _parse(argv, module)
-            )
-        )
-    )
+
+    def program() -> None:
+        parse = functools.partial(_parse, module=main.__module__)
+        absl_app.run(lambda _: main(), argv, flags_parser=parse)
+
+    sys.exit(exit_code(program))
 
 
 def exit_code(program: Callable[[], int | None]) -> int:
@@ -97,20 +97,12 @@ def exit_code(program: Callable[[], int | None]) -> int:
                 code = program() or 0
             except SystemExit as ended:  # also --help, whose output may be a closed pipe
                 code = int(ended.code or 0)
-            sys.stdout.flush()
+            print(end="", flush=True)  # reports a full disk now
             return code
     except InputError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
         return _fail("stopped by Ctrl-C, SIGTERM or SIGHUP before the end", 130)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package in ("", "keras_transformer"):
-            raise  # a defect of this package
-        return _fail(
-            f"{package} is not installed for {sys.executable}. Run: {install_command()}, or "
-            "bin/quickstart, which creates .venv."
-        )
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
             raise
@@ -127,14 +119,12 @@ def _fail(message: str, code: int = 1) -> int:
 
 
 def _set_up_streams() -> None:
-    """Reads and writes UTF-8 in every locale. Streams that the shell has closed lose their text."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    """Reads and writes UTF-8 in every locale."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         # A path may contain invalid UTF-8. Python represents such bytes as surrogates.
-        errors = "backslashreplace" if name == "stderr" else "surrogateescape"
-        if stream := getattr(getattr(sys, name), "reconfigure", None):  # not in a notebook
-            stream(encoding="utf-8", errors=errors)
+        errors = "backslashreplace" if stream is sys.stderr else "surrogateescape"
+        if reconfigure := getattr(stream, "reconfigure", None):  # not in a notebook
+            reconfigure(encoding="utf-8", errors=errors)
 
 
 @contextlib.contextmanager
@@ -154,11 +144,6 @@ def _interrupted_by_signals() -> Iterator[None]:
             signal.signal(number, old or signal.SIG_DFL)  # None: the handler was not set by Python
 
 
-def load_tensorflow() -> None:
-    """Loads TensorFlow quietly."""
-    tf_import.load_tensorflow()
-
-
 def load_engine(model_dir: str | None) -> None:
     """Loads TensorFlow, unless the model is a LiteRT model or on a server (None)."""
     from keras_transformer.inference import loading  # late, so that --help is fast
@@ -176,6 +161,26 @@ def refuse(names: Iterable[str], reason: str) -> None:
     for name in names:
         if FLAGS[name].present:
             raise InputError(f"--{name} does nothing {reason}")
+
+
+def exclude(one: str, *others: str) -> None:
+    """Raises `InputError` if a flag was given together with one of the others."""
+    given = [name for name in (one, *others) if FLAGS[name].present and FLAGS[name].value]
+    if given[:1] == [one] and len(given) > 1:
+        raise InputError(f"--{one} and --{given[1]}: both given. Remove one of them.")
+
+
+def require_one(one: str, other: str) -> None:
+    """Raises `InputError` unless exactly one of two flags was given."""
+    exclude(one, other)
+    if not (FLAGS[one].present or FLAGS[other].present):
+        raise InputError(f"--{one} and --{other}: neither given. Give exactly one of them.")
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Returns a hint with the nearest name, such as "Did you mean train? "; empty if none is."""
+    near = difflib.get_close_matches(word.replace("-", "_"), [*names], n=1, cutoff=0.5)
+    return f"Did you mean {near[0]}? " if near else ""
 
 
 def read_input(path: str | None) -> bytes:
@@ -208,10 +213,9 @@ def _parse(argv: list[str], module: str) -> list[str]:
             if flag.present and flag.value in ("", [""]) and flag.name not in config_flags.FIELDS:
                 raise flags.Error(f"--{flag.name} is empty. Give it a value, or remove it.")
     except flags.UnrecognizedFlagError as error:
-        names = [flag.name for flag in _key_flags(module)]
-        near = difflib.get_close_matches(error.flagname.replace("-", "_"), names, n=1, cutoff=0.5)
-        hint = f" Did you mean --{near[0]}?" if near else ""
-        sys.exit(_fail(f"--{error.flagname} is not a flag.{hint} --help shows the flags.", 2))
+        names = [f"--{flag.name}" for flag in _key_flags(module)]
+        hint = did_you_mean(f"--{error.flagname}", names)
+        sys.exit(_fail(f"--{error.flagname} is not a flag. {hint}--help shows the flags.", 2))
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value
         message = str(error)
         if message.endswith(_MISSING):  # "flag --x=None: Flag --x must have …"

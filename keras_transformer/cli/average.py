@@ -26,9 +26,8 @@ def define_flags() -> None:
     config_flags.define_path_flags("run_dir", required=True)
     flags.DEFINE_integer("last", None, "number of newest checkpoints; default: 5")
     flags.DEFINE_integer("best", None, "number of best checkpoints instead, by validation")
-    flags.DEFINE_string(
-        "select", None, "only select these weights: last, best, ema, step-00001000, an average"
-    )
+    select_help = "only select these weights: last, best, ema, step-00001000, an average"
+    flags.DEFINE_string("select", None, select_help)
 
 
 def main() -> None:

@@ -56,7 +56,6 @@ PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 # Flags with a choice that depends on the command: name → help.
 CHOICES: dict[str, str] = {
     "format": "format of the output",
-    "positions": "sinusoids of a Hugging Face model: Marian's, as in OPUS-MT, or transformers' own",
     "precision": "precision of weights and matrix products",
 }
 
@@ -106,6 +105,11 @@ def define_option_class_flags(options: Any, helps: Mapping[str, str] | None = No
             kind = kinds.get(type(field.default), "string")
             help_text = field.metadata["help"] if helps is None else helps[field.name]
             getattr(flags, f"DEFINE_{kind}")(field.name, field.default, help_text)
+
+
+def values_of(names: Iterable[str]) -> dict[str, Any]:
+    """Returns the values of flags by their names."""
+    return {name: FLAGS[name].value for name in names}
 
 
 def parse_symbols(values: Iterable[str]) -> list[str]:

@@ -32,16 +32,12 @@ def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("model_dir", "source", "hypothesis", "output")
     config_flags.define_path_flags("reference", repeatable=True)
-    flags.DEFINE_string(
-        "test_set", None, "test set of sacreBLEU, such as wmt14/full, instead of files"
-    )
+    test_set_help = "test set of sacreBLEU, such as wmt14/full, instead of files"
+    flags.DEFINE_string("test_set", None, test_set_help)
     flags.DEFINE_string("language_pair", None, "languages of --test_set, as in en-de")
     config_flags.define_option_flags("tokenize", "lowercase", "threads", "source_tag")
-    flags.DEFINE_boolean(
-        "paper_bleu",
-        False,
-        "also print BLEU as in the paper, for German: tokenized, compounds split",
-    )
+    paper_help = "also print BLEU as in the paper, for German: tokenized, compounds split"
+    flags.DEFINE_boolean("paper_bleu", False, paper_help)
     flags.DEFINE_string("baseline", None, "translations of another system, to compare BLEU")
     config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
     config_flags.define_config_flags("beam_size", "length_penalty")
@@ -49,40 +45,23 @@ def define_flags() -> None:
 
 def _check_flags() -> None:
     """Refuses flags that exclude each other, or that need another one."""
-    for one, other in (("model_dir", "hypothesis"), ("test_set", "reference")):
-        if (FLAGS[one].value is None) == (FLAGS[other].value is None):
-            found = "neither" if FLAGS[one].value is None else "both"
-            raise InputError(f"--{one} and --{other}: {found} given. Give exactly one of them.")
-    for one, other in (
-        ("test_set", "source"),
-        ("reference", "language_pair"),
-        ("hypothesis", "output"),
-    ):
-        if FLAGS[one].value is not None and FLAGS[other].value is not None:
-            raise InputError(f"--{one} and --{other}: both given. Remove one of them.")
+    app.require_one("model_dir", "hypothesis")
+    app.require_one("test_set", "reference")
+    app.exclude("test_set", "source")
+    app.exclude("reference", "language_pair")
+    app.exclude("hypothesis", "output", "source_tag")
     if FLAGS.model_dir and not (FLAGS.source or FLAGS.test_set):
         raise InputError("--source is missing. --model_dir needs the source text.")
-    if FLAGS.hypothesis:
-        app.refuse(("source_tag",), "with --hypothesis. Use --model_dir, or remove it.")
 
 
 def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
     """Returns the translations of the model, and the seconds of the translation."""
-    from keras_transformer.inference import (
-        batching,
-        loading,
-        tags,
-        translate,
-    )  # late, so that --help is fast
+    from keras_transformer.inference import batching, loading, tags, translate
     from keras_transformer.runs import atomic
 
     batching.use_cores_for_batches(len(sources))
-    model = loading.load_model(
-        FLAGS.model_dir,
-        config_flags.config_settings(),
-        precision=FLAGS.precision,
-        threads=FLAGS.threads,
-    )
+    options = {"precision": FLAGS.precision, "threads": FLAGS.threads}
+    model = loading.load_model(FLAGS.model_dir, config_flags.config_settings(), **options)
     tags.check_tag(FLAGS.source_tag, model.symbols, model.place)
     if remark := tags.missing_tags(sources, model.symbols, FLAGS.source_tag):
         console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
@@ -92,8 +71,9 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
         hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]
         seconds = time.perf_counter() - start
         file.writelines(f"{hypothesis}\n".encode() for hypothesis in hypotheses)
-    warnings = translate.translation_warnings(model, sources)
-    if unknown := batching.unknown_tokens(model.lengths, sources):
+    counts = batching.token_counts(model.lengths, sources)
+    warnings = translate.translation_warnings(model, counts)
+    if unknown := batching.unknown_token_remark(counts):
         warnings.append(unknown)
     for warning in warnings:
         console.warn(f"{FLAGS.source or FLAGS.test_set}: {warning}")
@@ -114,7 +94,7 @@ def main() -> None:
     assess = functools.partial(
         metrics.assess,
         references=test,
-        baseline=(test_sets.read_translations(FLAGS.baseline, test) if FLAGS.baseline else None),
+        baseline=test_sets.read_translations(FLAGS.baseline, test) if FLAGS.baseline else None,
         as_in_paper=FLAGS.paper_bleu,
         tokenize=FLAGS.tokenize,
         lowercase=FLAGS.lowercase,

@@ -3,7 +3,7 @@ r"""Exports a trained run for servers and for phones.
 Example:
     keras-transformer export --run_dir=build/run --data_dir=build/data --output_dir=build/export
     keras-transformer export --run_dir=build/run --data_dir=build/data --output_dir=build/litert \
-        --format=litert --quantization=int8
+        --format=litert --weights=int8
 
 --run_dir=RUN@WEIGHTS exports weights other than the selected ones. --run_dir=RUN,RUN exports an
 ensemble of runs with one vocabulary.
@@ -21,7 +21,6 @@ MarianMT models.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -29,44 +28,34 @@ from keras_transformer import console, plugins
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
-if TYPE_CHECKING:
-    from keras_transformer.export.model_card import ModelCardData
-
 FLAGS = flags.FLAGS
+# Flags of options with the same names.
+_OPTIONS = ("weights", "max_bleu_loss", "tokenize", "license", "text_signature")
 
 
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
     config_flags.define_choice_flag("format", "saved_model", *plugins.names("exporters"))
-    flags.DEFINE_string(
-        "quantization",
-        None,
-        "type of stored weights: cpu (default: int8) and litert none|float16|int8|int4; "
-        "ctranslate2 and argos also "
-        "int8_float32|int8_float16|int16|bfloat16",
+    weights_help = (
+        "number format of the weights: float32 (the default, except for cpu: int8), bfloat16, "
+        "float16, int8, or another one of the format"
     )
-    config_flags.define_choice_flag("precision", "float32", "bfloat16", "int8")
-    flags.DEFINE_float(
-        "max_bleu_loss",
-        None,
-        "maximum BLEU loss; default: 0.1 for rounded weights, int8 and a shortlist 0.3, int4 0.5",
+    flags.DEFINE_string("weights", None, weights_help)
+    loss_help = (
+        "maximum BLEU loss; default: 0.1 for rounded weights, int8 and a shortlist 0.3, int4 0.5"
     )
-    flags.DEFINE_bool(
-        "text_signature",
-        True,
-        "add the signature translate to a LiteRT model; browsers cannot load it",
-    )
-    flags.DEFINE_integer(
-        "shortlist",
-        None,
+    flags.DEFINE_float("max_bleu_loss", None, loss_help)
+    text_help = "add the signature translate to a LiteRT model; browsers cannot load it"
+    flags.DEFINE_bool("text_signature", True, text_help)
+    shortlist_help = (
         "number of frequent tokens, and of translations of each source token, that the search "
-        "scores, such as 50; default: it scores the whole vocabulary",
+        "scores, such as 50; default: it scores the whole vocabulary"
     )
+    flags.DEFINE_integer("shortlist", None, shortlist_help)
     config_flags.define_option_flags("tokenize")
-    flags.DEFINE_list(
-        "languages", None, "source and target language, for the model card, as in en,de"
-    )
+    languages_help = "source and target language, for the model card, as in en,de"
+    flags.DEFINE_list("languages", None, languages_help)
     flags.DEFINE_string("license", None, "license in the model card, as in cc-by-4.0")
     config_flags.define_path_flags("data_dir", "valid_source", "valid_target")
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best")
@@ -91,29 +80,16 @@ def _sentences() -> tuple[list[str], list[str] | None]:
     return read_text(FLAGS.valid_source), None if target is None else read_text(target)
 
 
-def _card(format_has_card: bool) -> ModelCardData | None:
-    """Returns the facts for the model card, or None if the format has no card."""
-    if not format_has_card:
-        for name in ("languages", "license"):
-            if FLAGS[name].value is not None:
-                raise InputError(
-                    f"--{name} is for the model card, which the format {FLAGS.format} lacks. Leave "
-                    "it out."
-                )
+def _languages() -> tuple[str, str] | None:
+    if FLAGS.languages is None:
         return None
-    from keras_transformer.export.model_card import ModelCardData
-
-    languages = FLAGS.languages
-    if languages is not None and len(languages) != 2:
+    if len(FLAGS.languages) != 2:
         raise InputError(
-            f"--languages is {','.join(languages)}. Give a source and a target language, as in "
-            "en,de."
+            f"--languages is {','.join(FLAGS.languages)}. Give a source and a target language, as "
+            "in en,de."
         )
-    test_set = "the validation set of its data"
-    if FLAGS.valid_source is not None:
-        test_set = Path(FLAGS.valid_source).name
-    pair = None if languages is None else (languages[0], languages[1])
-    return ModelCardData(pair, FLAGS.license, test_set)
+    source, target = FLAGS.languages
+    return source, target
 
 
 def main() -> None:
@@ -122,37 +98,30 @@ def main() -> None:
     from keras_transformer import export  # late, so that --help is fast
     from keras_transformer.export.shortlist import learn_shortlist
 
-    exporter = export.find_exporter(FLAGS.format)
-    card = _card("card" in exporter.options)
+    languages = _languages()
     sentences, references = _sentences()
-    shortlist = None
-    if FLAGS.shortlist is not None:
-        shortlist = learn_shortlist(FLAGS.run_dir, FLAGS.data_dir, FLAGS.shortlist)
+    size, shortlist, source = FLAGS.shortlist, None, FLAGS.valid_source
+    if size is not None:
+        shortlist = learn_shortlist(FLAGS.run_dir, FLAGS.data_dir, size)
     options = export.ExportOptions(
         references=references,
-        quantization=FLAGS.quantization,
-        precision=FLAGS.precision,
-        max_bleu_loss=FLAGS.max_bleu_loss,
-        tokenize=FLAGS.tokenize,
-        card=card,
-        text_signature=FLAGS.text_signature,
+        languages=languages,
+        test_set="the validation set of its data" if source is None else Path(source).name,
         shortlist=shortlist,
+        **config_flags.values_of(_OPTIONS),
     )
-    exported = export.export(
-        FLAGS.run_dir,
-        FLAGS.output_dir,
-        sentences,
-        options,
-        format=FLAGS.format,
-        settings=config_flags.config_settings(),
-    )
+    target = {"format": FLAGS.format, "settings": config_flags.config_settings()}
+    exported = export.export(FLAGS.run_dir, FLAGS.output_dir, sentences, options, **target)
     if exported.warning is not None:
         console.warn(exported.warning)
     for tie in exported.ties:
         print(f"a tie, with different tokens of the same score: {tie}")
     compared = f"{exported.sentences:,} validation sentences"
     if exported.largest_difference is None:
-        is_exact = shortlist is None and exporter.weights_of(options) in ("none", "float32")
+        is_exact = (
+            shortlist is None
+            and export.find_exporter(FLAGS.format).weights_of(options) == "float32"
+        )
         how = "like" if is_exact else "about as well as"
         print(f"Exported {exported.path}. It translates {compared} {how} the run.")
         if exported.scores is not None:

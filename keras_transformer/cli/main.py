@@ -7,7 +7,6 @@ Only the module of the command that runs is loaded.
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import sys
@@ -56,12 +55,9 @@ def _without_command(word: str) -> int:
     if word == "--version":
         print(f"{COMMAND} {__version__}")
         return 0
-    near = difflib.get_close_matches(word.replace("-", "_"), command_modules(), n=1, cutoff=0.5)
-    print(
-        f"error: {f'{word!r} is not a command' if word else 'A command is missing'}. "
-        f"{f'Did you mean {near[0]}? ' if near else ''}{COMMAND} --help lists them.",
-        file=sys.stderr,
-    )
+    problem = f"{word!r} is not a command" if word else "A command is missing"
+    hint = app.did_you_mean(word, command_modules())
+    print(f"error: {problem}. {hint}{COMMAND} --help lists them.", file=sys.stderr)
     return 2
 
 

@@ -36,9 +36,8 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags of the command."""
-    flags.DEFINE_string(
-        "model_dir", None, "a run directory, RUN@WEIGHTS, or RUN,RUN", required=True
-    )
+    model_help = "a run directory, RUN@WEIGHTS, or RUN,RUN"
+    flags.DEFINE_string("model_dir", None, model_help, required=True)
     config_flags.define_path_flags("source", "target", "output")
     flags.DEFINE_string("pairs", None, "file with both sides: source, TAB, target")
     config_flags.define_choice_flag("format", "tsv", "jsonl")
@@ -84,7 +83,8 @@ def main() -> int:
             text = scoring.format_json_lines(scorer, results)
         file.write(text.encode())
     seconds = time.perf_counter() - start
-    warnings = batching.source_warnings(scorer.translator.lengths, sources)
+    counts = batching.token_counts(scorer.translator.lengths, sources)
+    warnings = batching.source_warnings(counts)
     for warning in warnings:
         console.warn(warning)
     console.say(scoring.summary(results, seconds))

@@ -35,12 +35,10 @@ def define_flags() -> None:
     training = [name for name, (field, _) in FIELDS.items() if field.startswith("training.")]
     config_flags.define_config_flags("preset", *training)
     flags.DEFINE_string("mix", None, "share of the steps for each --data_dir, as in a:2,b:1")
-    flags.DEFINE_float(
-        "mix_temperature", None, "shares are sizes to the power of 1 / temperature, as in 5"
-    )
-    flags.DEFINE_enum(
-        "device", "auto", ["auto", "cpu", "gpu"], "auto: all GPUs, or the CPU if there are none"
-    )
+    temperature_help = "shares are sizes to the power of 1 / temperature, as in 5"
+    flags.DEFINE_float("mix_temperature", None, temperature_help)
+    device_help = "auto: all GPUs, or the CPU if there are none"
+    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu"], device_help)
     flags.DEFINE_integer("logical_cpus", None, "number of replicas to split the CPU into")
     config_flags.define_option_flags("init_from", "max_minutes")
 
@@ -49,38 +47,23 @@ def main() -> int:
     """Runs `training_run.train` with the flags."""
     app.load_tensorflow()
     from keras_transformer.training import training_run  # late, so that --help is fast
-    from keras_transformer.training.multi_worker import Cluster, EvaluatorTask, WorkerLost
+    from keras_transformer.training.multi_worker import Cluster, WorkerLost
+    from keras_transformer.training.training_run import TrainOptions
 
-    try:
-        is_chief = Cluster.from_environment().is_chief
-    except EvaluatorTask as error:  # ends well, because an operator would fail the whole job
-        print(error, file=sys.stderr)
-        return 0
     try:
         trained = training_run.train(
             FLAGS.data_dir.split(","),
             FLAGS.run_dir,
             FLAGS.preset,
             config_flags.config_settings(),
-            training_run.TrainOptions(
-                mix=FLAGS.mix,
-                mix_temperature=FLAGS.mix_temperature,
-                init_from=FLAGS.init_from,
-                device=FLAGS.device,
-                logical_cpus=FLAGS.logical_cpus,
-                max_minutes=FLAGS.max_minutes,
-            ),
+            TrainOptions(**config_flags.values_of(TrainOptions._fields)),
             make_auxiliary_loss=plugins.auxiliary_loss,
         )
     except WorkerLost as error:
-        print(
-            f"error: {error}. Start this command again on every worker, to resume from the "
-            "last checkpoint.",
-            file=sys.stderr,
-        )
+        advice = "Start this command again on every worker, to resume from the last checkpoint."
+        print(f"error: {error}. {advice}", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(WORKER_LOST)  # TensorFlow's cleanup prints tracebacks after a lost worker
-    if is_chief:  # only the chief has a run directory
+    if Cluster.from_environment().is_chief:  # only the chief has a run directory
         print(trained.summary(FLAGS.run_dir))
     return 130 if trained.interrupted else 0

@@ -40,6 +40,7 @@ from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
+_SEARCH = ("beam_size", "length_penalty", "n_best", "sample")
 
 
 def define_flags() -> None:
@@ -54,11 +55,10 @@ def define_flags() -> None:
     config_flags.define_choice_flag("format", "text", "jsonl")
     flags.DEFINE_boolean("attention", False, "with --format=jsonl: also write the attention")
     config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
-    flags.DEFINE_boolean(
-        "compile_search", False, "compile the search of a run with XLA, for single lines"
-    )
+    search_help = "compile the search of a run with XLA, for single lines"
+    flags.DEFINE_boolean("compile_search", False, search_help)
     config_flags.define_option_flags("threads", "source_tag")
-    config_flags.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
+    config_flags.define_config_flags(*_SEARCH)
 
 
 def _text_options() -> dict[str, Any]:
@@ -72,31 +72,14 @@ def _text_options() -> dict[str, Any]:
 
 
 def _check_flags() -> None:
-    if (FLAGS.model_dir is None) == (FLAGS.server is None):
-        raise InputError("Give either --model_dir or --server.")
-    fixed = [*config_flags.config_settings()] + [
-        name for name in ("precision", "compile_search", "threads") if FLAGS[name].present
-    ]
-    if FLAGS.server is not None and fixed:
-        raise InputError(
-            f"{fixed[0]} cannot be set for --server, because its model is fixed. Use --model_dir."
-        )
-    if FLAGS.server is not None and (FLAGS.format != "text" or FLAGS.prefix is not None):
-        raise InputError(
-            "--format=jsonl and --prefix do not work with --server. Use --model_dir, or call the "
-            "server's signature `translate`."
-        )
+    app.require_one("model_dir", "server")
+    app.exclude("server", *_SEARCH, "set", "precision", "compile_search", "threads")
+    app.exclude("server", "format", "prefix")
     if FLAGS.attention and FLAGS.format == "text":
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
     for name in (*_text_options(), "compile_search"):
-        if FLAGS[name].value and (FLAGS.format != "text" or FLAGS.prefix is not None):
-            raise InputError(
-                f"--{name} works only for plain translation. Remove --format=jsonl and --prefix."
-            )
-
-    for name in ("input", *_text_options(), "prefix"):
-        if FLAGS.interactive and FLAGS[name].value:
-            raise InputError(f"--interactive and --{name}: both given. Remove one of them.")
+        app.exclude(name, "format", "prefix")
+    app.exclude("interactive", "input", "prefix", *_text_options())
 
 
 def _is_interactive() -> bool:
@@ -112,7 +95,6 @@ def _model() -> Any:
     if FLAGS.server is not None:
         loader: loading.Loader = plugins.find("loaders", "server")
         return loader.open(FLAGS.server, loading.LoadOptions())
-
     return loading.load_model(
         FLAGS.model_dir,
         config_flags.config_settings(),
@@ -122,23 +104,18 @@ def _model() -> Any:
     )
 
 
-def _inputs() -> Iterator[bytes]:
-    """Yields the whole input, or each line of standard input when it arrives."""
-    if _is_interactive():
-        yield from iter(sys.stdin.buffer.readline, b"")
-    else:
-        yield app.read_input(FLAGS.input)
-
-
-def _translate(model: Any, data: bytes, lines: list[str], first_line: int) -> tuple[str, list[str]]:
-    """Returns the output for a part of the input, and warnings."""
+def _translate(
+    model: Any, data: bytes, lines: list[str], first_line: int
+) -> tuple[str, list[str], str | None]:
+    """Returns the output for a part of the input, warnings, and a remark about unknown tokens."""
     from keras_transformer.data.reading import read_text
-    from keras_transformer.inference import tags, translate
+    from keras_transformer.inference import batching, tags, translate
 
     tag = FLAGS.source_tag or ""
     for option in _text_options().values():  # UTF-8 with unchanged line ends
-        translated: tuple[str, list[str]] = option.translate(model, data.decode("utf-8-sig"), tag)
-        return translated
+        text, warnings = option.translate(model, data.decode("utf-8-sig"), tag)
+        counts = batching.token_counts(model.lengths, lines)
+        return text, warnings, batching.unknown_token_remark(counts, first_line)
     return translate.translate_to_text(
         model,
         [tags.add_tag(line, tag) for line in lines],
@@ -152,7 +129,7 @@ def _translate(model: Any, data: bytes, lines: list[str], first_line: int) -> tu
 def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
     """Translates each part of the input. Returns the number of warnings."""
     from keras_transformer.data.reading import decode_lines
-    from keras_transformer.inference import batching, tags
+    from keras_transformer.inference import tags
 
     count, first_line, remarked = 0, 1, False
     for data in parts:
@@ -161,8 +138,8 @@ def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
         if remark and not remarked:
             console.warn(remark)
             remarked = True
-        text, warnings = _translate(model, data, lines, first_line)
-        if unknown := batching.unknown_tokens(model.lengths, lines, first_line):
+        text, warnings, unknown = _translate(model, data, lines, first_line)
+        if unknown:
             console.warn(unknown)
         file.write(text.encode())
         file.flush()
@@ -183,9 +160,10 @@ def main() -> int:
     from keras_transformer.inference import batching, tags
     from keras_transformer.runs import atomic
 
-    parts = _inputs()
-    if not _is_interactive():  # reports errors of the input before the model is loaded
-        data = next(parts)
+    if _is_interactive():
+        parts = iter(sys.stdin.buffer.readline, b"")
+    else:  # reports errors of the input before the model is loaded
+        data = app.read_input(FLAGS.input)
         batching.use_cores_for_batches(len(decode_lines(data, FLAGS.input or "standard input")))
         parts = iter([data])
     model = _model()

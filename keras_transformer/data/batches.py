@@ -38,10 +38,6 @@ Pairs: TypeAlias = npt.NDArray[np.unsignedinteger]
 # The sampled segmentations of the rows of a batch, for the source and the target.
 Segmentations: TypeAlias = tuple[list[TokenArray], list[TokenArray]]
 
-# Runs record this version. It changes whenever the same corpus and seed give different batches. A
-# run that resumed with another order could use some pairs twice in an epoch, and others not at all.
-BATCH_ORDER = 2
-
 # Segmentations are drawn for this many steps together, or for this many tokens of new words.
 _STEPS_AT_ONCE = 32
 _TOKENS_AT_ONCE = 2**16

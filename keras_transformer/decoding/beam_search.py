@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_transformer.config import LengthPenaltyFormula
-from keras_transformer.decoding.interface import NEG_INF, SearchInputs, SearchResult, is_valid
-from keras_transformer.decoding.next_token import NextTokenScores
-from keras_transformer.decoding.search_loop import Histories, SearchLoop, map_tensors, write
+from keras_transformer.decoding.interface import NEG_INF, SearchInputs, SearchResult, is_reachable
+from keras_transformer.decoding.search_loop import Histories, SearchLoop, map_tensors, write_step
 
 
 def length_penalty(
@@ -66,19 +65,7 @@ class _BeamState(NamedTuple):
     cache: Any  # of the decoder
 
 
-class _Candidates(NamedTuple):
-    """The best C continuations of each sentence, best first. Each adds one token."""
-
-    ranks: tf.Tensor  # float32 [batch, C]: log_probs minus the diversity penalty
-    log_probs: tf.Tensor  # float32 [batch, C]: of the whole hypothesis
-    tokens: tf.Tensor  # int32 [batch, C]
-    parents: tf.Tensor  # int32 [batch, C]: index into the beam
-    # float32 [batch, C]: the model's log-probability of the token, before constraints and
-    # penalties. None if no output needs it.
-    model_log_probs: tf.Tensor | None
-
-
-class BeamSearch(SearchLoop[_BeamState, _Complete]):
+class BeamSearch(SearchLoop):
     """Beam search over K open hypotheses of each sentence.
 
     Each step takes the best 2K continuations of the open hypotheses. The best K that have not
@@ -92,24 +79,22 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
     its results no longer change, so they do not depend on the rest of the batch.
     """
 
-    def search(self, inputs: SearchInputs) -> SearchResult:
+    def find_best(self, inputs: SearchInputs) -> SearchResult:
         """Returns the `n_best` best outputs found for each sentence."""
         n_best = self._config.n_best
-        complete = map_tensors(lambda each: each[:, :n_best], self._run(inputs))
+        complete = map_tensors(lambda tensor: tensor[:, :n_best], self._run(inputs))
         histories, log_probs = complete.histories, complete.log_probs
         if self._config.repetition_penalty != 1:  # the search used penalized log-probabilities
             log_probs = tf.where(
                 complete.lengths > 0, tf.reduce_sum(histories.token_log_probs, axis=-1), log_probs
             )
-        if not self._outputs.token_log_probs:
-            histories = histories._replace(token_log_probs=None)
         return SearchResult(
             histories.ids,
             complete.scores,
             complete.lengths,
             complete.finished,
             log_probs,
-            histories.token_log_probs,
+            histories.token_log_probs if "token_log_probs" in self._outputs else None,
             histories.alignment,
             histories.attention,
         )
@@ -120,7 +105,7 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         # allowed, the empty hypothesis is already complete.
         is_first = tf.broadcast_to(tf.range(beam) == 0, [batch, beam])
         is_empty = tf.expand_dims(inputs.max_lengths <= 0, -1)
-        histories = self._first_histories(inputs, with_attention=self._outputs.attention)
+        histories = self._first_histories(inputs, "attention" in self._outputs)
         coverage = None
         if self._config.coverage_penalty:
             coverage = tf.zeros([batch, beam, tf.shape(inputs.source_mask)[1]])
@@ -145,29 +130,62 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         return length_penalty(length, alpha, self._config.length_penalty_formula)
 
     def _is_open(self, state: _BeamState) -> tf.Tensor:
-        return tf.reduce_any(is_valid(state.log_probs), axis=1)
+        return tf.reduce_any(is_reachable(state.log_probs), axis=1)
 
     def _hypotheses(self, state: _BeamState) -> _Complete:
         return state.complete
 
     def _step(self, state: _BeamState, inputs: SearchInputs) -> _BeamState:
-        length = state.position + 1
-        next_tokens, cache, attention = self._next_token_scores(state, inputs)
-        new = self._candidates(next_tokens, state)
-        histories, coverage = self._extend(state, new, attention)
+        config, beam, length = self._config, self._rows, state.position + 1
+        next_tokens, cache, attention = self._next_tokens(state, inputs)
+
+        # The best C = 2K continuations of each sentence, best first. At most K of them end. Of one
+        # hypothesis, at most K open continuations and its end are among them.
+        # --> [batch * beam, width]
+        log_probs, columns = next_tokens.find_best(beam + 1)
+        width = columns.shape[1] or tf.shape(columns)[1]  # static if possible
+        count = beam * (min(2, width) if isinstance(width, int) else tf.minimum(2, width))
+        is_sibling = is_reachable(log_probs)
+        # --> [batch, beam, width] --> [batch, beam * width]
+        log_probs = tf.reshape(log_probs, [-1, beam, width]) + tf.expand_dims(state.log_probs, -1)
+        ranks = log_probs = tf.reshape(log_probs, [-1, beam * width])
+        if config.diversity_penalty:
+            better = tf.cumsum(tf.cast(is_sibling, tf.float32), 1, exclusive=True)
+            ranks -= config.diversity_penalty * tf.reshape(better, [-1, beam * width])
         # --> [batch, C]
-        scores = new.log_probs / self._length_penalty(length, tf.expand_dims(inputs.alpha, -1))
+        ranks, chosen = tf.math.top_k(ranks, count)
+        log_probs = _take(log_probs, chosen) if config.diversity_penalty else ranks
+        columns = _take(tf.reshape(columns, [-1, beam * width]), chosen)
+        tokens, parents = next_tokens.ids(columns), chosen // width
+
+        next_step, coverage = Histories(tokens), None
+        if state.histories.token_log_probs is not None:
+            size = tf.shape(next_tokens.model_log_probs)[1]
+            by_sentence = tf.reshape(next_tokens.model_log_probs, [-1, beam * size])
+            token_log_probs = _take(by_sentence, parents * size + columns)
+            next_step = next_step._replace(token_log_probs=token_log_probs)
+        if attention is not None:
+            # --> [batch, C, source]
+            attention = _take(attention, parents)
+            alignment = tf.argmax(attention, -1, output_type=tf.int32)
+            next_step = next_step._replace(alignment=alignment, attention=attention)
+        if state.coverage is not None:
+            coverage = _take(state.coverage, parents) + attention
+        histories = write_step(_take(state.histories, parents), state.position, next_step)
+
+        # --> [batch, C]
+        scores = log_probs / self._length_penalty(length, tf.expand_dims(inputs.alpha, -1))
         if coverage is not None:
-            scores += coverage_penalty(coverage, inputs.source_mask, self._config.coverage_penalty)
-        valid, ended = is_valid(new.log_probs), new.tokens == self._ids.end
+            scores += coverage_penalty(coverage, inputs.source_mask, config.coverage_penalty)
+        valid, ended = is_reachable(log_probs), tokens == self._ids.end
         is_complete = ended | (length >= tf.expand_dims(inputs.max_lengths, -1))
         complete = _best_complete(
             state.complete,
             _Complete(
-                # Empty places have the score NEG_INF. Minus infinity is lower, so that an invalid
-                # candidate never replaces an empty place.
+                # Empty entries have the score NEG_INF. Minus infinity is lower, so that an invalid
+                # candidate never replaces an empty entry.
                 scores=tf.where(valid & is_complete, scores, -float("inf")),
-                log_probs=new.log_probs,
+                log_probs=log_probs,
                 lengths=tf.fill(tf.shape(scores), length),
                 finished=ended,
                 histories=histories,
@@ -175,16 +193,10 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         )
         stays_open = valid & ~is_complete
         # --> [batch, beam]
-        _, chosen = tf.math.top_k(tf.where(stays_open, new.ranks, NEG_INF), self._rows)
+        _, kept = tf.math.top_k(tf.where(stays_open, ranks, NEG_INF), beam)
+        log_probs = tf.where(stays_open, log_probs, NEG_INF)
         log_probs, tokens, parents, coverage, histories = _take(
-            (
-                tf.where(stays_open, new.log_probs, NEG_INF),
-                new.tokens,
-                new.parents,
-                coverage,
-                histories,
-            ),
-            chosen,
+            (log_probs, tokens, parents, coverage, histories), kept
         )
         return _BeamState(
             position=length,
@@ -197,46 +209,6 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
             cache=self._decoder.reorder_cache(cache, parents),
         )
 
-    def _candidates(self, next_tokens: NextTokenScores, state: _BeamState) -> _Candidates:
-        """Returns the best 2K continuations of each sentence. At most K of them end."""
-        beam, gamma = self._rows, self._config.diversity_penalty
-        # Of one hypothesis, at most K open continuations and its end are among the chosen ones.
-        # --> [batch * beam, width]
-        log_probs, columns = next_tokens.top(beam + 1)
-        width = columns.shape[1] or tf.shape(columns)[1]  # static if possible
-        count = beam * (min(2, width) if isinstance(width, int) else tf.minimum(2, width))
-        siblings = tf.cumsum(tf.cast(is_valid(log_probs), tf.float32), 1, exclusive=True)
-        # --> [batch, beam, width] --> [batch, beam * width]
-        log_probs = tf.reshape(log_probs, [-1, beam, width]) + tf.expand_dims(state.log_probs, -1)
-        log_probs = tf.reshape(log_probs, [-1, beam * width])
-        ranks = log_probs - gamma * tf.reshape(siblings, [-1, beam * width]) if gamma else log_probs
-        # --> [batch, C]
-        ranks, chosen = tf.math.top_k(ranks, count)
-        columns = _take(tf.reshape(columns, [-1, beam * width]), chosen)
-        log_probs = _take(log_probs, chosen) if gamma else ranks
-        parents, model_log_probs = chosen // width, None
-        if state.histories.token_log_probs is not None:
-            size = tf.shape(next_tokens.model_log_probs)[1]
-            by_sentence = tf.reshape(next_tokens.model_log_probs, [-1, beam * size])
-            model_log_probs = _take(by_sentence, parents * size + columns)
-        tokens = next_tokens.ids(columns)
-        return _Candidates(ranks, log_probs, tokens, parents, model_log_probs)
-
-    def _extend(
-        self, state: _BeamState, new: _Candidates, attention: tf.Tensor | None
-    ) -> tuple[Histories, tf.Tensor | None]:
-        """Returns the histories and the coverage of the candidates."""
-        values, coverage = Histories(new.tokens, new.model_log_probs), None
-        if attention is not None:
-            # --> [batch, C, source]
-            attention = _take(attention, new.parents)
-            alignment = tf.argmax(attention, -1, output_type=tf.int32)
-            values = values._replace(alignment=alignment, attention=attention)
-        if state.coverage is not None:
-            coverage = _take(state.coverage, new.parents) + attention
-        histories = _take(state.histories, new.parents)
-        return write(histories, values, state.position), coverage
-
     def _close_decided(
         self, log_probs: tf.Tensor, scores: tf.Tensor, longest_penalty: tf.Tensor
     ) -> tf.Tensor:
@@ -246,7 +218,7 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         coverage penalty is at most 0. So the log-probability of a hypothesis, divided by the length
         penalty of the longest output, bounds the scores of all its extensions. The results of a
         sentence are final if this bound does not exceed the score of the last one. With early
-        stopping, they are also final when all K places have a complete hypothesis.
+        stopping, they are also final when all K entries have a complete hypothesis.
 
         Returns:
             `log_probs`, with `NEG_INF` for closed hypotheses.
@@ -254,7 +226,7 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         bound = tf.reduce_max(log_probs, axis=-1) / longest_penalty
         undecided = bound > scores[:, self._config.n_best - 1]
         if self._config.early_stopping:
-            undecided &= ~is_valid(scores[:, -1])  # the last place is empty
+            undecided &= ~is_reachable(scores[:, -1])  # the last entry is empty
         return tf.where(tf.expand_dims(undecided, -1), log_probs, NEG_INF)
 
 
@@ -271,4 +243,4 @@ def _best_complete(complete: _Complete, ends: _Complete) -> _Complete:
 
 def _take(structure: Any, indices: tf.Tensor) -> Any:
     """Selects rows of each tensor `[batch, rows, ...]` by `indices`, int32 `[batch, selected]`."""
-    return map_tensors(lambda each: tf.gather(each, indices, batch_dims=1), structure)
+    return map_tensors(lambda tensor: tf.gather(tensor, indices, batch_dims=1), structure)

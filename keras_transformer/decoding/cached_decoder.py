@@ -15,14 +15,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_transformer.decoding.interface import NEG_INF, SearchDecoder
 from keras_transformer.decoding.next_token import log_softmax
-from keras_transformer.decoding.shortlist import CandidateOutputs, Candidates
+from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
 
 
-class CachedDecoder:
-    """A `decoding.SearchDecoder` of one model, or of an ensemble.
+class CachedDecoder(SearchDecoder):
+    """A `SearchDecoder` of one model, or of an ensemble.
 
     Args:
         transformers: models with the same target vocabulary. An ensemble averages the
@@ -31,11 +32,7 @@ class CachedDecoder:
         beam: hypotheses of each sentence, K.
         length: number of positions in the cache, an int or int32 scalar, if its shape must not
             change (XLA, LiteRT). By default the cache grows with each step.
-        candidates: the tokens that are scored; None for all.
-        int8_rows: see `Shortlist`.
     """
-
-    steps_per_round: int | None = None
 
     def __init__(
         self,
@@ -43,35 +40,33 @@ class CachedDecoder:
         memories: Sequence[Memory],
         beam: int,
         length: int | tf.Tensor | None = None,
-        candidates: Candidates | None = None,
-        int8_rows: bool = False,
     ):
         self._transformers = transformers
         self._beam = beam
         self._length = length
         self._memories = memories
-        self.scored_tokens = None if candidates is None else candidates.ids
-        self._outputs = None
-        if candidates is not None:
-            self._outputs = [
-                CandidateOutputs(*each.output_rows(candidates.ids), candidates, int8_rows)
-                for each in transformers
-            ]
+        self._products: list[Any] = []  # with the rows of a shortlist
+        self._biases: list[tf.Tensor] = []
+        self.vocab_size = int(transformers[0].config.target_vocab_size)
+        self.returns_log_probs = len(transformers) > 1
         # Read here, because the loop of the search would read all variables at every step.
         self._weights = [
-            [(variable, tf.convert_to_tensor(variable.value)) for variable in each.weights]
-            for each in transformers
+            [(weight, tf.convert_to_tensor(weight.value)) for weight in transformer.weights]
+            for transformer in transformers
         ]
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of target tokens."""
-        return int(self._transformers[0].config.target_vocab_size)
-
-    @property
-    def returns_log_probs(self) -> bool:
-        """True for an ensemble, which averages log-probabilities."""
-        return len(self._transformers) > 1
+    def use_shortlist(
+        self, shortlist: Shortlist, source_ids: tf.Tensor, prefix: tf.Tensor | None
+    ) -> None:
+        """Scores only the candidates of the sentences, int32 `[batch, source]`."""
+        tokens, is_own = shortlist.candidates(source_ids, self.vocab_size, prefix)
+        self.scored_tokens = tokens
+        for transformer in self._transformers:
+            rows, bias = transformer.output_rows(tokens)
+            excluded = tf.where(is_own, tf.constant(0, rows.dtype), NEG_INF)
+            self._products.append(shortlist.product(rows))
+            # [batch, 1, C]. A search that drops finished sentences selects its rows.
+            self._biases.append(tf.expand_dims(excluded if bias is None else excluded + bias, 1))
 
     @property
     def source_mask(self) -> tf.Tensor:
@@ -88,7 +83,7 @@ class CachedDecoder:
             # Steps do not change these, but `select_rows` does.
             "memory": [memory.cache for memory in self._memories],
             "source_mask": self.source_mask,
-            "output_biases": [each.bias for each in self._outputs or ()],
+            "output_biases": self._biases,
         }
 
     def _empty(self, batch: tf.Tensor, length: int | tf.Tensor) -> dict[str, Any]:
@@ -97,7 +92,7 @@ class CachedDecoder:
             # int32 [batch, beam, length]: the beam that wrote the token of a hypothesis at a
             # position; -1 for later positions.
             "ancestors": tf.fill([batch, self._beam, length], -1),
-            "layers": [each.init_cache(batch, length, self._beam) for each in self._transformers],
+            "layers": [model.init_cache(batch, length, self._beam) for model in self._transformers],
         }
 
     def step(
@@ -110,21 +105,33 @@ class CachedDecoder:
         cache, states = self._begin_step(cache, position)
         # --> [batch, beam]
         ids = tf.reshape(ids, [-1, self._beam])
-        outputs, logits = [], []
+        attention, logits = [], []
+        decoded: Any
         for number, (transformer, weights, state) in enumerate(
             zip(self._transformers, self._weights, states, strict=True)
         ):
             memory = Memory(None, cache["source_mask"], cache["memory"][number])
             with keras.StatelessScope(state_mapping=weights):
                 decoded = transformer.decode(ids, memory, state, training=False)
-                outputs.append(decoded)
-                if self._outputs is None:
+                # --> [batch, beam, V or C]
+                if self.scored_tokens is None:
                     logits.append(transformer.logits(decoded.features))
                 else:
-                    bias = cache["output_biases"][number]
-                    logits.append(self._outputs[number].logits(decoded.features, bias))
-        layers = [state.layers for state in states]
-        return _mean_log_probs(logits), {**cache, "layers": layers}, _attention(outputs)
+                    products = self._listed_products(number, decoded.features)
+                    logits.append(products + cache["output_biases"][number])
+            # --> [batch, beam, source]
+            attention.append(tf.reduce_mean(decoded.attention[-1]["cross"], axis=1))
+        mean = tf.add_n(attention) / len(attention)
+        cache = {**cache, "layers": [state.layers for state in states]}
+        return _mean_log_probs(logits), cache, tf.reshape(mean, [-1, tf.shape(mean)[-1]])
+
+    def _listed_products(self, number: int, features: tf.Tensor) -> tf.Tensor:
+        """Returns the logits of the scored tokens without biases, `[batch, beam, C]`."""
+        batch, beam, width = features.shape
+        products = self._products[number](tf.reshape(features, [-1, width]))
+        # LiteRT needs the constant size of its batch.
+        shape = [-1 if batch is None else batch, beam, tf.shape(self.scored_tokens)[0]]
+        return tf.reshape(products, shape)
 
     def _begin_step(
         self, cache: dict[str, Any], position: tf.Tensor
@@ -139,8 +146,10 @@ class CachedDecoder:
         ancestors = cache["ancestors"]
         # --> [batch, beam, length, beam]: the entry of a position and a beam
         visible = tf.expand_dims(ancestors, -1) == tf.range(self._beam)
-        # --> [batch, beam, length * beam]
-        return tf.reshape(visible, [tf.shape(ancestors)[0], self._beam, -1])
+        # --> [batch, beam, length * beam], constants if the length is one
+        if ancestors.shape[2] is None:
+            return tf.reshape(visible, [tf.shape(ancestors)[0], self._beam, -1])
+        return tf.reshape(visible, [-1, self._beam, ancestors.shape[2] * self._beam])
 
     def _add_ancestors(self, ancestors: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         beams = tf.reshape(tf.range(self._beam), [-1, 1])
@@ -148,11 +157,6 @@ class CachedDecoder:
             shape = [tf.shape(ancestors)[0], self._beam, 1]
             return tf.concat([ancestors, tf.broadcast_to(beams, shape)], axis=-1)
         return tf.where(tf.range(tf.shape(ancestors)[2]) == position, beams, ancestors)
-
-    def begin_round(self, cache: dict[str, Any], position: tf.Tensor) -> dict[str, Any]:
-        """Returns the cache before the next `steps_per_round` steps."""
-        del position
-        return cache
 
     def reorder_cache(self, cache: dict[str, Any], parents: tf.Tensor) -> dict[str, Any]:
         """Returns the cache of hypotheses that continue `parents`, int32 `[batch, beam]`."""
@@ -167,7 +171,7 @@ class CachedDecoder:
         """Returns the cache of `sentences`, int32 `[open]`."""
         return tf.nest.map_structure(
             # A scalar is the same for all sentences.
-            lambda each: tf.gather(each, sentences) if each.shape.rank else each,
+            lambda tensor: tf.gather(tensor, sentences) if tensor.shape.rank else tensor,
             cache,
         )
 
@@ -177,15 +181,7 @@ def _mean_log_probs(logits: Sequence[Any]) -> tf.Tensor:
     # --> [batch * beam, V]
     batch, beam, _ = logits[0].shape
     rows = -1 if batch is None else batch * beam
-    logits = [tf.reshape(each, [rows, each.shape[-1] or tf.shape(each)[-1]]) for each in logits]
+    logits = [tf.reshape(one, [rows, one.shape[-1] or tf.shape(one)[-1]]) for one in logits]
     if len(logits) == 1:
         return logits[0]
-    return tf.add_n([log_softmax(tf.cast(each, tf.float32)) for each in logits]) / len(logits)
-
-
-def _attention(outputs: Sequence[Any]) -> tf.Tensor:
-    # --> [batch, beam, source]
-    means = [tf.reduce_mean(each.attention[-1]["cross"], axis=1) for each in outputs]
-    mean = tf.add_n(means) / len(means)
-    # --> [batch * beam, source]
-    return tf.reshape(mean, [-1, tf.shape(mean)[-1]])
+    return tf.add_n([log_softmax(tf.cast(one, tf.float32)) for one in logits]) / len(logits)

@@ -1,4 +1,4 @@
-"""Constraints on the next token: banned phrases, repeated n-grams, repetition, a custom rule.
+"""Rules for the next token: special ids, banned phrases, n-grams, repetition, prefixes.
 
 They change the log-probabilities after the softmax. So the log-probabilities of allowed tokens are
 not renormalized.
@@ -7,89 +7,122 @@ not renormalized.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding.interface import NEG_INF, SearchConfig
-
-
-class PartialOutputs(NamedTuple):
-    """The open hypotheses, one per row, R rows."""
-
-    ids: tf.Tensor  # int32 [R, longest]: ignore the values from `length` on
-    length: tf.Tensor  # int32 []: number of tokens of each hypothesis
-    forced: tf.Tensor | None = None  # int32 [R]: the next token of the prefix, or -1 after it
-    # Both for a `TokenConstraint`:
-    max_lengths: tf.Tensor | None = None  # int32 [R]
-    constraint_inputs: Any = None  # nested tensors [R, ...]
+from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding.interface import NEG_INF, SpecialIds
+from keras_transformer.errors import InputError
 
 
 class Constraints:
-    """The constraints of a search on the next token."""
+    """The tokens that a search may not generate, apart from a `TokenConstraint`.
 
-    def __init__(self, config: SearchConfig, vocab_size: int):
-        self._repetition_penalty = config.decoding.repetition_penalty
-        self._no_repeat_ngram = config.decoding.no_repeat_ngram
-        self._token_constraint = config.constraint
+    Args:
+        config: options of the search.
+        ids: the special ids.
+        vocab_size: number of tokens, V.
+        banned: phrases, as ids, that no output contains.
+
+    Raises:
+        InputError: for ids outside the vocabulary, or a ban of every token.
+    """
+
+    def __init__(
+        self,
+        config: DecodingConfig,
+        ids: SpecialIds,
+        vocab_size: int,
+        banned: Sequence[Sequence[int]] = (),
+    ):
+        for name, value in ids._asdict().items():
+            if value is not None and not 0 <= value < vocab_size:
+                raise InputError(
+                    f"The {name} id is {value}, but the vocabulary has only {vocab_size} ids."
+                )
+        for phrase in banned:
+            for token in phrase:
+                if not 0 <= token < vocab_size:
+                    raise InputError(
+                        f"The banned phrase {list(phrase)} contains {token}, which is not an id "
+                        f"below {vocab_size}."
+                    )
+        self._tokens = sorted({phrase[0] for phrase in banned if len(phrase) == 1})
+        self._phrases = sorted({tuple(phrase) for phrase in banned if len(phrase) > 1})
+        if {*self._tokens, *ids.excluded} >= set(range(vocab_size)):
+            raise InputError("Every token is banned, so there is no possible output.")
+        self._penalties = np.zeros(vocab_size, np.float32)
+        self._penalties[ids.excluded] = NEG_INF
+        self._end, self._min_length = ids.end, config.min_length
+        self._repetition_penalty = config.repetition_penalty
+        self._no_repeat_ngram = config.no_repeat_ngram
         self._vocab_size = vocab_size
-        banned = config.banned or ()
-        known = [tuple(p) for p in banned if p and all(0 <= i < vocab_size for i in p)]
-        self._tokens = sorted({phrase[0] for phrase in known if len(phrase) == 1})
-        self._phrases = sorted({phrase for phrase in known if len(phrase) > 1})
 
     @property
-    def is_active(self) -> bool:
-        """True if `apply` changes anything."""
-        return bool(
-            self._repetition_penalty != 1
-            or self._no_repeat_ngram
-            or self._tokens
-            or self._phrases
-            or self._token_constraint is not None
-        )
+    def only_exclude(self) -> bool:
+        """True if `penalties` are the only rule."""
+        has_bans = self._tokens or self._phrases or self._no_repeat_ngram
+        return self._repetition_penalty == 1 and not has_bans
+
+    @property
+    def num_excluded(self) -> int:
+        """The largest number of tokens that are excluded in a step."""
+        return int(np.count_nonzero(self._penalties)) + (self._min_length > 1)
+
+    def penalties(self, tokens: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+        """Returns `NEG_INF` for excluded tokens, and 0 for others.
+
+        Excluded tokens are never generated, or end an output before its minimum length.
+        """
+        penalties = tf.gather(self._penalties, tokens)
+        if self._min_length > 1:
+            is_early = (tokens == self._end) & (length + 1 < self._min_length)
+            penalties = tf.where(is_early, NEG_INF, penalties)
+        return penalties
 
     def apply(
         self,
         log_probs: tf.Tensor,
-        outputs: PartialOutputs,
-        scored_tokens: tf.Tensor | None = None,
+        tokens: tf.Tensor | None,
+        histories: tf.Tensor,
+        length: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns the log-probabilities of the next token, `NEG_INF` for forbidden tokens."""
+        """Returns the log-probabilities of the next token, `NEG_INF` for forbidden tokens.
+
+        Args:
+            log_probs: float32 `[R, C]`.
+            tokens: int32 `[C]`, the token of each column; None for all V tokens.
+            histories: int32 `[R, longest]`. The values from position `length` on are ignored.
+            length: int32 scalar, the number of tokens of each hypothesis.
+        """
 
         def scored(mask: tf.Tensor) -> tf.Tensor:
-            # [rows, vocab] --> [rows, C]
-            return mask if scored_tokens is None else tf.gather(mask, scored_tokens, axis=1)
+            # [rows, V] --> [rows, C]
+            return mask if tokens is None else tf.gather(mask, tokens, axis=1)
 
-        histories, length = outputs.ids, outputs.length
         if self._repetition_penalty != 1:
             is_token = tf.range(tf.shape(histories)[1]) < length
             # --> [R, longest]
             is_token = tf.broadcast_to(is_token, tf.shape(histories))
             repeated = scored(self._tokens_at(histories, is_token))
             log_probs = tf.where(repeated, log_probs * self._repetition_penalty, log_probs)
-        forbidden = []  # each bool [R, vocab] or [1, vocab]
+        forbidden = []  # bool [R, V] or [1, V]
         if self._tokens:
             forbidden.append(tf.reduce_any(tf.one_hot(self._tokens, self._vocab_size) > 0, 0)[None])
-        forbidden.extend(
-            self._completes_phrase(histories, length, phrase) for phrase in self._phrases
-        )
+        for phrase in self._phrases:
+            forbidden.append(self._completes_phrase(histories, length, phrase))
         if self._no_repeat_ngram:
             forbidden.append(self._completes_ngram(histories, length))
-        if self._token_constraint is not None:
-            forbidden.append(
-                ~self._token_constraint.allowed_tokens(
-                    outputs.constraint_inputs, histories, length, outputs.max_lengths
-                )
-            )
         for mask in forbidden:
             log_probs = tf.where(scored(mask), NEG_INF, log_probs)
-        return log_probs
+        columns = tf.range(log_probs.shape[1] or tf.shape(log_probs)[1])
+        return log_probs + self.penalties(columns if tokens is None else tokens, length)
 
     def _completes_phrase(
         self, histories: tf.Tensor, length: tf.Tensor, phrase: Sequence[int]
     ) -> tf.Tensor:
-        """Marks the last token of `phrase`, bool `[R, vocab]`, in rows that end with the rest."""
+        """Marks the last token of `phrase`, bool `[R, V]`, in rows that end with the rest."""
         prefix_length = len(phrase) - 1
         # The padding of outputs that are shorter than the phrase, -1, is not a token.
         padded = tf.pad(histories, [[0, 0], [prefix_length, 0]], constant_values=-1)
@@ -97,29 +130,29 @@ class Constraints:
         # --> [R]
         ends_with_prefix = tf.reduce_all(last == tf.constant(phrase[:-1]), axis=-1)
         token = tf.one_hot(phrase[-1], self._vocab_size, True, False)
-        # --> [R, vocab]
+        # --> [R, V]
         return tf.expand_dims(ends_with_prefix, -1) & token
 
     def _completes_ngram(self, histories: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
-        """Marks the tokens, bool `[R, vocab]`, that would repeat an n-gram of the history."""
+        """Marks the tokens, bool `[R, V]`, that would repeat an n-gram of the history."""
         n = self._no_repeat_ngram
         longest = tf.shape(histories)[1]
-        places = tf.range(longest)
-        # A place repeats if the n - 1 tokens before it are the last n - 1 of the history.
+        positions = tf.range(longest)
+        # A token repeats if the n - 1 tokens before it are the last n - 1 of the history.
         same = tf.fill(tf.shape(histories), True)
         for back in range(1, n):
             before = tf.pad(histories, [[0, 0], [back, 0]])[:, :longest]
             last = tf.gather(histories, tf.maximum(length - back, 0), axis=1)
             same &= before == tf.expand_dims(last, 1)
-        same &= (places >= n - 1) & (places < length)
+        same &= (positions >= n - 1) & (positions < length)
         return self._tokens_at(histories, same)
 
-    def _tokens_at(self, histories: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        """Marks the tokens, bool `[R, vocab]`, at `places`, bool `[R, longest]`."""
+    def _tokens_at(self, histories: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        """Marks the tokens, bool `[R, V]`, at `positions`, bool `[R, longest]`."""
         rows = tf.shape(histories)[0]
         row = tf.broadcast_to(tf.expand_dims(tf.range(rows), 1), tf.shape(histories))
         # --> [R, longest, 2]
         indices = tf.stack([row, tf.clip_by_value(histories, 0, self._vocab_size - 1)], axis=-1)
-        # --> [R, vocab]
-        counts = tf.scatter_nd(indices, tf.cast(places, tf.float32), [rows, self._vocab_size])
+        # --> [R, V]
+        counts = tf.scatter_nd(indices, tf.cast(positions, tf.float32), [rows, self._vocab_size])
         return counts > 0

@@ -1,20 +1,19 @@
-"""The types of a search: its inputs, its settings, its results, and the decoder that it calls.
+"""The types of a search: its inputs, its results, and the decoder that it calls.
 
 A decoder gets R rows at once. A row is one hypothesis. The K hypotheses of a sentence are adjacent,
-so that R = batch * K, where K is `SearchConfig.rows_per_sentence`.
+so that R = batch * K, where K is `rows_per_sentence`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
 
-# Log-probability and score of an empty place. It is finite, because the difference of two
+# Log-probability and score of an empty entry. It is finite, because the difference of two
 # infinities is not a number. Real log-probabilities stay above half of it.
 NEG_INF = -1e9
 
@@ -23,16 +22,29 @@ NEG_INF = -1e9
 StepFn = Callable[[tf.Tensor, tf.Tensor, Any], tuple[tf.Tensor, Any, tf.Tensor | None]]
 
 
-def is_valid(log_probs: tf.Tensor) -> tf.Tensor:
-    """Returns True for real log-probabilities, and False for empty places and for NaN."""
+def is_reachable(log_probs: tf.Tensor) -> tf.Tensor:
+    """Returns True for real log-probabilities, and False for empty entries and for NaN."""
     return log_probs > NEG_INF / 2
 
 
-class SearchDecoder(Protocol):
+def rows_per_sentence(config: DecodingConfig) -> int:
+    """Returns the number of hypotheses of a sentence that are decoded at once, K."""
+    return config.n_best if config.sample else config.beam_size
+
+
+class SearchDecoder:
     """A model that scores the next token of every hypothesis, one position at a time.
 
     The search never looks into the cache, a nested structure of tensors of any shapes. The
     shapes stay the same from step to step, except for dimensions that are unknown in the graph.
+
+    Attributes:
+        vocab_size: number of tokens, V.
+        returns_log_probs: True if the scores of `step` are log-probabilities, and False if they
+            are logits.
+        scored_tokens: the tokens that `step` scores, int32 `[C]`, at least 2 K; None for all V.
+        steps_per_round: number of steps between two calls of `begin_round`; None to call it
+            never. Rounds need a search without `length_limit`.
 
     Example:
     >>> decoder: SearchDecoder = StepDecoder(
@@ -44,20 +56,14 @@ class SearchDecoder(Protocol):
     TensorShape([4, 5])
     """
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens, V."""
-
-    @property
-    def returns_log_probs(self) -> bool:
-        """True if the scores of `step` are log-probabilities, and False if they are logits."""
-
-    @property
-    def scored_tokens(self) -> tf.Tensor | None:
-        """The tokens that `step` scores, int32 `[C]`, at least 2 K; None for all V tokens."""
+    vocab_size: int
+    returns_log_probs: bool = False
+    scored_tokens: tf.Tensor | None = None
+    steps_per_round: int | None = None
 
     def init_cache(self) -> Any:
         """Returns the cache before position 0."""
+        raise NotImplementedError
 
     def step(
         self, ids: tf.Tensor, position: tf.Tensor, cache: Any
@@ -74,16 +80,12 @@ class SearchDecoder(Protocol):
             `scored_tokens`. The cache after this position. The attention to each source token, any
             float type `[R, source]`, or None.
         """
-
-    @property
-    def steps_per_round(self) -> int | None:
-        """Number of steps between two calls of `begin_round`; None to call it never.
-
-        Rounds need a search without `length_limit`.
-        """
+        raise NotImplementedError
 
     def begin_round(self, cache: Any, position: tf.Tensor) -> Any:
         """Returns the cache for the next steps, which begin at `position`, an int32 scalar."""
+        del position
+        return cache
 
     def reorder_cache(self, cache: Any, parents: tf.Tensor) -> Any:
         """Returns the cache of new hypotheses that continue old ones.
@@ -93,6 +95,7 @@ class SearchDecoder(Protocol):
             parents: int32 `[batch, K]`. Hypothesis k of sentence b continues the old hypothesis
                 `parents[b, k]` of the same sentence.
         """
+        raise NotImplementedError
 
     def select_rows(self, cache: Any, sentences: tf.Tensor) -> Any:
         """Returns the cache of the sentences that are still open.
@@ -101,17 +104,17 @@ class SearchDecoder(Protocol):
             cache: the cache of `[batch]` sentences.
             sentences: int32 `[open]`, indices in ascending order.
         """
+        raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
-class StepDecoder:
+class StepDecoder(SearchDecoder):
     """A `SearchDecoder` made of a step function whose cached tensors all have the shape `[R, ...]`.
 
-    Attributes:
+    Args:
         step: the step function, as `SearchDecoder.step`.
         cache: the cache before position 0.
         vocab_size: number of tokens.
-        rows_per_sentence: hypotheses of each sentence.
+        rows_per_sentence: hypotheses of each sentence, K.
         returns_log_probs: True if the scores are log-probabilities.
         scored_tokens: int32 `[C]`, the tokens of the scores, at least 2 K; None for all.
 
@@ -125,35 +128,43 @@ class StepDecoder:
         ... )
     """
 
-    step: StepFn
-    cache: Any
-    vocab_size: int
-    rows_per_sentence: int
-    returns_log_probs: bool = False
-    scored_tokens: tf.Tensor | None = None
-    steps_per_round: ClassVar[int | None] = None
+    def __init__(
+        self,
+        step: StepFn,
+        cache: Any,
+        vocab_size: int,
+        rows_per_sentence: int,
+        returns_log_probs: bool = False,
+        scored_tokens: tf.Tensor | None = None,
+    ):
+        self._step = step
+        self._cache = cache
+        self._rows = rows_per_sentence
+        self.vocab_size = vocab_size
+        self.returns_log_probs = returns_log_probs
+        self.scored_tokens = scored_tokens
 
     def init_cache(self) -> Any:
         """Returns the cache before position 0."""
-        return self.cache
+        return self._cache
 
-    def begin_round(self, cache: Any, position: tf.Tensor) -> Any:
-        """Returns the same cache."""
-        return cache
+    def step(
+        self, ids: tf.Tensor, position: tf.Tensor, cache: Any
+    ) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
+        """Calls the step function."""
+        return self._step(ids, position, cache)
 
     def reorder_cache(self, cache: Any, parents: tf.Tensor) -> Any:
         """Returns the rows of `parents`, int32 `[batch, K]`."""
-        first_rows = tf.range(tf.shape(parents)[0]) * self.rows_per_sentence
-        # --> [batch * K]
-        rows = tf.reshape(tf.expand_dims(first_rows, -1) + parents, [-1])
-        return tf.nest.map_structure(lambda each: tf.gather(each, rows), cache)
+        return self._take(cache, tf.range(tf.shape(parents)[0]), parents)
 
     def select_rows(self, cache: Any, sentences: tf.Tensor) -> Any:
         """Returns the rows of `sentences`, int32 `[open]`."""
-        first_rows = tf.expand_dims(sentences * self.rows_per_sentence, -1)
-        # --> [open * K]
-        rows = tf.reshape(first_rows + tf.range(self.rows_per_sentence), [-1])
-        return tf.nest.map_structure(lambda each: tf.gather(each, rows), cache)
+        return self._take(cache, sentences, tf.range(self._rows))
+
+    def _take(self, cache: Any, sentences: tf.Tensor, hypotheses: tf.Tensor) -> Any:
+        rows = tf.reshape(tf.expand_dims(sentences * self._rows, -1) + hypotheses, [-1])
+        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), cache)
 
 
 class TokenConstraint(Protocol):
@@ -204,40 +215,6 @@ class SpecialIds(NamedTuple):
         return sorted(ids - {self.end})
 
 
-@dataclasses.dataclass(frozen=True)
-class SearchConfig:
-    """Settings of a search that are the same for all batches.
-
-    Attributes:
-        decoding: the algorithm and its options. Its text field `banned` is not used.
-        banned: phrases, as ids, that no output contains, or None.
-        constraint: a rule that all outputs obey.
-        max_steps: static upper bound on the steps. It must be at least the longest of
-            `max_lengths`.
-
-    Example:
-        >>> SearchConfig(DecodingConfig(beam_size=4)).rows_per_sentence
-        4
-        >>> SearchConfig(DecodingConfig(sample=True, n_best=3)).rows_per_sentence
-        3
-    """
-
-    decoding: DecodingConfig
-    banned: Sequence[Sequence[int]] | None = None
-    constraint: TokenConstraint | None = None
-    max_steps: int | None = None
-
-    @property
-    def rows_per_sentence(self) -> int:
-        """Hypotheses of a sentence that are decoded at once, K."""
-        return self.decoding.n_best if self.decoding.sample else self.decoding.beam_size
-
-    @property
-    def min_length(self) -> int:
-        """Minimum number of tokens, including the end token; 0 if a constraint decides."""
-        return 0 if self.constraint is not None else self.decoding.min_length
-
-
 class SearchInputs(NamedTuple):
     """Tensors of a batch of sentences. `search` fills in the defaults.
 
@@ -267,25 +244,11 @@ class SearchInputs(NamedTuple):
     length_limit: int | tf.Tensor | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class RequestedOutputs:
-    """The optional fields of a result. Alignment and attention need a `source_mask`.
-
-    Example:
-    >>> RequestedOutputs(alignment=True).attention
-    False
-    """
-
-    token_log_probs: bool = False
-    alignment: bool = False
-    attention: bool = False
-
-
 class SearchResult(NamedTuple):
     """The best hypotheses of each sentence, best first.
 
-    If a sentence has fewer than `n_best` hypotheses, the places at the end are empty. An empty
-    place has the score -1e9, the length 0, and is not finished.
+    If a sentence has fewer than `n_best` hypotheses, the last entries are empty. An empty entry
+    has the score -1e9, the length 0, and is not finished.
 
     Example:
     >>> SearchResult._fields[:3]

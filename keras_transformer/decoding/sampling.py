@@ -7,17 +7,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_transformer.decoding.beam_search import coverage_penalty, length_penalty
-from keras_transformer.decoding.interface import NEG_INF, SearchInputs, SearchResult, is_valid
-from keras_transformer.decoding.search_loop import Histories, SearchLoop, map_tensors, write
-
-
-class _Outputs(NamedTuple):
-    """The part of the state that becomes the results; K = `rows_per_sentence`."""
-
-    log_probs: tf.Tensor  # float32 [batch, K]: the sum over tokens, constraints applied
-    lengths: tf.Tensor  # int32 [batch, K]
-    finished: tf.Tensor  # bool [batch, K]
-    histories: Histories
+from keras_transformer.decoding.interface import NEG_INF, SearchInputs, SearchResult, is_reachable
+from keras_transformer.decoding.search_loop import Histories, SearchLoop, map_tensors, write_step
 
 
 class _SampleState(NamedTuple):
@@ -31,7 +22,7 @@ class _SampleState(NamedTuple):
     cache: Any  # of the decoder
 
 
-class Sampling(SearchLoop[_SampleState, _Outputs]):
+class Sampling(SearchLoop):
     """Draws `n_best` outputs of each sentence, or finds one by greedy search.
 
     Without `sample`, or at temperature 0, each token is the most likely one.
@@ -40,43 +31,41 @@ class Sampling(SearchLoop[_SampleState, _Outputs]):
     sample and the sentence's `sample_offsets`. A sentence gets the same outputs in any batch.
     """
 
-    def search(self, inputs: SearchInputs) -> SearchResult:
+    def find_best(self, inputs: SearchInputs) -> SearchResult:
         """Returns `n_best` outputs of each sentence, best first."""
-        outputs, config = self._run(inputs), self._config
-        valid = is_valid(outputs.log_probs)
+        (log_probs, lengths, finished, histories), config = self._run(inputs), self._config
+        valid = is_reachable(log_probs)
         histories = Histories(
-            _where(valid, outputs.histories.ids, self._ids.pad),
-            *map_tensors(lambda each: _where(valid, each, 0), tuple(outputs.histories[1:])),
+            _where(valid, histories.ids, self._ids.pad),
+            *map_tensors(lambda field: _where(valid, field, 0), tuple(histories[1:])),
         )
-        scores = outputs.log_probs / length_penalty(
-            outputs.lengths, tf.expand_dims(inputs.alpha, -1), config.length_penalty_formula
+        scores = log_probs / length_penalty(
+            lengths, tf.expand_dims(inputs.alpha, -1), config.length_penalty_formula
         )
         if config.coverage_penalty:
             # --> [batch, K, source]
             coverage = tf.reduce_sum(histories.attention, axis=2)
             scores += coverage_penalty(coverage, inputs.source_mask, config.coverage_penalty)
-        log_probs = outputs.log_probs
         if config.repetition_penalty != 1:  # the sum has penalized log-probabilities
             log_probs = tf.reduce_sum(histories.token_log_probs, axis=-1)
-        requested = self._outputs
         result = SearchResult(
             histories.ids,
             tf.where(valid, scores, NEG_INF),
-            tf.where(valid, outputs.lengths, 0),
-            outputs.finished,
+            tf.where(valid, lengths, 0),
+            finished,
             tf.where(valid, log_probs, NEG_INF),
-            histories.token_log_probs if requested.token_log_probs else None,
+            histories.token_log_probs if "token_log_probs" in self._outputs else None,
             histories.alignment,
-            histories.attention if requested.attention else None,
+            histories.attention if "attention" in self._outputs else None,
         )
         if config.n_best == 1:
             return result
         _, order = tf.math.top_k(result.scores, config.n_best)
-        return map_tensors(lambda each: tf.gather(each, order, batch_dims=1), result)
+        return map_tensors(lambda field: tf.gather(field, order, batch_dims=1), result)
 
     def _first_state(self, inputs: SearchInputs) -> _SampleState:
         shape = [tf.shape(inputs.max_lengths)[0], self._rows]
-        needs_attention = self._outputs.attention or self._config.coverage_penalty > 0
+        needs_attention = "attention" in self._outputs or self._config.coverage_penalty > 0
         return _SampleState(
             position=tf.constant(0),
             tokens=tf.fill(shape, self._ids.start),
@@ -84,37 +73,35 @@ class Sampling(SearchLoop[_SampleState, _Outputs]):
             log_probs=tf.zeros(shape),
             lengths=tf.fill(shape, 0),
             finished=tf.fill(shape, False),
-            histories=self._first_histories(inputs, with_attention=needs_attention),
+            histories=self._first_histories(inputs, needs_attention),
             cache=self._decoder.init_cache(),
         )
 
     def _is_open(self, state: _SampleState) -> tf.Tensor:
         return tf.reduce_any(state.is_open, axis=1)
 
-    def _hypotheses(self, state: _SampleState) -> _Outputs:
-        return _Outputs(state.log_probs, state.lengths, state.finished, state.histories)
+    def _hypotheses(self, state: _SampleState) -> tuple[Any, ...]:
+        return state.log_probs, state.lengths, state.finished, state.histories
 
     def _step(self, state: _SampleState, inputs: SearchInputs) -> _SampleState:
-        next_tokens, cache, attention = self._next_token_scores(state, inputs)
+        next_tokens, cache, attention = self._next_tokens(state, inputs)
         if self._config.sample and self._config.temperature > 0:
             columns = self._sample(next_tokens.log_probs, state.position, inputs.sample_offsets)
         else:
-            _, best = next_tokens.top(1)
-            columns = best[:, 0]
-        tokens = next_tokens.ids(columns)
-        token_log_probs = tf.gather(next_tokens.log_probs, columns, batch_dims=1)
-        model_log_probs = tf.gather(next_tokens.model_log_probs, columns, batch_dims=1)
+            best, columns = next_tokens.find_best(1)
+            columns = tf.gather(columns, tf.argmax(best, axis=1), batch_dims=1)
+        tokens = tf.reshape(next_tokens.ids(columns), [-1, self._rows])
         # --> [batch, K]
-        tokens, token_log_probs, model_log_probs = (
-            tf.reshape(each, [-1, self._rows])
-            for each in (tokens, token_log_probs, model_log_probs)
+        token_log_probs, model_log_probs = (
+            tf.reshape(tf.gather(log_probs, columns, batch_dims=1), [-1, self._rows])
+            for log_probs in (next_tokens.log_probs, next_tokens.model_log_probs)
         )
-        values = Histories(tokens, model_log_probs)
+        next_step = Histories(tokens, model_log_probs)
         if attention is not None:
             alignment = tf.argmax(attention, axis=-1, output_type=tf.int32)
-            values = values._replace(alignment=alignment, attention=attention)
+            next_step = next_step._replace(alignment=alignment, attention=attention)
         # If no token is possible, as in a broken model, the output becomes invalid.
-        goes_on = state.is_open & is_valid(token_log_probs)
+        goes_on = state.is_open & is_reachable(token_log_probs)
         ended = tokens == self._ids.end
         length = state.position + 1
         log_probs = tf.where(goes_on, state.log_probs + token_log_probs, NEG_INF)
@@ -126,7 +113,7 @@ class Sampling(SearchLoop[_SampleState, _Outputs]):
             log_probs=tf.where(state.is_open, log_probs, state.log_probs),
             lengths=tf.where(goes_on, length, state.lengths),
             finished=state.finished | (goes_on & ended),
-            histories=write(state.histories, values, state.position, goes_on),
+            histories=write_step(state.histories, state.position, next_step, goes_on),
             cache=cache,
         )
 
@@ -135,7 +122,7 @@ class Sampling(SearchLoop[_SampleState, _Outputs]):
 
         Args:
             log_probs: float32 `[R, V]`.
-            position: int32 scalar.
+            position: int32 scalar, the position of the token.
             offsets: float32 `[batch]`.
         """
         config = self._config
@@ -146,7 +133,7 @@ class Sampling(SearchLoop[_SampleState, _Outputs]):
         temperature = max(config.temperature, 1e-30)  # a smaller float32 may be rounded to 0
         scores = (log_probs - log_probs[:, :1]) / temperature
         # Forbidden tokens have the probability 0 at any temperature.
-        probs = tf.nn.softmax(tf.where(is_valid(log_probs), scores, -float("inf")))
+        probs = tf.nn.softmax(tf.where(is_reachable(log_probs), scores, -float("inf")))
         if config.top_p < 1:
             before = tf.cumsum(probs, axis=-1, exclusive=True)
             probs = tf.where(before < config.top_p, probs, 0.0)  # keeps the most likely token
@@ -158,8 +145,8 @@ class Sampling(SearchLoop[_SampleState, _Outputs]):
         # --> [R]
         passed = tf.reduce_sum(tf.cast(cumulative <= drawn * cumulative[:, -1:], tf.int32), axis=-1)
         possible = tf.reduce_sum(tf.cast(probs > 0, tf.int32), axis=-1)
-        place = tf.minimum(passed, tf.maximum(possible - 1, 0))
-        return tf.gather(tokens, place, batch_dims=1)
+        drawn_column = tf.minimum(passed, tf.maximum(possible - 1, 0))
+        return tf.gather(tokens, drawn_column, batch_dims=1)
 
 
 def _uniform(seed: int, position: tf.Tensor, count: int) -> tf.Tensor:

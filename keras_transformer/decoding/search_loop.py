@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.decoding.constraints import Constraints, PartialOutputs
+from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding.constraints import Constraints
 from keras_transformer.decoding.interface import (
-    RequestedOutputs,
-    SearchConfig,
+    NEG_INF,
     SearchDecoder,
     SearchInputs,
     SearchResult,
     SpecialIds,
+    TokenConstraint,
+    is_reachable,
+    rows_per_sentence,
 )
-from keras_transformer.decoding.next_token import NextTokenScores
+from keras_transformer.decoding.next_token import log_normalizer, top_k
 from keras_transformer.errors import InputError
-
-# A named tuple with the fields `position` (int32 scalar), `tokens` (int32 [batch, K], the last
-# token of each hypothesis), `histories` and `cache`. All other tensors are [batch, ...].
-State = TypeVar("State", bound=Any)
-Hypotheses = TypeVar("Hypotheses", bound=Any)  # nested tensors [batch, ...]
 
 
 class Histories(NamedTuple):
@@ -34,65 +32,89 @@ class Histories(NamedTuple):
     alignment: tf.Tensor | None = None  # int32 [batch, K, length]
     attention: tf.Tensor | None = None  # float32 [batch, K, length, source]
 
-    def needs_attention(self) -> bool:
-        """True if a decode step has to return its attention."""
-        return self.alignment is not None or self.attention is not None
+
+class NextTokens(NamedTuple):
+    """The log-probabilities of the next token of R = batch * K rows."""
+
+    log_probs: tf.Tensor  # float32 [R, C]: rules applied, `NEG_INF` for forbidden tokens
+    model_log_probs: tf.Tensor  # float32 [R, C]
+    tokens: tf.Tensor | None  # int32 [C]: the token of each column; None if they are all V tokens
+    # Returns, for a count, float32 and int32 [R, any]: the log-probabilities and the columns of at
+    # least that number of the best tokens, best first, with some forbidden tokens in between.
+    find_best: Callable[[int], tuple[tf.Tensor, tf.Tensor]]
+
+    def ids(self, columns: tf.Tensor) -> tf.Tensor:
+        """Returns the tokens of some columns, both int32 of any shape."""
+        return columns if self.tokens is None else tf.gather(self.tokens, columns)
 
 
-class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
-    """Decodes until no sentence is open."""
+class SearchLoop(abc.ABC):
+    """Decodes until no sentence is open.
+
+    A state is a named tuple with the fields `position` (int32 scalar), `tokens` (int32
+    `[batch, K]`, the last token of each hypothesis), `histories` and `cache`. All other tensors are
+    `[batch, ...]`.
+
+    Args:
+        decoder, config, ids, outputs, max_steps: arguments of `search`.
+        constraints: the rules of the configuration.
+        constraint: the rule of the caller.
+        compacts: finished sentences leave the batch.
+    """
 
     def __init__(
         self,
         decoder: SearchDecoder,
-        config: SearchConfig,
+        config: DecodingConfig,
         ids: SpecialIds,
-        outputs: RequestedOutputs,
+        outputs: Collection[str],
+        constraints: Constraints,
+        constraint: TokenConstraint | None,
+        max_steps: int | None,
         compacts: bool,
     ):
         self._decoder = decoder
-        self._settings = config
-        self._config = config.decoding
-        self._rows = config.rows_per_sentence
+        self._config = config
+        self._rows = rows_per_sentence(config)
         self._ids = ids
         self._outputs = outputs
-        self._compacts = compacts  # finished sentences leave the batch
-        self._constraints = Constraints(config, decoder.vocab_size)
+        self._constraints = constraints
+        self._constraint = constraint
+        self._max_steps = max_steps
+        self._compacts = compacts
 
     @abc.abstractmethod
-    def search(self, inputs: SearchInputs) -> SearchResult:
+    def find_best(self, inputs: SearchInputs) -> SearchResult:
         """Returns the `n_best` best outputs of each sentence."""
 
     @abc.abstractmethod
-    def _first_state(self, inputs: SearchInputs) -> State:
+    def _first_state(self, inputs: SearchInputs) -> Any:
         """Returns the state before position 0."""
 
     @abc.abstractmethod
-    def _step(self, state: State, inputs: SearchInputs) -> State:
+    def _step(self, state: Any, inputs: SearchInputs) -> Any:
         """Decodes one position."""
 
     @abc.abstractmethod
-    def _is_open(self, state: State) -> tf.Tensor:
+    def _is_open(self, state: Any) -> tf.Tensor:
         """Returns True for sentences that need more steps, bool `[batch]`."""
 
     @abc.abstractmethod
-    def _hypotheses(self, state: State) -> Hypotheses:
-        """Returns the hypotheses, which become the results."""
+    def _hypotheses(self, state: Any) -> Any:
+        """Returns the hypotheses, which become the results: nested tensors `[batch, ...]`."""
 
-    def _run(self, inputs: SearchInputs) -> Hypotheses:
+    def _run(self, inputs: SearchInputs) -> Any:
         """Returns the hypotheses of all sentences after their last step.
 
         When at most three quarters of the sentences are open, the others leave the batch
         (batch compaction). Sentences end at very different lengths, and the cost of a step is
         proportional to its rows. Compaction copies the caches, which costs about one step.
         """
-        max_steps, steps_per_round = self._settings.max_steps, self._decoder.steps_per_round
+        max_steps, steps_per_round = self._max_steps, self._decoder.steps_per_round
         state = self._first_state(inputs)
         inputs = inputs._replace(length_limit=None)  # an int would become a tensor in a loop
 
-        def steps(
-            state: State, inputs: SearchInputs, max_open: Any, count: int | None = max_steps
-        ) -> State:
+        def steps(state: Any, inputs: SearchInputs, max_open: Any, count: int | None) -> Any:
             """Takes at most `count` steps while more than `max_open` sentences are open."""
             return _while_loop(
                 lambda state: tf.reduce_sum(tf.cast(self._is_open(state), tf.int32)) > max_open,
@@ -102,7 +124,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
             )
 
         if not self._compacts:
-            return self._hypotheses(steps(state, inputs, 0))
+            return self._hypotheses(steps(state, inputs, 0, max_steps))
 
         def steps_and_compaction(carried: tuple[Any, ...]) -> tuple[Any, ...]:
             origin, state, inputs, results = carried
@@ -110,18 +132,20 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
                 cache = self._decoder.begin_round(state.cache, state.position)
                 state = state._replace(cache=cache)
             state = steps(state, inputs, 3 * tf.size(origin) // 4, steps_per_round or max_steps)
-            places = tf.expand_dims(origin, 1)
+            rows = tf.expand_dims(origin, 1)
             results = map_tensors(
-                lambda all_, these: tf.tensor_scatter_nd_update(all_, places, these),
+                lambda all_, these: tf.tensor_scatter_nd_update(all_, rows, these),
                 results,
                 self._hypotheses(state),
             )
             still_open = tf.cast(tf.where(self._is_open(state))[:, 0], tf.int32)
-            return (
-                tf.gather(origin, still_open),
-                *self._drop_finished(state, inputs, still_open),
-                results,
+            cache = self._decoder.select_rows(state.cache, still_open)
+            origin, state, inputs = map_tensors(
+                # A scalar is the same for all sentences.
+                lambda tensor: tf.gather(tensor, still_open) if tensor.shape.rank else tensor,
+                (origin, state._replace(cache=None), inputs),
             )
+            return origin, state._replace(cache=cache), inputs, results
 
         results = self._hypotheses(state)
         origin = tf.range(tf.shape(inputs.max_lengths)[0])  # index in the whole batch
@@ -130,106 +154,133 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
             steps_and_compaction,
             (origin, state, inputs, results),
             shape_invariant=_with_unknown_batch,
-            # Each but the first starts with open sentences only, and takes at least one step.
+            # Every round after the first starts with open sentences, so it takes at least one step.
             maximum_iterations=None if max_steps is None else max_steps + 1,
         )
         return results
 
-    def _drop_finished(
-        self, state: State, inputs: SearchInputs, still_open: tf.Tensor
-    ) -> tuple[State, SearchInputs]:
-        """Returns the rows of the open sentences, int32 `[open]`."""
-        cache = self._decoder.select_rows(state.cache, still_open)
-        tensors, inputs = map_tensors(
-            # A scalar is the same for all sentences.
-            lambda each: tf.gather(each, still_open) if each.shape.rank else each,
-            (state._replace(cache=None), inputs),
-        )
-        return tensors._replace(cache=cache), inputs
-
-    def _next_token_scores(
-        self, state: State, inputs: SearchInputs
-    ) -> tuple[NextTokenScores, Any, tf.Tensor | None]:
-        """Calls the decoder.
+    def _next_tokens(
+        self, state: Any, inputs: SearchInputs
+    ) -> tuple[NextTokens, Any, tf.Tensor | None]:
+        """Calls the decoder, and applies all rules to its scores.
 
         Returns:
-            The scores of the next tokens of R = batch * K rows, the new cache, and the attention
-            float32 `[batch, K, source]`, or None if nothing needs it.
+            The next tokens, the new cache, and the attention float32 `[batch, K, source]`, or None
+            if nothing needs it.
         """
         # --> [R]
-        tokens = tf.reshape(state.tokens, [-1])
-        scores, cache, attention = self._decoder.step(tokens, state.position, state.cache)
-        forced, max_lengths, constraint_inputs = None, None, None
-        if inputs.prefix is not None:
-            forced = tf.repeat(tf.gather(inputs.prefix, state.position, axis=1), self._rows)
-        if self._settings.constraint is not None:
-            max_lengths, constraint_inputs = map_tensors(
-                lambda each: tf.repeat(each, self._rows, axis=0),
-                (inputs.max_lengths, inputs.constraint_inputs),
-            )
+        last = tf.reshape(state.tokens, [-1])
+        scores, cache, attention = self._decoder.step(last, state.position, state.cache)
+        return (
+            self._apply_rules(tf.cast(scores, tf.float32), state, inputs),
+            cache,
+            self._needed_attention(attention, state),
+        )
+
+    def _apply_rules(self, scores: tf.Tensor, state: Any, inputs: SearchInputs) -> NextTokens:
+        tokens, length, rules = self._decoder.scored_tokens, state.position, self._constraints
+        is_normalized = self._decoder.returns_log_probs
+        normalizer = tf.zeros([1, 1]) if is_normalized else log_normalizer(scores)
+        model_log_probs = scores - normalizer
         # --> [R, length]
         ids = tf.reshape(state.histories.ids, [-1, tf.shape(state.histories.ids)[2]])
-        next_tokens = NextTokenScores.from_model(
-            scores,
-            PartialOutputs(ids, state.position, forced, max_lengths, constraint_inputs),
-            self._ids,
-            self._constraints,
-            self._settings.min_length,
-            self._decoder.returns_log_probs,
-            self._decoder.scored_tokens,
-        )
-        if not (state.histories.needs_attention() or self._config.coverage_penalty):
-            return next_tokens, cache, None
+
+        def rows(tensor: tf.Tensor) -> tf.Tensor:
+            return tf.repeat(tensor, self._rows, axis=0)
+
+        log_probs = rules.apply(model_log_probs, tokens, ids, length)
+        if self._constraint is not None:
+            own_inputs = map_tensors(rows, inputs.constraint_inputs)
+            max_lengths = rows(inputs.max_lengths)
+            allowed = self._constraint.allowed_tokens(own_inputs, ids, length, max_lengths)
+            if tokens is not None:
+                allowed = tf.gather(allowed, tokens, axis=1)
+            log_probs = tf.where(allowed, log_probs, NEG_INF)
+        if inputs.prefix is not None:
+            # --> [R, 1]
+            forced = tf.expand_dims(rows(tf.gather(inputs.prefix, length, axis=1)), 1)
+            columns = tf.range(tf.shape(scores)[1]) if tokens is None else tokens
+            only_forced = tf.where(columns == forced, model_log_probs, NEG_INF)
+            log_probs = tf.where(forced < 0, log_probs, only_forced)
+        is_free = self._constraint is None and inputs.prefix is None and tokens is None
+
+        def find_best(count: int) -> tuple[tf.Tensor, tf.Tensor]:
+            if (
+                is_free and rules.only_exclude
+            ):  # reads the scores once, and computes only a few log-probabilities
+                best, columns = top_k(scores, count + rules.num_excluded)
+                best += rules.penalties(columns, length) - normalizer
+            else:
+                # A decoder scores enough tokens. A constant number keeps all shapes constant.
+                best, columns = (tf.math.top_k if tokens is not None else top_k)(log_probs, count)
+            # The log-probabilities of a broken model are NaN.
+            return tf.where(is_reachable(best), best, NEG_INF), columns
+
+        return NextTokens(log_probs, model_log_probs, tokens, find_best)
+
+    def _needed_attention(self, attention: tf.Tensor | None, state: Any) -> tf.Tensor | None:
+        """Returns float32 `[batch, K, source]`, or None if nothing needs the attention."""
+        histories = state.histories
+        is_kept = histories.alignment is not None or histories.attention is not None
+        if not (is_kept or self._config.coverage_penalty):
+            return None
         if attention is None:
             raise InputError(
                 "The decoder returns no attention, which a coverage penalty, alignments and "
                 "attention need. Turn them off, or use a decoder with attention."
             )
-        # --> [batch, K, source]. The batch size is given, because XLA cannot infer it from -1.
+        # The batch size is given, because XLA cannot infer it from -1.
         shape = [tf.shape(state.tokens)[0], self._rows, tf.shape(attention)[-1]]
-        return next_tokens, cache, tf.reshape(tf.cast(attention, tf.float32), shape)
+        return tf.reshape(tf.cast(attention, tf.float32), shape)
 
     def _first_histories(self, inputs: SearchInputs, with_attention: bool) -> Histories:
         """Returns empty histories, of attention too if `with_attention`."""
         shape = [tf.shape(inputs.max_lengths)[0], self._rows, inputs.length_limit]
-        source_mask, outputs = inputs.source_mask, self._outputs
         # With a repetition penalty, log P is the sum of these.
-        needs_log_probs = outputs.token_log_probs or self._config.repetition_penalty != 1
+        is_penalized = self._config.repetition_penalty != 1
+        needs_log_probs = is_penalized or "token_log_probs" in self._outputs
         histories = Histories(
             ids=tf.fill(shape, self._ids.pad),
             token_log_probs=tf.zeros(shape) if needs_log_probs else None,
         )
-        if source_mask is None:
+        if inputs.source_mask is None:
             return histories
-        source = tf.shape(source_mask)[1]
+        source = tf.shape(inputs.source_mask)[1]
         return histories._replace(
-            alignment=tf.zeros(shape, tf.int32) if outputs.alignment else None,
+            alignment=tf.zeros(shape, tf.int32) if "alignment" in self._outputs else None,
             attention=tf.zeros([*shape, source]) if with_attention else None,
         )
 
 
-def write(
-    histories: Histories, values: Histories, position: tf.Tensor, rows: tf.Tensor | None = None
+def write_step(
+    histories: Histories,
+    position: tf.Tensor,
+    next_step: Histories,
+    rows: tf.Tensor | None = None,
 ) -> Histories:
-    """Returns histories with new values at `position`."""
+    """Returns histories with the values of a step `[batch, K, ...]` at `position`.
+
+    Args:
+        histories: of all steps.
+        position: int32 scalar.
+        next_step: the values of the step.
+        rows: bool `[batch, K]`, the hypotheses that change; None for all.
+    """
     is_here = tf.range(tf.shape(histories.ids)[2]) == position
-    if rows is None:
-        is_here = is_here[None, None]
-    else:
-        is_here &= tf.expand_dims(rows, -1)
+    is_here = is_here[None, None] if rows is None else is_here & tf.expand_dims(rows, -1)
 
     def written(history: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
         # --> [batch, K, length, ...] (or [1, 1, length, ...])
         mask = is_here if len(history.shape) == 3 else tf.expand_dims(is_here, -1)
         return tf.where(mask, tf.expand_dims(value, 2), history)
 
-    return map_tensors(written, histories, values)
+    return map_tensors(written, histories, next_step)
 
 
 def map_tensors(function: Callable[..., tf.Tensor], first: Any, *others: Any) -> Any:
     """Calls `tf.nest.map_structure`, and keeps each None of the first structure."""
     return tf.nest.map_structure(
-        lambda each, *rest: None if each is None else function(each, *rest), first, *others
+        lambda tensor, *rest: None if tensor is None else function(tensor, *rest), first, *others
     )
 
 
@@ -243,19 +294,19 @@ def _while_loop(
     """Calls `tf.while_loop` with one structure. Its optional fields may be None."""
 
     def tensors(structure: Any) -> list[tf.Tensor]:
-        return [each for each in tf.nest.flatten(structure) if each is not None]
+        return [leaf for leaf in tf.nest.flatten(structure) if leaf is not None]
 
     def structure(tensors: Sequence[tf.Tensor]) -> Any:
         remaining = iter(tensors)
-        fields = [each if each is None else next(remaining) for each in tf.nest.flatten(start)]
+        fields = [None if leaf is None else next(remaining) for leaf in tf.nest.flatten(start)]
         return tf.nest.pack_sequence_as(start, fields)
 
     first = tensors(start)
     last = tf.while_loop(
-        lambda *each: condition(structure(each)),
-        lambda *each: tensors(body(structure(each))),
+        lambda *values: condition(structure(values)),
+        lambda *values: tensors(body(structure(values))),
         first,
-        shape_invariants=shape_invariant and [shape_invariant(each) for each in first],
+        shape_invariants=shape_invariant and [shape_invariant(tensor) for tensor in first],
         maximum_iterations=maximum_iterations,
     )
     return structure(last)

@@ -8,26 +8,10 @@ results in any batch. Log-probabilities are normalized over the candidates.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import numpy.typing as npt
 import tensorflow as tf
-
-from keras_transformer.decoding.interface import NEG_INF
-
-_STEPS = 127  # of int8 rows, in each direction
-
-
-class Candidates(NamedTuple):
-    """The tokens that a search of a batch may generate.
-
-    Attributes:
-        ids: int32 `[C]`, ascending: the union over the sentences.
-        mask: bool `[batch, C]`, True for the candidates of each sentence.
-    """
-
-    ids: tf.Tensor
-    mask: tf.Tensor
 
 
 class Shortlist(tf.Module):
@@ -38,17 +22,13 @@ class Shortlist(tf.Module):
             end token.
         translations: int `[source vocabulary, N]`, target tokens for each source token. Rows with
             fewer translations, and the row of the pad token, are filled with a frequent token.
-        int8_rows: round the rows of the output matrix to int8. LiteRT multiplies them in int8.
     """
 
-    def __init__(
-        self, frequent: npt.ArrayLike, translations: npt.ArrayLike, int8_rows: bool = False
-    ):
+    def __init__(self, frequent: npt.ArrayLike, translations: npt.ArrayLike):
         super().__init__(name="shortlist")
         # Variables are stored once in a SavedModel. Each function has copies of its constants.
         self.frequent = tf.Variable(frequent, dtype=tf.int32, trainable=False)
         self.translations = tf.Variable(translations, dtype=tf.int32, trainable=False)
-        self.int8_rows = int8_rows
 
     @property
     def size(self) -> int:
@@ -61,7 +41,7 @@ class Shortlist(tf.Module):
 
     def candidates(
         self, source_ids: tf.Tensor, vocab_size: int, prefix: tf.Tensor | None = None
-    ) -> Candidates:
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the candidates of a batch.
 
         Args:
@@ -69,6 +49,10 @@ class Shortlist(tf.Module):
             vocab_size: number of target tokens.
             prefix: int32 `[batch, any]`, more candidates of each sentence. Ids outside the
                 vocabulary are ignored.
+
+        Returns:
+            The union over the sentences, int32 `[C]`, ascending, and bool `[batch, C]`, True for
+            the candidates of each sentence.
         """
         batch = tf.shape(source_ids)[0]
         frequent = tf.convert_to_tensor(self.frequent)
@@ -86,46 +70,17 @@ class Shortlist(tf.Module):
         # --> [batch, any]
         ids = tf.concat(found, axis=1)
         first = tf.expand_dims(tf.range(batch) * vocab_size, 1)
-        places = tf.reshape(first + ids, [-1, 1])
-        counts = tf.scatter_nd(places, tf.ones(tf.shape(places)[:1]), [batch * vocab_size])
+        indices = tf.reshape(first + ids, [-1, 1])
+        counts = tf.scatter_nd(indices, tf.ones(tf.shape(indices)[:1]), [batch * vocab_size])
         # --> [batch, vocab_size]
         counts = tf.reshape(counts, [batch, vocab_size])
         union = tf.where(tf.reduce_max(counts, axis=0) > 0)[:, 0]
         union = tf.cast(union, tf.int32)
-        return Candidates(union, tf.gather(counts, union, axis=1) > 0)
+        return union, tf.gather(counts, union, axis=1) > 0
 
+    def product(self, rows: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Returns the function that multiplies features `[R, d]` by output rows `[C, d]`.
 
-class CandidateOutputs:
-    """The output layer of a model, for the candidates of a batch.
-
-    Args:
-        rows: `[C, d_model]`, the rows of the output matrix.
-        bias: `[C]`, or None.
-        candidates: the candidates.
-        int8_rows: see `Shortlist`.
-    """
-
-    def __init__(self, rows: Any, bias: Any, candidates: Candidates, int8_rows: bool):
-        excluded = tf.where(candidates.mask, tf.constant(0, rows.dtype), NEG_INF)
-        # [batch, 1, C]. A search that drops finished sentences selects its rows.
-        self.bias = tf.expand_dims(excluded if bias is None else excluded + bias, 1)
-        self._scales = None
-        if int8_rows:
-            largest = tf.reduce_max(tf.abs(rows), axis=1, keepdims=True)
-            steps = tf.round(rows * tf.math.divide_no_nan(float(_STEPS), largest))
-            rows, self._scales = tf.cast(steps, tf.int8), largest[:, 0] / _STEPS
-        self._rows = rows
-
-    def logits(self, features: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-        """Returns `[batch, K, C]` for features `[batch, K, d_model]` and a bias `[batch, 1, C]`."""
-        batch, beam, width = features.shape
-        rows = self._rows
-        if self._scales is not None:
-            # The LiteRT export removes this cast, so that the product is one of int8.
-            rows = tf.cast(rows, features.dtype)
-        products = tf.matmul(tf.reshape(features, [-1, width]), rows, transpose_b=True)
-        if self._scales is not None:
-            products *= self._scales
-        # LiteRT needs the constant size of its batch.
-        shape = [-1 if batch is None else batch, beam, tf.shape(self._rows)[0]]
-        return tf.reshape(products, shape) + bias
+        An export overrides it for products in another number format.
+        """
+        return lambda features: tf.matmul(features, rows, transpose_b=True)

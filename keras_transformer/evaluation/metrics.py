@@ -17,24 +17,20 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result
 
-from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.errors import InputError, check_names, needs_extra, one_line
 from keras_transformer.evaluation.test_sets import EvaluationSet
 
 TOKENIZERS: tuple[str, ...] = tuple(BLEU.TOKENIZERS)
 
-# Letters of scripts that put no spaces between words. Words of Korean have spaces, but its endings
-# are separate words for sacreBLEU, too.
-_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_KANA = "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
-_HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7ff"
-# Thai, Lao, Tibetan, Burmese, Khmer, Javanese, Balinese.
-_OTHERS = "\u0e00-\u0eff\u0f00-\u109f\u1780-\u17ff\u1b00-\u1b7f\ua980-\ua9df"
+# Letters of scripts that put no spaces between words, by the tokenizer for them. Words of Korean
+# have spaces, but its endings are separate words for sacreBLEU, too.
 _SCRIPTS = {
-    name: re.compile(f"[{letters}]")
-    for name, letters in (
-        ("han", _HAN), ("kana", _KANA), ("hangul", _HANGUL), ("others", _OTHERS)
-    )
-}  # fmt: skip
+    "zh": re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"),
+    "ja-mecab": re.compile("[\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f]"),
+    "ko-mecab": re.compile("[\u1100-\u11ff\u3130-\u318f\uac00-\ud7ff]"),
+    # Thai, Lao, Tibetan, Burmese, Khmer, Javanese, Balinese.
+    "char": re.compile("[\u0e00-\u0eff\u0f00-\u109f\u1780-\u17ff\u1b00-\u1b7f\ua980-\ua9df]"),
+}
 _LETTER = re.compile(r"[^\W\d_]")
 _SHARE = 0.3  # minimum share of letters, because texts quote words in other scripts
 _LANGUAGES = {
@@ -115,15 +111,13 @@ def choose_tokenizer(references: Sequence[str], language: str = "") -> str:
         counts = {name: len(letters.findall(text)) for name, letters in _SCRIPTS.items()}
         if sum(counts.values()) <= _SHARE * len(_LETTER.findall(text)):
             return "13a"
-        most = max(counts, key=lambda name: counts[name])
+        tokenizer = max(counts, key=lambda name: counts[name])
         # Japanese has more Han characters than kana in some texts, Chinese has no kana.
-        if most == "han" and counts["kana"] > 0.05 * counts["han"]:
-            most = "kana"
-        by_script = {"han": "zh", "kana": "ja-mecab", "hangul": "ko-mecab", "others": "char"}
-        tokenizer = by_script[most]
+        if tokenizer == "zh" and counts["ja-mecab"] > 0.05 * counts["zh"]:
+            tokenizer = "ja-mecab"
     package = _PACKAGES.get(tokenizer)
-    missing = package is not None and importlib.util.find_spec(package) is None
-    return "char" if missing else tokenizer
+    is_missing = package is not None and importlib.util.find_spec(package) is None
+    return "char" if is_missing else tokenizer
 
 
 def blind_score(
@@ -138,25 +132,10 @@ def blind_score(
     return None if own > 99.9 else own
 
 
-@dataclasses.dataclass(frozen=True)
-class PaperScore:
-    """BLEU as computed in the paper.
-
-    Attributes:
-        paper_bleu: 0 to 100; 27.3 and 28.4 for English to German in the paper's Table 2.
-        paper_signature: version and settings, in sacreBLEU's format.
-    """
-
-    paper_bleu: float
-    paper_signature: str
-
-    def summary(self) -> str:
-        """Returns one line with the score."""
-        return f"BLEU as in the paper {self.paper_bleu:.2f} (tokenized, compounds split)"
-
-
-def paper_bleu(hypotheses: Sequence[str], references: Sequence[str] | EvaluationSet) -> PaperScore:
-    """Computes BLEU of German translations with the steps of tensor2tensor's get_ende_bleu.sh.
+def paper_bleu(
+    hypotheses: Sequence[str], references: Sequence[str] | EvaluationSet
+) -> tuple[float, str]:
+    """Returns the BLEU of German translations by tensor2tensor's get_ende_bleu.sh, and a signature.
 
     Typographic punctuation in hypotheses becomes ASCII. Both sides are tokenized with Moses's
     rules for German and split at hyphens. BLEU is computed as in multi-bleu.perl, with case and
@@ -186,7 +165,7 @@ def paper_bleu(hypotheses: Sequence[str], references: Sequence[str] | Evaluation
     )
     signature = bleu.get_signature()
     signature.update("tok", f"get_ende_bleu-sacremoses-{sacremoses.__version__}")
-    return PaperScore(score.score, _signature(signature, test))
+    return score.score, _signature(signature, test)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,23 +241,28 @@ class Assessment:
 
     Attributes:
         scores: BLEU and chrF.
-        paper: BLEU as in the paper.
+        paper: BLEU as in the paper, 27.3 and 28.4 in its Table 2, and a signature.
         comparison: comparison with a baseline.
     """
 
     scores: Scores
-    paper: PaperScore | None
+    paper: tuple[float, str] | None
     comparison: SignificanceTest | None
 
     def summary(self) -> str:
         """Returns one line per kind of score."""
-        parts = (self.scores, self.paper, self.comparison)
-        return "\n".join(part.summary() for part in parts if part is not None)
+        lines = [self.scores.summary()]
+        if self.paper is not None:
+            lines.append(f"BLEU as in the paper {self.paper[0]:.2f} (tokenized, compounds split)")
+        if self.comparison is not None:
+            lines.append(self.comparison.summary())
+        return "\n".join(lines)
 
     def fields(self) -> dict[str, Any]:
         """Returns the scores as JSON values."""
         fields = dataclasses.asdict(self.scores)
-        fields.update(dataclasses.asdict(self.paper) if self.paper else {})
+        if self.paper:
+            fields["paper_bleu"], fields["paper_signature"] = self.paper
         if self.comparison:
             fields["comparison"] = dataclasses.asdict(self.comparison)
         return fields
@@ -298,13 +282,14 @@ def assess(
     Args:
         baseline: translations of the baseline; None for no comparison.
     """
-    return Assessment(
-        evaluate(hypotheses, references, tokenize=tokenize, lowercase=lowercase),
-        paper_bleu(hypotheses, references) if as_in_paper else None,
-        None
-        if baseline is None
-        else compare(hypotheses, baseline, references, tokenize=tokenize, lowercase=lowercase),
-    )
+    scores = evaluate(hypotheses, references, tokenize=tokenize, lowercase=lowercase)
+    comparison = None
+    if baseline is not None:
+        comparison = compare(
+            hypotheses, baseline, references, tokenize=tokenize, lowercase=lowercase
+        )
+    paper = paper_bleu(hypotheses, references) if as_in_paper else None
+    return Assessment(scores, paper, comparison)
 
 
 def _checked(
@@ -312,32 +297,28 @@ def _checked(
 ) -> EvaluationSet:
     """Returns the references as a test set, after checking the numbers of sentences."""
     test = references if isinstance(references, EvaluationSet) else EvaluationSet([references])
-    for each in test.references:
-        if len(hypotheses) != len(each):
-            raise InputError(f"There are {len(hypotheses)} {what}, but {len(each)} references.")
+    for reference in test.references:
+        if len(hypotheses) != len(reference):
+            raise InputError(
+                f"There are {len(hypotheses)} {what}, but {len(reference)} references."
+            )
     if not hypotheses:
         raise InputError(f"The {what} are empty. At least one sentence is needed.")
     return test
 
 
 def _bleu(test: EvaluationSet, tokenize: str | None, lowercase: bool) -> BLEU:
-    if tokenize is not None and tokenize not in TOKENIZERS:
-        raise InputError(
-            f"The tokenizer {tokenize!r} is unknown. Use one of {', '.join(TOKENIZERS)}."
-        )
     if tokenize is None:
         tokenize = choose_tokenizer(test.references[0], test.target_language)
+    check_names([tokenize], TOKENIZERS, "a tokenizer of sacreBLEU")
     try:
-        return BLEU(
-            tokenize=tokenize,
-            lowercase=lowercase,
-            trg_lang=test.target_language,
-            # Silences the advice to detokenize.
-            force=tokenize == "none",
-        )
+        # `force` silences the advice to detokenize.
+        language = test.target_language
+        return BLEU(lowercase, tokenize == "none", tokenize, trg_lang=language)
     except (RuntimeError, ImportError, OSError) as error:  # a missing package, or no network
-        reason = " ".join(str(error).split())
-        raise InputError(f"The tokenizer {tokenize!r} is not available: {reason}") from error
+        raise InputError(
+            f"The tokenizer {tokenize!r} is not available: {one_line(error)}"
+        ) from error
 
 
 def _signature(signature: Signature, test: EvaluationSet) -> str:

@@ -16,7 +16,7 @@ from sacrebleu.dataset import DATASETS
 from sacrebleu.utils import SACREBLEU_DIR
 
 from keras_transformer.data.reading import read_text
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,20 +49,12 @@ class EvaluationSet:
 def read_files(
     reference: str | Path | Sequence[str | Path], source: str | Path | None = None
 ) -> EvaluationSet:
-    """Reads a test set from files with one sentence per line.
-
-    Args:
-        source: file of the source, if there is one.
-    """
-    paths = [reference] if isinstance(reference, str | Path) else list(reference)
-    references = [read_text(path) for path in paths]
-    sources = None if source is None else read_text(source)
-    for path, lines in [*zip(paths, references, strict=True), (source, sources)]:
-        if lines is not None and len(lines) != len(references[0]):
-            raise InputError(
-                f"{path} has {len(lines):,} lines, but {paths[0]} has {len(references[0]):,}."
-            )
-    return EvaluationSet(references, sources)
+    """Reads a test set from files with one sentence per line."""
+    first, *others = [reference] if isinstance(reference, str | Path) else reference
+    references = [read_text(first)]
+    test = EvaluationSet(references)
+    references += [read_translations(path, test) for path in others]
+    return EvaluationSet(references, None if source is None else read_translations(source, test))
 
 
 def read_translations(path: str | Path, test: EvaluationSet) -> list[str]:
@@ -92,36 +84,27 @@ def sacrebleu_set(name: str, language_pair: str | None) -> EvaluationSet:
             f"The test set {name} does not have the language pair {language_pair!r}. Use one of "
             f"{', '.join(dataset.langpairs)}."
         )
-    get = f"sacrebleu --download {name} -l {language_pair}"
     folder = Path(SACREBLEU_DIR, name)
+    get = f"sacrebleu --download {name} -l {language_pair}"
     # Only this method opens connections.
     dataset.maybe_download = lambda: None  # type: ignore[method-assign]
     try:
         source = dataset.get_source_file(language_pair)
         references = dataset.get_reference_files(language_pair)
+        texts = [read_text(path) for path in (source, *references)]
     except FileNotFoundError:
         raise InputError(
             f"The test set {name} for {language_pair} is not in {folder}. Download it with: {get}"
         ) from None
     except Exception as error:  # sacreBLEU has six parsers with many exceptions
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
-            f"sacreBLEU cannot read its test set in {folder}: {reason}. Remove the folder, then "
-            f"run: {get}"
+            f"sacreBLEU cannot read its test set in {folder}: {one_line(repr(error))}. Remove the "
+            f"folder, then run: {get}"
         ) from error
-    if not references:
-        raise InputError(
-            f"The test set {name} for {language_pair} in {folder} has no references that "
-            "sacreBLEU accepts."
-        )
-    try:
-        texts = [read_text(path) for path in (source, *references)]
-    except InputError as error:
-        raise InputError(f"{str(error).rstrip('.')}. Remove the folder, then run: {get}") from None
-    if len({len(text) for text in texts}) > 1:
+    if len(texts) < 2 or len({len(text) for text in texts}) > 1:
         lines = " and ".join(f"{len(text):,}" for text in texts)
         raise InputError(
-            f"The source and references for {language_pair} in {folder} have {lines} lines. Remove "
+            f"sacreBLEU finds {lines} lines in the source and the references of {folder}. Remove "
             f"the folder, then run: {get}"
         )
     return EvaluationSet(texts[1:], texts[0], name, language_pair)

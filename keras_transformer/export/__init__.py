@@ -25,27 +25,25 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.export.comparison import (
-    MAX_SHORTLIST_LOSS,
     Comparison,
     Engine,
     Hypotheses,
-    change_of,
-    check_loss,
-    check_references,
     compare_log_probs,
     compare_tokens,
 )
-from keras_transformer.export.manifest import Provenance, write_manifest
+from keras_transformer.export.manifest import describe_version, write_manifest
 from keras_transformer.export.model_card import (
     TRANSLATION,
-    FormatCard,
-    ModelCardData,
     TaskCard,
+    VersionFacts,
+    check_language,
+    check_license,
     model_card,
     model_name,
 )
 from keras_transformer.export.probes import ProbeTexts, probe_texts
-from keras_transformer.inference.loading import load_model, load_translator
+from keras_transformer.inference.loading import load_model, load_translator, members
+from keras_transformer.inference.manifest import file_names
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.atomic import write_version
@@ -56,13 +54,14 @@ __all__ = [
     "ExportOptions",
     "ExportResult",
     "Exporter",
-    "FormatCard",
     "Hypotheses",
     "VersionFacts",
     "export",
     "find_exporter",
     "formats",
 ]
+
+_MAX_SHORTLIST_LOSS = 0.3  # BLEU, the default limit
 
 
 class ExportResult(NamedTuple):
@@ -96,45 +95,40 @@ class ExportOptions:
 
     Attributes:
         references: reference translations of the sentences, for BLEU.
-        quantization: type of the stored weights.
-        precision: type of weights and computation, for the format saved_model.
+        weights: number format of the weights, one of `Exporter.weights`, such as "int8". The
+            default is the first one.
         max_bleu_loss: the largest allowed loss of BLEU on the sentences when weights are
             rounded, or with a shortlist. The default is 0.1, for int8 and a shortlist 0.3, and for
             int4 0.5. It needs references.
         tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
-        card: facts for the model card that the run does not contain.
+        languages: codes of the source and the target language, for the model card.
+        license: SPDX identifier in lower case, for the model card.
+        test_set: what the model card calls the sentences.
         text_signature: whether a LiteRT model also gets the signature `translate`, which contains
             the tokenizer. LiteRT.js loads no models with text inputs.
         shortlist: the tokens that the search considers for each sentence. It makes the search
             faster and needs references, because translations change.
 
     Example:
-    >>> ExportOptions(quantization="int8", references=["Ein Hund ."]).precision
-    'float32'
+    >>> ExportOptions(weights="int8", references=["Ein Hund ."]).weights
+    'int8'
     """
 
     references: Sequence[str] | None = None
-    quantization: str | None = None
-    precision: str = "float32"
+    weights: str | None = None
     max_bleu_loss: float | None = None
     tokenize: str | None = None
-    card: ModelCardData | None = None
+    languages: tuple[str, str] | None = None
+    license: str | None = None
+    test_set: str = "the sentences of the export"
     text_signature: bool = True
     shortlist: Shortlist | None = None
 
-
-class VersionFacts(NamedTuple):
-    """What an exporter knows about a version that it has written.
-
-    Attributes:
-        card: the part of the model card that is about the format, or None for no card.
-        signatures: `{name: {"inputs": ..., "outputs": ...}}`, for the manifest.
-        warning: a limitation of this export.
-    """
-
-    card: FormatCard | None = None
-    signatures: Mapping[str, Any] = {}
-    warning: str | None = None
+    def __post_init__(self) -> None:
+        for code in self.languages or ():
+            check_language(code)
+        if self.license is not None:
+            check_license(self.license)
 
 
 class Exporter:
@@ -144,25 +138,33 @@ class Exporter:
     compares it with the run, and writes the model card and the manifest.
 
     Attributes:
-        options: the fields of `ExportOptions` that the format understands, besides `references`
-            and `tokenize`, which every format accepts.
-        weights: the types of stored weights, with the loss of BLEU that each may cause. The first
-            one is the default. `none` and `float32` change nothing.
+        options: which of the options `max_bleu_loss`, `text_signature` and `shortlist` the format
+            understands.
+        weights: the number formats of weights, with the loss of BLEU that each may cause. The
+            first one is the default. Only `float32` changes nothing.
         compared: `tokens` if the engine must find the hypotheses of the run. `log_probs` if it has
             a search of its own, and must give the run's translations the same log-probabilities.
+        has_card: whether a version has a model card.
+        has_search: whether a version has the options of the search.
+        ensembles: whether a model of the format can be an ensemble.
+        rounds_run: whether the run is rounded like the export, and then compared with it.
         task: texts of the model card about the task of the model.
     """
 
     options: frozenset[str] = frozenset()
     weights: Mapping[str, float] = MappingProxyType({"float32": 0.0})
     compared: str = "tokens"
+    has_card: bool = True
+    has_search: bool = True
+    ensembles: bool = True
+    rounds_run: bool = False
     task: TaskCard = TRANSLATION
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         """Writes the model into an empty folder.
 
         Args:
-            translator: the translator, as `load` returns it.
+            translator: the translator, as `prepare` returns it.
             folder: the folder of the new version, not published yet.
             options: the options of the export.
         """
@@ -175,17 +177,16 @@ class Exporter:
     # What a format may change.
 
     def weights_of(self, options: ExportOptions) -> str:
-        """Returns the type of the stored weights, one of `weights`."""
-        return options.quantization or next(iter(self.weights))
+        """Returns the number format of the weights, one of `weights`."""
+        return options.weights or next(iter(self.weights))
 
-    def load(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> TranslationModule:
-        """Loads the run, and refuses a model or settings that the format cannot express."""
-        return load_translator(run, settings).with_shortlist(options.shortlist)
+    def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
+        """Refuses a model or a search that the format cannot express.
+
+        Returns:
+            The translator whose results the export must have.
+        """
+        return translator
 
     def probes(self, translator: TranslationModule, sentences: Sequence[str]) -> ProbeTexts:
         """Returns generated texts that are compared besides the sentences."""
@@ -200,7 +201,7 @@ class Exporter:
         options: ExportOptions,
     ) -> Comparison:
         """Compares an opened version with the run, and raises `InputError` if they differ."""
-        is_exact = self.weights_of(options) in ("none", "float32")
+        is_exact = self.rounds_run or self.weights_of(options) == "float32"
         function = compare_tokens if self.compared == "tokens" else compare_log_probs
         return function(translator, engine, sentences, probes, is_exact=is_exact)
 
@@ -213,100 +214,6 @@ class Exporter:
     ) -> VersionFacts:
         """Describes the compared version, and may add files to it."""
         return VersionFacts()
-
-    # What is the same for all formats.
-
-    def export(
-        self,
-        run: str | Path | RunDirectory,
-        output_dir: Path,
-        sentences: Sequence[str],
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> ExportResult:
-        """Exports a run as the next version under `output_dir`, with the arguments of `export`."""
-        weights = self.weights_of(options)
-        if weights not in self.weights:
-            name = "quantization" if "quantization" in self.options else "precision"
-            raise InputError(
-                f"{name} is {weights!r}, but must be one of {', '.join(self.weights)}."
-            )
-        change = self._change(options)
-        check_references(sentences, options.references, change, options.tokenize)
-        translator = self.load(run, settings, options)
-        provenance = Provenance.of(run, translator, "float32" if weights == "none" else weights)
-        if options.shortlist is not None:
-            provenance = dataclasses.replace(provenance, shortlist=options.shortlist.describe())
-        probes = self.probes(translator, sentences)
-
-        def write(folder: Path) -> tuple[Comparison, Scores | None, str | None]:
-            folder.mkdir()
-            self.write(translator, folder, options)
-            with contextlib.closing(self.open(folder)) as engine:
-                comparison = self.compare(translator, engine, sentences, probes, options)
-            scores = self._scores(run, settings, comparison.translations, sentences, options)
-            facts = self.describe(translator, folder, sentences, options)
-            if facts.card is not None:
-                data = options.card or ModelCardData()
-                text = model_card(
-                    model_name(output_dir),
-                    provenance,
-                    dataclasses.replace(data, scores=scores),
-                    facts.card,
-                    self.task,
-                )
-                (folder / "README.md").write_text(text, encoding="utf-8")
-            write_manifest(folder, provenance, facts.signatures, facts.warning)
-            return comparison, scores, facts.warning
-
-        path, (comparison, scores, warning) = write_version(output_dir, write)
-        return ExportResult(
-            path,
-            len(sentences),
-            comparison.ties,
-            comparison.largest_difference,
-            scores,
-            warning,
-        )
-
-    def _change(self, options: ExportOptions) -> str | None:
-        """Returns the options that change translations so that BLEU must judge them, or None."""
-        if "max_bleu_loss" not in self.options:
-            return None
-        weights = self.weights_of(options)
-        name = "quantization" if "quantization" in self.options else "precision"
-        is_exact = weights in ("none", "float32")
-        change = change_of(None if is_exact else f"{name} is {weights}", options.shortlist)
-        if change is None and options.max_bleu_loss is not None:
-            raise InputError(
-                f"max_bleu_loss is a bound for rounded weights, but {name} is {weights}. "
-                "Leave the bound out."
-            )
-        return change
-
-    def _scores(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        translations: Sequence[str],
-        sentences: Sequence[str],
-        options: ExportOptions,
-    ) -> Scores | None:
-        """Scores translations of the export, and refuses those that lose too much BLEU."""
-        if options.references is None:
-            return None
-        scores = metrics.evaluate(translations, options.references, tokenize=options.tokenize)
-        change = self._change(options)
-        if change is not None:
-            limits = self.weights[self.weights_of(options)], MAX_SHORTLIST_LOSS
-            limit = options.max_bleu_loss
-            if limit is None:
-                limit = max(limits) if options.shortlist is not None else limits[0]
-            model = load_model(run.path if isinstance(run, RunDirectory) else run, settings)
-            exact = [best.text for best, *_ in translate_lines(model, sentences)]
-            exact_scores = metrics.evaluate(exact, options.references, tokenize=options.tokenize)
-            check_loss(scores, exact_scores, change, limit)
-        return scores if self.task is TRANSLATION else None  # BLEU of trees says nothing
 
 
 def formats() -> tuple[str, ...]:
@@ -345,27 +252,164 @@ def export(
         format: one of `formats()`.
         settings: changes of the run's `decoding.` configuration.
 
-    Raises:
-        InputError: if the format, a setting or an option is invalid, if there are no
-            sentences, or if the export does not translate like the run.
-
     Example:
     >>> export("build/run", "build/new", ["a dog"], format="ctranslate2").path
     PosixPath('build/new/1')
     """
     if format not in formats():
         raise InputError(f"The format {format!r} is unknown. Use one of {', '.join(formats())}.")
+    exporter = find_exporter(format)
+    _check_options(exporter, format, options)
+    change = _change_of_translations(exporter, options)
+    _check_sentences(sentences, options, change)
+    translator = exporter.prepare(_load(exporter, run, settings, options), options)
+    probes = exporter.probes(translator, sentences)
+    manifest = describe_version(run, translator, exporter.weights_of(options))
+    manifest |= {"languages": options.languages, "license": options.license}
+    if options.shortlist is not None:
+        manifest["shortlist"] = options.shortlist.describe()
+    output_dir = Path(output_dir)
+
+    def score(translations: Sequence[str]) -> Scores:
+        assert options.references is not None
+        return metrics.evaluate(translations, options.references, tokenize=options.tokenize)
+
+    def write(folder: Path) -> ExportResult:
+        folder.mkdir()
+        exporter.write(translator, folder, options)
+        needed = file_names(folder)
+        manifest["bytes"] = sum((folder / name).stat().st_size for name in needed)
+        with contextlib.closing(exporter.open(folder)) as engine:
+            comparison = exporter.compare(translator, engine, sentences, probes, options)
+        scores = None
+        if options.references is not None:
+            scores = score(comparison.translations)
+            if change:
+                model = load_model(run.path if isinstance(run, RunDirectory) else run, settings)
+                exact = score([best.text for best, *_ in translate_lines(model, sentences)])
+                _check_loss(scores, exact, change, _largest_loss(exporter, options))
+            if exporter.task is not TRANSLATION:
+                scores = None  # BLEU of trees says nothing
+        facts = exporter.describe(translator, folder, sentences, options)
+        if exporter.has_card:
+            card = model_card(
+                model_name(output_dir),
+                manifest,
+                [member for member, _ in members(run)],
+                facts,
+                task=exporter.task,
+                scores=scores,
+                test_set=options.test_set,
+            )
+            (folder / "README.md").write_text(card, encoding="utf-8")
+        described = {"signatures": dict(facts.signatures), "warning": facts.warning}
+        write_manifest(folder, {**manifest, **described}, needed)
+        ties, difference = comparison.ties, comparison.largest_difference
+        return ExportResult(folder, len(sentences), ties, difference, scores, facts.warning)
+
+    path, result = write_version(output_dir, write)
+    return result._replace(path=path)
+
+
+def _load(
+    exporter: Exporter,
+    run: str | Path | RunDirectory,
+    settings: Mapping[str, Any] | None,
+    options: ExportOptions,
+) -> TranslationModule:
+    if settings and not exporter.has_search:
+        raise InputError(
+            f"A version of this format does not store {' and '.join(settings)}. Leave this out, "
+            "and set the options of the search when you translate."
+        )
+    precision = exporter.weights_of(options) if exporter.rounds_run else "float32"
+    translator = load_translator(run, settings, precision=precision)
+    if len(translator.transformers) > 1 and not exporter.ensembles:
+        raise InputError(
+            f"{run} is an ensemble, but a model of this format is a single one. Export a single "
+            "run."
+        )
+    return translator
+
+
+def _supports(exporter: Exporter, option: str, value: Any) -> bool:
+    if option == "weights":
+        return value in exporter.weights
+    if option in ("languages", "license"):
+        return exporter.has_card
+    return option in ("references", "tokenize", "test_set", *exporter.options)
+
+
+def _check_options(exporter: Exporter, format: str, options: ExportOptions) -> None:
+    """Refuses an option that a format does not support, and names the formats that do."""
+    for field in dataclasses.fields(ExportOptions):
+        name, value = field.name, getattr(options, field.name)
+        if value == field.default or _supports(exporter, name, value):
+            continue
+        others = []
+        for other in formats():
+            with contextlib.suppress(InputError):  # a format whose packages are not installed
+                if _supports(find_exporter(other), name, value):
+                    others.append(other)
+        shown = f"{name}={value}" if isinstance(value, str | int | float) else name
+        known = f" Its weights are {', '.join(exporter.weights)}." if name == "weights" else ""
+        raise InputError(
+            f"The format {format} does not support {shown}.{known} Leave it out, or use a format "
+            f"that does: {', '.join(others) or 'none'}."
+        )
+
+
+def _change_of_translations(exporter: Exporter, options: ExportOptions) -> str:
+    """Returns the options that change translations so that BLEU must judge them, or ""."""
+    if "max_bleu_loss" not in exporter.options:
+        return ""
+    weights = exporter.weights_of(options)
+    changes = [] if weights == "float32" else [f"weights is {weights}"]
+    if options.shortlist is not None:
+        changes.append(f"the shortlist has {options.shortlist.size} translations of each token")
+    if not changes and options.max_bleu_loss is not None:
+        raise InputError(
+            f"max_bleu_loss is a bound for rounded weights, but weights is {weights}. Leave the "
+            "bound out."
+        )
+    return " and ".join(changes)
+
+
+def _check_sentences(sentences: Sequence[str], options: ExportOptions, change: str) -> None:
+    """Checks that an export can be compared with its run, and that BLEU can judge a change."""
+    references = options.references
     if not sentences:
         raise InputError("There are no sentences on which to compare the export with the run.")
-    exporter = find_exporter(format)
-    for field in dataclasses.fields(ExportOptions):
-        value = getattr(options, field.name)
-        known = {"references", "tokenize", *exporter.options}
-        if field.name not in known and value != field.default:
-            shown = f"{field.name}={value}" if isinstance(value, str | int | float) else field.name
-            understood = ", ".join(sorted(exporter.options)) or "none"
-            raise InputError(
-                f"The format {format} does not support {shown}. Leave it out. Options of this "
-                f"format: {understood}."
-            )
-    return exporter.export(run, Path(output_dir), sentences, settings, options)
+    if references is not None and len(references) != len(sentences):
+        raise InputError(
+            f"There are {len(sentences):,} sentences, but {len(references):,} references. Give one "
+            "for each sentence."
+        )
+    if not change:
+        return
+    if references is None:
+        raise InputError(
+            f"{change}, which changes translations. Add references to measure the loss of BLEU."
+        )
+    own = metrics.blind_score(references, options.tokenize)
+    if own is not None:
+        raise InputError(
+            f"{change}, but BLEU cannot judge it: the references score {own:.1f} against "
+            "themselves. Use longer sentences, or another tokenizer (tokenize)."
+        )
+
+
+def _largest_loss(exporter: Exporter, options: ExportOptions) -> float:
+    if options.max_bleu_loss is not None:
+        return options.max_bleu_loss
+    loss = exporter.weights[exporter.weights_of(options)]
+    return loss if options.shortlist is None else max(loss, _MAX_SHORTLIST_LOSS)
+
+
+def _check_loss(scores: Scores, exact: Scores, change: str, largest_loss: float) -> None:
+    if not exact.bleu - scores.bleu <= largest_loss:  # also fails for NaN
+        raise InputError(
+            f"BLEU is {scores.bleu:.2f}, but the run has {exact.bleu:.2f}, because {change}. A "
+            f"loss of at most {largest_loss:g} is allowed, so nothing was exported. Use a finer "
+            "type, a larger shortlist, or --max_bleu_loss."
+        )

@@ -5,58 +5,22 @@ The front matter is YAML, the rest Markdown. Unknown facts are "not known", neve
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib.resources
 import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
-from keras_transformer.export.manifest import Member, Provenance
+from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.schema import nested
 
-_CARD = """\
----
-{front_matter}
----
-
-# {name}
-
-A Transformer (Vaswani et al., 2017) that {description}. Languages: {languages}.
-{about} `manifest.json` has every setting and hash.
-
-## Use
-
-{use}
-
-## Evaluation
-
-{scores}
-
-## Model and training
-
-{members}
-
-Weights: {precision}, {weights_bytes:,} bytes. Search: {search}.
-
-## Limits
-
-- One text is one sentence. Texts of more than {max_source_tokens:,} tokens (including the end
-  token) or {max_source_bytes:,} bytes are truncated. Longest source in training: {trained}.
-  Translations of longer texts are worse.
-- A translation has at most {max_extra_tokens:,} tokens more than its source, and at most
-  {max_output_tokens:,} tokens. It is cut off there.
-- Characters that are not in the vocabulary can be lost.
-- Text unlike the training data (other languages, domains, casing, markup) gives poor results
-  without a warning. A low score is only a hint.
-- {limit}
-
-## License
-
-Model: {license}. The license may also depend on the training data. Code: Apache-2.0.
-"""
+# The card, with the names of its facts in braces.
+_CARD = importlib.resources.files(__package__).joinpath("model_card.txt").read_text("utf-8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,113 +58,105 @@ TRANSLATION = TaskCard(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelCardData:
-    """Facts for the model card that the run does not contain.
-
-    Attributes:
-        languages: codes of the source and the target language.
-        license: SPDX identifier in lower case.
-        test_set: name of the test set of `scores`.
-        scores: scores on the test set; the export computes them.
-
-    Example:
-    >>> ModelCardData(languages=("en", "de"), license="cc-by-4.0").license
-    'cc-by-4.0'
-    """
-
-    languages: tuple[str, str] | None = None
-    license: str | None = None
-    test_set: str = "the sentences of the export"
-    scores: Scores | None = None
-
-    def __post_init__(self) -> None:
-        for code in self.languages or ():
-            if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*", code):
-                raise InputError(
-                    f"{code!r} is not a language code. Use a code such as en or pt-BR."
-                )
-        if self.license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
-            raise InputError(
-                f"{self.license!r} is not a license identifier. Use one such as cc-by-4.0."
-            )
+def check_language(code: str) -> None:
+    """Refuses a code that is not one of a language."""
+    if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*", code):
+        raise InputError(f"{code!r} is not a language code. Use a code such as en or pt-BR.")
 
 
-@dataclasses.dataclass(frozen=True)
-class FormatCard:
-    """The texts of the model card that depend on the format of the export.
+def check_license(license: str) -> None:
+    """Refuses a license that is not an SPDX identifier in lower case."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
+        raise InputError(f"{license!r} is not a license identifier. Use one such as cc-by-4.0.")
+
+
+class VersionFacts(NamedTuple):
+    """What an exporter tells about a version, for the model card and the manifest.
 
     Attributes:
         about: sentences about the files.
         use: Markdown, how to use the model.
         tags: tags of Hugging Face.
-        weights_bytes: size of the weights.
         library: the `library_name` of Hugging Face, if there is one.
+        signatures: `{name: {"inputs": ..., "outputs": ...}}`.
+        warning: a limitation of this export.
 
     Example:
-    >>> FormatCard("A SavedModel.", "    curl ...", ("tensorflow",), 1000).library is None
+    >>> VersionFacts("A SavedModel.", "    curl ...", ("tensorflow",)).library is None
     True
     """
 
-    about: str
-    use: str
-    tags: tuple[str, ...]
-    weights_bytes: int
+    about: str = ""
+    use: str = ""
+    tags: tuple[str, ...] = ()
     library: str | None = None
+    signatures: Mapping[str, Any] = {}
+    warning: str | None = None
 
 
 def model_card(
     name: str,
-    provenance: Provenance,
-    data: ModelCardData,
-    format_card: FormatCard,
+    manifest: Mapping[str, Any],
+    runs: Iterable[RunDirectory],
+    facts: VersionFacts,
+    *,
     task: TaskCard = TRANSLATION,
+    scores: Scores | None = None,
+    test_set: str = "",
 ) -> str:
     """Returns the model card of a version.
 
     Args:
         name: name of the model.
-        provenance: origin and settings.
-        data: facts that the run does not contain.
-        format_card: the texts about the format.
+        manifest: the origin and the settings, from `describe_version`; `languages` and `license`,
+            which may be None; and `bytes`, the size of the model.
+        runs: the runs of `manifest["members"]`.
+        facts: the texts about the format.
         task: the texts about the task.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> provenance = Provenance.of("build/run", load_translator("build/run"), "float32")
-    >>> format_card = FormatCard("A SavedModel.", "    curl ...", ("tensorflow",), 1000)
-    >>> model_card("en-de", provenance, ModelCardData(), format_card).splitlines()[0]
-    '---'
+        scores: scores of the translations of `test_set`.
+        test_set: name of a test set.
     """
-    decoding = provenance.decoding
-    trained = [member.run.max_train_source_length for member in provenance.members]
-    longest = min((count for count in trained if count), default=None)
-    search = f"beam search with {decoding.beam_size} hypotheses, α = {decoding.length_penalty:g}"
-    if decoding.length_penalty_formula == "power":
+    decoding, longest = manifest["decoding"], manifest["max_train_source_length"]
+    languages, license = manifest["languages"], manifest["license"]
+    search = f"beam search with {decoding['beam_size']} hypotheses, "
+    search += f"α = {decoding['length_penalty']:g}"
+    if decoding["length_penalty_formula"] == "power":
         search += " (log-probabilities are divided by length^α)"
-    if decoding.sample:
-        search = f"sampling at temperature {decoding.temperature:g}"
-    if len(provenance.members) > 1:
-        search += f", averaging the probabilities of {len(provenance.members)} models"
+    if decoding["sample"]:
+        search = f"sampling at temperature {decoding['temperature']:g}"
+    members = [_member(*member) for member in zip(runs, manifest["members"], strict=True)]
+    if len(members) > 1:
+        search += f", averaging the probabilities of {len(members)} models"
+    front_matter = {
+        "model_name": name,
+        "language": list(dict.fromkeys(languages or ())),
+        "license": license or "unknown",
+        "library_name": facts.library,
+        "pipeline_tag": task.pipeline_tag,
+        "tags": [task.name, *facts.tags],
+        "metrics": ["bleu", "chrf"] if scores else [],
+    }
     return _CARD.format(
-        front_matter=_front_matter(name, data, format_card, task),
+        front_matter="\n".join(  # JSON values are valid YAML
+            f"{field}: {json.dumps(value)}" for field, value in front_matter.items() if value
+        ),
         name=name,
         description=task.description,
-        languages=" to ".join(data.languages) if data.languages else "not known",
-        about=format_card.about,
-        use=format_card.use,
-        scores=_scores(data),
-        members="\n\n".join(_member(each) for each in provenance.members),
-        precision=provenance.precision,
-        weights_bytes=format_card.weights_bytes,
+        languages=" to ".join(languages) if languages else "not known",
+        about=facts.about,
+        use=facts.use,
+        scores=_scores(scores, test_set),
+        members="\n\n".join(members),
+        weights=manifest["weights"],
+        model_bytes=manifest["bytes"],
         search=search,
         trained="not known" if longest is None else f"{longest:,} tokens",
         limit=task.limit,
-        license=f"`{data.license}`" if data.license else "not stated",
-        max_source_tokens=provenance.max_source_tokens,
-        max_source_bytes=decoding.max_source_bytes,
-        max_extra_tokens=decoding.max_extra_tokens,
-        max_output_tokens=provenance.max_output_tokens,
+        license=f"`{license}`" if license else "not stated",
+        max_source_tokens=manifest["max_source_tokens"],
+        max_source_bytes=decoding["max_source_bytes"],
+        max_extra_tokens=decoding["max_extra_tokens"],
+        max_output_tokens=manifest["max_output_tokens"],
     )
 
 
@@ -214,36 +170,25 @@ def model_name(output_dir: Path) -> str:
     return re.sub(r"[^\w.-]", "_", output_dir.resolve().name, flags=re.ASCII) or "model"
 
 
-def _front_matter(name: str, data: ModelCardData, format_card: FormatCard, task: TaskCard) -> str:
-    """Returns YAML; JSON values are valid YAML."""
-    fields: dict[str, Any] = {
-        "model_name": name,
-        "language": list(dict.fromkeys(data.languages or ())),
-        "license": data.license or "unknown",
-        "library_name": format_card.library,
-        "pipeline_tag": task.pipeline_tag,
-        "tags": [task.name, *format_card.tags],
-        "metrics": ["bleu", "chrf"] if data.scores else [],
-    }
-    return "\n".join(f"{field}: {json.dumps(value)}" for field, value in fields.items() if value)
-
-
-def _scores(data: ModelCardData) -> str:
-    if data.scores is None:
+def _scores(scores: Scores | None, test_set: str) -> str:
+    if scores is None:
         return "Scores on a test set: not known."
     rows = [
-        ("BLEU", f"{data.scores.bleu:.2f}", f"`{data.scores.signature}`"),
-        ("chrF", f"{data.scores.chrf:.2f}", f"`{data.scores.chrf_signature}`"),
+        ("BLEU", f"{scores.bleu:.2f}", f"`{scores.signature}`"),
+        ("chrF", f"{scores.chrf:.2f}", f"`{scores.chrf_signature}`"),
     ]
-    scores = table(("metric", "score", "signature of sacreBLEU"), rows)
-    return f"On {data.test_set}:\n\n{scores}"
+    return f"On {test_set}:\n\n{table(('metric', 'score', 'signature of sacreBLEU'), rows)}"
 
 
-def _member(member: Member) -> str:
+def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
     """Returns a table about a run: its data, its vocabulary, its training."""
-    config, training = member.run.config.model, member.run.config.training
+    config, training = run.config.model, run.config.training
     facts = [("parameters", f"{config.num_parameters():,}")]
-    for report in member.data_reports() or [{}]:
+    reports: list[Any] = []
+    for path in run.data_reports():
+        with contextlib.suppress(OSError, ValueError):
+            reports.append(json.loads(path.read_bytes()))
+    for report in reports or [None]:
         pairs, inputs = nested(report, "train", "pairs"), nested(report, "inputs", "train")
         facts.append(("training pairs", f"{pairs:,}" if isinstance(pairs, int) else "not known"))
         for entry in inputs if isinstance(inputs, list) else ():
@@ -251,20 +196,17 @@ def _member(member: Member) -> str:
             hashes = nested(entry, "sha256")
             for file, digest in hashes.items() if isinstance(hashes, dict) else ():
                 facts.append(("training corpus", f"{Path(str(file)).name}, SHA-256 `{digest}`"))
+    step, init_from = described["step"], described["init_from"]
     facts += [
-        ("data fingerprint", f"`{member.run.data_fingerprint}`"),
+        ("data fingerprint", f"`{described['data_fingerprint']}`"),
         ("vocabulary", f"{config.source_vocab_size:,} to {config.target_vocab_size:,} pieces"),
-        ("weights", f"`{member.weights}`"),
-        ("step", "not known" if member.step is None else f"{member.step:,}"),
+        ("weights", f"`{described['weights']}`"),
+        ("step", "not known" if step is None else f"{step:,}"),
         ("batch", f"{training.batch_tokens:,} target tokens"),
         ("learning rate schedule", training.schedule),
-        ("initial weights", f"`{_last_name(member.run.init_from)}`"),
+        ("initial weights", f"`{'random' if init_from is None else Path(init_from).name}`"),
     ]
-    return table((f"`{member.name}`", ""), facts)
-
-
-def _last_name(init_from: str | None) -> str:
-    return "random" if init_from is None else Path(init_from).name
+    return table((f"`{described['run']}`", ""), facts)
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

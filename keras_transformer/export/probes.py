@@ -7,6 +7,8 @@ contain many of each, so that users do not have to find differences in tokenizat
 from __future__ import annotations
 
 import functools
+import importlib.resources
+import json
 import random
 import unicodedata
 from collections.abc import Sequence
@@ -19,39 +21,9 @@ _PER_CLASS = 10  # characters of each Unicode category that are also texts by th
 _TRANSLATED = 20  # texts whose translations are compared
 _MAX_TRANSLATED_LENGTH = 40  # tokens
 _SHOWN = 12  # tokens that a message shows around the first difference
-_TEXTS = (
-    # Spaces and invisible characters.
-    *("", " ", "  ", "\t", "\n", "\r", "\v", "\f", "\x1c", "\x85", "\xa0", "\u1680", "\u2003"),
-    *("\u200b", "\u2028", "\u2029", "\u202f", "\u205f", "\u2060", "\u3000", "\ufeff", "\u3164"),
-    *(" a", "a ", " a  b ", "a\tb", "a\r\nb"),
-    *("a\xa0b", "a\u2003b", "a\u200bb", "a\u3000b", "\ufeffa"),
-    *("a\u200db", "a\xadb", "\u202eabc\u202c", "a\x00b"),
-    *("\x00", "\x01", "\x7f", "\ufffd", "a\ufffdb"),
-    # SentencePiece's symbol for a space, U+2581.
-    *("\u2581", "\u2581\u2581", "a\u2581b", "a \u2581 b", "\u2581a"),
-    # Names of special tokens.
-    *("</s>", "<s> <pad> <unk>", "<0x41>", "a</s>b"),
-    # Composed and decomposed characters, marks, compatibility forms and ligatures.
-    *("\xe9", "e\u0301", "\u0301", "e\u0323\u0302"),
-    *("a\u0308\u0308", ">\u0338", "<\u0338", "=\u0338"),
-    *("\u1100\u1161\u11a8", "\uac01", "\ufb01n", "\u01c6", "\u2460", "\u2122", "\xbd", "\u2026"),
-    *("\uff21\uff22\uff23", "\uff11\uff12\uff13", "\uff76\uff9e"),
-    *("\xdf", "\u0130", "\u017f", "\u03a3\u03c2"),
-    # Emoji: sequences with joiners, skin tones, flags and keycaps.
-    *("\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f44d\U0001f3fd", "\U0001f1e9\U0001f1ea"),
-    *("1\ufe0f\u20e3", "\u2764\ufe0f", "\u2603"),
-    # Scripts.
-    *("Gr\xfc\xdfe", "\u041f\u0440\u0438\u0432\u0435\u0442"),
-    *("\u0393\u03b5\u03b9\u03ac", "\u05e9\u05dc\u05d5\u05dd"),
-    *("\u0645\u0631\u062d\u0628\u0627"),
-    *("\u0928\u092e\u0938\u094d\u0924\u0947", "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35"),
-    *("\u4f60\u597d\u3002", "\u3053\u3093\u306b\u3061\u306f"),
-    *("\uc548\ub155", "\U00020000\U0001d400"),
-    # Numbers and punctuation.
-    *("0000", "1,000.50", "10^-3", "a...b", "\u201ca\u201d", "\xbfa?", "a-b", "--", "!?!?"),
-    # Long words and texts.
-    *("a" * 1000, "\u2603" * 300, "a " * 300, "e" + "\u0301" * 300),
-)  # fmt: skip
+_FILE = importlib.resources.files(__package__) / "probes.json"  # texts by kind
+_TEXTS = [text for texts in json.loads(_FILE.read_text("utf-8")).values() for text in texts]
+_LONG = ["a" * 1000, "\u2603" * 300, "a " * 300, "e" + "\u0301" * 300]
 
 
 class ProbeTexts(NamedTuple):
@@ -96,7 +68,7 @@ def probe_texts(vocabulary: Vocabulary, sentences: Sequence[str], seed: int = 1)
         sources = (random_.choice([*pools, random_.choice(classes)]) for _ in range(8))
         parts = [random_.choice(source) for source in sources]
         mixed.append(random_.choice(["", " "]).join(parts[: random_.randint(2, 8)]))
-    texts = list(dict.fromkeys([*_TEXTS, *of_symbols, *alone, *mixed]))
+    texts = list(dict.fromkeys([*_TEXTS, *_LONG, *of_symbols, *alone, *mixed]))
     return ProbeTexts(texts, _to_translate(vocabulary, of_symbols, texts, random_))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -91,51 +90,6 @@ def clean_source_ids(
     ids = tf.where(known, ids, tokenizer.unknown_id)
     ids = tf.where(is_last, tokenizer.end_id, tf.where(is_text, ids, tokenizer.pad_id))
     return ids, used, status
-
-
-class CleanRequest(NamedTuple):
-    """The valid inputs of a search.
-
-    Attributes:
-        source_ids: int32 `(batch, longest)`, padded, each with an end token.
-        max_lengths: int32 `(batch,)`, the longest translation of each source.
-        alpha: float32 `(batch,)`, the α of each length penalty.
-        status: int32 `(batch,)`, the bits of `Status` for all changes.
-    """
-
-    source_ids: tf.Tensor
-    max_lengths: tf.Tensor
-    alpha: tf.Tensor
-    status: tf.Tensor
-
-
-def clean_request(
-    translator: TranslationModule,
-    ids: tf.Tensor,
-    lengths: tf.Tensor,
-    max_length: tf.Tensor,
-    length_penalty: tf.Tensor,
-) -> CleanRequest:
-    """Returns the inputs of a search for source ids without a limit on their number.
-
-    Args:
-        translator: its limits and its vocabulary are applied.
-        ids: int32 `(batch, length)`.
-        lengths: int32 `(batch,)`, the number of ids of each row.
-        max_length: int32 `(batch,)`, as in `clamp_max_lengths`.
-        length_penalty: float32 `(batch,)`, as in `clamp_alpha`.
-    """
-    ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
-    source_ids, source_lengths, status = clean_source_ids(translator, ids, lengths)
-    max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
-    alpha, alpha_changed = clamp_alpha(translator, length_penalty)
-    status += encode_status(
-        {
-            Status.MAX_LENGTH_CHANGED: length_changed,
-            Status.LENGTH_PENALTY_CHANGED: alpha_changed,
-        }
-    )
-    return CleanRequest(source_ids, max_lengths, alpha, status)
 
 
 def has_no_translation(result: SearchResult) -> tf.Tensor:

@@ -33,10 +33,6 @@ def translations_of(texts: Iterable[str | bytes], scores: Iterable[float]) -> li
     Args:
         texts: the text of each place; bytes are UTF-8.
         scores: the score of each place.
-
-    Example:
-    >>> translations_of([b"Ein Hund .", b""], [-0.5, -1e9])
-    [Translation(text='Ein Hund .', score=-0.5, details=None)]
     """
     return [
         Translation(

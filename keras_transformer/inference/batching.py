@@ -59,12 +59,6 @@ def _uses_gpu() -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
 
 
-def _limits() -> tuple[int, int]:
-    """Returns the most lines and the most bytes of a batch."""
-    factor = _GPU_FACTOR if _uses_gpu() else 1
-    return factor * _MAX_BATCH_LINES, factor * _MAX_BATCH_BYTES
-
-
 def concurrent_batches() -> int:
     """Returns the number of batches that TensorFlow computes at the same time; 2 on a GPU."""
     if _uses_gpu():
@@ -79,11 +73,10 @@ def batches(lines: Sequence[str], max_lines: int | None = None) -> list[list[int
     """Groups lines of similar lengths into batches of their indices, the longest lines first.
 
     Args:
-        lines: the texts.
         max_lines: the most lines of a batch; by default 64, or 512 on a GPU.
     """
-    most_lines, max_bytes = _limits()
-    max_lines = max_lines or most_lines
+    factor = _GPU_FACTOR if _uses_gpu() else 1
+    max_lines, max_bytes = max_lines or factor * _MAX_BATCH_LINES, factor * _MAX_BATCH_BYTES
     sizes = [len(line.encode()) for line in lines]
     result: list[list[int]] = []
     for index in sorted(range(len(lines)), key=lambda i: -sizes[i]):
@@ -120,10 +113,10 @@ def map_batches(
         The indices of each batch's lines, and the result.
     """
     concurrency = concurrent_batches() if threads is None else threads
-    most = max_lines or _limits()[0]
     if threads is not None or not _uses_gpu():  # a GPU takes as long for a small batch
-        most = min(most, max(1, len(lines) // concurrency))  # at least one batch for each thread
-    todo = batches(lines, most)
+        # At least one batch for each thread.
+        max_lines = min(max_lines or _MAX_BATCH_LINES, max(1, len(lines) // concurrency))
+    todo = batches(lines, max_lines)
     out_of_memory = threading.Event()
 
     def result_of(batch: list[int]) -> _Result | None:
@@ -165,12 +158,11 @@ def _in_parts(
     except Exception as error:
         if not _is_out_of_memory(error) or len(batch) == 1:
             raise
+        middle = len(batch) // 2
+        for part in (batch[:middle], batch[middle:]):
+            yield from _in_parts(function, part)
     else:
         yield batch, result
-        return
-    middle = len(batch) // 2
-    yield from _in_parts(function, batch[:middle])
-    yield from _in_parts(function, batch[middle:])
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -195,7 +187,6 @@ def in_batches(
 
     Args:
         translate: a function of `text`, string `(batch,)`, and of the `others`.
-        lines: the texts.
         max_lines: the most lines of a batch, as in `batches`.
         threads: number of calls at the same time; `concurrent_batches` by default.
         others: further texts for each line.
@@ -223,37 +214,30 @@ class TokenCounts(NamedTuple):
     unknown: int
 
 
-def token_counts(lengths: BatchFunction, lines: Sequence[str]) -> Iterator[TokenCounts]:
-    """Yields the token counts of each line.
+def token_counts(lengths: BatchFunction, lines: Sequence[str]) -> list[TokenCounts]:
+    """Returns the token counts of each line.
 
     Args:
         lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
-        lines: the texts.
     """
+    counts: list[TokenCounts] = []
     for start in range(0, len(lines), _COUNTED_LINES):
-        counts = lengths(text=string_array(lines[start : start + _COUNTED_LINES]))
-        # Exports of version 0.1.0 do not count unknown tokens.
-        unknown = counts.get("unknown", np.zeros(len(counts["tokens"]), np.int32))
-        columns = (
-            np.asarray(each).tolist() for each in (counts["tokens"], counts["used"], unknown)
-        )
-        yield from map(TokenCounts, *columns)
+        outputs = lengths(text=string_array(lines[start : start + _COUNTED_LINES]))
+        columns = (np.asarray(outputs[name]).tolist() for name in TokenCounts._fields)
+        counts.extend(map(TokenCounts, *columns))
+    return counts
 
 
-def unknown_tokens(lengths: BatchFunction, lines: Sequence[str], first_line: int = 1) -> str | None:
+def unknown_token_remark(counts: Sequence[TokenCounts], first_line: int = 1) -> str | None:
     """Returns a remark if more than 1 % of the source tokens are unknown, otherwise None.
 
     Args:
-        lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
-        lines: the sources.
-        first_line: the number of the first line.
+        counts: the token counts of each line.
     """
-    counts = list(token_counts(lengths, lines))
-    tokens = sum(each.tokens for each in counts)
-    unknown = sum(each.unknown for each in counts)
+    tokens, unknown = sum(count.tokens for count in counts), sum(count.unknown for count in counts)
     if unknown <= MAX_UNKNOWN_RATE * tokens:
         return None
-    first = next(number for number, each in enumerate(counts, first_line) if each.unknown)
+    first = next(number for number, count in enumerate(counts, first_line) if count.unknown)
     return (
         f"{unknown / tokens:.1%} of the source tokens are not in the vocabulary, first in line "
         f"{first:,}. Their meaning is lost. Runs and SavedModels can copy them "
@@ -262,21 +246,18 @@ def unknown_tokens(lengths: BatchFunction, lines: Sequence[str], first_line: int
 
 
 def source_warnings(
-    lengths: BatchFunction,
-    lines: Sequence[str],
+    counts: Sequence[TokenCounts],
     max_train_source_length: int | None = None,
     first_line: int = 1,
 ) -> list[str]:
     """Returns warnings about sources that are empty, truncated, or longer than any in training.
 
     Args:
-        lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
-        lines: the sources.
+        counts: the token counts of each line.
         max_train_source_length: tokens of the longest source in training, if known.
-        first_line: number of the first line.
     """
     warnings = []
-    for number, (tokens, used, _) in enumerate(token_counts(lengths, lines), first_line):
+    for number, (tokens, used, _) in enumerate(counts, first_line):
         if tokens == 1:  # only the end token
             warnings.append(f"Line {number}: the source is empty.")
         elif used < tokens:

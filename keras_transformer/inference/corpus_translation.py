@@ -57,7 +57,10 @@ def translate_corpus(
     check_export(model_dir)
     if output_dir.exists():
         raise InputError(f"{output_dir} exists. Choose a new directory.")
-    lines, digest = _survey(source)
+    lines = 0
+    for block in read_blocks(require_file(source), BLOCK_LINES):
+        lines += len(_decoded(block))  # refuses invalid text before anything is translated
+    digest = block.sha256[str(source)]
     model = model_fingerprint(model_dir)
     inputs = {"sha256": digest, "model": model}
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
@@ -68,19 +71,13 @@ def translate_corpus(
             (block, work / f"{number:06d}", model_dir.absolute(), model)
             for number, block in enumerate(_blocks(source, digest))
         )
-        results = run_tasks(_translate_block, tasks, num_workers)
-        report: dict[str, Any] = {
-            "source": str(source),
-            **inputs,
-            "lines": lines,
-            "untranslated": 0,
-            "seconds": 0.0,
-        }
+        report: dict[str, Any] = {"source": str(source), **inputs, "lines": lines}
+        report.update(untranslated=0, seconds=0.0)
         with (
             (directory / "translations.txt").open("wb") as output,
             progress_bar(lines, "lines", "translating") as bar,
         ):
-            for result in results:
+            for result in run_tasks(_translate_block, tasks, num_workers):
                 output.write((work / result["file"]).read_bytes())
                 bar.update(result["lines"])
                 report["untranslated"] += result["untranslated"]
@@ -98,14 +95,6 @@ def check_export(model_dir: str | Path) -> None:
         raise InputError(
             f"{model_dir} is a run directory. Export it with keras-transformer export first."
         )
-
-
-def _survey(path: Path) -> tuple[int, str]:
-    """Reads and checks the whole file, and returns the number of lines and the SHA-256."""
-    lines = 0
-    for block in read_blocks(require_file(path), BLOCK_LINES):
-        lines += len(_decoded(block))
-    return lines, block.sha256[str(path)]
 
 
 def model_fingerprint(model_dir: Path) -> str:
@@ -134,7 +123,7 @@ def _translate_block(block: Block, path: Path, model_dir: Path, fingerprint: str
     start = time.monotonic()
     lines = _decoded(block)
     model = _model(model_dir, fingerprint)
-    best = [each[0] for each in translate_lines(model, lines)]
+    best = [translations[0] for translations in translate_lines(model, lines)]
     # A line break in a translation would misalign all following lines.
     texts = [" ".join(translation.text.splitlines()) for translation in best]
     with atomic_path(path.with_suffix(".txt")) as partial:

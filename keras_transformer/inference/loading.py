@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # imported late: an engine of another kind does not load Tens
     from keras_transformer.runs.run_directory import RunDirectory
 
 # A version contains one of these. A damaged one may have lost its model.
-MODEL_FILES = ("saved_model.pb", "model.tflite", manifest.FILE)
+MODEL_FILES = ("saved_model.pb", manifest.FILE)
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 
 
@@ -33,8 +33,8 @@ class LoadedModel(NamedTuple):
         place: the path or address of the model.
         n_best: number of translations per line.
         translate: a function from `text`, string `(batch,)`, to `translations`, string
-            `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`. The functions of a model
-            accept and return arrays or tensors.
+            `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`; of a run also the outputs
+            of `lengths`. The functions of a model accept and return arrays or tensors.
         lengths: a function from `text`, string `(batch,)`, to `tokens`, `used` and `unknown`,
             int32 `(batch,)`, as in `TranslationModule.lengths`.
         owner: the object that keeps the weights alive.
@@ -43,17 +43,11 @@ class LoadedModel(NamedTuple):
         max_train_source_length: tokens of the longest source in training, including the end
             token, or None if it is unknown.
         symbols: the symbols of the source vocabulary, sorted, such as <2de>, or None if they are
-            unknown, as of older exports.
+            unknown.
         source_tag: the symbol that a server adds to texts, or None.
         max_batch_lines: the most lines of a call; None for the default of the device.
         threads: number of calls at the same time; None: as TensorFlow is configured.
         change: returns the same model with other `decoding.` settings; None if all are fixed.
-
-    Example:
-    >>> import numpy as np
-    >>> model = load_model("build/run")
-    >>> model.translate(text=np.array([b"a dog"], object))["translations"].shape
-    TensorShape([1, 1])
     """
 
     place: str
@@ -78,7 +72,7 @@ class LoadedModel(NamedTuple):
             place: the name of the model in messages.
             jit_compile: compile the search with XLA, for each batch shape.
         """
-        from keras_transformer.inference.translation_module import CompiledTranslation
+        from keras_transformer.inference.translation_module import compiled_translation
 
         def change(settings: Mapping[str, Any]) -> LoadedModel:
             config = dataclasses.replace(Config(), decoding=module.config).updated(settings)
@@ -87,7 +81,7 @@ class LoadedModel(NamedTuple):
         return cls(
             place,
             module.config.n_best,
-            CompiledTranslation(module).translate if jit_compile else module.translate,
+            compiled_translation(module) if jit_compile else module.translate_and_count,
             module.lengths,
             module,
             module.translate_verbose,
@@ -104,10 +98,6 @@ class LoadedModel(NamedTuple):
 
         Raises:
             InputError: for an invalid setting, or one that was fixed at export.
-
-        Example:
-        >>> load_model("build/run").with_settings({"decoding.n_best": 3}).n_best
-        3
         """
         if not settings:
             return self
@@ -210,16 +200,11 @@ class SavedModelLoader(Loader):
                 "one with keras-transformer train or keras-transformer export."
             )
         options.check_no_threads(path)
-        if options.settings:
-            raise InputError(
-                f"{path} is a SavedModel: {' and '.join(options.settings)} cannot be changed after "
-                "the export. Use the run directory."
-            )
-        if described.get("precision") == "int8":
+        if described.get("weights") == "int8":
             from keras_transformer.inference.int8 import check_int8_products
 
             check_int8_products()  # without oneDNN, every translation would fail
-        return _load_saved_model(path)
+        return _load_saved_model(path).with_settings(options.settings)
 
 
 def resolve(model: str) -> str:
@@ -271,21 +256,23 @@ def load_model(
 
     Raises:
         InputError: if the model is missing or damaged, or if an argument does not apply to it.
-
-    Example:
-    >>> load_model("build/run", {"decoding.n_best": 3}).n_best
-    3
     """
     model = resolve(str(model_dir))
     options = LoadOptions(settings or {}, precision, jit_compile, threads)
     return loader_of(model).open(model, options)
 
 
-def newest_version(path: Path) -> Path:
-    """Returns the highest numbered version in a directory, or `path` if it is a version itself."""
-    if not path.is_dir() or any((path / name).is_file() for name in MODEL_FILES):
+def newest_version(path: Path, *model_files: str) -> Path:
+    """Returns the highest numbered version in a directory, or `path` if it is a version itself.
+
+    Args:
+        path: the directory.
+        model_files: further files that make a folder a version, besides `MODEL_FILES`.
+    """
+    known = (*MODEL_FILES, *model_files)
+    if not path.is_dir() or any((path / name).is_file() for name in known):
         return path
-    files = [file for name in MODEL_FILES for file in path.glob(f"*/{name}")]
+    files = [file for name in known for file in path.glob(f"*/{name}")]
     names = [file.parent.name for file in files]
     numbers = [int(name) for name in names if name.isdecimal() and name.isascii()]
     return path / str(max(numbers)) if numbers else path
@@ -297,7 +284,7 @@ def _load_saved_model(path: Path) -> LoadedModel:
 
     def of_arrays(function: Any) -> BatchFunction:
         """Returns a function of arrays. Functions of SavedModels accept only tensors."""
-        return lambda **inputs: function(**{n: tf.constant(each) for n, each in inputs.items()})
+        return lambda **inputs: function(**{n: tf.constant(x) for n, x in inputs.items()})
 
     try:
         loaded = tf.saved_model.load(str(path))
@@ -306,45 +293,25 @@ def _load_saved_model(path: Path) -> LoadedModel:
         raise InputError(f"{path} cannot be loaded as a SavedModel: {reason}") from error
     try:
         translate = loaded.signatures["serving_default"]
-        lengths = loaded.signatures["lengths"]
-        n_best = int(translate.structured_outputs["translations"].shape[1])
+        found = loaded.signatures["symbols"](text=tf.constant([""]))["symbols"]
+        return LoadedModel(
+            str(path),
+            int(translate.structured_outputs["translations"].shape[1]),
+            of_arrays(translate),
+            of_arrays(loaded.signatures["lengths"]),
+            loaded,
+            of_arrays(loaded.translate_verbose),
+            int(loaded.max_train_source_length.numpy()) or None,
+            tuple(symbol.decode() for symbol in found.numpy()[0]),
+        )
     except (AttributeError, KeyError) as error:
         raise InputError(
             f"{path} is a SavedModel without {error}. Use an export of keras-transformer export."
         ) from error
-    verbose = getattr(loaded, "translate_verbose", None)
-    longest = getattr(loaded, "max_train_source_length", None)
-    symbols = loaded.signatures.get("symbols")  # older exports have none
-    return LoadedModel(
-        str(path), n_best, of_arrays(translate), of_arrays(lengths), loaded,
-        verbose and of_arrays(verbose),
-        int(longest.numpy()) or None if longest is not None else None,
-        symbols and tuple(
-            each.decode() for each in symbols(text=tf.constant([""]))["symbols"].numpy()[0]
-        ),
-    )  # fmt: skip
-
-
-def max_train_source_length(model_dir: str | Path | RunDirectory) -> int | None:
-    """Returns the tokens of the longest source that all runs of a model have seen in training.
-
-    None if it is unknown for all of them.
-
-    Example:
-    >>> max_train_source_length("build/run") is None
-    True
-    """
-    known = [run.max_train_source_length for run, _ in members(model_dir)]
-    return min((count for count in known if count), default=None)
 
 
 def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, str]]:
-    """Returns the runs of `DIRECTORY[@WEIGHTS][,DIRECTORY...]` and the names of their weights.
-
-    Example:
-    >>> [(run.path.name, weights) for run, weights in members("build/run@best,build/run")]
-    [('run', 'best'), ('run', 'last')]
-    """
+    """Returns the runs of `DIRECTORY[@WEIGHTS][,DIRECTORY...]` and the names of their weights."""
     from keras_transformer.runs.run_directory import RunDirectory
 
     if isinstance(model_dir, RunDirectory):
@@ -379,11 +346,6 @@ def load_translator(
     Raises:
         InputError: if a setting is invalid, if weights are missing, if an architecture is not
             registered, or if the vocabularies differ.
-
-    Example:
-    >>> ensemble = load_translator("build/run,build/run@step-00000200")
-    >>> len(ensemble.transformers)
-    2
     """
     from keras_transformer.inference.int8 import use_int8_products
     from keras_transformer.inference.translation_module import TranslationModule
@@ -414,7 +376,8 @@ def load_translator(
         transformers.append(transformer)
     decoding = first.config.updated(settings or {}).decoding
     module = TranslationModule(transformers, tokenizer, decoding)
-    module.max_train_source_length = max_train_source_length(model_dir)
+    known = [run.max_train_source_length for run, _ in runs]
+    module.max_train_source_length = min((count for count in known if count), default=None)
     return module
 
 

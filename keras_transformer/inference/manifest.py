@@ -12,12 +12,6 @@ from keras_transformer.errors import InputError
 
 FORMAT_VERSION = 1
 FILE = "manifest.json"
-# Programs need only these to load a version. People may edit the others, such as the model card.
-_NEEDED = (
-    *("saved_model.pb", "model.tflite", "variables/", "assets/"),
-    *("model.safetensors", "config.json", "source.spm", "target.spm", "vocab.json"),
-    "target_vocab.json",
-)
 
 
 def file_hashes(path: Path) -> dict[str, str]:
@@ -26,8 +20,13 @@ def file_hashes(path: Path) -> dict[str, str]:
     Raises:
         InputError: if a file cannot be read.
     """
-    files = sorted(each for each in path.rglob("*") if each.is_file()) or [path]
-    return {file.relative_to(path).as_posix(): _sha256(file) for file in files}
+    return {name: _sha256(path / name) for name in file_names(path) or ["."]}
+
+
+def file_names(folder: Path) -> list[str]:
+    """Returns the paths of all files in a folder, relative to it."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [path.relative_to(folder).as_posix() for path in paths]
 
 
 def describe_files(path: Path) -> dict[str, dict[str, Any]]:
@@ -60,10 +59,11 @@ def check_manifest(path: Path) -> dict[str, Any]:
 
 
 def check_needed_files(path: Path) -> dict[str, Any]:
-    """Checks the files that a program needs to load a version, before TensorFlow reads them.
+    """Checks the files that an engine needs to load a version, before it reads them.
 
-    TensorFlow does not notice every damaged byte, and some of them end the process. Versions
-    without a manifest are not checked. SHA-256 takes about 0.5 s per GB.
+    The manifest lists them. People may edit the others, such as the model card. TensorFlow does not
+    notice every damaged byte, and some of them end the process. Versions without a manifest are
+    not checked. SHA-256 takes about 0.5 s per GB.
 
     Args:
         path: directory of a version.
@@ -77,8 +77,7 @@ def check_needed_files(path: Path) -> dict[str, Any]:
     if not (path / FILE).exists():
         return {}
     manifest = _read(path)
-    listed = manifest["files"]
-    _check(path, listed, sorted(name for name in listed if name.startswith(_NEEDED)))
+    _check(path, manifest["files"], manifest.get("needed", manifest["files"]))
     return manifest
 
 
@@ -87,9 +86,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(file.read_bytes())
         version = manifest["format_version"]
-        for name, each in manifest["files"].items():
-            if not isinstance(each["bytes"], int) or not isinstance(each["sha256"], str):
-                raise TypeError(f"{name} is described by {each}")
+        for name, facts in manifest["files"].items():
+            if not isinstance(facts["bytes"], int) or not isinstance(facts["sha256"], str):
+                raise TypeError(f"{name} is described by {facts}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"[:300]
         if isinstance(error, OSError):
@@ -112,17 +111,15 @@ def _check(path: Path, listed: dict[str, dict[str, Any]], names: Iterable[str]) 
         if not file.is_file():
             raise InputError(f"{file} is missing, but {FILE} lists it. {advice}")
         size = file.stat().st_size
-        if size != expected["bytes"]:
-            raise InputError(
-                f"{file} was changed after the export: it has {size:,} bytes, and not the "
-                f"{expected['bytes']:,} in {FILE}. {advice}"
-            )
-        digest = _sha256(file)
-        if digest != expected["sha256"]:
-            raise InputError(
-                f"{file} was changed after the export: its SHA-256 is {digest}, not the one in "
-                f"{FILE}. {advice}"
-            )
+        problem = f"{size:,} bytes, and not the {expected['bytes']:,}"
+        if size == expected["bytes"]:  # otherwise nothing is read
+            digest = _sha256(file)
+            if digest == expected["sha256"]:
+                continue
+            problem = f"the SHA-256 {digest}, and not the one"
+        raise InputError(
+            f"{file} was changed after the export: it has {problem} in {FILE}. {advice}"
+        )
 
 
 def _sha256(file: Path) -> str:

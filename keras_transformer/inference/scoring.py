@@ -47,11 +47,6 @@ class Scorer(tf.Module):
         translator: its model (or ensemble), tokenizer and source limit are used.
         max_target_tokens: the longest target that `score` accepts. The default is
             `MAX_TARGET_TOKENS`.
-
-    Example:
-    >>> scorer = Scorer(load_translator("build/run"))
-    >>> sorted(scorer.score(tf.constant(["a dog"]), tf.constant(["ein Hund"])))
-    ['lengths', 'log_probs']
     """
 
     def __init__(self, translator: TranslationModule, max_target_tokens: int | None = None):
@@ -122,7 +117,7 @@ class Scorer(tf.Module):
         # Requests the attention without using it, so that an export contains this function only
         # once. A model with an attention window would have to compute all of it, so not there.
         models = self.translator.transformers
-        attention = all(each.can_return_attention for each in models)
+        attention = all(model.can_return_attention for model in models)
         memories = self.translator.encode(source_ids)
         results = self.translator.read_targets(shifted, memories, attention)
         for transformer, (features, _) in zip(models, results, strict=True):
@@ -138,9 +133,7 @@ def _label_log_probs(
     """Returns the log-probabilities float32 `[N]` of `labels` int32 `[N]`.
 
     Args:
-        transformer: the model.
         features: outputs of its decoder, `[N, d_model]`.
-        labels: the target ids.
     """
 
     def one_slice(i: tf.Tensor, parts: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
@@ -169,11 +162,6 @@ class PairScore(NamedTuple):
         log_prob: log-probability of the target.
         ids: ids of the target, including the end id.
         token_log_probs: float32 `(tokens,)`.
-
-    Example:
-    >>> score = PairScore(-2.0, [5, 3], np.array([-1.5, -0.5]))
-    >>> score.penalized(DecodingConfig(length_penalty=1.0, length_penalty_formula="power"))
-    -1.0
     """
 
     log_prob: float
@@ -194,16 +182,10 @@ class PairScore(NamedTuple):
 
 
 def perplexity(results: Iterable[PairScore]) -> float:
-    """Returns exp(-Σ log P / tokens), the corpus perplexity, or 1 if there are no tokens.
-
-    Example:
-    >>> round(perplexity([PairScore(-2.0, [5, 3], np.array([-1.5, -0.5]))]), 3)
-    2.718
-    """
-    log_prob, tokens = 0.0, 0
-    for result in results:
-        log_prob += result.log_prob
-        tokens += len(result.ids)
+    """Returns exp(-Σ log P / tokens), the corpus perplexity, or 1 if there are no tokens."""
+    scored = list(results)
+    tokens = sum(len(score.ids) for score in scored)
+    log_prob = sum(score.log_prob for score in scored)
     # exp(709) is the largest float.
     return math.exp(min(-log_prob / max(tokens, 1), 709))
 
@@ -212,17 +194,10 @@ def score_pairs(scorer: Scorer, sources: Sequence[str], targets: Sequence[str]) 
     """Scores texts.
 
     Args:
-        scorer: the model.
-        sources: source sentences.
         targets: a target for each source; may be empty (only the end token).
 
     Raises:
         InputError: if a target has more than `MAX_TARGET_TOKENS`, or if weights are NaN.
-
-    Example:
-    >>> [score] = score_pairs(load_scorer("build/run"), ["a dog"], ["ein Hund"])
-    >>> score.log_prob < 0 < score.perplexity
-    True
     """
     vocabulary = scorer.translator.tokenizer.vocabulary
     return score_ids(
@@ -236,16 +211,10 @@ def score_ids(
     """Scores any number of targets that are given as ids (see `Scorer.score_ids`).
 
     Args:
-        scorer: the model.
-        sources: source sentences.
         target_ids: the ids of a target for each source.
 
     Raises:
         InputError: if a target has more than `MAX_TARGET_TOKENS`, or if weights are NaN.
-
-    Example:
-    >>> score_ids(load_scorer("build/run"), ["a dog"], [[17, 5, 3]])[0].ids
-    [17, 5, 3]
     """
     for number, ids in enumerate(target_ids, start=1):
         if len(ids) > MAX_TARGET_TOKENS:
@@ -269,55 +238,36 @@ def score_ids(
     texts = [source + 4 * len(ids) * "x" for source, ids in zip(sources, target_ids, strict=True)]
     results: dict[int, PairScore] = {}
     for batch, scores in map_batches(score_batch, texts, unit="pairs"):
-        for index, score in zip(batch, scores, strict=True):
-            if not math.isfinite(score.log_prob):
-                raise InputError(
-                    f"The log-probability of pair {index + 1} is {score.log_prob}. The model's "
-                    "weights may be NaN. Use another checkpoint."
-                )
-            results[index] = score
+        results.update(zip(batch, scores, strict=True))
+    for index, score in sorted(results.items()):
+        if not math.isfinite(score.log_prob):
+            raise InputError(
+                f"The log-probability of pair {index + 1} is {score.log_prob}. The model's weights "
+                "may be NaN. Use another checkpoint."
+            )
     return [results[index] for index in range(len(texts))]
 
 
 def split_pairs(lines: Sequence[str], name: str) -> tuple[list[str], list[str]]:
-    r"""Splits lines `source<tab>target` into sources and targets.
-
-    Args:
-        lines: the lines.
-        name: name of the file for messages.
+    """Splits lines `source<tab>target` of a file with a `name` into sources and targets.
 
     Raises:
         InputError: if the file is empty, or if a line does not have exactly one tab.
-
-    Example:
-    >>> split_pairs(["A dog .\tEin Hund ."], "pairs.tsv")
-    (['A dog .'], ['Ein Hund .'])
     """
     if not lines:
         raise InputError(f"{name} is empty. Each line must be a source, a tab and a target.")
-    for number, line in enumerate(lines, start=1):
-        tabs = line.count("\t")
-        if tabs != 1:
-            raise InputError(
-                f"{name}, line {number} has {tabs or 'no'} tab{'s' * (tabs != 1)} instead of one "
-                "between the source and the target."
-            )
     pairs = [line.split("\t") for line in lines]
+    for number, pair in enumerate(pairs, start=1):
+        if len(pair) != 2:
+            raise InputError(
+                f"{name}, line {number} has {len(pair) - 1} tabs instead of one between the source "
+                "and the target."
+            )
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 
 def format_tsv(results: Iterable[PairScore], config: DecodingConfig) -> str:
-    r"""Returns one line per pair: log P, tokens, perplexity, and the score with length penalty.
-
-    Args:
-        results: the scores.
-        config: has the length penalty.
-
-    Example:
-    >>> score = PairScore(-2.0, [5, 3], np.array([-1.5, -0.5]))
-    >>> format_tsv([score], DecodingConfig(length_penalty=0.0))
-    '-2.000000\t2\t2.7183\t-2.000000\n'
-    """
+    r"""Returns one line per pair: log P, tokens, perplexity, and the score with length penalty."""
     return "".join(
         f"{result.log_prob:.6f}\t{len(result.ids)}\t{result.perplexity:.4f}\t"
         f"{result.penalized(config):.6f}\n"
@@ -330,13 +280,6 @@ def format_json_lines(scorer: Scorer, results: Iterable[PairScore]) -> str:
 
     Args:
         scorer: the model, whose configuration has the length penalty.
-        results: the scores.
-
-    Example:
-    >>> scorer = load_scorer("build/run")
-    >>> results = score_pairs(scorer, ["a dog"], ["ein Hund"])
-    >>> print(format_json_lines(scorer, results))
-    {"log_prob": ...}
     """
     lines = []
     for result in results:
@@ -354,16 +297,7 @@ def format_json_lines(scorer: Scorer, results: Iterable[PairScore]) -> str:
 
 
 def summary(results: Sequence[PairScore], seconds: float) -> str:
-    """Returns one line with the corpus perplexity, the numbers of tokens and pairs, and the speed.
-
-    Args:
-        results: the scores.
-        seconds: time of the scoring.
-
-    Example:
-    >>> summary([PairScore(-2.0, [5, 3], np.array([-1.5, -0.5]))], seconds=2.0)
-    'perplexity 2.7183, 2 tokens, 1 sentences, scored in 2.0 s (0 sentences/s)'
-    """
+    """Returns one line: corpus perplexity, numbers of tokens and pairs, and speed."""
     return (
         f"perplexity {perplexity(results):.4f}, {sum(len(r.ids) for r in results):,} tokens, "
         f"{len(results):,} sentences, scored in {seconds:.1f} s "
@@ -380,9 +314,5 @@ def load_scorer(model_dir: str | Path, settings: Mapping[str, Any] | None = None
 
     Raises:
         InputError: if the run is missing, or if a setting is invalid.
-
-    Example:
-    >>> load_scorer("build/run@step-00000100").translator.config.beam_size
-    4
     """
     return Scorer(load_translator(model_dir, settings))

@@ -62,7 +62,6 @@ def add_tag(text: str, tag: str) -> str:
     """Adds a tag at the start of a text, as in training data. Empty texts stay empty.
 
     Args:
-        text: a source sentence.
         tag: the tag; empty for none.
     """
     return f"{tag} {text}" if tag and text.strip() else text
@@ -72,7 +71,6 @@ def add_missing_tag(text: str, tag: str, symbols: Sequence[str] | None) -> str:
     """Returns a text with a tag at its start, unless it begins with the tag or another one.
 
     Args:
-        text: a source sentence.
         tag: the tag; empty for none.
         symbols: the symbols of the model, as in `split_tags`.
     """
@@ -85,7 +83,7 @@ def check_tag(tag: str | None, symbols: Sequence[str] | None, place: str) -> Non
 
     Args:
         tag: the tag, which is any symbol; None for none.
-        symbols: the symbols of the model; None if they are unknown, as of old exports.
+        symbols: the symbols of the model; None if they are unknown.
         place: the path or address of the model.
     """
     if tag is None or symbols is None or tag in symbols:
@@ -137,7 +135,7 @@ class ServedTags(NamedTuple):
 
 
 def served_tags(signatures: Mapping[str, Callable[..., Mapping[str, Any]]]) -> ServedTags:
-    """Returns the tags of an export or a server. Older exports do not report their symbols.
+    """Returns the tags of an export or a server.
 
     Args:
         signatures: functions from lists of inputs to arrays, by name.
@@ -146,8 +144,6 @@ def served_tags(signatures: Mapping[str, Callable[..., Mapping[str, Any]]]) -> S
         return ServedTags()
     text = {"text": ["a"]}
     symbols = tuple(symbol.decode() for symbol in signatures["symbols"](text)["symbols"][0])
-    if not symbols:
-        return ServedTags(symbols)
     # A server with --source_tag adds it to this text, too.
     tokens = [token.decode() for token in signatures["tokenize"](text)["tokens"][0]]
     return ServedTags(symbols, next((token for token in tokens if token in symbols), None))

@@ -14,7 +14,13 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.inference import EMPTY_SCORE, Translation, translations_of
-from keras_transformer.inference.batching import in_batches, source_warnings, token_counts
+from keras_transformer.inference.batching import (
+    TokenCounts,
+    in_batches,
+    source_warnings,
+    token_counts,
+    unknown_token_remark,
+)
 from keras_transformer.inference.loading import LoadedModel
 
 # The result if the model's logits are NaN, or if all tokens are banned.
@@ -24,28 +30,28 @@ NO_TRANSLATION = Translation("", -math.inf)
 def translate_lines(model: LoadedModel, lines: Sequence[str]) -> list[list[Translation]]:
     """Translates lines.
 
-    Args:
-        model: the model.
-        lines: the texts.
-
     Returns:
         The translations of each line, best first. A line without any has `NO_TRANSLATION`.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_model
-    >>> [[translation]] = translate_lines(load_model("build/run"), ["a dog"])
-    >>> translation.score < 0
-    True
     """
+    return _translate(model, lines)[0]
+
+
+def _translate(
+    model: LoadedModel, lines: Sequence[str]
+) -> tuple[list[list[Translation]], list[TokenCounts] | None]:
+    """Returns the translations, and the token counts if the model returns both in one call."""
     results: list[list[Translation]] = [[] for _ in lines]
+    counts: dict[int, TokenCounts] = {}
     for batch, outputs in in_batches(
         model.translate, lines, max_lines=model.max_batch_lines, threads=model.threads
     ):
-        for index, row, row_scores in zip(
-            batch, outputs["translations"], outputs["scores"], strict=True
-        ):
-            results[index] = translations_of(row, row_scores) or [NO_TRANSLATION]
-    return results
+        for row, index in enumerate(batch):
+            found = translations_of(outputs["translations"][row], outputs["scores"][row])
+            results[index] = found or [NO_TRANSLATION]
+            if "used" in outputs:
+                numbers = (int(outputs[name][row]) for name in TokenCounts._fields)
+                counts[index] = TokenCounts(*numbers)
+    return results, [counts[i] for i in range(len(lines))] if counts else None
 
 
 def translate_verbose(
@@ -53,14 +59,15 @@ def translate_verbose(
     lines: Sequence[str],
     prefixes: Sequence[str] | None = None,
     attention: bool = False,
+    counts: Sequence[TokenCounts] | None = None,
 ) -> list[dict[str, Any]]:
     """Translates lines and returns all details of each translation, ready for JSON.
 
     Args:
         model: a model with `translate_verbose`.
-        lines: the texts.
         prefixes: for each line the beginning of its translations; may be empty.
         attention: also return the attention, target tokens by source tokens.
+        counts: the token counts of the lines, if they are already known.
 
     Returns:
         For each line `source_tokens` and `translations`, best first. Each translation has `text`,
@@ -69,27 +76,21 @@ def translate_verbose(
 
     Raises:
         InputError: if the number of prefixes is wrong, or if the model does not return details.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_model
-    >>> [details] = translate_verbose(load_model("build/run"), ["a dog"])
-    >>> sorted(details["translations"][0])
-    ['alignment', 'finished', 'ids', 'log_prob', 'score', 'text', 'token_log_probs', 'tokens']
     """
     if model.translate_verbose is None:
         raise InputError(
             f"{model.place} returns no details of translations and accepts no prefixes, like all "
-            "LiteRT models and old exports. Use the run directory or a new SavedModel."
+            "LiteRT models and servers. Use the run directory or a SavedModel."
         )
     prefixes = [""] * len(lines) if prefixes is None else prefixes
     if len(prefixes) != len(lines):
         raise InputError(f"There are {len(lines):,} lines, but {len(prefixes):,} prefixes.")
-    source_lengths = [each.used for each in token_counts(model.lengths, lines)]
+    counts = token_counts(model.lengths, lines) if counts is None else counts
     results: list[dict[str, Any]] = [{} for _ in lines]
     for batch, outputs in in_batches(model.translate_verbose, lines, prefix=prefixes):
         for row, index in enumerate(batch):
             fields = {name: field[row] for name, field in outputs.items()}
-            results[index] = _details(fields, source_lengths[index], attention)
+            results[index] = _details(fields, counts[index].used, attention)
     return results
 
 
@@ -126,40 +127,31 @@ def _rounded(values: np.ndarray, decimals: int) -> Any:
 
 def translation_warnings(
     model: LoadedModel,
-    lines: Sequence[str],
-    results: Sequence[Sequence[Translation]] | None = None,
+    counts: Sequence[TokenCounts],
+    results: Sequence[Sequence[Translation]] = (),
     prefixes: Sequence[str] | None = None,
     first_line: int = 1,
 ) -> list[str]:
     """Returns warnings about lines and their translations.
 
     Args:
-        model: the model.
-        lines: the texts. See `source_warnings`.
+        counts: the token counts of the lines.
         results: the translations. A line without a translation gets a warning.
         prefixes: the prefix of each line. A translation without its prefix gets a warning.
-        first_line: number of the first line.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_model
-    >>> translation_warnings(load_model("build/run"), ["a dog", ""])
-    ['Line 2: the source is empty.']
     """
     warnings = [
         f"Line {number} has no translation: the model's logits are NaN, or all tokens are banned."
-        for number, result in enumerate(results or (), start=first_line)
+        for number, result in enumerate(results, start=first_line)
         if result[0] == NO_TRANSLATION
     ]
-    pairs = enumerate(zip(results or (), prefixes or (), strict=False), start=first_line)
+    pairs = enumerate(zip(results, prefixes or (), strict=False), start=first_line)
     warnings += [
         f"The translation of line {number} does not begin with its prefix ({prefix[:40]!r}). The "
         "prefix has characters that are not in the vocabulary, or is too long."
         for number, (result, prefix) in pairs
         if not result[0].text.startswith(" ".join(prefix.split()))
     ]
-    return warnings + source_warnings(
-        model.lengths, lines, model.max_train_source_length, first_line
-    )
+    return warnings + source_warnings(counts, model.max_train_source_length, first_line)
 
 
 def translate_to_text(
@@ -170,41 +162,39 @@ def translate_to_text(
     prefixes: Sequence[str] | None = None,
     attention: bool = False,
     first_line: int = 1,
-) -> tuple[str, list[str]]:
-    """Translates lines, and returns the text of an output file and warnings.
+) -> tuple[str, list[str], str | None]:
+    """Translates lines, and tokenizes each line only once if the model can.
 
     Args:
         model: a model; JSON, prefixes and attention need its `translate_verbose`.
-        lines: the texts.
         as_json: write one JSON object per line, with the fields of `translate_verbose`. The
             default is the format of `format_translations`.
         prefixes: for each line the beginning of its translations; may be empty.
         attention: also write the attention into the JSON.
         first_line: number of the first line, for warnings and n-best lists.
 
+    Returns:
+        The text of an output file, the warnings about lines, and a remark about unknown tokens.
+
     Raises:
         InputError: if the number of prefixes is wrong, or if the model does not return details.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_model
-    >>> text, warnings = translate_to_text(load_model("build/run"), ["a dog"], as_json=True)
-    >>> text[:12], warnings
-    ('{"source_tok', [])
     """
     if not as_json and prefixes is None:
-        results = translate_lines(model, lines)
-        warnings = translation_warnings(model, lines, results, first_line=first_line)
-        return format_translations(model, results, first_line), warnings
-    details = translate_verbose(model, lines, prefixes, attention)
-    results = [
-        [Translation(t["text"], t["score"]) for t in detail["translations"]] or [NO_TRANSLATION]
-        for detail in details
-    ]
-    if as_json:
-        text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
-    else:
+        results, known = _translate(model, lines)
+        counts = token_counts(model.lengths, lines) if known is None else known
         text = format_translations(model, results, first_line)
-    return text, translation_warnings(model, lines, results, prefixes, first_line)
+    else:
+        counts = token_counts(model.lengths, lines)
+        details = translate_verbose(model, lines, prefixes, attention, counts)
+        results = [
+            [Translation(t["text"], t["score"]) for t in detail["translations"]] or [NO_TRANSLATION]
+            for detail in details
+        ]
+        text = format_translations(model, results, first_line)
+        if as_json:
+            text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
+    warnings = translation_warnings(model, counts, results, prefixes, first_line)
+    return text, warnings, unknown_token_remark(counts, first_line)
 
 
 def format_translations(
@@ -215,14 +205,7 @@ def format_translations(
     A line of an n-best list is `index ||| text ||| score`. The index of the first line is 0.
 
     Args:
-        model: the model.
-        results: the translations of each line.
         first_line: number of the first line, counted from 1.
-
-    Example:
-    >>> model = LoadedModel("build/run", 1, None, None, None)
-    >>> format_translations(model, [[Translation("Ein Hund .", -0.5)]])
-    'Ein Hund .\n'
     """
     if model.n_best == 1:
         return "".join(f"{best.text}\n" for best, *_ in results)
@@ -239,12 +222,6 @@ class Evaluation(NamedTuple):
     Attributes:
         scores: the scores of the translations.
         hypotheses: the translations.
-        seconds: the time of translating.
-
-    Example:
-    >>> scores = Scores(27.3, 55.0, "nrefs:1", "nrefs:1", exact_match=0.1, sentences=1000)
-    >>> Evaluation(scores, [], seconds=10.0).summary()
-    'BLEU 27.30, chrF 55.00, ... translated in 10.0 s (100 sentences/s)'
     """
 
     scores: Scores
@@ -270,8 +247,6 @@ def evaluate(
     """Translates `sources` and scores the best translations against `references`.
 
     Args:
-        model: the model.
-        sources: the source sentences.
         references: a reference translation of each sentence.
         tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
         lowercase: ignore case.
@@ -279,12 +254,6 @@ def evaluate(
     Raises:
         InputError: before anything is translated, if the numbers of lines differ, if there are
             none, or if the tokenizer is unknown.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_model
-    >>> result = evaluate(load_model("build/run"), ["a dog"], ["ein Hund"])
-    >>> result.scores.sentences, len(result.hypotheses)
-    (1, 1)
     """
     if len(sources) != len(references):
         raise InputError(

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import keras
 import tensorflow as tf
 
 from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding import (
-    RequestedOutputs,
-    SearchConfig,
-    SearchInputs,
-    SearchResult,
-    SpecialIds,
-    TokenConstraint,
-)
+from keras_transformer.decoding import SearchInputs, SearchResult, SpecialIds, TokenConstraint
 from keras_transformer.decoding.cached_decoder import CachedDecoder
+from keras_transformer.decoding.interface import rows_per_sentence
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
@@ -47,17 +40,6 @@ class TranslationModule(tf.Module):
     Raises:
         InputError: without a model, if the vocabularies differ, if the shortlist does not fit, or
             if the backend of Keras is not TensorFlow.
-
-    Example:
-    >>> from keras_transformer.config import ModelConfig
-    >>> from keras_transformer.models import Transformer
-    >>> from keras_transformer.text.vocabulary import learn_vocabulary
-    >>> tokenizer = Tokenizer(learn_vocabulary([b"a dog", b"ein Hund"], 30))
-    >>> size = {"source_vocab_size": tokenizer.source_vocab_size, "num_encoder_layers": 1}
-    >>> model = Transformer(ModelConfig(target_vocab_size=size["source_vocab_size"], **size))
-    >>> translator = TranslationModule(model, tokenizer, DecodingConfig(n_best=2))
-    >>> translator.translate(tf.constant(["a dog"]))["translations"].shape
-    TensorShape([1, 2])
     """
 
     def __init__(
@@ -81,9 +63,7 @@ class TranslationModule(tf.Module):
         self.config = config
         self.shortlist = shortlist
         self.max_train_source_length: int | None = None
-        _check_vocabularies(self.transformers, tokenizer)
-        if shortlist is not None:
-            _check_shortlist(shortlist, tokenizer, config)
+        self._check_fit()
         can_replace = all(model.can_return_attention for model in self.transformers)
         if config.unknown == "replace" and not can_replace:
             raise InputError(
@@ -92,23 +72,50 @@ class TranslationModule(tf.Module):
             )
         # Learned positions limit the length.
         positions = [transformer.max_positions for transformer in self.transformers]
-        self._max_positions = min((p for p in positions if p is not None), default=None)
+        self._max_positions = min(limit or 2**31 - 1 for limit in positions)
         phrases = [phrase for phrase in config.banned.split("|") if phrase.strip()]
-        self.search_config = SearchConfig(
-            config,
-            banned=tuple(tokenizer.phrase_ids(phrase) for phrase in phrases),
-            max_steps=self.max_output_tokens,
-        )
+        self._banned = tuple(tokenizer.phrase_ids(phrase) for phrase in phrases)
+
+    def _check_fit(self) -> None:
+        """Raises `InputError` for models or a shortlist of other vocabularies."""
+        source, target = self.tokenizer.source_vocab_size, self.tokenizer.target_vocab_size
+        for number, transformer in enumerate(self.transformers, start=1):
+            sizes = transformer.config.source_vocab_size, transformer.config.target_vocab_size
+            if sizes != (source, target):
+                raise InputError(
+                    f"Model {number} has vocabularies of {sizes[0]:,} and {sizes[1]:,} tokens, but "
+                    f"the tokenizer has {source:,} and {target:,}. Use the tokenizer of its "
+                    "training data."
+                )
+        if not self.transformers:
+            raise InputError(
+                "The list of models is empty. A TranslationModule needs at least one model."
+            )
+        if self.shortlist is None:
+            return
+        rows, frequent = int(self.shortlist.translations.shape[0]), self.shortlist.frequent.shape[0]
+        if rows != source:
+            raise InputError(
+                f"The shortlist has translations of {rows:,} tokens, but the source vocabulary has "
+                f"{source:,}. Learn it with the vocabulary of the model."
+            )
+        beam = self.config.beam_size
+        if frequent < 2 * beam:
+            raise InputError(
+                f"The shortlist has {frequent} frequent tokens, but a beam of {beam} needs "
+                f"{2 * beam}. Use a larger shortlist."
+            )
 
     def with_shortlist(self, shortlist: Shortlist | None) -> TranslationModule:
         """Returns a translator of the same models that uses a shortlist, or none."""
-        module = TranslationModule(self.transformers, self.tokenizer, self.config, shortlist)
-        module.max_train_source_length = self.max_train_source_length
-        return module
+        return self._copy(self.config, shortlist)
 
     def with_config(self, config: DecodingConfig) -> TranslationModule:
         """Returns a translator of the same models with other options of the search."""
-        module = TranslationModule(self.transformers, self.tokenizer, config)
+        return self._copy(config, None)
+
+    def _copy(self, config: DecodingConfig, shortlist: Shortlist | None) -> TranslationModule:
+        module = TranslationModule(self.transformers, self.tokenizer, config, shortlist)
         module.max_train_source_length = self.max_train_source_length
         return module
 
@@ -118,30 +125,39 @@ class TranslationModule(tf.Module):
 
         Returns:
             `translations`, string `[B, K]`, best first, and their `scores`, float32 `[B, K]`; K is
-            `config.n_best`. Unused places have an empty text and the score -1e9.
+            `config.n_best`. Unused entries have an empty text and the score -1e9.
         """
         result = self.search(text)
         return {"translations": self.texts(result, text), "scores": result.scores}
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
+    def translate_and_count(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the outputs of `translate` and of `lengths`, and tokenizes a text only once."""
+        source_ids, lengths, _, *tokens = self._tokenize(text)
+        result = self.translate_ids_once(
+            source_ids, self.max_lengths(lengths), sample_offsets(text)
+        )
+        texts = self.texts(result, text)
+        return {"translations": texts, "scores": result.scores, **self._counts(text, *tokens)}
+
+    @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def search(self, text: tf.Tensor) -> SearchResult:
         """Searches for the translations of `text`, string `[B]`, and returns their ids."""
-        source_ids, lengths = self.source_ids(text)
-        return self.search_fn(source_ids, self.max_lengths(lengths), sample_offsets(text))
+        source_ids, lengths, *_ = self._tokenize(text)
+        return self.translate_ids_once(source_ids, self.max_lengths(lengths), sample_offsets(text))
 
     @tf.function(autograph=False, jit_compile=False)
-    def search_fn(
+    def translate_ids_once(
         self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor
     ) -> SearchResult:
-        """Calls `search_ids`. The signatures of an export share this function."""
-        return self.search_ids(source_ids, SearchInputs(max_lengths, sample_offsets=offsets))
+        """Calls `translate_ids`. The signatures of an export share the graph of this function."""
+        return self.translate_ids(source_ids, SearchInputs(max_lengths, sample_offsets=offsets))
 
     @tf.function(input_signature=_PREFIX, autograph=False, jit_compile=False)
     def translate_verbose(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Translates text and returns all details of the translations.
+        """Translates `text`, UTF-8 strings `[B]`, and returns all details of the translations.
 
         Args:
-            text: UTF-8 strings `[B]`.
             prefix: UTF-8 strings `[B]`, the beginning of the translations; may be empty.
 
         Returns:
@@ -159,12 +175,11 @@ class TranslationModule(tf.Module):
         """
         prefix_ids = self.tokenizer.tokenize_target(prefix)[:, :-1].to_tensor(-1)
         source_ids, lengths = self.source_ids(text)
-        result = self.search_ids(
+        max_lengths, offsets = self.max_lengths(lengths), sample_offsets(text)
+        result = self.translate_ids(
             source_ids,
-            SearchInputs(
-                self.max_lengths(lengths), prefix_ids, sample_offsets=sample_offsets(text)
-            ),
-            RequestedOutputs(token_log_probs=True, alignment=True, attention=True),
+            SearchInputs(max_lengths, prefix_ids, sample_offsets=offsets),
+            ("token_log_probs", "alignment", "attention"),
         )
         return {
             "translations": self.texts(result, text),
@@ -187,8 +202,8 @@ class TranslationModule(tf.Module):
         The signatures of an export share this function, so an export contains it only once.
         """
         return [
-            each.project_memory(each.encode(source_ids, training=False))
-            for each in self.transformers
+            transformer.project_memory(transformer.encode(source_ids, training=False))
+            for transformer in self.transformers
         ]
 
     @tf.function(autograph=False)
@@ -221,7 +236,6 @@ class TranslationModule(tf.Module):
         """Returns the texts of a search result, string `[B, K]`.
 
         Args:
-            result: the result.
             source: string `[B]`. `decoding.unknown=replace` replaces unknown tokens by its words;
                 without it, they stay.
         """
@@ -232,16 +246,16 @@ class TranslationModule(tf.Module):
         if self.config.unknown == "replace" and source is not None:
             source, _ = truncate_text(source, self.config.max_source_bytes)
             words = self.tokenizer.source_texts(source)  # --> [batch, source]
-            places = tf.clip_by_value(result.alignment, 0, tf.shape(words)[1] - 1)
-            words = tf.reshape(tf.gather(words, places, batch_dims=1), [batch * count, length])
+            aligned = tf.clip_by_value(result.alignment, 0, tf.shape(words)[1] - 1)
+            words = tf.reshape(tf.gather(words, aligned, batch_dims=1), [batch * count, length])
             texts = self.tokenizer.replace_unknown(texts, ids, lengths, words)
         return tf.reshape(texts, [batch, self.config.n_best])
 
-    def search_ids(
+    def translate_ids(
         self,
         source_ids: tf.Tensor,
         inputs: SearchInputs,
-        outputs: RequestedOutputs = RequestedOutputs(),  # noqa: B008  immutable
+        outputs: Collection[str] = (),
         *,
         constraint: TokenConstraint | None = None,
         memories: Sequence[Memory] | None = None,
@@ -253,32 +267,30 @@ class TranslationModule(tf.Module):
             source_ids: int32 `[B, S]`, each row ending with the end token, padded.
             inputs: tensors of the search, without the source mask. `max_lengths` must be at most
                 `max_output_tokens`. With a `length_limit`, all steps have the same shapes.
-            outputs: optional fields of the result.
+            outputs: optional fields of the result, as in `decoding.search`.
             constraint: a rule that all translations obey.
             memories: the result of `encode` for the ids, if it is already known.
             make_decoder: the class of the decoder.
         """
         memories = self.encode(source_ids) if memories is None else memories
-        if self.config.unknown == "replace":
-            outputs = dataclasses.replace(outputs, alignment=True)
-        config = dataclasses.replace(self.search_config, constraint=constraint)
-        candidates = None
+        beam = rows_per_sentence(self.config)
+        decoder = make_decoder(self.transformers, memories, beam, inputs.length_limit)
         if self.shortlist is not None:
-            vocab_size = self.tokenizer.target_vocab_size
-            candidates = self.shortlist.candidates(source_ids, vocab_size, inputs.prefix)
-        decoder = make_decoder(
-            self.transformers,
-            memories,
-            config.rows_per_sentence,
-            inputs.length_limit,
-            candidates=candidates,
-            int8_rows=self.shortlist is not None and self.shortlist.int8_rows,
-        )
-        inputs = inputs._replace(source_mask=decoder.source_mask)
+            decoder.use_shortlist(self.shortlist, source_ids, inputs.prefix)
+        if self.config.unknown == "replace":
+            outputs = {*outputs, "alignment"}
         ids = self.tokenizer
         unknown_id = ids.unknown_id if self.config.unknown == "forbid" else None
-        special_ids = SpecialIds(ids.start_id, ids.end_id, ids.pad_id, unknown_id)
-        return decoding.search(decoder, inputs, config, special_ids, outputs)
+        return decoding.search(
+            decoder,
+            inputs._replace(source_mask=memories[0].mask),
+            self.config,
+            SpecialIds(ids.start_id, ids.end_id, ids.pad_id, unknown_id),
+            outputs,
+            banned=self._banned,
+            constraint=constraint,
+            max_steps=self.max_output_tokens,
+        )
 
     @property
     def transformer(self) -> EncoderDecoder:
@@ -288,25 +300,24 @@ class TranslationModule(tf.Module):
     @property
     def max_source_tokens(self) -> int:
         """Maximum length of a source, including the end token. Longer sources are truncated."""
-        return min(self.config.max_source_tokens, self._max_positions or 2**31 - 1)
+        return min(self.config.max_source_tokens, self._max_positions)
 
     @property
     def max_output_tokens(self) -> int:
         """Maximum length of a translation, including the end token."""
         longest = max(self.max_source_tokens + self.config.max_extra_tokens, self.config.min_length)
-        return min(longest, *self._output_limits)
+        return min(longest, self._output_limit)
 
     @property
-    def _output_limits(self) -> list[int]:
-        limits = (self.config.max_length, self._max_positions)
-        return [2**31 - 1, *(limit for limit in limits if limit is not None)]
+    def _output_limit(self) -> int:
+        """The limit of outputs that does not depend on their source."""
+        return min(self.config.max_length or 2**31 - 1, self._max_positions)
 
     def max_lengths(self, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the maximum length of each translation, int32 `[B]`, for given source lengths."""
         longest = tf.maximum(lengths + self.config.max_extra_tokens, self.config.min_length)
-        longest = tf.minimum(longest, min(self._output_limits))
         # A source with only the end token needs no step.
-        return tf.where(lengths > 1, longest, 0)
+        return tf.where(lengths > 1, tf.minimum(longest, self._output_limit), 0)
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def lengths(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -316,16 +327,7 @@ class TranslationModule(tf.Module):
             int32 `[B]`: `tokens` of the whole text, `used` for the part that is translated, which
             is smaller if the text is truncated, and `unknown`, which are not in the vocabulary.
         """
-        tokens = self.tokenizer.tokenize_source(text)
-        unknown = tf.cast(tokens == self.tokenizer.unknown_id, tf.int32)
-        whole = tf.cast(tokens.row_lengths(), tf.int32)
-        text, _ = truncate_text(text, self.config.max_source_bytes)
-        used = tf.cast(self.tokenizer.tokenize_source(text).row_lengths(), tf.int32)
-        return {
-            "tokens": whole,
-            "used": tf.minimum(used, self.max_source_tokens),
-            "unknown": tf.reduce_sum(unknown, axis=1),
-        }
+        return self._counts(text, *self._tokenize(text)[3:])
 
     def source_ids(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the truncated source: ids int32 `[B, S]`, padded, and lengths int32 `[B]`."""
@@ -338,100 +340,81 @@ class TranslationModule(tf.Module):
         """Returns ids int32 `[B, S]`, lengths int32 `[B]`, and bool `[B]`, True if truncated.
 
         Args:
-            text: string `[B]`.
             max_tokens: a limit below `max_source_tokens`.
         """
+        source_ids, lengths, is_truncated, *_ = self._tokenize(text, max_tokens)
+        return source_ids, lengths, is_truncated
+
+    def _tokenize(
+        self, text: tf.Tensor, max_tokens: int | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.RaggedTensor, tf.Tensor]:
+        """Returns the results of `cut_source_ids`, and two arguments of `_counts`."""
         limit = min(self.max_source_tokens, max_tokens or self.max_source_tokens)
-        text, is_cut = truncate_text(text, self.config.max_source_bytes)
-        tokens = self.tokenizer.tokenize_source(text)
+        used_text, is_cut = truncate_text(text, self.config.max_source_bytes)
+        tokens = self.tokenizer.tokenize_source(used_text)
         lengths = tf.cast(tokens.row_lengths(), tf.int32)
         ids = tokens[:, :limit].to_tensor(self.tokenizer.pad_id)
         # Truncated sources end with the end token too, like all sources in training.
         is_last = tf.range(tf.shape(ids)[1]) == limit - 1
         ids = tf.where(is_last & tf.expand_dims(lengths > limit, 1), self.tokenizer.end_id, ids)
-        return ids, tf.minimum(lengths, limit), is_cut | (lengths > limit)
+        return ids, tf.minimum(lengths, limit), is_cut | (lengths > limit), tokens, is_cut
+
+    def _counts(
+        self, text: tf.Tensor, tokens: tf.RaggedTensor, is_cut: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Returns the outputs of `lengths`. Only texts of too many bytes are tokenized again.
+
+        Args:
+            tokens: the tokens of the first `max_source_bytes` bytes of each text.
+            is_cut: bool `[B]`, whether these bytes are not the whole text.
+        """
+
+        def counts(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+            unknown = tf.cast(tokens == self.tokenizer.unknown_id, tf.int32)
+            return tf.cast(tokens.row_lengths(), tf.int32), tf.reduce_sum(unknown, axis=1)
+
+        rows, (lengths, unknown) = tf.where(is_cut), counts(tokens)
+        whole = counts(self.tokenizer.tokenize_source(tf.gather_nd(text, rows)))
+        return {
+            "tokens": tf.tensor_scatter_nd_update(lengths, rows, whole[0]),
+            "used": tf.minimum(lengths, self.max_source_tokens),
+            "unknown": tf.tensor_scatter_nd_update(unknown, rows, whole[1]),
+        }
 
 
-class CompiledTranslation:
-    """A translator whose search is compiled by XLA. It cannot be exported.
+def compiled_translation(
+    translator: TranslationModule,
+) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """Returns `translator.translate` with a search that XLA compiles. It cannot be exported.
 
     Sources and outputs are padded to multiples of 8 and 16 tokens. The first batch of each shape
-    takes seconds to compile. After that, single sentences are faster on a CPU than in
-    `TranslationModule`.
-
-    Args:
-        translator: provides the models, the tokenizer and the configuration.
-
-    Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> compiled = CompiledTranslation(load_translator("build/run"))
-    >>> compiled.translate(tf.constant(["a dog"]))["translations"].shape
-    TensorShape([1, 1])
+    takes seconds to compile. After that, single sentences are faster on a CPU.
     """
 
-    def __init__(self, translator: TranslationModule):
-        self._translator = translator
-        self._prepare = tf.function(self._prepared, input_signature=_TEXT, autograph=False)
-        self._search = tf.function(self._search_ids, autograph=False, jit_compile=True)
-
-    def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Translates `text`, and returns the same fields as `TranslationModule.translate`."""
-        source_ids, max_lengths, offsets = self._prepare(text)
-        longest = int(tf.reduce_max(tf.concat([max_lengths, [1]], axis=0)))
-        result = self._search(source_ids, max_lengths, offsets, -(-longest // 16) * 16)
-        translations = self._translator.texts(result, text)
-        return {"translations": translations, "scores": result.scores}
-
-    def _prepared(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        source_ids, lengths = self._translator.source_ids(text)
+    @tf.function(input_signature=_TEXT, autograph=False)
+    def prepare(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        source_ids, lengths = translator.source_ids(text)
         padding = tf.math.floormod(-tf.shape(source_ids)[1], 8)
-        pad_id = self._translator.tokenizer.pad_id
+        pad_id = translator.tokenizer.pad_id
         source_ids = tf.pad(source_ids, [[0, 0], [0, padding]], constant_values=pad_id)
-        return source_ids, self._translator.max_lengths(lengths), sample_offsets(text)
+        return source_ids, translator.max_lengths(lengths), sample_offsets(text)
 
-    def _search_ids(
-        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, limit: int
+    @tf.function(autograph=False, jit_compile=True)
+    def translate_ids(
+        source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, limit: int
     ) -> SearchResult:
         inputs = SearchInputs(max_lengths, sample_offsets=offsets, length_limit=limit)
-        return self._translator.search_ids(source_ids, inputs)
+        return translator.translate_ids(source_ids, inputs)
 
+    def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        source_ids, max_lengths, offsets = prepare(text)
+        longest = int(tf.reduce_max(tf.concat([max_lengths, [1]], axis=0)))
+        result = translate_ids(source_ids, max_lengths, offsets, -(-longest // 16) * 16)
+        return {"translations": translator.texts(result, text), "scores": result.scores}
 
-def _check_vocabularies(transformers: Sequence[EncoderDecoder], tokenizer: Tokenizer) -> None:
-    if not transformers:
-        raise InputError(
-            "The list of models is empty. A TranslationModule needs at least one model."
-        )
-    own = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-    for number, transformer in enumerate(transformers, start=1):
-        config = transformer.config
-        sizes = (config.source_vocab_size, config.target_vocab_size)
-        if sizes != own:
-            raise InputError(
-                f"Model {number} has vocabularies of {sizes[0]:,} and {sizes[1]:,} tokens, but the "
-                f"tokenizer has {own[0]:,} and {own[1]:,}. Use the tokenizer of its training data."
-            )
-
-
-def _check_shortlist(shortlist: Shortlist, tokenizer: Tokenizer, config: DecodingConfig) -> None:
-    rows, frequent = int(shortlist.translations.shape[0]), int(shortlist.frequent.shape[0])
-    if rows != tokenizer.source_vocab_size:
-        raise InputError(
-            f"The shortlist has translations of {rows:,} tokens, but the source vocabulary has "
-            f"{tokenizer.source_vocab_size:,}. Learn it with the vocabulary of the model."
-        )
-    if frequent < 2 * config.beam_size:
-        raise InputError(
-            f"The shortlist has {frequent} frequent tokens, but a beam of {config.beam_size} needs "
-            f"{2 * config.beam_size}. Use a larger shortlist."
-        )
+    return translate
 
 
 def sample_offsets(text: tf.Tensor) -> tf.Tensor:
-    """Returns a hash of each text, string `[B]`, as a number from 0 to 1, float32 `[B]`.
-
-    Example:
-    >>> offsets = sample_offsets(tf.constant(["a dog", "a dog"]))
-    >>> bool(offsets[0] == offsets[1])
-    True
-    """
+    """Returns a hash of each text, string `[B]`, as a number from 0 to 1, float32 `[B]`."""
     return tf.cast(tf.strings.to_hash_bucket_fast(text, 2**20), tf.float32) / 2**20

@@ -10,11 +10,10 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import MaskedLayer, new_initializer, shows_arguments
+from keras_transformer.layers.base import MaskedLayer, shows_arguments
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import Blocks, both, position_mask
-from keras_transformer.layers.projections import ProjectingLayer
-from keras_transformer.layers.state import DecodeState
+from keras_transformer.layers.projections import LinearLayer
 
 # One layer's keys `[B, H, L, d_k]` and values `[B, H, L, d_v]`.
 KeyValue = dict[str, Any]
@@ -27,9 +26,8 @@ def scaled_dot_product_attention(
 
     Args:
         query: `[..., T, d_k]`.
-        key: `[..., S, d_k]`, or a list of two such tensors, the second with a constant size. They
-            are used like their concatenation, but without copying them.
-        value: `[..., S, d_v]`, or a list like `key`.
+        key: `[..., S, d_k]`.
+        value: `[..., S, d_v]`.
         attention_mask: bool, broadcastable to `[..., T, S]`; True may be attended to.
         dropout: function applied to the weights before they are multiplied with the values.
 
@@ -43,26 +41,20 @@ def scaled_dot_product_attention(
     >>> tuple(output.shape), tuple(weights.shape)
     ((1, 2, 4), (1, 2, 3))
     """
-    keys = key if isinstance(key, list) else [key]
-    values = value if isinstance(value, list) else [value]
-    query = ops.multiply(query, keys[0].shape[-1] ** -0.5)
-    parts = [ops.matmul(query, ops.swapaxes(each, -1, -2)) for each in keys]
-    scores = parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
+    query = ops.multiply(query, key.shape[-1] ** -0.5)
+    weights = attention_weights(ops.matmul(query, ops.swapaxes(key, -1, -2)), attention_mask)
+    dropped = ops.cast(weights, value.dtype)
+    return ops.matmul(dropped if dropout is None else dropout(dropped), value), weights
+
+
+def attention_weights(scores: Any, attention_mask: Any) -> Any:
+    """Returns the softmax of the scores `[..., T, S]` that a mask allows, in float32."""
     scores = ops.cast(scores, "float32")
     if attention_mask is not None:
         # The bias is finite, so that a row without any allowed key gets equal weights, not NaN.
         # On a CPU an addition broadcasts over heads much faster than `where`.
         scores = scores + (ops.cast(attention_mask, "float32") - 1.0) * 1e9
-    weights = ops.softmax(scores, axis=-1)
-    dropped = ops.cast(weights, values[0].dtype)
-    if dropout is not None:
-        dropped = dropout(dropped)
-    if len(values) == 1:
-        return ops.matmul(dropped, values[0]), weights
-    # Counted from the end, where the size is constant, so that LiteRT knows all shapes of a step.
-    size = values[1].shape[-2]
-    first, second = dropped[..., :-size], dropped[..., -size:]
-    return ops.matmul(first, values[0]) + ops.matmul(second, values[1]), weights
+    return ops.softmax(scores, axis=-1)
 
 
 def split_widths(inputs: Any, widths: Sequence[int]) -> list[Any]:
@@ -85,20 +77,18 @@ def split_heads(rows: Any, shape: tuple[Any, ...], num_heads: int) -> Any:
     return fast_paths.swap_heads(heads)
 
 
-def combine_masks(attention_mask: Any, padding_mask: Any, batch: int | None = None) -> Any:
-    """Returns where both masks are True, broadcastable to `[B, T, S]`, or None without masks."""
+def combine_masks(attention_mask: Any, padding_mask: Any) -> Any:
+    """Returns where both masks are True, broadcastable to `[B, T, S]`, or None without masks.
+
+    Args:
+        attention_mask: bool `[B, S]` or broadcastable to `[B, T, S]`, or None.
+        padding_mask: bool `[B, S]`, or None.
+    """
     if attention_mask is not None:
         if len(attention_mask.shape) not in (2, 3):
             raise ValueError(
                 f"attention_mask has the shape {tuple(attention_mask.shape)}. It must be [batch, "
                 "keys] or [batch, queries, keys]."
-            )
-        rows = attention_mask.shape[0]
-        if batch is not None and rows is not None and rows not in (1, batch):
-            raise ValueError(
-                f"attention_mask has the shape {tuple(attention_mask.shape)}, but the batch has "
-                f"{batch} rows. Give [batch, keys] or [batch, queries, keys]; a mask [queries, "
-                "keys] of all rows as mask[None]."
             )
         if len(attention_mask.shape) == 2:
             attention_mask = ops.expand_dims(attention_mask, 1)
@@ -113,21 +103,7 @@ def combine_masks(attention_mask: Any, padding_mask: Any, batch: int | None = No
     return both(attention_mask, ops.expand_dims(padding_mask, 1))
 
 
-class _FusedInitializer(keras.initializers.Initializer):
-    """Initializes each part of a fused kernel as if the parts were separate kernels."""
-
-    def __init__(self, initializer: Any, widths: tuple[int, ...]):
-        self.initializer = initializer
-        self.widths = widths
-
-    def __call__(self, shape: Any, dtype: Any = None) -> Any:
-        parts = [
-            new_initializer(self.initializer)((shape[0], width), dtype) for width in self.widths
-        ]
-        return ops.concatenate(parts, axis=-1)
-
-
-class MultiHeadAttention(ProjectingLayer, MaskedLayer):
+class MultiHeadAttention(LinearLayer, MaskedLayer):
     """Computes Concat(head_1, ..., head_h) W^O (paper, section 3.2.2).
 
     The base of `SelfAttention` and `CrossAttention`. They implement `attend`, which always
@@ -135,6 +111,7 @@ class MultiHeadAttention(ProjectingLayer, MaskedLayer):
     `return_attention_scores` both.
     """
 
+    @shows_arguments(LinearLayer.__init__)
     def __init__(
         self,
         num_heads: int,
@@ -142,13 +119,10 @@ class MultiHeadAttention(ProjectingLayer, MaskedLayer):
         value_dim: int | None = None,
         dropout: float = 0.0,
         use_bias: bool = False,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
+        *args: Any,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        super().__init__(*args, **kwargs)
         sizes = {"num_heads": num_heads, "key_dim": key_dim, "value_dim": value_dim}
         for name, size in sizes.items():
             if size is not None and size < 1:
@@ -158,14 +132,10 @@ class MultiHeadAttention(ProjectingLayer, MaskedLayer):
         self.value_dim: Any = value_dim
         self.dropout = dropout
         self.use_bias = use_bias
-        self.kernel_initializer = kernel_initializer
-        self.bias_initializer = bias_initializer
-        self.kernel_regularizer = kernel_regularizer
-        self.bias_regularizer = bias_regularizer
         self.weights_dropout = Dropout(dropout, name="weights_dropout", dtype=self.dtype_policy)
 
-    def _set_head_sizes(self, d_model: int) -> None:
-        """Sets the default of `key_dim` and `value_dim`, which depends on the input."""
+    def _build_heads(self, d_model: int) -> tuple[int, int]:
+        """Sets the default sizes, and returns the widths of all queries and of all values."""
         if self.key_dim is None:
             if d_model % self.num_heads:
                 raise ValueError(
@@ -175,30 +145,12 @@ class MultiHeadAttention(ProjectingLayer, MaskedLayer):
             self.key_dim = d_model // self.num_heads
         if self.value_dim is None:
             self.value_dim = self.key_dim
-
-    def _add_projection(self, name: str, inputs: int, *widths: int) -> None:
-        """Adds a kernel `[inputs, sum(widths)]`, initialized as one kernel for each width."""
-        initializer = _FusedInitializer(self.kernel_initializer, widths)
-        shape = (inputs, sum(widths))
-        self._add_matrix(f"{name}_kernel", shape, initializer, self.kernel_regularizer)
-        if self.use_bias:
-            bias = self.add_weight(
-                shape=(sum(widths),),
-                initializer=new_initializer(self.bias_initializer),
-                regularizer=self.bias_regularizer,
-                name=f"{name}_bias",
-            )
-            setattr(self, f"{name}_bias", bias)
-
-    def _project(self, name: str, inputs: Any) -> Any:
-        outputs = self._multiply(inputs, f"{name}_kernel")
-        if self.use_bias:
-            outputs = outputs + ops.cast(getattr(self, f"{name}_bias"), inputs.dtype)
-        return outputs
+        self.weights_dropout.build((None, self.num_heads, None, None))
+        return self.num_heads * self.key_dim, self.num_heads * self.value_dim
 
     def _project_to_heads(self, name: str, inputs: Any, *dims: int) -> list[Any]:
         """Projects `[B, T, d]` to heads `[B, H, T, dim]`, one tensor for each of `dims`."""
-        rows = self._project(name, ops.reshape(inputs, (-1, inputs.shape[-1])))
+        rows = self._project(name, ops.reshape(inputs, (-1, inputs.shape[-1])), self.use_bias)
         shape = fast_paths.shape_for_reshape(inputs)[:-1]
         if len(set(dims)) == 1:  # one exchange of axes for all of them
             heads = split_heads(rows, shape, len(dims) * self.num_heads)
@@ -207,21 +159,25 @@ class MultiHeadAttention(ProjectingLayer, MaskedLayer):
         return [split_heads(part, shape, self.num_heads) for part in parts]
 
     def _attend_heads(
-        self, query: Any, key: Any, value: Any, attention_mask: Any, training: bool | None
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any,
+        training: bool | None,
+        attend: Any = scaled_dot_product_attention,
     ) -> tuple[Any, Any]:
         """Attends from heads `[B, H, T, d_k]`: the output `[B, T, d_model]`, and the weights."""
         if attention_mask is not None:
             attention_mask = ops.expand_dims(attention_mask, -3)  # the same for all heads
-        heads, weights = scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attention_mask,
-            lambda weights: self.weights_dropout(weights, training=training),
-        )
+
+        def drop(weights: Any) -> Any:
+            return self.weights_dropout(weights, training=training)
+
+        heads, weights = attend(query, key, value, attention_mask, drop)
         heads = fast_paths.swap_heads(heads)  # --> [B, T, H, d_v]
         shape, width = fast_paths.shape_for_reshape(heads)[:2], heads.shape[2] * heads.shape[3]
-        rows = self._project("output", ops.reshape(heads, (-1, width)))
+        rows = self._project("output", ops.reshape(heads, (-1, width)), self.use_bias)
         return ops.reshape(rows, (*shape, rows.shape[-1])), weights
 
 
@@ -232,15 +188,7 @@ class CrossAttention(MultiHeadAttention):
     Queries have one kernel; keys and values share another.
 
     Args:
-        num_heads: number of heads, h.
-        key_dim: size of a head's queries and keys, d_k; `d_model / num_heads` by default.
-        value_dim: size of a head's values, d_v; `key_dim` by default.
-        dropout: dropout of the attention weights.
-        use_bias: add biases to the projections (the paper has none).
-        kernel_initializer: initializer of each projection.
-        bias_initializer: initializer of the biases.
-        kernel_regularizer: a loss that depends on the kernels.
-        bias_regularizer: a loss that depends on the biases.
+        num_heads, key_dim and others: as in `SelfAttention`.
 
     Call arguments:
         query: `[B, T, d_model]`.
@@ -264,13 +212,11 @@ class CrossAttention(MultiHeadAttention):
     """
 
     def build(self, query_shape: Any, value_shape: Any = None) -> None:
-        self._set_head_sizes(query_shape[-1])
-        d_model, keys = query_shape[-1], self.num_heads * self.key_dim
-        values = self.num_heads * self.value_dim
-        self._add_projection("query", d_model, keys)
-        self._add_projection("key_value", (value_shape or query_shape)[-1], keys, values)
-        self._add_projection("output", values, d_model)
-        self.weights_dropout.build((None, self.num_heads, None, None))
+        d_model, memory_width = query_shape[-1], (value_shape or query_shape)[-1]
+        keys, values = self._build_heads(d_model)
+        self._add_projection("query", d_model, keys, use_bias=self.use_bias)
+        self._add_projection("key_value", memory_width, keys, values, use_bias=self.use_bias)
+        self._add_projection("output", values, d_model, use_bias=self.use_bias)
 
     def project(self, value: Any) -> KeyValue:
         """Returns the keys `[B, H, S, d_k]` and values `[B, H, S, d_v]` of `value`."""
@@ -301,7 +247,7 @@ class CrossAttention(MultiHeadAttention):
         value_mask: Any = None,
         mask: Any = None,
     ) -> Any:
-        attention_mask = combine_masks(attention_mask, value_mask, query.shape[0])
+        attention_mask = combine_masks(attention_mask, value_mask)
         result = self.attend(query, self.project(value), attention_mask, training)
         return result if return_attention_scores else result[0]
 
@@ -364,17 +310,18 @@ class SelfAttention(MultiHeadAttention):
             raise ValueError(f"window is {window}. It must be at least 1, or None.")
         self.causal = causal
         self.window = window
+        # Set by an export. The number and the size of blocks depend on the length, which LiteRT
+        # knows only when it runs. Then it would plan the memory of all operations again.
+        self.masks_window = False
 
-    def build(self, query_shape: Any) -> None:
-        self._set_head_sizes(query_shape[-1])
-        d_model, keys = query_shape[-1], self.num_heads * self.key_dim
-        values = self.num_heads * self.value_dim
-        self._add_projection("qkv", d_model, keys, keys, values)
-        self._add_projection("output", values, d_model)
-        self.weights_dropout.build((None, self.num_heads, None, None))
+    def build(self, input_shape: Any) -> None:
+        d_model = input_shape[-1]
+        keys, values = self._build_heads(d_model)
+        self._add_projection("qkv", d_model, keys, keys, values, use_bias=self.use_bias)
+        self._add_projection("output", values, d_model, use_bias=self.use_bias)
 
     def init_cache(self, batch_size: Any, length: Any) -> KeyValue:
-        """Returns an empty cache for `batch_size` sentences with `length` places (steps × T)."""
+        """Returns an empty cache for `batch_size` sentences with `length` entries (steps × T)."""
         shape = (batch_size, self.num_heads, length)
         return {
             "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
@@ -385,7 +332,7 @@ class SelfAttention(MultiHeadAttention):
         self,
         query: Any,
         attention_mask: Any = None,
-        state: DecodeState | None = None,
+        state: Any = None,
         layer: int = 0,
         return_attention_scores: bool = False,
         training: bool | None = None,
@@ -395,25 +342,26 @@ class SelfAttention(MultiHeadAttention):
         Args:
             query: `[B, T, d_model]`.
             attention_mask: bool, broadcastable to `[B, T, T]`. The mask of a `state` replaces it.
-            state: the state of the decoder, to which this step is written.
+            state: the `DecodeState` of the decoder, to which this step is written.
             layer: index of the layer in `state`.
             return_attention_scores: compute the weights even where blocks would avoid them.
             training: whether dropout is on.
 
         Returns:
-            The output, and the weights `[B, H, T, T or L]` (None if the sequence was cut into
-            blocks).
+            The output, and the weights `[B, H, T, T or L]`, None if computed in blocks.
         """
         if state is None and not return_attention_scores and _has_one_row(attention_mask):
-            blocks = self._blocks(ops.shape(query)[1])
+            window = None if self.masks_window else self.window
+            blocks = Blocks.of_window(ops.shape(query)[1], window, self.causal)
             if blocks is not None:
                 return self._attend_in_blocks(query, blocks, attention_mask, training), None
         dims = self.key_dim, self.key_dim, self.value_dim
         heads, key, value = self._project_to_heads("qkv", query, *dims)
         if state is not None:
             key, value = state.write(layer, key, value)
-            attention_mask = state.mask(self.window)
-        elif self.causal or self.window is not None:
+            mask = state.mask(self.window)
+            return self._attend_heads(heads, key, value, mask, training, state.attend)
+        if self.causal or self.window is not None:
             positions = ops.arange(ops.shape(key)[2])
             allowed = position_mask(positions, positions, self.causal, self.window)
             attention_mask = both(ops.expand_dims(allowed, 0), attention_mask)
@@ -430,21 +378,11 @@ class SelfAttention(MultiHeadAttention):
     ) -> Any:
         result = self.attend(
             query,
-            combine_masks(attention_mask, mask, query.shape[0]),
+            combine_masks(attention_mask, mask),
             return_attention_scores=return_attention_scores,
             training=training,
         )
         return result if return_attention_scores else result[0]
-
-    def _blocks(self, length: Any) -> Blocks | None:
-        """Returns the blocks of a restricted sequence, or None if one block is enough."""
-        if self.window is None or not Blocks.are_enabled():
-            return None
-        # A symbolic length is neither an int nor a tensor: JAX, when only shapes are computed.
-        if not (isinstance(length, int) or ops.is_tensor(length)):
-            return None
-        blocks = Blocks.of_window(length, self.window, self.causal)
-        return None if blocks.is_one else blocks
 
     def _attend_in_blocks(
         self, query: Any, blocks: Blocks, attention_mask: Any, training: bool | None
@@ -454,7 +392,8 @@ class SelfAttention(MultiHeadAttention):
         Blocks become rows of the batch, so that attention needs no other form for them.
         """
         batch, length = ops.shape(query)[:2]
-        projected = self._project("qkv", blocks.fill(query))  # --> [batch, place, all heads]
+        # --> [batch, position, all heads]
+        projected = self._project("qkv", blocks.fill(query), self.use_bias)
         keys, values = self.num_heads * self.key_dim, self.num_heads * self.value_dim
         query_rows, key_rows, value_rows = split_widths(projected, [keys, keys, values])
         # --> [batch * block, head, size, key_dim]
@@ -462,7 +401,7 @@ class SelfAttention(MultiHeadAttention):
         seen = -1, blocks.seen
         key = split_heads(blocks.with_neighbours(key_rows), seen, self.num_heads)
         value = split_heads(blocks.with_neighbours(value_rows), seen, self.num_heads)
-        # Places before the first and after the last position count as padding.
+        # Entries before the first and after the last position count as padding.
         real = ops.ones((batch, 1, length), "float32")
         if attention_mask is not None:
             real = real * ops.cast(attention_mask, "float32")
@@ -479,9 +418,6 @@ class SelfAttention(MultiHeadAttention):
         output, _ = self._attend_heads(query_heads, key, value, allowed, training)
         output = ops.reshape(output, (batch, blocks.count * blocks.size, output.shape[-1]))
         return output[:, :length]
-
-    def compute_output_shape(self, query_shape: Any) -> Any:
-        return tuple(query_shape)
 
 
 def _has_one_row(attention_mask: Any) -> bool:

@@ -27,9 +27,9 @@ def shows_arguments(base: Callable[..., Any]) -> Callable[[Any], Any]:
     def decorate(init: Any) -> Any:
         own = inspect.signature(init).parameters.values()
         inherited = inspect.signature(base).parameters.values()
-        first = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
-        last = [each for each in own if each.kind in (each.KEYWORD_ONLY, each.VAR_KEYWORD)]
-        shown = [each for each in inherited if each.name != "self" and each.kind in _NAMED]
+        first = [parameter for parameter in own if parameter.kind is _NAMED[0]]
+        last = [p for p in own if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
+        shown = [p for p in inherited if p.name != "self" and p.kind in _NAMED]
         init.__signature__ = inspect.Signature([*first, *shown, *last])
         return init
 
@@ -46,6 +46,9 @@ class BaseLayer(keras.layers.Layer):
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         # Traces `call`: dtype and number of outputs can differ from those of the first input.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return tuple(input_shape)
 
     def quantized_call(self, *args: Any, **kwargs: Any) -> Any:
         # Keras calls it instead of `call` after `quantize`. `call` looks at the weights.
@@ -70,31 +73,8 @@ class BaseLayer(keras.layers.Layer):
         """Quantizes all projections inside to int8. Embeddings count as projections."""
         if mode != "int8":
             raise NotImplementedError(f"{self.name} can be quantized to int8, not to {mode}.")
-        self._quantize_matrices(config)
-        for layer in self._sublayers():
+        for layer in sublayers(self):
             layer.quantize(mode, config=config)
-
-    def _quantize_matrices(self, config: Any) -> None:
-        """Quantizes the matrices of this layer, without sublayers."""
-
-    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
-        """Adds a trainable adapter A B to each projection inside, and freezes all other weights.
-
-        A fused kernel has one adapter. Embeddings have none. Saving adds the adapters to the
-        matrices, so that a saved layer has none. Loading weights into a layer with adapters resets
-        the adapters.
-        """
-        if rank < 1:
-            raise ValueError(f"rank is {rank}, but it must be at least 1.")
-        for layer in self._sublayers():
-            layer.enable_lora(rank, lora_alpha)
-        others = list(self._trainable_variables)
-        self._add_adapters(rank, (rank if lora_alpha is None else lora_alpha) / rank)
-        for weight in others:
-            weight.trainable = False
-
-    def _add_adapters(self, rank: int, scale: float) -> None:
-        """Adds adapters to the matrices of this layer, without sublayers."""
 
     def replace_products(self, make_product: Callable[[Any], Product]) -> None:
         """Replaces the products with all matrices inside, and drops the matrices.
@@ -102,21 +82,14 @@ class BaseLayer(keras.layers.Layer):
         An export calls it for products in other number formats. Afterwards the layer has no
         matrices, so it can neither be trained nor saved. Tables of embeddings become int8.
         """
-        for layer in self._sublayers():
+        for layer in sublayers(self):
             layer.replace_products(make_product)
-        self._replace_products(make_product)
-
-    def _replace_products(self, make_product: Callable[[Any], Product]) -> None:
-        """Replaces the products of this layer, without sublayers."""
-
-    def _sublayers(self) -> list[BaseLayer]:
-        layers = self._flatten_layers(include_self=False, recursive=False)
-        return [each for each in layers if isinstance(each, BaseLayer)]
 
 
-def padded(ids: Any, pad_id: int) -> Any:
-    """Returns ids `[B, T]`: a `tf.RaggedTensor` is padded, and other tensors stay."""
-    return ids.to_tensor(pad_id) if hasattr(ids, "row_splits") else ids
+def sublayers(layer: keras.layers.Layer, recursive: bool = False) -> list[Any]:
+    """Returns the layers of this package inside a layer."""
+    layers = layer._flatten_layers(include_self=False, recursive=recursive)
+    return [inner for inner in layers if isinstance(inner, BaseLayer)]
 
 
 def check_padded(*tensors: Any) -> None:
@@ -147,8 +120,11 @@ def saved_policy(layer: keras.layers.Layer) -> Any:
     policy = layer.dtype_policy
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
         return policy
-    sublayers = layer._flatten_layers(include_self=False)
-    quantized = {each.path: each.dtype_policy for each in sublayers if each.quantization_mode}
+    quantized = {
+        inner.path: inner.dtype_policy
+        for inner in sublayers(layer, recursive=True)
+        if inner.quantization_mode
+    }
     return keras.dtype_policies.DTypePolicyMap(policy.name, quantized) if quantized else policy
 
 
@@ -204,33 +180,20 @@ def _implicit_mask(tensor: Any) -> Any:
         return None
     inputs = operation._inbound_nodes[node].input_tensors
     # Not of an input that the operator broadcasts over the positions.
-    masks = (_implicit_mask(each) for each in inputs if each.shape[:2] == tensor.shape[:2])
+    masks = (_implicit_mask(x) for x in inputs if x.shape[:2] == tensor.shape[:2])
     return next((mask for mask in masks if mask is not None), None)
 
 
-def _replica_context() -> Any:
+def replica_context() -> Any:
     """Returns the context of this replica, or None if there is only one replica."""
     if keras.backend.backend() != "tensorflow":
         return None
     distribute = sys.modules["tensorflow"].distribute  # Keras has imported it
-    if distribute.get_strategy().num_replicas_in_sync == 1:
-        return None
-    return distribute.get_replica_context()
+    is_alone = distribute.get_strategy().num_replicas_in_sync == 1
+    return None if is_alone else distribute.get_replica_context()
 
 
 def sum_over_replicas(value: Any) -> Any:
     """Returns the sum of a tensor over all replicas; `value` itself if there is only one."""
-    context = _replica_context()
+    context = replica_context()
     return value if context is None else context.all_reduce("SUM", value)
-
-
-def replica_id() -> Any:
-    """Returns the number of this replica, an int scalar; 0 if there is only one."""
-    context = _replica_context()
-    return 0 if context is None else context.replica_id_in_sync_group
-
-
-def num_replicas() -> int:
-    """Returns the number of replicas that share a batch."""
-    context = _replica_context()
-    return 1 if context is None else int(context.num_replicas_in_sync)

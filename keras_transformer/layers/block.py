@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from keras_transformer.layers.attention import CrossAttention, SelfAttention
-from keras_transformer.layers.base import MaskedLayer, shows_arguments
+from keras_transformer.layers.attention import SelfAttention
+from keras_transformer.layers.base import MaskedLayer, shows_arguments, sublayers
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
@@ -78,54 +78,48 @@ class BlockLayer(MaskedLayer):
         fields = {name: kwargs.pop(name) for name in names}
         super().__init__(**kwargs)
         self.block = Block(*args, **fields)
+        self._add_sublayers()
 
-    @property
-    def activation(self) -> str:
-        """The activation of the feed-forward network, which Keras's plots show."""
-        return self.block.activation
+    def _add_sublayers(self) -> None:
+        """Creates the sublayers of an encoder layer or a decoder layer."""
 
     def _arguments(self) -> dict[str, Any]:
         return vars(self.block)
 
     def _new_self_attention(self, causal: bool) -> SelfAttention:
-        return SelfAttention(
-            **self._attention_arguments(),
-            causal=causal,
-            window=self.block.attention_window,
-            name="self_attention",
+        window = self.block.attention_window
+        return self._new_attention(SelfAttention, "self_attention", causal=causal, window=window)
+
+    def _new_attention(self, layer_class: type[Any], name: str, **arguments: Any) -> Any:
+        return layer_class(
+            self.block.num_heads,
+            self.block.key_dim,
+            self.block.value_dim,
+            self._rate(self.block.attention_dropout),
+            self.block.attention_bias,
+            *self._kernel_arguments(),
+            name=name,
+            dtype=self.dtype_policy,
+            **arguments,
         )
-
-    def _new_cross_attention(self) -> CrossAttention:
-        return CrossAttention(**self._attention_arguments(), name="cross_attention")
-
-    def _attention_arguments(self) -> dict[str, Any]:
-        block = self.block
-        return {
-            "num_heads": block.num_heads,
-            "key_dim": block.key_dim,
-            "value_dim": block.value_dim,
-            "dropout": self._rate(block.attention_dropout),
-            "use_bias": block.attention_bias,
-            **self._kernel_arguments(),
-        }
 
     def _new_feed_forward(self) -> FeedForward:
         return FeedForward(
             self.block.d_ff,
             self.block.activation,
-            dropout=self._rate(self.block.activation_dropout),
+            self._rate(self.block.activation_dropout),
+            *self._kernel_arguments(),
             name="feed_forward",
-            **self._kernel_arguments(),
+            dtype=self.dtype_policy,
         )
 
-    def _kernel_arguments(self) -> dict[str, Any]:
-        return {
-            "kernel_initializer": self.block.kernel_initializer,
-            "bias_initializer": self.block.bias_initializer,
-            "kernel_regularizer": self.block.kernel_regularizer,
-            "bias_regularizer": self.block.bias_regularizer,
-            "dtype": self.dtype_policy,
-        }
+    def _kernel_arguments(self) -> tuple[Any, ...]:
+        """Returns the arguments of a `LinearLayer`."""
+        block = self.block
+        return (
+            *(block.kernel_initializer, block.bias_initializer),
+            *(block.kernel_regularizer, block.bias_regularizer),
+        )
 
     def _new_dropout(self, name: str) -> Dropout:
         rate = self._rate(self.block.residual_dropout)
@@ -138,15 +132,19 @@ class BlockLayer(MaskedLayer):
         return self.block.dropout if rate is None else rate
 
     def _build_sublayers(self, inputs_shape: Any) -> None:
-        for layer in self._sublayers():
+        for layer in sublayers(self):
             if not layer.built:
                 layer.build(inputs_shape)
 
     def _pre_norm(self, norm: LayerNorm, inputs: Any, training: bool | None) -> Any:
         return norm(inputs, training=training) if self.block.norm_position == "pre" else inputs
 
-    def _post_norm(self, norm: LayerNorm, inputs: Any, training: bool | None) -> Any:
-        return norm(inputs, training=training) if self.block.norm_position == "post" else inputs
+    def _add_and_norm(
+        self, inputs: Any, output: Any, dropout: Dropout, norm: LayerNorm, training: bool | None
+    ) -> Any:
+        """Returns the residual connection around a sublayer, normalized if post-norm."""
+        x = inputs + dropout(output, training=training)
+        return norm(x, training=training) if self.block.norm_position == "post" else x
 
 
 class Stack(BlockLayer):

@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from keras_transformer.layers.attention import KeyValue, combine_masks
+from keras_transformer.layers.attention import CrossAttention, KeyValue, combine_masks
+from keras_transformer.layers.base import MaskedLayer
 from keras_transformer.layers.block import BlockLayer, Stack
 from keras_transformer.layers.state import DecodeState
 
 
+class _MemoryReader(MaskedLayer):
+    """The `call` of a decoder and of its layers, in terms of `project_memory` and `decode`."""
+
+    project_memory: Callable[..., Any]
+    decode: Callable[..., Any]
+
+    def call(
+        self,
+        inputs: Any,
+        memory: Any = None,
+        memory_mask: Any = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        *,
+        mask: Any = None,
+    ) -> Any:
+        projected = None if memory is None else self.project_memory(memory)
+        result = self.decode(
+            inputs,
+            projected,
+            memory_mask,
+            mask,
+            return_attention_scores=return_attention_scores,
+            training=training,
+        )
+        return result if return_attention_scores else result[0]
+
+    def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
+        return tuple(inputs_shape)
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class DecoderLayer(BlockLayer):
+class DecoderLayer(_MemoryReader, BlockLayer):
     """Causal self-attention, attention to the memory, then a feed-forward network.
 
     Each of the three has Add & Norm.
@@ -40,12 +73,11 @@ class DecoderLayer(BlockLayer):
     (1, 3, 8)
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def _add_sublayers(self) -> None:
         self.self_attention = self._new_self_attention(causal=True)
         self.self_attention_dropout = self._new_dropout("self_attention_dropout")
         self.self_attention_norm = self._new_norm("self_attention_norm")
-        self.cross_attention = self._new_cross_attention()
+        self.cross_attention = self._new_attention(CrossAttention, "cross_attention")
         self.cross_attention_dropout = self._new_dropout("cross_attention_dropout")
         self.cross_attention_norm = self._new_norm("cross_attention_norm")
         self.feed_forward = self._new_feed_forward()
@@ -86,12 +118,11 @@ class DecoderLayer(BlockLayer):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Decodes a whole target, or one position of it with a state.
+        """Decodes a whole target, or one position of it with a state, as layer `layer` of it.
 
         Args:
             inputs: `[B, T, d_model]`. With a state, alternatives (beams) at one position.
-            memory: the keys and values of the memory, from `project_memory`; None for no
-                cross-attention.
+            memory: from `project_memory`; None for no cross-attention.
             memory_mask: bool `[B, S]`, True for real source tokens.
             mask: bool `[B, T]`, True for real target tokens; not used with a state.
             state: the state of the decoder, to which this step is written.
@@ -100,15 +131,15 @@ class DecoderLayer(BlockLayer):
             training: whether dropout is on.
 
         Returns:
-            The output, and a dict of the weights `self` `[B, H, T, T or L]` (None if
-            self-attention ran in blocks) and `cross` `[B, H, T, S]`.
+            The output, and a dict of the weights `self` `[B, H, T, T or L]` (None if computed in
+            blocks) and `cross` `[B, H, T, S]`.
         """
         normed = self._pre_norm(self.self_attention_norm, inputs, training)
         output, self_weights = self.self_attention.attend(
             normed, combine_masks(None, mask), state, layer, return_attention_scores, training
         )
-        x = inputs + self.self_attention_dropout(output, training=training)
-        x = self._post_norm(self.self_attention_norm, x, training)
+        dropout, norm = self.self_attention_dropout, self.self_attention_norm
+        x = self._add_and_norm(inputs, output, dropout, norm, training)
         weights = {"self": self_weights}
 
         if memory is not None:
@@ -116,42 +147,18 @@ class DecoderLayer(BlockLayer):
             output, weights["cross"] = self.cross_attention.attend(
                 normed, memory, combine_masks(None, memory_mask), training
             )
-            x = x + self.cross_attention_dropout(output, training=training)
-            x = self._post_norm(self.cross_attention_norm, x, training)
+            dropout, norm = self.cross_attention_dropout, self.cross_attention_norm
+            x = self._add_and_norm(x, output, dropout, norm, training)
 
         normed = self._pre_norm(self.feed_forward_norm, x, training)
         output = self.feed_forward(normed, training=training)
-        x = x + self.feed_forward_dropout(output, training=training)
-        x = self._post_norm(self.feed_forward_norm, x, training)
+        dropout, norm = self.feed_forward_dropout, self.feed_forward_norm
+        x = self._add_and_norm(x, output, dropout, norm, training)
         return x, weights
-
-    def call(
-        self,
-        inputs: Any,
-        memory: Any = None,
-        memory_mask: Any = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-        *,
-        mask: Any = None,
-    ) -> Any:
-        projected = None if memory is None else self.project_memory(memory)
-        result = self.decode(
-            inputs,
-            projected,
-            memory_mask,
-            mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
-        )
-        return result if return_attention_scores else result[0]
-
-    def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
-        return tuple(inputs_shape)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Decoder(Stack):
+class Decoder(_MemoryReader, Stack):
     """A stack of `DecoderLayer`s, with an optional layer norm at the end.
 
     Args:
@@ -221,27 +228,3 @@ class Decoder(Stack):
             )
             weights.append(layer_weights)
         return self._final_norm(x, training), weights
-
-    def call(
-        self,
-        inputs: Any,
-        memory: Any = None,
-        memory_mask: Any = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-        *,
-        mask: Any = None,
-    ) -> Any:
-        projected = None if memory is None else self.project_memory(memory)
-        result = self.decode(
-            inputs,
-            projected,
-            memory_mask,
-            mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
-        )
-        return result if return_attention_scores else result[0]
-
-    def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
-        return tuple(inputs_shape)

@@ -6,13 +6,13 @@ import contextlib
 import math
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import BaseLayer, num_replicas, replica_id
+from keras_transformer.layers.base import BaseLayer, replica_context
 
 _scope = threading.local()  # a MirroredStrategy traces each replica in a separate thread
 
@@ -63,38 +63,22 @@ class Dropout(BaseLayer):
 
     Args:
         rate: fraction to drop, 0 <= rate < 1.
-        noise_shape: shape of the mask, which is broadcast to the input. None stands for the size of
-            the input: `(None, 1, None)` gives all positions of a sequence the same mask.
         seed: initial seed of the generator with state.
 
     Raises:
-        ValueError: for a rate below 0 or not below 1, a size below 1 in `noise_shape`, or an input
-            of another rank.
+        ValueError: for a rate below 0 or not below 1.
 
     Example:
     >>> Dropout(0.5)(keras.ops.ones(3), training=False).numpy().tolist()
     [1.0, 1.0, 1.0]
     """
 
-    def __init__(
-        self,
-        rate: float,
-        noise_shape: Sequence[int | None] | None = None,
-        seed: int | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         if not 0 <= rate < 1:
             raise ValueError(f"rate is {rate}, but it must be at least 0 and less than 1.")
-        if noise_shape is not None:
-            noise_shape = tuple(noise_shape)
-            if any(size is not None and size < 1 for size in noise_shape):
-                raise ValueError(
-                    f"noise_shape is {noise_shape}, but each size must be None or at least 1."
-                )
         self.supports_masking = True
         self.rate = rate
-        self.noise_shape = noise_shape
         self.seed = seed
         if rate > 0:
             self.seed_generator = keras.random.SeedGenerator(seed)
@@ -106,28 +90,17 @@ class Dropout(BaseLayer):
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         if not training or self.rate == 0:
             return inputs
-        return inputs * self._mask(self._mask_shape(inputs), inputs.dtype)
-
-    def _mask_shape(self, inputs: Any) -> Any:
-        shape = ops.shape(inputs)
-        if self.noise_shape is None:
-            return shape
-        if len(self.noise_shape) != len(shape):
-            raise ValueError(
-                f"The input has {len(shape)} dimensions, but noise_shape is {self.noise_shape}."
-            )
-        sizes = zip(self.noise_shape, shape, strict=True)
-        return tuple(size if noise is None else noise for noise, size in sizes)
+        return inputs * self._mask(ops.shape(inputs), inputs.dtype)
 
     def _mask(self, shape: Any, dtype: Any) -> Any:
         """Returns the factors of the elements, 0 or 1 / (1 - rate)."""
         seed, draw_mask = getattr(_scope, "given", None) or (None, None)
         if draw_mask is not None:
             return draw_mask(shape, self.rate, self._salt, dtype)
-        generator = self.seed_generator
-        if seed is None and num_replicas() > 1:  # all replicas have the same state
+        generator, context = self.seed_generator, replica_context()
+        if seed is None and context is not None:  # all replicas have the same state
             seed = generator.next()
-            spread = ops.cast(replica_id() * 0x5851F42D, seed.dtype)
+            spread = ops.cast(context.replica_id_in_sync_group * 0x5851F42D, seed.dtype)
             generator = _GivenSeed(seed + ops.stack([spread, ops.zeros_like(spread)]))
         elif seed is not None:
             salted = seed + ops.convert_to_tensor([self._salt, 0], dtype=seed.dtype)
@@ -136,9 +109,6 @@ class Dropout(BaseLayer):
             generator = _GivenSeed(salted)
         kept = ops.cast(_draw_kept(shape, self.rate, generator), dtype)
         return kept * ops.cast(1.0 / (1.0 - self.rate), dtype)
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return tuple(input_shape)
 
 
 def _draw_kept(shape: Any, rate: float, seed: keras.random.SeedGenerator) -> Any:

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import Product, integer_ids, padded
+from keras_transformer.layers.base import Product, integer_ids
 from keras_transformer.layers.projections import ProjectingLayer
 
 
@@ -27,7 +27,7 @@ class TokenEmbedding(ProjectingLayer):
 
     Call arguments:
         ids: any integer dtype `[...]`, or integers in a float dtype, which a `keras.Input` without
-            a dtype has. A `tf.RaggedTensor` is padded with 0.
+            a dtype has.
 
     Returns:
         Embeddings `[..., d_model]` in float32: the positions are added before rounding.
@@ -72,9 +72,6 @@ class TokenEmbedding(ProjectingLayer):
             autocast=False,  # casting the whole table for a few rows would be slow
         )
 
-    def __call__(self, ids: Any, **kwargs: Any) -> Any:
-        return super().__call__(padded(ids, 0), **kwargs)
-
     def call(self, ids: Any) -> Any:
         ids = integer_ids(ids)
         # LiteRT looks up int8 rows with a scale each only if the ids have one dimension.
@@ -91,25 +88,14 @@ class TokenEmbedding(ProjectingLayer):
 
     def logits(self, inputs: Any) -> Any:
         """Returns `inputs Eᵀ`: `[..., d_model]` to `[..., V]`, in the dtype of `inputs`."""
-        if "embeddings" in self._products:
-            return fast_paths.multiply_rows(self._products["embeddings"], inputs)
-        kernel = ops.transpose(ops.cast(self.embeddings, inputs.dtype))
-        logits = fast_paths.project(inputs, kernel)
-        if self.quantization_mode is not None:
-            logits = logits / ops.cast(self.embeddings_scale, inputs.dtype)
-        return logits
+        return self._multiply(inputs, "embeddings")
 
-    def _replace_products(self, make_product: Callable[[Any], Product]) -> None:
+    def replace_products(self, make_product: Callable[[Any], Product]) -> None:
         self._check_matrices()
         table = ops.convert_to_numpy(ops.transpose(self._matrix("embeddings")))
         if self.quantization_mode is None:
-            self._tracker.unlock()
-            self._quantize_matrices(None)  # for the lookup
-            self._tracker.lock()
+            self.quantize("int8")  # for the lookup
         self._products["embeddings"] = make_product(table)
-
-    def _add_adapters(self, rank: int, scale: float) -> None:
-        """Adds none: the matrix may also give the logits."""
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
         return ops.not_equal(ids, 0) if self.mask_zero else None

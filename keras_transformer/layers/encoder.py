@@ -33,8 +33,7 @@ class EncoderLayer(BlockLayer):
     (1, 3, 8)
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def _add_sublayers(self) -> None:
         self.self_attention = self._new_self_attention(causal=False)
         self.self_attention_dropout = self._new_dropout("self_attention_dropout")
         self.self_attention_norm = self._new_norm("self_attention_norm")
@@ -42,8 +41,8 @@ class EncoderLayer(BlockLayer):
         self.feed_forward_dropout = self._new_dropout("feed_forward_dropout")
         self.feed_forward_norm = self._new_norm("feed_forward_norm")
 
-    def build(self, inputs_shape: Any) -> None:
-        self._build_sublayers(inputs_shape)
+    def build(self, input_shape: Any) -> None:
+        self._build_sublayers(input_shape)
 
     def call(
         self,
@@ -60,17 +59,14 @@ class EncoderLayer(BlockLayer):
             return_attention_scores=return_attention_scores,
             training=training,
         )
-        x = inputs + self.self_attention_dropout(output, training=training)
-        x = self._post_norm(self.self_attention_norm, x, training)
+        dropout, norm = self.self_attention_dropout, self.self_attention_norm
+        x = self._add_and_norm(inputs, output, dropout, norm, training)
 
         normed = self._pre_norm(self.feed_forward_norm, x, training)
         output = self.feed_forward(normed, training=training)
-        x = x + self.feed_forward_dropout(output, training=training)
-        x = self._post_norm(self.feed_forward_norm, x, training)
+        dropout, norm = self.feed_forward_dropout, self.feed_forward_norm
+        x = self._add_and_norm(x, output, dropout, norm, training)
         return (x, weights) if return_attention_scores else x
-
-    def compute_output_shape(self, inputs_shape: Any) -> Any:
-        return tuple(inputs_shape)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -103,8 +99,8 @@ class Encoder(Stack):
 
     layer_class = EncoderLayer
 
-    def build(self, inputs_shape: Any) -> None:
-        self._build_stack(inputs_shape)
+    def build(self, input_shape: Any) -> None:
+        self._build_stack(input_shape)
 
     def call(
         self,
@@ -124,6 +120,3 @@ class Encoder(Stack):
                 weights.append(layer_weights)
         x = self._final_norm(x, training)
         return (x, weights) if return_attention_scores else x
-
-    def compute_output_shape(self, inputs_shape: Any) -> Any:
-        return tuple(inputs_shape)

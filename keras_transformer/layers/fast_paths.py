@@ -2,8 +2,7 @@
 
 A decode step of a few sentences consists of many small operations with a fixed cost. Savings were
 measured with the preset `small` in float32, beam 4, 30 steps, TensorFlow's graph executor and two
-CPU cores. `benchmarks/decode.py` compares keras:float32 with variants such as
-keras:float32:no_swap_heads; benchmarks/results/decoding.md has the figures.
+CPU cores (benchmarks/results/decoding.md).
 """
 
 from __future__ import annotations
@@ -26,19 +25,14 @@ def shape_for_reshape(inputs: Any) -> tuple[Any, ...]:
     return tuple(ops.shape(inputs))
 
 
-def project(inputs: Any, kernel: Any) -> Any:
-    """Returns `[..., d_in]` times `[d_in, d_out]`, as a product of two matrices.
+def multiply_rows(product: Callable[[Any], Any], inputs: Any) -> Any:
+    """Calls a product of rows `[R, d_in]` for inputs `[..., d_in]`.
 
     On TensorFlow, `ops.matmul` of more than two dimensions is a `tensordot`, with about ten
     operations that compute shapes. LiteRT keeps them, too. Rows instead of `tensordot` in all
     layers save 6 % of a search at batch size 1, and 2 % at batch size 32. The layers that multiply
     several times reshape their inputs to rows themselves, once.
     """
-    return multiply_rows(lambda rows: ops.matmul(rows, kernel), inputs)
-
-
-def multiply_rows(product: Callable[[Any], Any], inputs: Any) -> Any:
-    """Calls a product of rows `[R, d_in]` for inputs of any rank."""
     if len(inputs.shape) == 2:
         return product(inputs)
     rows = product(ops.reshape(inputs, (-1, inputs.shape[-1])))

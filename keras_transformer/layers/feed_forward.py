@@ -8,13 +8,13 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import new_initializer
+from keras_transformer.layers.base import shows_arguments
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.projections import ProjectingLayer
+from keras_transformer.layers.projections import LinearLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class FeedForward(ProjectingLayer):
+class FeedForward(LinearLayer):
     """Computes FFN(x) = max(0, x W₁ + b₁) W₂ + b₂ at every position (paper, equation 2).
 
     Args:
@@ -41,55 +41,27 @@ class FeedForward(ProjectingLayer):
     (1, 3, 4)
     """
 
+    @shows_arguments(LinearLayer.__init__)
     def __init__(
-        self,
-        d_ff: int,
-        activation: str = "relu",
-        dropout: float = 0.0,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        **kwargs: Any,
+        self, d_ff: int, activation: str = "relu", dropout: float = 0.0, *args: Any, **kwargs: Any
     ):
-        super().__init__(**kwargs)
+        super().__init__(*args, **kwargs)
         if d_ff < 1:
             raise ValueError(f"d_ff is {d_ff}, but it must be at least 1.")
         self.supports_masking = True
         self.d_ff = d_ff
         self.activation = activation
         self.dropout = dropout
-        self.kernel_initializer = kernel_initializer
-        self.bias_initializer = bias_initializer
-        self.kernel_regularizer = kernel_regularizer
-        self.bias_regularizer = bias_regularizer
         self.inner_dropout = Dropout(dropout, name="inner_dropout", dtype=self.dtype_policy)
         self._activate = keras.activations.get(activation)
 
     def build(self, input_shape: Any) -> None:
-        d_model = input_shape[-1]
-        self.inner_bias = self._add_linear("inner", d_model, self.d_ff)
-        self.outer_bias = self._add_linear("outer", self.d_ff, d_model)
+        self._add_projection("inner", input_shape[-1], self.d_ff)
+        self._add_projection("outer", self.d_ff, input_shape[-1])
         self.inner_dropout.build((*input_shape[:-1], self.d_ff))
-
-    def _add_linear(self, name: str, inputs: int, outputs: int) -> Any:
-        """Adds a kernel, and returns its bias."""
-        initializer = new_initializer(self.kernel_initializer)
-        shape = (inputs, outputs)
-        self._add_matrix(f"{name}_kernel", shape, initializer, self.kernel_regularizer)
-        return self.add_weight(
-            shape=(outputs,),
-            initializer=new_initializer(self.bias_initializer),
-            regularizer=self.bias_regularizer,
-            name=f"{name}_bias",
-        )
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # once, instead of in each product
-        inner = self._multiply(rows, "inner_kernel") + ops.cast(self.inner_bias, inputs.dtype)
-        inner = self.inner_dropout(self._activate(inner), training=training)
-        rows = self._multiply(inner, "outer_kernel") + ops.cast(self.outer_bias, inner.dtype)
+        inner = self._activate(self._project("inner", rows))
+        rows = self._project("outer", self.inner_dropout(inner, training=training))
         return ops.reshape(rows, fast_paths.shape_for_reshape(inputs))
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return tuple(input_shape)

@@ -48,9 +48,6 @@ class LayerNorm(BaseLayer):
         gamma, beta = ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta)
         return _normalize(inputs, gamma, beta, self.epsilon)[0]
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return tuple(input_shape)
-
 
 def _normalize(inputs: Any, gamma: Any, beta: Any, epsilon: float) -> tuple[Any, Any, Any]:
     """Returns the output, and for the gradient (x - mean) / deviation and 1 / deviation."""

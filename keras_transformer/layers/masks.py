@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -78,28 +75,9 @@ class PaddingMask(BaseLayer):
     def call(self, ids: Any) -> Any:
         return padding_mask(ids, self.pad_id)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return tuple(input_shape)
-
 
 # Matrix products of smaller blocks do not keep a core busy.
 _MIN_BLOCK_SIZE = 64
-
-_is_enabled = contextvars.ContextVar("blocks", default=True)
-
-
-@contextlib.contextmanager
-def without_blocks() -> Iterator[None]:
-    """Makes attention windows ordinary masks in this thread, also for graphs that are traced.
-
-    The number and the size of blocks depend on the length. LiteRT knows them only when it runs,
-    and then plans the memory of all operations again.
-    """
-    token = _is_enabled.set(False)
-    try:
-        yield
-    finally:
-        _is_enabled.reset(token)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,32 +93,27 @@ class Blocks:
     after: Any
 
     @classmethod
-    def of_window(cls, length: Any, window: int, causal: bool) -> Blocks:
+    def of_window(cls, length: Any, window: int | None, causal: bool) -> Blocks | None:
         """Splits `length` positions that attend to a distance of at most `window` // 2.
 
-        If there are several blocks, each has at least `window` // 2 positions. A block has at most
-        `window` + 1 positions (or `_MIN_BLOCK_SIZE` + 1), so that a query is compared with at most
-        about twice the keys that it may attend to.
+        Returns None without a window, or if one block is enough. If there are several blocks, each
+        has at least `window` // 2 positions. A block has at most `window` + 1 positions (or
+        `_MIN_BLOCK_SIZE` + 1), so that a query is compared with at most about twice the keys that
+        it may attend to.
         """
-        most = max(window, _MIN_BLOCK_SIZE)
-        count = length // (most + 1) + 1
+        # A symbolic length is neither an int nor a tensor: JAX, when only shapes are computed.
+        if window is None or not (isinstance(length, int) or ops.is_tensor(length)):
+            return None
+        count = length // (max(window, _MIN_BLOCK_SIZE) + 1) + 1
+        if isinstance(count, int) and count == 1:
+            return None
         size = -(-length // count)
         reach = window // 2
         if isinstance(length, int):
-            reach = min(reach, length - size)  # 0 for a single block
+            reach = min(reach, length - size)
         else:
-            reach = ops.minimum(reach, length - size)
+            reach = ops.minimum(reach, length - size)  # 0 for a single block
         return cls(count, size, reach, 0 if causal else reach)
-
-    @staticmethod
-    def are_enabled() -> bool:
-        """False inside of `without_blocks`."""
-        return _is_enabled.get()
-
-    @property
-    def is_one(self) -> bool:
-        """True if the sequence is known to be a single block."""
-        return isinstance(self.count, int) and self.count == 1
 
     @property
     def seen(self) -> Any:
@@ -167,7 +140,7 @@ class Blocks:
         if not _is_zero(self.after):
             begins = blocks[:, 1:, : self.after]
             parts.append(ops.pad(begins, ((0, 0), (0, 1), (0, 0), (0, 0))))
-        seen = ops.concatenate(parts, axis=2)  # --> [batch, block, place, width]
+        seen = ops.concatenate(parts, axis=2)  # --> [batch, block, entry, width]
         return ops.reshape(seen, (batch * self.count, self.seen, width))
 
 

@@ -11,8 +11,47 @@ from keras import ops
 from keras_transformer.layers.base import BaseLayer, integer_ids
 
 
+class Positions(BaseLayer):
+    """The base of layers that encode positions."""
+
+    d_model: int | None
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.autocast = False  # positions must not be rounded to bfloat16
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        return previous_mask  # without it, keras.layers.Add would drop the mask of the embeddings
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        positions = (1, input_shape[1]) if len(input_shape) == 3 else tuple(input_shape)
+        return (*positions, self._width(input_shape))
+
+    def _positions(self, inputs: Any) -> Any:
+        """Returns given positions, int `[T]` or `[B, T]`; `[1, T]` for embeddings `[B, T, d]`."""
+        if len(inputs.shape) < 3:
+            return integer_ids(inputs)
+        return ops.arange(ops.shape(inputs)[1])[None]
+
+    def _width(self, input_shape: Any) -> int:
+        if len(input_shape) not in (1, 2, 3):
+            raise ValueError(
+                f"The inputs have the shape {tuple(input_shape)}. They must be embeddings [B, T, "
+                "d_model], or positions [T] or [B, T]."
+            )
+        width = input_shape[-1] if len(input_shape) == 3 else self.d_model
+        if width is None:
+            raise ValueError("d_model is None. Give it, or call the layer on embeddings.")
+        if self.d_model not in (None, width):
+            raise ValueError(
+                f"d_model is {self.d_model}, but the embeddings have the width {width}."
+            )
+        return int(width)
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class SinusoidalPositions(BaseLayer):
+class SinusoidalPositions(Positions):
     """Computes PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d)).
 
     The dtype is float32 under any policy, because bfloat16 cannot represent all integers above 256.
@@ -52,8 +91,6 @@ class SinusoidalPositions(BaseLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.autocast = False  # positions must not be rounded to bfloat16
         if layout not in ("interleaved", "halves"):
             raise ValueError(f"layout is {layout!r}. Choose interleaved or halves.")
         if frequencies not in ("paper", "tensor2tensor"):
@@ -79,12 +116,12 @@ class SinusoidalPositions(BaseLayer):
         self._fine = frequencies - self._coarse
 
     def build(self, input_shape: Any) -> None:
-        width = _width(input_shape, self.d_model)
+        width = self._width(input_shape)
         if self.d_model is None:
             self._split_frequencies(width)
 
     def call(self, inputs: Any) -> Any:
-        positions = _positions(inputs)
+        positions = self._positions(inputs)
         position = ops.cast(ops.reshape(positions, (-1, 1)) + self.first_position, "float32")
         coarse = position * ops.convert_to_tensor(self._coarse, "float32")
         fine = position * ops.convert_to_tensor(self._fine, "float32")
@@ -97,15 +134,9 @@ class SinusoidalPositions(BaseLayer):
             encoding = ops.stack([sine, cosine], axis=-1)  # --> [..., d_model / 2, 2]
         return ops.reshape(encoding, (*ops.shape(positions)[:-1], -1, 2 * self._coarse.size))
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        return previous_mask  # without it, keras.layers.Add would drop the mask of the embeddings
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return _output_shape(input_shape, self.d_model)
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LearnedPositions(BaseLayer):
+class LearnedPositions(Positions):
     """Looks up a learned vector for each position (paper, section 3.5 and Table 3, row E).
 
     Args:
@@ -137,8 +168,6 @@ class LearnedPositions(BaseLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.autocast = False  # positions must not be rounded to bfloat16
         self.max_positions = max_positions
         self.d_model = d_model
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
@@ -146,7 +175,7 @@ class LearnedPositions(BaseLayer):
 
     def build(self, input_shape: Any) -> None:
         self.embeddings = self.add_weight(
-            shape=(self.max_positions, _width(input_shape, self.d_model)),
+            shape=(self.max_positions, self._width(input_shape)),
             initializer=self.embeddings_initializer or keras.initializers.RandomNormal(stddev=0.02),
             regularizer=self.embeddings_regularizer,
             name="embeddings",
@@ -154,39 +183,5 @@ class LearnedPositions(BaseLayer):
         )
 
     def call(self, inputs: Any) -> Any:
-        known = ops.minimum(_positions(inputs), self.max_positions - 1)
+        known = ops.minimum(self._positions(inputs), self.max_positions - 1)
         return ops.cast(ops.take(self.embeddings, known, axis=0), "float32")
-
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        return previous_mask  # without it, keras.layers.Add would drop the mask of the embeddings
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return _output_shape(input_shape, self.d_model)
-
-
-def _positions(inputs: Any) -> Any:
-    """Returns the given positions, int `[T]` or `[B, T]`; `[1, T]` for embeddings `[B, T, d]`."""
-    if len(inputs.shape) < 3:
-        return integer_ids(inputs)
-    return ops.arange(ops.shape(inputs)[1])[None]
-
-
-def _width(input_shape: Any, d_model: int | None) -> int:
-    if len(input_shape) not in (1, 2, 3):
-        raise ValueError(
-            f"The inputs have the shape {tuple(input_shape)}. They must be embeddings [B, T, "
-            "d_model], or positions [T] or [B, T]."
-        )
-    if len(input_shape) < 3:
-        if d_model is None:
-            raise ValueError("d_model is None. Give it, or call the layer on embeddings.")
-        return d_model
-    width = input_shape[-1]
-    if d_model not in (None, width):
-        raise ValueError(f"d_model is {d_model}, but the embeddings have the width {width}.")
-    return int(width)
-
-
-def _output_shape(input_shape: Any, d_model: int | None) -> Any:
-    positions = (1, input_shape[1]) if len(input_shape) == 3 else tuple(input_shape)
-    return (*positions, _width(input_shape, d_model))

@@ -1,4 +1,4 @@
-"""Matrices that can be quantized to int8, or adapted with LoRA (Hu et al., arXiv:2106.09685)."""
+"""Matrices that can be quantized to int8, or replaced by products in other number formats."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import BaseLayer, Product
+from keras_transformer.layers.base import BaseLayer, Product, new_initializer
 
 
 class ProjectingLayer(BaseLayer):
-    """A layer with matrices that `quantize` and `enable_lora` of `BaseLayer` change.
+    """A layer with matrices that `quantize` and `replace_products` of `BaseLayer` change.
 
-    A subclass adds its matrices with `_add_matrix` and multiplies by them with `_multiply`. Keras's
-    `Dense` has one kernel and does the same for it, but our layers have several or fused ones.
-
-    An int8 matrix has a float32 scale for each output, `[d_out]`, under its name plus `_scale`.
-    Only weights are int8: on a CPU with TensorFlow, Keras's product of two int8 matrices is slower
-    than one in float32, and its error is larger.
+    Keras's `Dense` has one kernel and does the same for it, but our layers have several or fused
+    ones. An int8 matrix has a float32 scale for each output, `[d_out]`, under its name plus
+    `_scale`. Only weights are int8: on a CPU with TensorFlow, Keras's product of two int8 matrices
+    is slower than one in float32, and its error is larger.
     """
 
-    # The axis that a scale is shared along: the inputs of a kernel `[d_in, d_out]`.
+    # The axis that a scale is shared along: the inputs of a kernel `[d_in, d_out]`, or of a
+    # transposed one.
     _shared_axis: ClassVar[int] = 0
     dtype_policy: Any
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        self.lora_rank: int | None = None
         self._matrix_names: tuple[str, ...] = ()
         self._products: dict[str, Product] = {}  # of replaced matrices, by name
 
@@ -44,7 +42,7 @@ class ProjectingLayer(BaseLayer):
         shape: tuple[int, int],
         initializer: Any,
         regularizer: Any = None,
-        autocast: bool = True,
+        **options: Any,
     ) -> None:
         """Adds the weight `name`, which is int8 if the layer was saved after `quantize`."""
         self._matrix_names += (name,)
@@ -53,11 +51,7 @@ class ProjectingLayer(BaseLayer):
             self._is_quantized = True  # read by Keras
             return
         weight = self.add_weight(
-            shape=shape,
-            initializer=initializer,
-            regularizer=regularizer,
-            name=name,
-            autocast=autocast,
+            shape=shape, initializer=initializer, regularizer=regularizer, name=name, **options
         )
         setattr(self, name, weight)
 
@@ -77,16 +71,14 @@ class ProjectingLayer(BaseLayer):
         setattr(self, f"{name}_scale", scale)
 
     def _multiply(self, inputs: Any, name: str) -> Any:
-        """Returns `inputs` `[..., d_in]` times a matrix `[d_in, d_out]`, in the inputs' dtype."""
+        """Returns `inputs` `[..., d_in]` times a matrix, in the inputs' dtype."""
         if name in self._products:
             return fast_paths.multiply_rows(self._products[name], inputs)
-        outputs = fast_paths.project(inputs, ops.cast(getattr(self, name), inputs.dtype))
+        matrix = ops.cast(getattr(self, name), inputs.dtype)
+        matrix = matrix if self._shared_axis == 0 else ops.transpose(matrix)
+        outputs = fast_paths.multiply_rows(lambda rows: ops.matmul(rows, matrix), inputs)
         if self.quantization_mode is not None:
             outputs = outputs / ops.cast(getattr(self, f"{name}_scale"), inputs.dtype)
-        if self.lora_rank is not None:
-            down, up = (ops.cast(each, inputs.dtype) for each in self._adapter(name))
-            adapted = fast_paths.project(fast_paths.project(inputs, down), up)
-            outputs = outputs + adapted * self._lora_scale
         return outputs
 
     def _check_matrices(self) -> None:
@@ -97,19 +89,19 @@ class ProjectingLayer(BaseLayer):
                 "Load the model again."
             )
 
-    def _quantize_matrices(self, config: Any) -> None:
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        super().quantize(mode, type_check, config)
         self._check_matrices()
         policy = self.dtype_policy
         if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
             policy = policy[self.path]
-        quantized = {
-            name: self._to_int8(getattr(self, name), config) for name in self._matrix_names
-        }
-        for name, values in quantized.items():
+        for name in self._matrix_names:
             old = getattr(self, name)
+            values = self._to_int8(old, config)
             self._untrack_variable(old)
             self._add_int8_matrix(name, old.shape)
-            self._assign_int8(name, values)
+            getattr(self, name).assign(values[0])
+            getattr(self, f"{name}_scale").assign(values[1])
         self._is_quantized = True  # read by Keras
         self.dtype_policy = keras.dtype_policies.get(f"int8_from_{policy.name}")
 
@@ -119,82 +111,67 @@ class ProjectingLayer(BaseLayer):
         values, scale = quantizer(ops.cast(matrix, "float32"), axis=self._shared_axis)
         return values, ops.squeeze(scale, self._shared_axis)
 
-    def _assign_int8(self, name: str, values: tuple[Any, Any]) -> None:
-        getattr(self, name).assign(values[0])
-        getattr(self, f"{name}_scale").assign(values[1])
-
-    def _replace_products(self, make_product: Callable[[Any], Product]) -> None:
+    def replace_products(self, make_product: Callable[[Any], Product]) -> None:
         self._check_matrices()
         for name in self._matrix_names:
             self._products[name] = make_product(ops.convert_to_numpy(self._matrix(name)))
-            suffixes = ["_scale"] if self.quantization_mode is not None else []
-            suffixes += ["_lora_a", "_lora_b"] if self.lora_rank is not None else []
-            for each in (name, *(name + suffix for suffix in suffixes)):
-                self._untrack_variable(getattr(self, each))
-                setattr(self, each, None)  # Keras collects garbage after each `delattr`
-
-    def _add_adapters(self, rank: int, scale: float) -> None:
-        self._check_matrices()
-        if not self.built:
-            raise ValueError(f"{self.name} has no weights yet. Call or build it first.")
-        if self.lora_rank is not None:
-            raise ValueError(f"{self.name} has adapters of rank {self.lora_rank} already.")
-        self._tracker.unlock()
-        for name in self._matrix_names:
-            rows, columns = getattr(self, name).shape
-            for suffix, shape, initializer in (
-                ("lora_a", (rows, rank), "he_uniform"),
-                ("lora_b", (rank, columns), "zeros"),  # the output does not change at first
-            ):
-                weight = self.add_weight(
-                    shape=shape, initializer=initializer, dtype="float32", name=f"{name}_{suffix}"
-                )
-                setattr(self, weight.name, weight)
-        self._tracker.lock()
-        self.lora_rank = rank
-        self._lora_scale = scale
-
-    def _adapter(self, name: str) -> tuple[Any, Any]:
-        return getattr(self, f"{name}_lora_a"), getattr(self, f"{name}_lora_b")
+            suffixes = ["", *(["_scale"] if self.quantization_mode is not None else [])]
+            for suffix in suffixes:
+                self._untrack_variable(getattr(self, name + suffix))
+                setattr(self, name + suffix, None)  # Keras collects garbage after each `delattr`
 
     def _matrix(self, name: str) -> Any:
-        """Returns a matrix in float32, with its adapter."""
+        """Returns a matrix in float32."""
         value = ops.cast(getattr(self, name), "float32")
         if self.quantization_mode is not None:
             value = value / ops.expand_dims(getattr(self, f"{name}_scale"), self._shared_axis)
-        if self.lora_rank is not None:
-            value = value + ops.matmul(*self._adapter(name)) * self._lora_scale
         return value
 
     def save_own_variables(self, store: Any) -> None:
         self._check_matrices()
-        if self.lora_rank is None:
-            super().save_own_variables(store)
-            return
-        merged: dict[int, Any] = {}  # by the id of the variable
-        for name in self._matrix_names:
-            matrix, value = getattr(self, name), self._matrix(name)
-            if self.quantization_mode is not None:
-                scale = getattr(self, f"{name}_scale")
-                merged[id(matrix)], merged[id(scale)] = self._to_int8(value)
-            else:
-                merged[id(matrix)] = ops.cast(value, matrix.dtype)
-        for i, variable in enumerate(self._without_adapters()):
-            store[str(i)] = merged.get(id(variable), variable)
+        super().save_own_variables(store)
 
-    def load_own_variables(self, store: Any) -> None:
-        self._check_matrices()
-        if self.lora_rank is None:
-            super().load_own_variables(store)
-            return
-        for i, variable in enumerate(self._without_adapters()):
-            variable.assign(store[str(i)])
-        for name in self._matrix_names:
-            _, up = self._adapter(name)
-            up.assign(ops.zeros(up.shape, up.dtype))
 
-    def _without_adapters(self) -> list[Any]:
-        """Returns the variables that are saved, in Keras's order."""
-        adapters = {id(each) for name in self._matrix_names for each in self._adapter(name)}
-        variables = [*self._trainable_variables, *self._non_trainable_variables]
-        return [each for each in variables if id(each) not in adapters]
+class LinearLayer(ProjectingLayer):
+    """A layer with linear transformations, which have kernels and optional biases."""
+
+    def __init__(
+        self,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
+        self.kernel_regularizer = kernel_regularizer
+        self.bias_regularizer = bias_regularizer
+
+    def _add_projection(self, name: str, inputs: int, *widths: int, use_bias: bool = True) -> None:
+        """Adds a kernel `[inputs, sum(widths)]`, initialized as one for each width, and a bias."""
+
+        def initialize(shape: Any, dtype: Any = None) -> Any:
+            kernels = [
+                new_initializer(self.kernel_initializer)((inputs, width), dtype) for width in widths
+            ]
+            return ops.concatenate(kernels, axis=-1)
+
+        shape = (inputs, sum(widths))
+        self._add_matrix(f"{name}_kernel", shape, initialize, self.kernel_regularizer)
+        if use_bias:
+            bias = self.add_weight(
+                shape=shape[1:],
+                initializer=new_initializer(self.bias_initializer),
+                regularizer=self.bias_regularizer,
+                name=f"{name}_bias",
+            )
+            setattr(self, bias.name, bias)
+
+    def _project(self, name: str, inputs: Any, use_bias: bool = True) -> Any:
+        """Returns `[..., d_in]` times a kernel, plus its bias, in the inputs' dtype."""
+        outputs = self._multiply(inputs, f"{name}_kernel")
+        if use_bias:
+            outputs = outputs + ops.cast(getattr(self, f"{name}_bias"), inputs.dtype)
+        return outputs

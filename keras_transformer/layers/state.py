@@ -7,6 +7,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.layers.attention import scaled_dot_product_attention
 from keras_transformer.layers.masks import both, position_mask
 
 
@@ -31,6 +32,9 @@ class DecodeState:
     >>> output, _ = decoder.decode(target, None, state=state)
     >>> state = DecodeState(state.layers, position=1)
     """
+
+    # How queries attend to the results of `write`.
+    attend = staticmethod(scaled_dot_product_attention)
 
     def __init__(
         self, layers: Sequence[Any], position: Any, visible: Any = None, grows: bool = False

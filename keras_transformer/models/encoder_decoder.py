@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import keras
+from keras import ops
 
 from keras_transformer.config import EncoderDecoderConfig, RunConfig
 from keras_transformer.errors import InputError
@@ -59,6 +60,8 @@ class EncoderDecoder(keras.Model):
         run_config: class of the configuration of its runs, which has the architecture's name.
         config: sizes and variants of the model.
         source_embedding, target_embedding: layers with the weights `embeddings`.
+        max_positions: the number of positions the model knows; None if it has no limit.
+        can_return_attention: True if `decode` can return all weights at no extra cost.
 
     Call arguments:
         inputs: `{"source_ids": int [B, S], "target_ids": int [B, T]}`, padded
@@ -67,21 +70,14 @@ class EncoderDecoder(keras.Model):
 
     Returns:
         Logits `[B, T, target_vocab_size]` in the compute dtype.
-
-    Example:
-    >>> from keras_transformer.models import Transformer
-    >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
-    >>> model = Transformer({**sizes, "source_vocab_size": 20, "target_vocab_size": 20})
-    >>> memory = model.encode(keras.ops.array([[5, 6, 3]]))
-    >>> features = model.decode(keras.ops.array([[2, 7]]), memory).features
-    >>> tuple(features.shape), tuple(model.logits(features).shape)
-    ((1, 2, 8), (1, 2, 20))
     """
 
     run_config: ClassVar[type[RunConfig]]
     config: EncoderDecoderConfig
     source_embedding: Any
     target_embedding: Any
+    max_positions: int | None = None
+    can_return_attention: bool = False
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         """Encodes int `[B, S]`, padded with `config.pad_id`."""
@@ -141,38 +137,21 @@ class EncoderDecoder(keras.Model):
         raise NotImplementedError
 
     def output_rows(self, ids: Any) -> tuple[Any, Any]:
-        """Returns the rows of the output matrix and the biases of some target tokens.
+        """Returns the rows of the output matrix, and the biases, of target tokens int32 `[C]`.
 
-        Args:
-            ids: int32 `[C]`.
-
-        Returns:
-            `[C, d_model]`, and `[C]` or None, both in the compute dtype.
+        They are `[C, d_model]`, and `[C]` or None, both in the compute dtype.
         """
         kernel, bias = self.output_weights()
         if self.config.tie_embeddings == "none":
-            rows = keras.ops.transpose(keras.ops.take(kernel, ids, axis=1))
+            rows = ops.transpose(ops.take(kernel, ids, axis=1))
         else:
-            rows = keras.ops.take(kernel, ids, axis=0)
-        biases = None if bias is None else keras.ops.take(bias, ids)
-        return (
-            keras.ops.cast(rows, self.compute_dtype),
-            None if biases is None else keras.ops.cast(biases, self.compute_dtype),
-        )
+            rows = ops.take(kernel, ids, axis=0)
+        biases = None if bias is None else ops.cast(ops.take(bias, ids), self.compute_dtype)
+        return ops.cast(rows, self.compute_dtype), biases
 
     def _make_embedding(self, name: str, vocab_size: int) -> Any:
         """Returns a layer that maps int `[...]` to `[..., d_model]`, with weights `embeddings`."""
         raise NotImplementedError
-
-    @property
-    def max_positions(self) -> int | None:
-        """The number of positions the model knows, or None if it has no limit."""
-        return None
-
-    @property
-    def can_return_attention(self) -> bool:
-        """True if `decode` can return the weights of all layers at no extra cost."""
-        return False
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
         return self.logits(self.features(inputs, training=training))
@@ -209,25 +188,9 @@ class EncoderDecoder(keras.Model):
         # which turns ids into floats.
         del iterator, data_batch
         if getattr(self, "_distribute_strategy", None) is not None:
-            ids = keras.ops.zeros((1, 2), "int32")
+            ids = ops.zeros((1, 2), "int32")
             with self.distribute_strategy.scope():
                 self._symbolic_build(data_batch=({"source_ids": ids, "target_ids": ids}, ids))
-
-    def export(self, *args: Any, input_signature: Any = None, **kwargs: Any) -> None:
-        """Exports the logits of given targets with Keras, for batches and lengths of any size.
-
-        `keras_transformer.export` exports a translator, which takes text and searches.
-
-        Args:
-            *args: arguments of `keras.Model.export`.
-            input_signature: see Keras; by default int32 `[None, None]` for both inputs of `call`.
-            **kwargs: arguments of `keras.Model.export`.
-        """
-        ids = {
-            name: keras.InputSpec("int32", (None, None), name=name)
-            for name in ("source_ids", "target_ids")
-        }
-        super().export(*args, input_signature=input_signature or [ids], **kwargs)
 
     def _add_embeddings(self) -> None:
         """Adds the embeddings of both sides: one shared layer if they are tied."""
@@ -244,7 +207,7 @@ class EncoderDecoder(keras.Model):
         # Inside another model, all paths have a longer common prefix.
         first = self.source_embedding
         prefix = len(first.embeddings.path) - len(f"{first.name}/embeddings")
-        return {each.path[prefix:]: each for each in self.weights}
+        return {weight.path[prefix:]: weight for weight in self.weights}
 
     def assign_weights(self, arrays: Mapping[str, Any]) -> None:
         """Sets all weights from arrays with the keys of `weights_by_path`."""

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import integer_ids, padded, sum_over_replicas
+from keras_transformer.layers.base import integer_ids, sum_over_replicas
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.models.transformer import is_excluded
 
@@ -63,15 +63,12 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         # Keras would divide by all positions of this replica, and rescale by a mask of the logits.
-        y_true = integer_ids(padded(y_true, self.pad_id))
+        y_true = integer_ids(y_true)
         label_logits = ops.take_along_axis(y_pred, ops.expand_dims(y_true, -1), axis=-1)
         predictable = ops.logical_not(is_excluded(ops.squeeze(label_logits, -1)))
         is_real = ops.logical_and(padding_mask(y_true, self.pad_id), predictable)
-        is_real = weights = ops.cast(is_real, "float32")
-        if sample_weight is not None:
-            weights = ops.cast(sample_weight, "float32")
-            missing = len(is_real.shape) - len(weights.shape)
-            weights = is_real * ops.reshape(weights, (*ops.shape(weights), *[1] * missing))
+        is_real = ops.cast(is_real, "float32")
+        weights = token_weights(is_real, sample_weight)
         losses = self.call(y_true, y_pred) * weights
         if self.reduction in (None, "none"):
             return ops.cast(losses, self.dtype)
@@ -94,3 +91,17 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     def get_config(self) -> dict[str, Any]:
         own = {"label_smoothing": self.label_smoothing, "pad_id": self.pad_id}
         return {**super().get_config(), **own}
+
+
+def token_weights(is_real: Any, sample_weight: Any) -> Any:
+    """Returns the weight of each token, float32 `[B, T]`.
+
+    Args:
+        is_real: float32 `[B, T]`, 0 for padding and 1 for other tokens.
+        sample_weight: `[B]`, `[B, T]`, or None.
+    """
+    if sample_weight is None:
+        return is_real
+    weights = ops.cast(sample_weight, "float32")
+    missing = len(is_real.shape) - len(weights.shape)
+    return is_real * ops.reshape(weights, (*ops.shape(weights), *[1] * missing))

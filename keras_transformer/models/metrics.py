@@ -7,8 +7,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import integer_ids, padded
+from keras_transformer.layers.base import integer_ids
 from keras_transformer.layers.masks import padding_mask
+from keras_transformer.models.losses import token_weights
 
 __all__ = ["Perplexity", "TokenAccuracy"]
 
@@ -32,15 +33,11 @@ class _TokenMean(keras.metrics.Mean):
             y_pred: logits `[B, T, V]`.
             sample_weight: `[B]` or `[B, T]`, weights of the tokens.
         """
-        y_true = integer_ids(padded(y_true, self.pad_id))
+        y_true = integer_ids(y_true)
         is_real = padding_mask(y_true, self.pad_id)
-        real = ops.cast(is_real, "float32")
         y_true = ops.where(is_real, y_true, ops.zeros_like(y_true))  # an id of padding may be -1
-        if sample_weight is not None:
-            weight = ops.cast(sample_weight, "float32")
-            missing = len(real.shape) - len(weight.shape)
-            real = real * ops.reshape(weight, (*ops.shape(weight), *[1] * missing))
-        super().update_state(self.values(y_true, y_pred), sample_weight=real)
+        weights = token_weights(ops.cast(is_real, "float32"), sample_weight)
+        super().update_state(self.values(y_true, y_pred), sample_weight=weights)
 
     def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "dtype": self.dtype, "pad_id": self.pad_id}

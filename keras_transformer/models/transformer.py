@@ -21,7 +21,7 @@ from keras_transformer.layers import (
     padding_mask,
 )
 from keras_transformer.layers.attention import KeyValue
-from keras_transformer.layers.base import Product, padded
+from keras_transformer.layers.base import Product
 from keras_transformer.layers.projections import ProjectingLayer
 from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import (
@@ -98,6 +98,8 @@ class Transformer(EncoderDecoder):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.config = c = _model_config(config)
+        self.max_positions = c.max_positions if c.positions == "learned" else None
+        self.can_return_attention = c.attention_window is None
         other = c.other_toolkits
         policy = self.dtype_policy
 
@@ -166,14 +168,6 @@ class Transformer(EncoderDecoder):
         ids = keras.Input((None,), dtype="int32", name="source_ids")
         return keras.Model(ids, self.encode(ids).states, name="encoder")
 
-    @property
-    def max_positions(self) -> int | None:
-        return self.config.max_positions if self.config.positions == "learned" else None
-
-    @property
-    def can_return_attention(self) -> bool:
-        return self.config.attention_window is None
-
     def _make_embedding(self, name: str, vocab_size: int) -> TokenEmbedding:
         c = self.config
         scale, policy = c.other_toolkits.scale_embeddings, self.dtype_policy
@@ -210,10 +204,8 @@ class Transformer(EncoderDecoder):
                 layer.build(ids)
             for layer in (self.source_positions, self.target_positions):
                 layer.build((None,))
-            for layer in (self.source_norm, self.target_norm):
-                if layer is not None:
-                    layer.build(embedded)
-            for layer in (self.source_dropout, self.target_dropout, self.encoder):
+            norms = [norm for norm in (self.source_norm, self.target_norm) if norm is not None]
+            for layer in (*norms, self.source_dropout, self.target_dropout, self.encoder):
                 layer.build(embedded)
             self.decoder.build(embedded, embedded)
             if self.output_projection is not None:
@@ -222,8 +214,7 @@ class Transformer(EncoderDecoder):
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """Returns the real tokens of the targets: losses and metrics of Keras ignore the others."""
-        pad_id = self.config.pad_id
-        return padding_mask(padded(inputs["target_ids"], pad_id), pad_id)
+        return padding_mask(inputs["target_ids"], self.config.pad_id)
 
     def logits(self, features: Any) -> Any:
         if self.config.tie_embeddings == "none":
@@ -235,10 +226,10 @@ class Transformer(EncoderDecoder):
         projection = self.output_projection
         untied = self.config.tie_embeddings == "none"
         layer = projection if untied else self.target_embedding
-        if layer.quantization_mode is not None or layer.lora_rank is not None:
+        if layer.quantization_mode is not None:
             raise ValueError(
-                f"{layer.name} is quantized or has LoRA adapters, so its matrix is not all of the "
-                "output layer. Use the model before `quantize`, or save it, which merges adapters."
+                f"{layer.name} is quantized, so its matrix is not all of the output layer. Use the "
+                "model before `quantize`."
             )
         bias = projection.bias if self.config.other_toolkits.output_bias else None
         return (projection.kernel if untied else layer.embeddings), bias
@@ -249,43 +240,18 @@ class Transformer(EncoderDecoder):
         bias = self.output_projection.bias if self.config.other_toolkits.output_bias else None
         return self.target_embedding.rows(ids), None if bias is None else ops.take(bias, ids)
 
-    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
-        """Adds trainable adapters to all projections, and freezes all other weights.
-
-        Tied embeddings have no adapter. `save` and `save_weights` add the adapters to the kernels,
-        so that a loaded model has none.
-
-        Args:
-            rank: columns of A and rows of B in an adapter A B (Hu et al., 2021, arXiv:2106.09685).
-            lora_alpha: adapters are multiplied by `lora_alpha / rank`; `rank` by default.
-
-        Raises:
-            ValueError: for a rank below 1, or a model that has adapters.
-
-        Example:
-        >>> model = Transformer.from_preset("tiny", vocab_size=50, d_model=8, num_heads=2)
-        >>> model.enable_lora(rank=4)
-        >>> sorted({weight.name.split("_kernel_")[-1] for weight in model.trainable_weights})
-        ['lora_a', 'lora_b']
-        """
-        for layer in self.layers:
-            layer.enable_lora(rank, lora_alpha)
-
     def replace_products(self, make_product: Callable[[Any], Product]) -> None:
         """Replaces the products with all matrices, for exports, as in `BaseLayer`."""
         for layer in self.layers:
             layer.replace_products(make_product)
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
-        source_ids = padded(source_ids, self.config.pad_id)
-        mask = self._source_mask(source_ids)
-        embedded = self._embed_source(source_ids, training)
+        embedded, mask = self._embed_source(source_ids, training)
         return Memory(self.encoder(embedded, mask=mask, training=training), mask)
 
     def encoder_attention(self, source_ids: Any) -> list[Any]:
         """Returns the attention weights of each encoder layer for int `[B, S]`, `[B, H, S, S]`."""
-        mask = self._source_mask(source_ids)
-        embedded = self._embed_source(source_ids, training=False)
+        embedded, mask = self._embed_source(source_ids, training=False)
         _, weights = self.encoder(embedded, mask=mask, return_attention_scores=True, training=False)
         return list(weights)
 
@@ -303,12 +269,12 @@ class Transformer(EncoderDecoder):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Decoded:
-        target_ids = padded(target_ids, self.config.pad_id)
         if memory.cache is None:
             memory = self.project_memory(memory)
-        embedded = self._embed_target(
-            target_ids, None if state is None else state.position, training
-        )
+        embedded = self.target_embedding(target_ids)
+        positions = embedded if state is None else ops.reshape(state.position, (1,))
+        embedded = embedded + self.target_positions(positions)
+        embedded = self._norm_and_drop(embedded, self.target_norm, self.target_dropout, training)
         features, attention = self.decoder.decode(
             embedded,
             memory.cache,
@@ -319,29 +285,23 @@ class Transformer(EncoderDecoder):
         )
         return Decoded(features, attention)
 
-    def _source_mask(self, source_ids: Any) -> Any:
-        """Returns which tokens of int `[B, S]` may be attended to, bool `[B, S]`."""
+    def _embed_source(self, source_ids: Any, training: bool | None) -> tuple[Any, Any]:
+        """Embeds int `[B, S]`, and returns which tokens may be attended to, bool `[B, S]`."""
         mask = padding_mask(source_ids, self.config.pad_id)
         if self.config.other_toolkits.mask_source_end:
             mask = ops.logical_and(mask, ops.not_equal(source_ids, self.config.token_ids.end_id))
-        return mask
-
-    def _embed_source(self, source_ids: Any, training: bool | None) -> Any:
         embedded = self.source_embedding(source_ids)
         embedded = embedded + self.source_positions(embedded)
-        if self.source_norm is not None:
-            embedded = self.source_norm(embedded, training=training)
-        # The sum is computed in float32 and rounded once.
-        return self.source_dropout(ops.cast(embedded, self.compute_dtype), training=training)
+        dropout = self.source_dropout
+        return self._norm_and_drop(embedded, self.source_norm, dropout, training), mask
 
-    def _embed_target(self, target_ids: Any, position: Any, training: bool | None) -> Any:
-        """Embeds int `[B, T]`, all at one `position`, or at the positions 0 to T - 1 if None."""
-        embedded = self.target_embedding(target_ids)
-        positions = embedded if position is None else ops.reshape(position, (1,))
-        embedded = embedded + self.target_positions(positions)
-        if self.target_norm is not None:
-            embedded = self.target_norm(embedded, training=training)
-        return self.target_dropout(ops.cast(embedded, self.compute_dtype), training=training)
+    def _norm_and_drop(
+        self, embedded: Any, norm: LayerNorm | None, dropout: Dropout, training: bool | None
+    ) -> Any:
+        if norm is not None:
+            embedded = norm(embedded, training=training)
+        # The sum of embeddings and positions is computed in float32 and rounded once.
+        return dropout(ops.cast(embedded, self.compute_dtype), training=training)
 
 
 def _model_config(config: Any) -> ModelConfig:

@@ -75,14 +75,13 @@ def write_version(output_dir: Path, write: Callable[[Path], _Result]) -> tuple[P
         output_dir.mkdir(parents=True, exist_ok=True)
         result = write(partial)
         sync_tree(partial)
-        renamed = False
-        while not renamed:  # another export may take the number first
-            names = (path.name for path in output_dir.iterdir())
-            numbers = (int(name) for name in names if name.isascii() and name.isdecimal())
-            path = output_dir / str(1 + max(numbers, default=0))
-            renamed = _rename(partial, path)
+        names = (path.name for path in output_dir.iterdir())
+        numbers = (int(name) for name in names if name.isascii() and name.isdecimal())
+        number = 1 + max(numbers, default=0)
+        while not _rename(partial, output_dir / str(number)):
+            number += 1  # another export took the number first
         _sync(output_dir)
-        return path, result
+        return output_dir / str(number), result
     except OSError as error:
         raise InputError(f"{output_dir} cannot be written ({error})") from error
     finally:
@@ -100,11 +99,6 @@ def remove_leftovers(folder: Path) -> None:
         _delete(leftover)
 
 
-def is_leftover(path: Path) -> bool:
-    """Returns True for the temporary name of an unfinished file or directory."""
-    return path.name.startswith(".") and path.name.endswith(_UNFINISHED)
-
-
 def _unfinished(path: Path) -> Path:
     """Returns a new temporary name for `path` in the same directory."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}{_UNFINISHED}")
@@ -120,7 +114,7 @@ def sync_tree(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Waits until a file's content, or the names in a directory, are on the disk."""
+    """Waits until the content of a file, or the names in a directory, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -155,26 +149,19 @@ def exclusive_lock(directory: Path) -> Iterator[None]:
     necessary, and removed again if nothing was written there. A file system without locks
     keeps nobody out.
     """
-    made = False
-    with contextlib.suppress(OSError):  # reported by the code that writes there
-        directory.mkdir(parents=True)
-        made = True
-    try:
-        descriptor = os.open(directory, os.O_RDONLY)
-    except OSError:
-        yield
-        return
-    try:
-        with contextlib.suppress(OSError):
+    is_new = not directory.exists()
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # reported by the code that writes there
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(directory, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
             _lock(descriptor, f"{directory} is in use by another training process")
         try:
             yield
         finally:
-            if made:
-                with contextlib.suppress(OSError):
-                    directory.rmdir()  # if it is still empty
-    finally:
-        os.close(descriptor)
+            if is_new:
+                with contextlib.suppress(OSError):  # it has content
+                    directory.rmdir()
 
 
 def _lock(descriptor: int, problem: str) -> None:
@@ -218,10 +205,10 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
     If an earlier process was killed, its directory is yielded again, provided that it was
     made for the same fingerprint. The subdirectory `work` is removed at the end.
     """
-    place = output_dir.resolve()  # a symbolic link cannot be replaced by a directory
-    if place.is_mount():
+    target = output_dir.resolve()  # a symbolic link cannot be replaced by a directory
+    if target.is_mount():
         raise InputError(f"{output_dir} is a mount point. Choose a new directory on that disk.")
-    directory = place.parent / f".{place.name}.partial"
+    directory = target.parent / f".{target.name}.partial"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / _LOCK).open("w") as lock:
@@ -241,10 +228,10 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
             shutil.rmtree(directory / _WORK, ignore_errors=True)
             for leftover in list(directory.rglob(f".*{_UNFINISHED}")):
                 _delete(leftover)
-            directory.rename(place)
+            directory.rename(target)
             # These files are needed to resume, so they are removed only after the rename.
             for name in (_LOCK, _FINGERPRINT):
-                (place / name).unlink()
+                (target / name).unlink()
     except OSError as error:
         raise InputError(
             f"{output_dir} cannot be written ({error}). Fix this, then the same command resumes."

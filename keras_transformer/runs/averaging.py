@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -21,17 +22,12 @@ def average_checkpoints(
             "the two."
         )
     kind, count = ("best", best) if best is not None else ("last", last or 0)
-    if count < 1:
-        raise InputError(
-            f"The number of the {kind} checkpoints to average is {count}, but it must be at least "
-            "1."
-        )
     checkpoints = run.best_checkpoints() if kind == "best" else run.checkpoints()[::-1]
-    if len(checkpoints) < count:
+    if not 1 <= count <= len(checkpoints):
         with_metric = f" with a validation {run.config.training.best_metric}" * (kind == "best")
         raise InputError(
-            f"{run.path} has {len(checkpoints)} checkpoints{with_metric}, which is too few to "
-            f"average {count}."
+            f"The number of the {kind} checkpoints to average is {count}, but it must be at least "
+            f"1, and {run.path} has {len(checkpoints)} checkpoints{with_metric}."
         )
     chosen = checkpoints[:count]
     name = f"average-{kind}-{count}-step-{max(checkpoint.step for checkpoint in chosen)}"
@@ -42,21 +38,11 @@ def average_checkpoints(
 def average_weights(many: Iterable[Arrays]) -> Arrays:
     """Returns the mean of sets of weights, computed in float64, in the dtypes of the last set."""
     total: Arrays = {}
-    weights: Arrays = {}
+    dtypes: dict[str, Any] = {}
     count = 0
     for weights in many:
-        if not count:
-            total = {path: np.zeros(weight.shape) for path, weight in weights.items()}
-        first, other = ({(p, each[p].shape) for p in each} for each in (total, weights))
-        if first != other:
-            path, shape = min(first ^ other)
-            raise InputError(
-                f"Weights of different models cannot be averaged: not all have {path} with the "
-                f"shape {shape}."
-            )
-        for path, weight in weights.items():
-            total[path] += weight
         count += 1
-    if not count:
-        raise InputError("Give at least one set of weights to average.")
-    return {path: (total[path] / count).astype(weight.dtype) for path, weight in weights.items()}
+        for path, weight in weights.items():
+            dtypes[path] = weight.dtype
+            total[path] = total.get(path, 0.0) + weight.astype(np.float64)
+    return {path: (array / count).astype(dtypes[path]) for path, array in total.items()}

@@ -1,7 +1,7 @@
-"""A checkpoint on disk: sets of arrays, and facts about them, written atomically.
+"""A checkpoint on disk: sets of arrays and metadata, written atomically.
 
     weights.npz, ...  arrays by the path of their variable
-    checkpoint.json   facts, the CRC-32 of all other files, and its own CRC-32
+    checkpoint.json   metadata, the CRC-32 of all other files, and its own CRC-32
 
 A checkpoint is complete even if the process or the machine stops. Reading detects any changed byte.
 The files contain no pickle and no code.
@@ -25,7 +25,7 @@ from keras_transformer.runs.atomic import atomic_path
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
-_FACTS = "checkpoint.json"
+_METADATA = "checkpoint.json"
 _CHANGED = "its checksum is not the one it was written with"
 
 
@@ -50,44 +50,44 @@ class DamagedCheckpointError(InputError):
     """The files differ from those that were written."""
 
 
-def write_checkpoint(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, Arrays]) -> None:
+def write_checkpoint(path: Path, metadata: Mapping[str, Any], arrays: Mapping[str, Arrays]) -> None:
     """Writes a checkpoint, and replaces an existing one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as partial:
         partial.mkdir()
         files = {}
-        for name, each in arrays.items():
+        for name, group in arrays.items():
             with open(partial / f"{name}.npz", "w+b") as file:
-                # Passed as **, because a name may contain "/", which makes folders inside the zip.
-                np.savez(file, allow_pickle=False, **each)
+                # Passed as **, because a path may contain "/", which makes folders inside the zip.
+                np.savez(file, allow_pickle=False, **group)
                 files[f"{name}.npz"] = _crc32(file)
-        (partial / _FACTS).write_bytes(_sealed({**facts, "files": files}))
+        (partial / _METADATA).write_bytes(_sealed({**metadata, "files": files}))
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
-    """Returns the facts and the sets of arrays of a checkpoint."""
-    facts = read_facts(path)
-    names = [file.removesuffix(".npz") for file in facts["files"]]
-    return facts, {name: read_arrays(path, name) for name in names}
+    """Returns the metadata and the sets of arrays of a checkpoint."""
+    metadata = read_metadata(path)
+    names = [file.removesuffix(".npz") for file in metadata["files"]]
+    return metadata, {name: read_arrays(path, name) for name in names}
 
 
-def read_facts(path: Path) -> dict[str, Any]:
-    """Returns only the facts, with the CRC-32 of every file as "files". Raises the errors of
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Returns only the metadata, with the CRC-32 of every file as "files". Raises the errors of
     `read_checkpoint`.
     """
-    file = path / _FACTS
-    with reading(file, "the facts about a checkpoint"):
+    file = path / _METADATA
+    with reading(file, "the metadata of a checkpoint"):
         content = file.read_bytes()
-        facts = dict(json.loads(content))
-        facts.pop("crc32", None)
-        if _sealed(facts) != content:  # the whole text, including blanks
+        metadata = dict(json.loads(content))
+        metadata.pop("crc32", None)
+        if _sealed(metadata) != content:  # the whole text, including blanks
             raise ValueError(_CHANGED)
-    return facts
+    return metadata
 
 
 def read_arrays(path: Path, name: str) -> Arrays:
     """Returns one set of arrays. Raises the errors of `read_checkpoint`."""
-    files = read_facts(path)["files"]
+    files = read_metadata(path)["files"]
     with reading(path / f"{name}.npz", "arrays"), open(path / f"{name}.npz", "rb") as file:
         if _crc32(file) != files[f"{name}.npz"]:
             raise ValueError(_CHANGED)
@@ -134,10 +134,10 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _sealed(facts: Mapping[str, Any]) -> bytes:
-    """Returns the facts as JSON with their own CRC-32 at the end."""
-    crc32 = zlib.crc32(json.dumps(facts).encode())
-    return json.dumps({**facts, "crc32": crc32}, indent=2).encode() + b"\n"
+def _sealed(metadata: Mapping[str, Any]) -> bytes:
+    """Returns the metadata as JSON with their own CRC-32 at the end."""
+    crc32 = zlib.crc32(json.dumps(metadata).encode())
+    return json.dumps({**metadata, "crc32": crc32}, indent=2).encode() + b"\n"
 
 
 def _crc32(file: BinaryIO) -> int:

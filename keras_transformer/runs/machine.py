@@ -7,7 +7,9 @@ import os
 import platform
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 
 def available_cores() -> int:
@@ -36,3 +38,14 @@ def stop_signals() -> tuple[signal.Signals, ...]:
         return ()
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     return tuple(number for number in signals if signal.getsignal(number) != signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def signal_handlers(handler: Any) -> Iterator[None]:
+    """Handles `stop_signals` in the block, and restores the handlers from before."""
+    before = {number: signal.signal(number, handler) for number in stop_signals()}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old or signal.SIG_DFL)  # None: not set by Python

@@ -1,7 +1,7 @@
 """The format of a run on disk.
 
     config.json       the configurations of model, training and decoding, and the architecture
-    data.json         fingerprint of the training data, version of the batch order, initial weights
+    data.json         fingerprint of the training data, source of the initial weights
     tokenizer/        SentencePiece models
     checkpoints/      step-00001000/{weights, state, ema}.npz and checkpoint.json, newest last
     averages/         NAME/weights.npz and checkpoint.json, averaged over checkpoints
@@ -31,7 +31,6 @@ from keras_transformer.console import warn
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import (
     atomic_path,
-    is_leftover,
     remove,
     remove_leftovers,
     sync_tree,
@@ -44,7 +43,7 @@ from keras_transformer.runs.checkpoints import (
     DamagedCheckpointError,
     read_arrays,
     read_checkpoint,
-    read_facts,
+    read_metadata,
     reading,
     set_aside,
     write_checkpoint,
@@ -61,42 +60,25 @@ def data_report_name(number: int) -> str:
     return "data_report.json" if number == 1 else f"data_report_{number}.json"
 
 
-def _write_data(path: Path, fingerprint: str, init_from: str | None, batch_order: int) -> None:
-    data = {"fingerprint": fingerprint, "init_from": init_from, "batch_order": batch_order}
-    write_text(path / "data.json", json.dumps(data) + "\n")
-
-
 class RunDirectory:
-    """A run on disk.
-
-    Attributes:
-        path: directory of the run.
-        config: configurations of model, training and decoding.
-        data_fingerprint: fingerprint of the training and validation data.
-        batch_order: version of the batch order at the start of the run.
-        init_from: source of the initial weights, or None.
-    """
+    """A run on disk. `init_from` is the source of its initial weights, or None."""
 
     def __init__(self, path: str | Path, config_type: type[RunConfig] = RunConfig):
         self.path = Path(path)
-        if not self.is_run(path):
-            missing = next(n for n in ("config.json", "data.json") if not (self.path / n).is_file())
-            what = (
-                f"not a run directory (it lacks {missing})" if self.path.exists() else "not there"
-            )
-            raise InputError(
-                f"{path} is {what}. It must be a run directory, as keras-transformer train "
-                "--run_dir writes it."
-            )
         config, data = self.path / "config.json", self.path / "data.json"
+        for file in (config, data):
+            if not file.is_file():
+                exists = self.path.exists()
+                what = f"not a run directory (it lacks {file.name})" if exists else "not there"
+                raise InputError(
+                    f"{path} is {what}. It must be a run directory, as keras-transformer train "
+                    "--run_dir writes it."
+                )
         with reading(config, "JSON"):
             self.config = config_type.from_json(config.read_text(encoding="utf-8"), str(config))
         with reading(data, "JSON"):
             content = dict(json.loads(data.read_text(encoding="utf-8")))
             self.data_fingerprint = str(content["fingerprint"])
-            self.batch_order = int(
-                content.get("batch_order", 1)
-            )  # older runs do not have this field
             self.init_from: str | None = content.get("init_from")
 
     @staticmethod
@@ -120,39 +102,32 @@ class RunDirectory:
         tokenizer: Tokenizer,
         data_fingerprint: str,
         init_from: str | None = None,
-        batch_order: int = 1,
     ) -> RunDirectory:
         """Creates a run directory, or opens an existing one to resume it.
 
-        A resumed run keeps its `init_from`, and from its first checkpoint on its `batch_order`.
+        A resumed run keeps its `init_from`.
         """
         path = Path(path)
         if cls.is_run(path):
-            run = cls(path, type(config))
-            run._check_continues(config, tokenizer, data_fingerprint)
+            cls(path, type(config))._check_continues(config, tokenizer, data_fingerprint)
             with writing(path):
-                if not run.checkpoints():
-                    _write_data(path, run.data_fingerprint, run.init_from, batch_order)
                 for folder in (path, path / "checkpoints", path / "averages"):
                     remove_leftovers(folder)
                 write_text(path / "config.json", config.to_json())
             return cls(path, type(config))
         with writing(path):
-            if path.exists() and not (
-                path.is_dir()
-                and all(entry.name in _UNFINISHED or is_leftover(entry) for entry in path.iterdir())
-            ):
+            remove_leftovers(path)
+            if path.exists() and not (path.is_dir() and {*os.listdir(path)} <= _UNFINISHED):
                 raise InputError(
                     f"{path} exists and is not a run directory. Choose a new or empty one."
                 )
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            remove_leftovers(path)
             tokenizer.save(path / "tokenizer")
             sync_tree(path / "tokenizer")
-            _write_data(path, data_fingerprint, init_from, batch_order)
-            write_text(
-                path / "config.json", config.to_json()
-            )  # written last, because it completes the run
+            data = {"fingerprint": data_fingerprint, "init_from": init_from}
+            write_text(path / "data.json", json.dumps(data) + "\n")
+            # Written last, because it completes the run.
+            write_text(path / "config.json", config.to_json())
         return cls(path, type(config))
 
     def _check_continues(self, config: RunConfig, tokenizer: Tokenizer, fingerprint: str) -> None:
@@ -187,10 +162,9 @@ class RunDirectory:
         return sorted(Checkpoint(int(path.name.removeprefix("step-")), path) for path in found)
 
     def best_checkpoints(self) -> list[Checkpoint]:
-        """Returns the checkpoints with the metric `training.best_metric`, best first.
+        """Returns the validated checkpoints, best first by `training.best_metric`.
 
-        The best has the lowest `val_loss` or the highest `val_bleu`. If two are equal, the older is
-        better.
+        If two are equal, the older one is better.
         """
         by_loss = self.config.training.best_metric == "loss"
         costs = {}
@@ -213,15 +187,12 @@ class RunDirectory:
         """Writes a checkpoint, and removes old ones.
 
         The last `training.keep_checkpoints`, the best `training.keep_best` and the selected
-        checkpoint stay.  An interruption writes a checkpoint between two multiples of
-        `training.checkpoint_steps`. It does not count once another one follows, so averages do not
-        depend on interruptions.
+        checkpoint stay. The checkpoint of an interruption does not count once another one follows,
+        so averages do not depend on interruptions.
         """
         path = self.path / "checkpoints" / f"step-{step:08d}"
-        facts = {
+        metadata = {
             "step": step,
-            "seed": self.config.training.seed,
-            "data_fingerprint": self.data_fingerprint,
             "config": self.config.as_dict(),
             "metrics": dict(metrics),
         }
@@ -229,16 +200,16 @@ class RunDirectory:
         if ema is not None:
             arrays["ema"] = ema
         with writing(path):
-            write_checkpoint(path, facts, arrays)
+            write_checkpoint(path, metadata, arrays)
         with writing(path.parent):
             self._remove_old_checkpoints()
 
     def _remove_old_checkpoints(self) -> None:
         training, selected = self.config.training, self.selected
         checkpoints = self.checkpoints()
-        earlier = [each for each in checkpoints[:-1] if not self._is_interruption(each)]
+        earlier = [saved for saved in checkpoints[:-1] if not self._is_interruption(saved)]
         regular = [*earlier, *checkpoints[-1:]]
-        best = [each for each in self.best_checkpoints() if each in regular]
+        best = [saved for saved in self.best_checkpoints() if saved in regular]
         kept = {
             *regular[-training.keep_checkpoints :],
             *best[: max(training.keep_best, selected == "best")],
@@ -250,7 +221,7 @@ class RunDirectory:
     def _is_interruption(self, checkpoint: Checkpoint) -> bool:
         """Returns True if an interruption wrote the checkpoint, between two regular ones."""
         try:
-            training = read_facts(checkpoint.path)["config"]["training"]
+            training = read_metadata(checkpoint.path)["config"]["training"]
             steps, last = training["checkpoint_steps"], training["max_steps"]
         except (DamagedCheckpointError, KeyError):  # `restore` reports it
             return False
@@ -264,11 +235,10 @@ class RunDirectory:
         damaged: dict[Path, DamagedCheckpointError] = {}
         for checkpoint in reversed(self.checkpoints()):
             try:
-                facts, arrays = read_checkpoint(checkpoint.path)
+                metadata, arrays = read_checkpoint(checkpoint.path)
             except DamagedCheckpointError as error:
                 damaged[checkpoint.path] = error
                 continue
-            self._check_is_ours(checkpoint, facts)
             for path, reason in damaged.items():
                 with writing(path):
                     aside = set_aside(path)
@@ -277,7 +247,11 @@ class RunDirectory:
                     f"{checkpoint.step}."
                 )
             return CheckpointContent(
-                checkpoint, arrays["weights"], arrays["state"], arrays.get("ema"), facts["metrics"]
+                checkpoint,
+                arrays["weights"],
+                arrays["state"],
+                arrays.get("ema"),
+                metadata["metrics"],
             )
         if damaged:  # they keep their names, because a run must not silently start again
             raise InputError(
@@ -286,26 +260,13 @@ class RunDirectory:
             )
         return None
 
-    def _check_is_ours(self, checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
-        if facts["step"] != checkpoint.step:
-            difference: str | None = f"step {facts['step']}"
-        elif facts["data_fingerprint"] != self.data_fingerprint:
-            difference = "another corpus"
-        else:
-            its_config = type(self.config).from_json(
-                json.dumps(facts["config"]), str(checkpoint.path)
-            )
-            difference = its_config.forbidden_change(self.config)
-        if difference:
-            raise InputError(f"{checkpoint.path} belongs to {difference}, not to this run.")
-
     def read_weights(self, checkpoint: Checkpoint) -> Arrays:
         """Returns the weights of a checkpoint."""
         return read_arrays(checkpoint.path, "weights")
 
     def read_metrics(self, checkpoint: Checkpoint) -> dict[str, float]:
         """Returns the metrics of a checkpoint. Raises the errors of `read_weights`."""
-        return dict(read_facts(checkpoint.path)["metrics"])
+        return dict(read_metadata(checkpoint.path)["metrics"])
 
     # Which weights are used.
 
@@ -349,7 +310,7 @@ class RunDirectory:
     def weights_crc32(self, name: str) -> int:
         """Returns the CRC-32 of the file of the weights with a name, without reading them."""
         path, arrays = self._find(name)
-        return int(read_facts(path)["files"][f"{arrays}.npz"])
+        return int(read_metadata(path)["files"][f"{arrays}.npz"])
 
     def _find(self, name: str) -> tuple[Path, str]:
         """Returns the directory and the set of arrays of the weights with a name."""
@@ -378,7 +339,7 @@ class RunDirectory:
 
     @staticmethod
     def _has_ema(checkpoint: Checkpoint) -> bool:
-        return "ema.npz" in read_facts(checkpoint.path)["files"]
+        return "ema.npz" in read_metadata(checkpoint.path)["files"]
 
     # Metrics.
 
@@ -405,9 +366,15 @@ class RunDirectory:
     def trim_metrics(self, step: int) -> None:
         """Removes the metrics after `step`, and an incomplete last line."""
         file = self.path / "metrics.jsonl"
-        if file.exists():
-            with writing(file):
-                trim_json_lines(file, step)
+        kept: list[str] = []
+        if not file.exists():
+            return
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                if line.endswith("\n") and json.loads(line)["step"] <= step:
+                    kept.append(line)
+        with writing(file):
+            write_text(file, "".join(kept))
 
     @property
     def tensorboard_directory(self) -> Path:
@@ -426,15 +393,3 @@ def write_run(path: Path, config: RunConfig, tokenizer: Tokenizer, weights: Arra
     except (InputError, OSError) as error:
         reason = getattr(error.__cause__ or error, "strerror", None) or error
         raise InputError(f"The model cannot be saved as {path} ({reason}).") from error
-
-
-def trim_json_lines(path: Path, step: int) -> None:
-    """Removes the lines of a file of JSON objects after `step`, and an incomplete last line."""
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
-        try:
-            if line.endswith("\n") and json.loads(line)["step"] <= step:
-                kept.append(line)
-        except (ValueError, KeyError, TypeError):
-            continue
-    write_text(path, "".join(kept))

@@ -14,6 +14,7 @@ from keras_transformer.data.batches import MixedBatches, parse_mix
 from keras_transformer.data.subwords import SubwordSampler
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
+from keras_transformer.runs.checkpoints import writing
 from keras_transformer.runs.run_directory import RunDirectory, data_report_name
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import Vocabulary
@@ -22,12 +23,7 @@ from keras_transformer.text.vocabulary import Vocabulary
 class TrainingData(NamedTuple):
     """Prepared data of one corpus or several, and its batches.
 
-    Attributes:
-        directories: the directories that `prepare` wrote.
-        tokenizer: their common tokenizer.
-        train, valid: training and validation pairs of each corpus.
-        weights: share of the steps of each corpus, or None for shares that follow from sizes.
-        temperature: without weights, shares are sizes to the power of 1 / temperature.
+    Without `weights`, the shares of corpora are their sizes to the power of 1 / `temperature`.
     """
 
     directories: list[Path]
@@ -120,9 +116,5 @@ class TrainingData(NamedTuple):
     def copy_reports(self, run: RunDirectory) -> None:
         """Copies the reports of `prepare` on the data into a run directory."""
         for number, directory in enumerate(self.directories, start=1):
-            try:
+            with writing(run.path):
                 shutil.copyfile(directory / "report.json", run.path / data_report_name(number))
-            except OSError as error:
-                raise InputError(
-                    f"{directory / 'report.json'} cannot be copied to {run.path} ({error.strerror})"
-                ) from error

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +17,10 @@ import tensorflow as tf
 from tensorflow.python.framework import config as tf_config  # its `is_op_determinism_enabled`
 from tensorflow.python.framework import ops  # and the counter of functions have no public names
 
-from keras_transformer.config import TrainingConfig
+from keras_transformer.config import TrainingConfig, require
 from keras_transformer.console import warn
 from keras_transformer.errors import InputError, one_line
+from keras_transformer.training.progress import StopRequest
 
 
 class Platform(NamedTuple):
@@ -38,13 +40,11 @@ class Platform(NamedTuple):
 
 def use_logical_cpus(count: int) -> None:
     """Splits the CPU into `count` logical devices, as replicas for tests and trials."""
-    if count < 1:
-        raise InputError(f"The number of logical CPUs is {count}, but it must be at least 1.")
+    require(count >= 1, f"The number of logical CPUs is {count}, but it must be at least 1.")
     [cpu] = tf.config.list_physical_devices("CPU")
+    parts = [tf.config.LogicalDeviceConfiguration()] * count
     try:
-        tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * count
-        )
+        tf.config.set_logical_device_configuration(cpu, parts)
     except RuntimeError as error:
         raise InputError(
             f"The CPU cannot be split into {count} devices any more: {error}"
@@ -76,10 +76,7 @@ def choose_platform(
     In deterministic mode, it also makes TensorFlow use deterministic operations and full float32
     products in the whole process.
 
-    Args:
-        num_shapes: number of batch shapes. XLA compiles each one.
-        device: "cpu", "gpu", or "auto" for GPUs if there are any.
-        strategy: strategy of several workers, or None for one worker.
+    XLA compiles each of the `num_shapes` batch shapes. One worker has no `strategy` yet.
     """
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -89,7 +86,7 @@ def choose_platform(
         devices = list(strategy.extended.worker_devices)
     kind = f"{len(devices)} {'GPU' if gpus else 'CPU device'}{'s' if len(devices) > 1 else ''}"
     if strategy is None:
-        strategy = _MirroredStrategy([device.name for device in devices])
+        strategy = mirrored_strategy([device.name for device in devices])
         reasons = [f"devices: {kind}, one replica each, under MirroredStrategy"]
     else:
         replicas = strategy.num_replicas_in_sync
@@ -97,37 +94,29 @@ def choose_platform(
 
     precision, why = str(config.mixed_precision), "as configured"
     if precision == "auto":
-        precision, why = _fastest_gpu_precision() if gpus else _fastest_cpu_precision()
+        precision, why = _fastest_precision(gpus)
     reasons.append(f"precision: {precision} ({why})")
     jit_compile, why = config.jit_compile == "true", "as configured"
     if config.jit_compile == "auto":
         jit_compile, why = _xla_pays(gpus, precision, config.max_steps, num_shapes * len(devices))
-    problem = _xla_problem(getattr(devices[0], "name", devices[0])) if jit_compile else ""
-    if problem:
-        problem = f"XLA does not work on this machine ({problem}). docs/gpu.md lists what to check."
-        if config.jit_compile == "true":
-            raise InputError(f"{problem} Or train with --jit_compile=false.")
-        warn(f"{problem} Training goes on without it. --jit_compile=false hides this warning.")
-        jit_compile, why = False, "it does not work on this machine"
     reasons.append(f"XLA: {'on' if jit_compile else 'off'} ({why})")
     if config.deterministic:
         reasons.append("deterministic: the same bits every time, on the same devices")
     return Platform(strategy, precision, jit_compile, tuple(reasons))
 
 
-_keys = itertools.count(1000, 1000)
+_key_bases = itertools.count(1000, 1000)
 
 
-class _MirroredStrategy(tf.distribute.MirroredStrategy):
-    """A strategy whose sums over replicas have separate keys.
+def mirrored_strategy(devices: Sequence[str]) -> tf.distribute.MirroredStrategy:
+    """Returns a strategy whose sums over replicas have separate keys.
 
     By default, all strategies of a process share their keys. Then the second model of a process
     fails, because its sums have other shapes.
     """
-
-    def __init__(self, devices: Sequence[str]):
-        self._collective_key_base = next(_keys)
-        super().__init__(devices)
+    kind = tf.distribute.MirroredStrategy  # reads the first key from its class
+    kind = type(kind.__name__, (kind,), {"_collective_key_base": next(_key_bases)})
+    return kind(devices)
 
 
 def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
@@ -151,20 +140,6 @@ def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
     return tf.config.list_logical_devices("CPU"), False
 
 
-def _xla_problem(device: str) -> str:
-    """Returns why XLA cannot compile for a device, or "" if it can."""
-
-    def sum_of_powers(x: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(tf.exp(x))  # on a GPU, this needs libdevice
-
-    try:
-        with tf.device(device):
-            tf.function(sum_of_powers, jit_compile=True, autograph=False)(tf.ones([8])).numpy()
-    except tf.errors.OpError as error:
-        return op_error_reason(error.message)
-    return ""
-
-
 def _xla_pays(gpu: bool, precision: str, max_steps: int, num_programs: int) -> tuple[bool, str]:
     if gpu:
         return True, "it fuses the small operations, which a GPU waits for"
@@ -175,21 +150,17 @@ def _xla_pays(gpu: bool, precision: str, max_steps: int, num_programs: int) -> t
     return True, f"it fuses the small operations; compiling {num_programs} programs takes minutes"
 
 
-def _fastest_gpu_precision() -> tuple[str, str]:
-    capabilities = [
-        tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
-        for gpu in tf.config.list_physical_devices("GPU")
-    ]
-    if min(capabilities) >= (8, 0):
-        return "bfloat16", "the GPUs multiply bfloat16 in their tensor cores"
-    return "float32", "a GPU here is older than compute capability 8.0, without bfloat16"
-
-
-def _fastest_cpu_precision() -> tuple[str, str]:
-    try:
-        cpu_flags = Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        cpu_flags = []
+def _fastest_precision(gpu: bool) -> tuple[str, str]:
+    if gpu:
+        capabilities = [
+            tf.config.experimental.get_device_details(device).get("compute_capability", (0, 0))
+            for device in tf.config.list_physical_devices("GPU")
+        ]
+        if min(capabilities) >= (8, 0):
+            return "bfloat16", "the GPUs multiply bfloat16 in their tensor cores"
+        return "float32", "a GPU here is older than compute capability 8.0, without bfloat16"
+    file = Path("/proc/cpuinfo")
+    cpu_flags = file.read_text().split() if file.exists() else []
     if "avx512_bf16" in cpu_flags or "amx_bf16" in cpu_flags:
         return "bfloat16", "the CPU multiplies bfloat16 natively"
     return "float32", "the CPU does not support bfloat16 products"
@@ -201,10 +172,9 @@ def _fastest_cpu_precision() -> tuple[str, str]:
 def make_xla_cache_names_reproducible() -> None:
     """Makes the names of functions that are traced next independent of those traced before.
 
-    XLA finds a program in its cache on disk by the name of its function. The name ends with a
-    number that counts all functions of the process, also those that restore a checkpoint. After
-    this call, the numbers continue at the next million. In deterministic mode they continue half a
-    million later, so that these runs do not load programs that were autotuned for other runs.
+    XLA finds a program on disk by the name of its function, which ends with a number that counts
+    all functions of the process. After this call, the numbers continue at the next million, or half
+    a million later in deterministic mode, whose programs are not autotuned like those of others.
     """
     million = 1_000_000
     first = million // 2 if tf_config.is_op_determinism_enabled() else 0
@@ -259,7 +229,31 @@ def _is_constant(tensor: tf.Tensor) -> bool:
 # Errors of TensorFlow.
 
 
-def op_error_reason(message: str) -> str:
+@contextlib.contextmanager
+def explained_errors(config: TrainingConfig, stop: StopRequest) -> Iterator[None]:
+    """Tells the user what to do about errors of TensorFlow in training."""
+    try:
+        yield
+    except (tf.errors.UnavailableError, tf.errors.AbortedError):
+        if stop.interrupted:  # another worker stopped before this one
+            raise KeyboardInterrupt from None
+        raise
+    except tf.errors.OpError as error:
+        reason = _op_error_reason(error.message)
+        if any(os.strerror(code) in error.message for code in (errno.ENOSPC, errno.EDQUOT)):
+            raise InputError(
+                f"The disk is full ({reason}). Free some space, and run the same command again."
+            ) from error
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            raise InputError(
+                f"A batch of {config.batch_tokens:,} tokens in {config.num_microbatches} "
+                f"microbatches does not fit into memory ({reason}). Raise "
+                "training.num_microbatches, or lower training.batch_tokens."
+            ) from error
+        raise
+
+
+def _op_error_reason(message: str) -> str:
     """Returns the reason in the message of a TensorFlow error, without stack traces and nodes."""
     skipped = r"\s|Graph execution error|Detected at node|\d+ root error|$"
     for line in message.splitlines():
@@ -268,25 +262,3 @@ def op_error_reason(message: str) -> str:
             line = several[1] if several else line
             return one_line(re.sub(r"\[Op:.*", "", line)).strip(" .")
     return one_line(message)
-
-
-def explain(error: tf.errors.OpError, config: TrainingConfig) -> InputError | None:
-    """Returns what the user can do about an error of TensorFlow in training, if it is known."""
-    reason = op_error_reason(error.message)
-    if any(os.strerror(code) in error.message for code in (errno.ENOSPC, errno.EDQUOT)):
-        return InputError(
-            f"The disk is full ({reason}). Free some space, and run the same command again."
-        )
-    cache = re.search(r"persistent_cache_directory=(\S+)", os.environ.get("TF_XLA_FLAGS", ""))
-    if cache and (cache[1] in reason or re.search("[Ss]erialized|Read less bytes", reason)):
-        return InputError(
-            f"The programs that XLA keeps in {cache[1]} cannot be used ({reason}). Delete this "
-            "folder, and run the same command again."
-        )
-    if isinstance(error, tf.errors.ResourceExhaustedError):
-        return InputError(
-            f"A batch of {config.batch_tokens:,} tokens in {config.num_microbatches} microbatches "
-            f"does not fit into memory ({reason}). Raise training.num_microbatches, or lower "
-            "training.batch_tokens."
-        )
-    return None

@@ -11,11 +11,15 @@ have no part in the smoothing. V then counts only the other classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+
+from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.models.transformer import is_excluded
+from keras_transformer.training.devices import uses_gpus
 
 # Number of rows whose logits exist at the same time. 512 rows of 8,000 float32 logits are 16 MB.
 # They stay in the last-level cache of a CPU between the products.
@@ -35,24 +39,13 @@ class LossSums(NamedTuple):
     auxiliary: Any = 0.0  # the auxiliary loss before its weight
 
 
-class AuxiliaryLoss(Protocol):
-    """A loss that training adds to the cross entropy, on the features or the attention."""
-
-    def __call__(
-        self,
-        inputs: Mapping[str, tf.Tensor],
-        features: tf.Tensor,
-        attention: Sequence[Mapping[str, Any]],
-    ) -> tf.Tensor:
-        """Returns the loss, a float32 scalar, summed over the target tokens.
-
-        Args:
-            inputs: `source_ids` int32 `[B, S]` and `target_ids` int32 `[B, T]`.
-            features: the output of the decoder, `[B, T, d_model]`.
-            attention: for each layer of the decoder the attention weights `self`
-                `[B, H, T, T]` and `cross` `[B, H, T, S]`.
-        """
-        ...
+# A loss that training adds to the cross entropy: a float32 scalar, summed over the target tokens.
+# Its arguments are the inputs `source_ids` `[B, S]` and `target_ids` `[B, T]`, the output of the
+# decoder `[B, T, d_model]`, and for each of its layers the attention weights `self` `[B, H, T, T]`
+# and `cross` `[B, H, T, S]`.
+AuxiliaryLoss = Callable[
+    [Mapping[str, tf.Tensor], tf.Tensor, Sequence[Mapping[str, Any]]], tf.Tensor
+]
 
 
 def real_tokens(labels: tf.Tensor, pad_id: int) -> tf.Tensor:
@@ -168,6 +161,63 @@ def loss_and_gradients(
     by_feature = tf.cast(joined(results[2]), tf.float32) - label_smoothing * kernel_mean
     by_kernel = last - per_class * tf.reduce_sum(scaled, axis=0)
     return sums, (tf.cast(by_feature * row_scale, features.dtype), by_kernel)
+
+
+class OutputProjection:
+    """The map from features to logits as one float32 matrix `[V, d]`, with tied weights or without.
+
+    A bias is an additional column of the matrix, and a constant 1 is an additional feature.
+    """
+
+    def __init__(self, transformer: EncoderDecoder, label_smoothing: float):
+        self._kernel, self._bias = transformer.output_weights()
+        self._transposed = transformer.config.tie_embeddings == "none"
+        paths = {id(weight): path for path, weight in transformer.weights_by_path().items()}
+        self._kernel_path, self._bias_path = paths[id(self._kernel)], paths.get(id(self._bias), "")
+        self._on_gpus = uses_gpus(tf.distribute.get_strategy())
+        self._pad_id = transformer.config.pad_id
+        self._label_smoothing = label_smoothing
+
+    def predictable(self, labels: tf.Tensor) -> tf.Tensor:
+        """Returns labels, with padding instead of tokens that are never predicted.
+
+        A single such label would add 10,000 to the loss and hide all others.
+        """
+        if self._bias is None:
+            return labels
+        excluded = tf.gather(is_excluded(self._bias.value), labels)
+        return tf.where(excluded, self._pad_id, labels)
+
+    def loss(
+        self, features: tf.Tensor, labels: tf.Tensor, scale: tf.Tensor | None
+    ) -> tuple[LossSums, tf.Tensor | None, dict[str, tf.Tensor]]:
+        """Returns sums, and the gradients of the features `[B, T, d_model]` and of weights by path.
+
+        `scale` is as in `loss_and_gradients`. An evaluation has no gradients.
+        """
+        rows = tf.reshape(features, [-1, features.shape[-1]])
+        labels = tf.reshape(labels, [-1])
+        matrix = tf.convert_to_tensor(self._kernel.value)
+        if self._transposed:
+            matrix = tf.transpose(matrix)  # --> [V, d_model]
+        if self._bias is not None:
+            rows = tf.concat([rows, tf.ones_like(rows[:, :1])], axis=1)
+            matrix = tf.concat([matrix, self._bias.value[:, None]], axis=1)
+        excluded = None if self._bias is None else is_excluded(self._bias.value)
+        slice_rows = gpu_slice_rows(tf.shape(rows)[0], matrix.shape[0]) if self._on_gpus else None
+        sums, gradients = loss_and_gradients(
+            rows, labels, matrix, label_smoothing=self._label_smoothing, pad_id=self._pad_id,
+            excluded=excluded, scale=scale, slice_rows=slice_rows,
+        )  # fmt: skip
+        if scale is None:
+            return sums, None, {}
+        by_rows, by_kernel = gradients
+        by_path = {}
+        if self._bias is not None:
+            by_path[self._bias_path] = by_kernel[:, -1]
+            by_rows, by_kernel = by_rows[:, :-1], by_kernel[:, :-1]
+        by_path[self._kernel_path] = tf.transpose(by_kernel) if self._transposed else by_kernel
+        return sums, tf.reshape(by_rows, tf.shape(features)), by_path
 
 
 def gpu_slice_rows(num_rows: Any, num_classes: int) -> tf.Tensor:

@@ -15,7 +15,6 @@ import itertools
 import json
 import logging
 import os
-import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,25 +24,17 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.machine import stop_signals
+from keras_transformer.runs.machine import signal_handlers
 
 log = logging.getLogger(__name__)
 
 # TensorFlow's own group keys count up from 1, so this one does not clash.
 _GROUP = 1 << 20
 _ONE_MACHINE = ("localhost:0",)
-_TF_CONFIG_FORM = (
-    'It must have the form {"cluster": {"worker": ["host:port", ...]}, '
-    '"task": {"type": "worker", "index": 0}}'
-)
 
 
 class WorkerLost(RuntimeError):
     """Another worker was lost, so this process cannot continue training."""
-
-
-class EvaluatorTask(InputError):
-    """`TF_CONFIG` makes this process an evaluator, but the chief evaluates."""
 
 
 class Cluster:
@@ -92,19 +83,21 @@ class Cluster:
             rpc_layer="grpc",
         )
         log.info("waiting for all %d workers", self.num_workers)
-        with _default_signal_handlers():
+        # A signal ends the process while TensorFlow connects. TensorFlow replaces the handler of
+        # SIGTERM and does not restore it.
+        with signal_handlers(signal.SIG_DFL):
             return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
-    def check_equal_on_all_workers(self, facts: Mapping[str, Any]) -> None:
-        """Checks that values are the same on every worker."""
+    def check_equal_on_all_workers(self, values: Mapping[str, Any]) -> None:
+        """Raises `InputError` on every worker if a value is not the same on all."""
         if self.num_workers == 1:
             return
-        facts = json.loads(json.dumps(facts))
-        chiefs = self.from_chief(lambda: facts)
+        values = json.loads(json.dumps(values))
+        expected = self.from_chief(lambda: values)
         different = [
-            f"{name} {facts.get(name)!r} (chief: {chiefs.get(name)!r})"
-            for name in chiefs | facts
-            if facts.get(name) != chiefs.get(name)
+            f"{name} {values.get(name)!r} (chief: {expected.get(name)!r})"
+            for name in expected | values
+            if values.get(name) != expected.get(name)
         ]
         differs = self._gather(bool(different))
         if different:
@@ -189,20 +182,6 @@ class Cluster:
         }
 
 
-@contextlib.contextmanager
-def _default_signal_handlers() -> Iterator[None]:
-    """Lets a signal end the process while TensorFlow connects, and restores the handlers.
-
-    TensorFlow replaces the handler of SIGTERM and does not restore it.
-    """
-    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in stop_signals()}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-
-
 def read_tf_config(text: str) -> tuple[Sequence[str], int]:
     """Returns `host:port` of every worker, the chief first, and the index of this process.
 
@@ -212,32 +191,16 @@ def read_tf_config(text: str) -> tuple[Sequence[str], int]:
     """
     try:
         config = json.loads(text.strip() or "null") or {}
-        listed = (config.get("cluster") or {}).items()
-        cluster = {job: list(addresses) for job, addresses in listed if addresses}
-        task = config.get("task") or {}
-        job, index = task.get("type"), task.get("index")
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise InputError(f"TF_CONFIG is {text[:200]!r}. {_TF_CONFIG_FORM}") from None
-    if job == "evaluator":
-        raise EvaluatorTask(
-            "TF_CONFIG makes this process an evaluator, but the chief evaluates. Remove the "
-            "evaluator from the job."
-        )
-    if not cluster:
-        return _ONE_MACHINE, 0
-    chiefs = [*cluster.get("chief", []), *cluster.get("master", [])]
-    workers = [*chiefs, *cluster.get("worker", [])]
-    tasks = cluster.get(job, []) if job in ("chief", "master", "worker") else []
-    if "ps" in cluster:
-        problem = "lists parameter servers (ps), but training uses only a chief and workers"
-    elif (
-        len(chiefs) > 1
-        or len(set(map(str, workers))) < len(workers)
-        or not all(re.fullmatch(r"\S+:0*[1-9]\d{0,4}", str(address)) for address in workers)
-    ):
-        problem = f"lists {workers}, which must be different addresses, with at most one chief"
-    elif type(index) is not int or not 0 <= index < len(tasks):
-        problem = f"has the task {task}, but lists {len(tasks)} tasks of this type"
-    else:
-        return workers, index + (len(chiefs) if job == "worker" else 0)
-    raise InputError(f"TF_CONFIG {problem}. {_TF_CONFIG_FORM}")
+        cluster = config.get("cluster") or {}
+        if not any(cluster.values()):
+            return _ONE_MACHINE, 0
+        jobs = (cluster.get(job) or [] for job in ("chief", "master", "worker"))
+        workers = [*itertools.chain.from_iterable(jobs)]
+        task = config["task"]
+        return workers, workers.index(cluster[task["type"]][task["index"]])
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
+        raise InputError(
+            f"TF_CONFIG is {text[:200]!r}. It must list this process as a chief or worker, in the "
+            'form {"cluster": {"worker": ["host:port", ...]}, '
+            '"task": {"type": "worker", "index": 0}}.'
+        ) from None

@@ -1,19 +1,22 @@
-"""Shows and records the progress of training."""
+"""What the user sees of training, and how it ends early: reports, early stopping and signals."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
+import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.console import duration, progress_bar, say
-from keras_transformer.errors import DivergedError, InputError
+from keras_transformer.errors import DivergedError
+from keras_transformer.runs.run_directory import RunDirectory
 
 # Training fails after as many steps in a row without finite gradients.
 MAX_SKIPPED_STEPS = 20
@@ -22,25 +25,14 @@ MAX_SKIPPED_STEPS = 20
 class Progress:
     """Shows the step, the loss, tokens per second and the time left, and logs all metrics.
 
-    A terminal shows a bar. Other outputs get a line for each report. Reports also go to `write`,
+    A terminal shows a bar. Other outputs get a line for each report. Reports also go to the run,
     with their "step", and to TensorBoard. They are means over all tokens since the last report.
-    Logs are read only for a report, because reading waits for the GPU.
+    Logs are read only for a report, because reading waits for the GPU. Without a run, as in a
+    worker that is not the chief, nothing is shown or recorded.
     """
 
-    def __init__(
-        self,
-        first_step: int,
-        config: TrainingConfig,
-        write: Callable[[Mapping[str, Any]], None],
-        tensorboard_directory: Path,
-        is_shown: bool = True,
-    ):
-        self._config = config
-        self._write = write
-        self._tensorboard_directory = tensorboard_directory
-        with self._writing():
-            self._summaries = tf.summary.create_file_writer(str(tensorboard_directory))
-        self._is_shown = is_shown
+    def __init__(self, first_step: int, config: TrainingConfig, run: RunDirectory | None):
+        self._config, self._run = config, run
         self._recent: list[Mapping[str, Any]] = []
         self._since = time.monotonic()
         # Counted here, because reading it from the trainer would wait for a GPU.
@@ -49,35 +41,23 @@ class Progress:
         self.seconds = 0.0  # spent in steps
 
     def __enter__(self) -> Progress:
+        if self._run is not None:
+            folder = str(self._run.tensorboard_directory)
+            self._summaries = tf.summary.create_file_writer(folder)
         self._bar = progress_bar(
             self._config.max_steps,
             "steps",
             initial=self.step,
             # tqdm's own time left would count a validation as a slow step.
             bar_format="step {n_fmt} of {total_fmt} |{bar}|{postfix}",
-            is_shown=self._is_shown,
+            is_shown=self._run is not None,
         )
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
-        try:
-            with self._writing():
-                self._summaries.close()
-        except InputError:
-            if kind is None:  # do not hide an earlier error
-                raise
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except tf.errors.OpError as error:  # TensorFlow writes with ops
-            reason = error.message.strip().splitlines()[-1]
-            raise InputError(
-                f"{self._tensorboard_directory} cannot be written ({reason}). Check its "
-                "permissions and free space."
-            ) from error
+        if self._run is not None:
+            self._summaries.close()
 
     def restart_clock(self) -> None:
         """Leaves the time until now out of the speed."""
@@ -120,23 +100,30 @@ class Progress:
     def _check_finite(self, skipped: Sequence[int]) -> None:
         """Raises an error, given the steps skipped in a row up to each recent step."""
         most = max(skipped)
-        if most >= MAX_SKIPPED_STEPS:
-            last = self.step - len(skipped) + 1 + skipped.index(most)
-            raise DivergedError(
-                f"The gradients of {most} steps in a row, from step {last - most + 1} to {last}, "
-                "were not finite."
-            )
+        if most < MAX_SKIPPED_STEPS:
+            return
+        last = self.step - len(skipped) + 1 + skipped.index(most)
+        source = ""
+        if self._run is not None and (checkpoints := self._run.checkpoints()):
+            source = f" with --init_from={self._run.path}@{checkpoints[-1].path.name}"
+        raise DivergedError(
+            f"The gradients of {most} steps in a row, from step {last - most + 1} to {last}, were "
+            f"not finite. Start a new run{source}, and lower training.learning_rate or set "
+            "training.clip_norm."
+        )
 
     def _record(self, metrics: Mapping[str, float]) -> None:
+        if self._run is None:
+            return
         # JSON cannot represent NaN and infinity.
         numbers = {k: value if math.isfinite(value) else None for k, value in metrics.items()}
-        self._write({"step": self.step, **numbers})
-        with self._writing(), self._summaries.as_default(step=self.step):
+        self._run.append_metrics({"step": self.step, **numbers})
+        with self._summaries.as_default(step=self.step):
             for name, value in metrics.items():
                 tf.summary.scalar(name, value)
 
     def _print(self, line: str) -> None:
-        if self._is_shown:
+        if self._run is not None:
             say(line)
 
 
@@ -161,3 +148,64 @@ def _means(recent: Sequence[Mapping[str, float]]) -> dict[str, float]:
         "gradient_norm": taken[-1]["gradient_norm"],
         **metrics,
     }
+
+
+def compare_with_best(
+    step: int,
+    config: TrainingConfig,
+    logs: Mapping[str, float],
+    before: Mapping[str, float],
+) -> dict[str, float]:
+    """Returns the state of early stopping, a part of the metrics of every checkpoint.
+
+    It is `best_val_loss` or `best_val_bleu`, `best_step`, and the number of validations in a row
+    without a better one. `before` are the metrics of the checkpoint before.
+    """
+    metric = f"val_{config.best_metric}"
+    names = (f"best_{metric}", "best_step", "validations_since_best")
+    state = {name: before[name] for name in names} if names[0] in before else {}
+    if metric not in logs:
+        return state
+    value, by_loss = logs[metric], metric == "val_loss"
+    best, best_step, count = (
+        state.values() if state else (math.inf if by_loss else -math.inf, float(step), 0.0)
+    )
+    if value < best if by_loss else value > best:
+        best, best_step, count = value, float(step), -1.0
+    return dict(zip(names, (best, best_step, count + 1), strict=True))
+
+
+def early_stopping_reason(config: TrainingConfig, metrics: Mapping[str, float]) -> str:
+    """Returns why validations have ended training, or "" if they have not."""
+    metric = f"val_{config.best_metric}"
+    count = metrics.get("validations_since_best", 0.0)
+    if f"best_{metric}" not in metrics or not 0 < config.early_stopping <= count:
+        return ""
+    return (
+        f"no better {metric} in the last {count:.0f} validations; best "
+        f"{metrics[f'best_{metric}']:.4g} at step {metrics['best_step']:.0f}"
+    )
+
+
+class StopRequest:
+    """A request to end training, by a signal or after `max_minutes`.
+
+    Training ends with a checkpoint after the step. A second Ctrl-C ends it at once.
+    """
+
+    def __init__(self, max_minutes: float | None = None):
+        self._deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
+        self.interrupted = False
+
+    def handle_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return  # a cluster may send SIGTERM repeatedly, and a terminal SIGHUP after Ctrl-C
+        self.interrupted = True
+        with contextlib.suppress(OSError):  # after SIGHUP the terminal may be gone
+            # print must not be used here, because the signal may have interrupted a print.
+            os.write(2, b"\nstopping after this step, with a checkpoint ...\n")
+
+    def __bool__(self) -> bool:
+        return self.interrupted or time.monotonic() >= self._deadline

@@ -72,13 +72,8 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
         return self.learning_rate * factor
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            "schedule": self.schedule,
-            "learning_rate": self.learning_rate,
-            "warmup_steps": self.warmup_steps,
-            "max_steps": self.max_steps,
-            "d_model": self.d_model,
-        }
+        names = ("schedule", "learning_rate", "warmup_steps", "max_steps", "d_model")
+        return {name: getattr(self, name) for name in names}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

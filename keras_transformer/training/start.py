@@ -13,13 +13,11 @@ import numpy.typing as npt
 
 from keras_transformer import presets
 from keras_transformer.config import Config, RunConfig
-from keras_transformer.data.batches import BATCH_ORDER
 from keras_transformer.errors import InputError
 from keras_transformer.models.transformer import is_excluded
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training.data import TrainingData
-from keras_transformer.training.loop import EarlyStopping, is_finished
 from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.trainer import Trainer
 
@@ -50,27 +48,30 @@ def open_run(
     config: RunConfig,
     data: TrainingData,
     init_from: str | None,
-) -> tuple[RunDirectory, dict[str, float]]:
+) -> tuple[RunDirectory | None, dict[str, float]]:
     """Creates or resumes the run, and copies the state of the chief to every trainer.
 
-    Returns:
-        The run, and the metrics of the checkpoint that it resumes from.
+    Returns the run (None for a worker that is not the chief), and the metrics of the checkpoint
+    that it resumes from.
     """
 
-    def create(init_from: str | None) -> RunDirectory:
-        return RunDirectory.create(
-            run_dir, config, data.tokenizer, data.fingerprint, init_from, BATCH_ORDER
-        )
-
     def begin() -> dict[str, float]:
-        if init := _initial_weights(run_dir, init_from, type(config)):
-            init_from_run(init, trainer, data.tokenizer)
+        source = init_from
+        if RunDirectory.is_run(run_dir):
+            old = RunDirectory(run_dir, type(config))
+            if init_from not in (None, old.init_from):
+                raise InputError(
+                    f"{run_dir} was initialized from {old.init_from or 'random weights'}, not from "
+                    f"{init_from}. Choose another --run_dir."
+                )
+            source = None if old.checkpoints() else old.init_from
+        if source is not None:
+            init_from_run(source, trainer, data.tokenizer)
         # The run directory is created only now, so that invalid input does not leave one behind.
-        run = create(init)
+        run = RunDirectory.create(run_dir, config, data.tokenizer, data.fingerprint, source)
         data.copy_reports(run)
         metrics = _restore(run, trainer)
-        if not is_finished(trainer.step, config.training, EarlyStopping(config.training, metrics)):
-            _check_batch_order(run)
+        run.trim_metrics(trainer.step)
         return metrics
 
     metrics = dict(cluster.from_chief(begin))
@@ -79,24 +80,7 @@ def open_run(
         for group in (*groups, trainer.ema_by_path()):
             for variable in group.values():
                 variable.assign(cluster.broadcast(keras.ops.convert_to_numpy(variable)))
-    run = RunDirectory(run_dir, type(config)) if cluster.is_chief else create(None)
-    run.trim_metrics(trainer.step)
-    return run, metrics
-
-
-def _initial_weights(
-    run_dir: str | Path, init_from: str | None, config_type: type[RunConfig]
-) -> str | None:
-    """Returns the initial weights of a run without a checkpoint, or None."""
-    if not RunDirectory.is_run(run_dir):
-        return init_from
-    run = RunDirectory(run_dir, config_type)
-    if init_from is not None and init_from != run.init_from:
-        raise InputError(
-            f"{run_dir} was initialized from {run.init_from or 'random weights'}, not from "
-            f"{init_from}. Choose another --run_dir."
-        )
-    return None if run.checkpoints() else run.init_from
+    return (RunDirectory(run_dir, type(config)) if cluster.is_chief else None), metrics
 
 
 def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> None:
@@ -165,14 +149,3 @@ def _restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
         for path, variable in own.items():
             variable.assign(saved[path])
     return dict(restored.metrics)
-
-
-def _check_batch_order(run: RunDirectory) -> None:
-    """Raises `InputError` if the order of batches has changed since the run was started."""
-    if run.batch_order != BATCH_ORDER:
-        last = run.checkpoints()[-1]
-        raise InputError(
-            f"{run.path} was started by a version of this program that ordered batches "
-            f"differently, so it cannot be resumed after step {last.step}. Start a new run with "
-            f"--init_from={run.path}@{last.path.name}. The run can still be evaluated and exported."
-        )

@@ -1,27 +1,38 @@
-"""A Keras model that trains a Transformer: one exact update from a global batch, on any devices.
+"""Training from top to bottom: what happens in a step, and what happens between steps.
+
+* A step is `Trainer.train_step`: batch, forward pass, loss, gradients, update.
+* An interval of `training.checkpoint_steps` steps is an epoch of Keras's `fit`. It ends in
+  `Rhythm.on_train_batch_end`: log, validate, write a checkpoint, stop.
 
 Keras divides by the token count of each replica, compiles the whole strategy with XLA, and gives
-every replica the same dropout mask. Here, in `Trainer.train_step`, the replicas first add up their
-target tokens. Then each computes the gradients of its rows, with XLA and in several parts if
-configured. Each replica updates its weights by the sum of the gradients if it is finite.
+every replica the same dropout mask. Here, the replicas first add up their target tokens. Then each
+computes the gradients of its rows, with XLA and in several parts if configured, and updates its
+weights by the sum of all gradients if it is finite. So an update does not depend on the devices.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import itertools
 import math
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy.typing as npt
 import tensorflow as tf
 
-from keras_transformer.config import TrainingConfig
-from keras_transformer.errors import InputError
+from keras_transformer.config import TrainingConfig, require
+from keras_transformer.console import warn
+from keras_transformer.data.batches import Batches
 from keras_transformer.layers import dropout_seed
 from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.models.transformer import is_excluded
+from keras_transformer.runs.machine import signal_handlers
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.training.compilation import compile_ahead
 from keras_transformer.training.devices import (
+    explained_errors,
     make_xla_cache_names_reproducible,
     replica_function,
     uses_gpus,
@@ -30,11 +41,16 @@ from keras_transformer.training.dropout_masks import hashed_masks, philox_masks
 from keras_transformer.training.loss import (
     AuxiliaryLoss,
     LossSums,
-    gpu_slice_rows,
-    loss_and_gradients,
+    OutputProjection,
     real_tokens,
 )
-from keras_transformer.training.update import Update, make_optimizer
+from keras_transformer.training.progress import (
+    Progress,
+    StopRequest,
+    compare_with_best,
+    early_stopping_reason,
+)
+from keras_transformer.training.update import Update, make_optimizer, trained_weights
 
 
 class Trainer(keras.Model):
@@ -44,15 +60,10 @@ class Trainer(keras.Model):
     batch, a multiple of the number of replicas, or a distributed dataset with the rows of each
     replica.
 
-    Logs of training:
-
-    * `loss`: label-smoothed cross entropy in nats per token, without the auxiliary loss
-    * `log_perplexity`: cross entropy of the true labels in nats per token
-    * `auxiliary_loss`: in nats per token, before its factor
-    * `tokens`, `learning_rate` and `gradient_norm`
-    * `skipped`: steps in a row, including this one, without an update, because gradients were not
-      finite
-    * `loss_scale`: only with float16
+    The logs of a step are `loss` (without the auxiliary loss), `log_perplexity` (of the true
+    labels) and `auxiliary_loss` (before its factor), all in nats per token; `tokens`,
+    `learning_rate` and `gradient_norm`; `skipped`, the number of steps in a row, including this
+    one, without an update, because gradients were not finite; and with float16 `loss_scale`.
 
     `jit_compile` compiles the forward and backward pass with XLA, per replica; on GPUs the update,
     too.
@@ -79,7 +90,16 @@ class Trainer(keras.Model):
         self.built = True
         self.auxiliary_loss = auxiliary_loss if config.auxiliary_loss_weight else None
         if config.auxiliary_loss_weight:
-            _check_auxiliary_loss(transformer, config, auxiliary_loss)
+            problem = f"training.auxiliary_loss_weight is {config.auxiliary_loss_weight}, but"
+            require(
+                auxiliary_loss is not None,
+                f"{problem} the data has no alignments. Set it to 0, or use data with alignments.",
+            )
+            require(
+                transformer.can_return_attention,
+                f"{problem} this model does not return attention in training. Set it to 0, or use "
+                "a Transformer without model.attention_window.",
+            )
         self.compile(
             optimizer=make_optimizer(config, transformer.config.d_model),
             jit_compile=False,  # Keras would compile the whole strategy
@@ -87,13 +107,13 @@ class Trainer(keras.Model):
         self.num_replicas = self.distribute_strategy.num_replicas_in_sync
         self.xla = jit_compile
         self.xla_on_gpus = jit_compile and uses_gpus(self.distribute_strategy)
-        trained = _trained_weights(transformer, config.freeze)
+        trained = trained_weights(transformer, config.freeze)
         self.optimizer.build(list(trained.values()))
         self.update = Update(
             transformer.weights_by_path(), trained, self.optimizer, config, self.add_weight,
             scales_loss=transformer.compute_dtype == "float16", as_one_program=self.xla_on_gpus,
         )  # fmt: skip
-        self.output_map = _OutputMap(transformer)
+        self.projection = OutputProjection(transformer, config.label_smoothing)
         self.stop_flag: tf.Variable | None = None
         self.steps_to_pass = 0
         self.differentiate = replica_function(
@@ -102,6 +122,8 @@ class Trainer(keras.Model):
         self._evaluate_batch = tf.function(
             self._evaluation_sums, reduce_retracing=True, autograph=False
         )
+
+    # A step, from the batch to the update.
 
     def make_train_function(self, force: bool = False) -> Any:
         if getattr(self, "train_function", None) is None or force:
@@ -120,20 +142,18 @@ class Trainer(keras.Model):
         return self.train_function
 
     def take_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """Updates the weights by a global batch, distributed over the replicas.
-
-        Returns:
-            The logs of the first replica. All have the same, but Keras would reduce them.
-        """
+        """Updates the weights by a global batch, distributed over the replicas."""
         strategy = self.distribute_strategy
-        self._prepare_tracing()
+        if self.xla_on_gpus and not tf.executing_eagerly():
+            make_xla_cache_names_reproducible()
         logs = strategy.run(self.train_step, args=(data,))
+        # All replicas have the same logs, but Keras would reduce them.
         return {name: strategy.experimental_local_results(log)[0] for name, log in logs.items()}
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Takes a step in one replica, with the rows of this replica."""
         inputs, labels = data
-        labels = self.output_map.predictable(labels)
+        labels = self.projection.predictable(labels)
         tokens = tf.reduce_sum(real_tokens(labels, self.transformer.config.pad_id))
         stop = tf.constant(0.0) if self.stop_flag is None else tf.cast(self.stop_flag, tf.float32)
         if self.num_replicas > 1:
@@ -160,25 +180,6 @@ class Trainer(keras.Model):
         if self.stop_flag is not None:
             logs["stop"] = stop
         return logs | self.update.apply(gradients, norm)
-
-    def _sum(self, values: Any) -> Any:
-        """Sums tensors over the replicas."""
-        if self.num_replicas == 1:
-            return values  # without an operation for each of them
-        context = tf.distribute.get_replica_context()
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
-
-    def _seed(self) -> tf.Tensor:
-        """Returns the dropout seed of this replica and of its first part, int64 `[2]`.
-
-        Dropout is a function of (seed, step, replica and part) and, in the layer, of its path.
-        """
-        parts = self.config.num_microbatches
-        count = tf.convert_to_tensor(self.update.step.value) * (self.num_replicas * parts)
-        if self.num_replicas > 1:
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            count += tf.cast(replica, tf.int64) * parts
-        return tf.stack([tf.constant(self.config.seed << 32, tf.int64), count])
 
     def _accumulate(
         self, inputs: dict[str, tf.Tensor], labels: tf.Tensor, seed: tf.Tensor, scale: tf.Tensor
@@ -212,12 +213,20 @@ class Trainer(keras.Model):
         self, inputs: dict[str, tf.Tensor], labels: tf.Tensor, seed: tf.Tensor, scale: tf.Tensor
     ) -> tuple[LossSums, list[tf.Tensor]]:
         """Returns the sums of these rows, and the float32 gradients of their loss times `scale`."""
-        output_map, trained = self.output_map, self.update.trained
+        trained = self.update.trained
+        model: Any = self.transformer  # with an auxiliary loss, one that returns its attention
         draw_mask = hashed_masks(seed) if self.xla else philox_masks(seed)
         with tf.GradientTape() as tape, dropout_seed(seed, draw_mask):
-            features, auxiliary = self._features(inputs)
-            features = output_map.flat(features)
-        sums, (by_features, by_matrix) = self._loss(features, labels, scale)
+            if self.auxiliary_loss is None:
+                features, auxiliary = model.features(inputs, training=True), tf.constant(0.0)
+            else:
+                memory = model.encode(inputs["source_ids"], training=True)
+                decoded = model.decode(
+                    inputs["target_ids"], memory, return_attention_scores=True, training=True
+                )
+                features = decoded.features
+                auxiliary = self.auxiliary_loss(inputs, features, decoded.attention)
+        sums, by_features, by_projection = self.projection.loss(features, labels, scale)
         gradients = tape.gradient(
             [features, auxiliary],
             [variable.value for variable in trained.values()],
@@ -225,76 +234,35 @@ class Trainer(keras.Model):
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         # Gradients of embeddings are IndexedSlices. Dense ones can be summed over replicas, and
-        # with the gradient of the output map.
+        # with the gradients of the output projection.
         total = {
             path: tf.cast(tf.convert_to_tensor(gradient), tf.float32)
             for path, gradient in zip(trained, gradients, strict=True)
         }
-        for path, gradient in output_map.gradients(by_matrix).items():
-            if path in total:
-                total[path] += gradient
+        for path in by_projection.keys() & total.keys():
+            total[path] += by_projection[path]
         return sums._replace(auxiliary=auxiliary), list(total.values())
 
-    def _features(self, inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the features `[B, T, d_model]` of a step, and its auxiliary loss, a scalar."""
-        if self.auxiliary_loss is None:
-            return self.transformer.features(inputs, training=True), tf.constant(0.0)
-        model: Any = self.transformer  # a model that returns its attention
-        memory = model.encode(inputs["source_ids"], training=True)
-        decoded = model.decode(
-            inputs["target_ids"], memory, return_attention_scores=True, training=True
-        )
-        return decoded.features, self.auxiliary_loss(inputs, decoded.features, decoded.attention)
+    def _sum(self, values: Any) -> Any:
+        """Sums tensors over the replicas."""
+        if self.num_replicas == 1:
+            return values  # without an operation for each of them
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
-    def _loss(
-        self, features: tf.Tensor, labels: tf.Tensor, scale: tf.Tensor | None
-    ) -> tuple[LossSums, tuple[tf.Tensor, ...]]:
-        labels = tf.reshape(labels, [-1])
-        return loss_and_gradients(
-            features, labels, self.output_map.matrix(),
-            label_smoothing=self.config.label_smoothing, pad_id=self.transformer.config.pad_id,
-            excluded=self.output_map.excluded(), scale=scale,
-            slice_rows=self.output_map.slice_rows(labels),
-        )  # fmt: skip
+    def _seed(self) -> tf.Tensor:
+        """Returns the dropout seed of the first part of this replica: seed and count, int64 `[2]`.
 
-    def compile_shape(
-        self, rows: tf.Tensor, source_length: tf.Tensor, target_length: tf.Tensor
-    ) -> tf.Tensor:
-        """Compiles the forward and backward pass for the batches of one shape, without an update.
-
-        Call it inside a `tf.function`. XLA compiles the program of each replica when this function
-        runs, because it computes the gradients of padding. The other replicas start after the first
-        one, to find its program on disk.
-
-        Args:
-            rows: rows of a replica, an int32 scalar.
-            source_length: length of the source sentences, an int32 scalar.
-            target_length: length of the target sentences, an int32 scalar.
-
-        Returns:
-            A scalar that has a value as soon as the programs have run.
+        Dropout is a function of it and, in the layer, of its path.
         """
-        self._prepare_tracing()
-        pad_id, parts = self.transformer.config.pad_id, self.config.num_microbatches
-        rows = (rows + parts - 1) // parts
-        earlier: list[tf.Tensor] = []
+        parts = self.config.num_microbatches
+        count = tf.convert_to_tensor(self.update.step.value) * (self.num_replicas * parts)
+        if self.num_replicas > 1:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            count += tf.cast(replica, tf.int64) * parts
+        return tf.stack([tf.constant(self.config.seed << 32, tf.int64), count])
 
-        def run_on_padding() -> tf.Tensor:
-            source = tf.fill([rows, source_length], pad_id)
-            target = tf.fill([rows, target_length], pad_id)
-            inputs = {"source_ids": source, "target_ids": target}
-            seed, scale = tf.zeros([2], tf.int64), tf.constant(1.0)
-            with tf.control_dependencies(earlier):
-                sums, _ = self.differentiate(inputs, target, seed, scale)
-            earlier[:] = [sums.loss]
-            return sums.loss
-
-        losses = self.distribute_strategy.run(run_on_padding)
-        return tf.add_n(self.distribute_strategy.experimental_local_results(losses))
-
-    def _prepare_tracing(self) -> None:
-        if self.xla_on_gpus and not tf.executing_eagerly():
-            make_xla_cache_names_reproducible()
+    # Validation.
 
     def evaluate(self, x: Any, steps: int | None = None, **kwargs: Any) -> dict[str, float]:
         """Returns validation `loss`, `perplexity` and `accuracy` (share of tokens) over a dataset.
@@ -318,24 +286,16 @@ class Trainer(keras.Model):
 
     def _evaluation_sums(self, data: Any) -> LossSums:
         strategy = self.distribute_strategy
-        sums = strategy.run(self._replica_evaluation, args=(data,))
+        sums = strategy.run(self.test_step, args=(data,))
         return LossSums(*(strategy.reduce("SUM", part, axis=None) for part in sums))
 
-    def _replica_evaluation(self, data: Any) -> LossSums:
+    def test_step(self, data: Any) -> LossSums:
+        """Returns the sums of the loss in one replica."""
         inputs, labels = data
-        features = self.output_map.flat(self.transformer.features(inputs, training=False))
-        return self._loss(features, self.output_map.predictable(labels), None)[0]
+        features = self.transformer.features(inputs, training=False)
+        return self.projection.loss(features, self.projection.predictable(labels), None)[0]
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Returns the logits of the Transformer, as callbacks that predict expect."""
-        return self.transformer(inputs, training=training)
-
-    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
-        """Saves the Transformer, as `ModelCheckpoint` does during a run."""
-        self.transformer.save(filepath, overwrite=overwrite, **kwargs)
-
-    def save_weights(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
-        self.transformer.save_weights(filepath, overwrite=overwrite, **kwargs)
+    # The state, and methods that callbacks of users call.
 
     @property
     def step(self) -> int:
@@ -351,107 +311,189 @@ class Trainer(keras.Model):
         """The moving average of every weight, by the path of the weight; empty without averages."""
         return dict(self.update.averages)
 
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Returns the logits of the Transformer, as callbacks that predict expect."""
+        return self.transformer(inputs, training=training)
+
+    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Saves the Transformer, as `ModelCheckpoint` does during a run."""
+        self.transformer.save(filepath, overwrite=overwrite, **kwargs)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        self.transformer.save_weights(filepath, overwrite=overwrite, **kwargs)
+
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         # Everything is built in __init__. Keras would average a batch over the replicas, which
         # turns ids into floats, and open the dataset once more.
         del iterator, data_batch
 
 
-class _OutputMap:
-    """The map from features to logits as one float32 matrix `[V, d]`, with tied weights or without.
+class Rhythm(keras.callbacks.Callback):
+    """Logs, validates, writes checkpoints and ends training.
 
-    A bias is an additional column of the matrix, and a constant 1 is an additional feature.
+    It acts at the ends of steps, before other callbacks see the end of an epoch. So its position
+    among them does not matter, and they find the validation in the logs of an epoch. Training
+    always ends with a checkpoint. In the middle of an interval this is without a validation, so
+    that validations and early stopping do not depend on interruptions.
+
+    Args:
+        run: the run directory, or None for a worker that is not the chief.
+        metrics: metrics of the checkpoint that the run resumes from.
+        bleu: returns the BLEU of the validation set; None if `bleu_steps` is 0.
     """
 
-    def __init__(self, transformer: EncoderDecoder):
-        self._kernel, self._bias = transformer.output_weights()
-        self._transposed = transformer.config.tie_embeddings == "none"
-        self._paths = {id(v): path for path, v in transformer.weights_by_path().items()}
-        self._on_gpus = uses_gpus(tf.distribute.get_strategy())
-        self._pad_id = transformer.config.pad_id
+    def __init__(
+        self,
+        trainer: Trainer,
+        run: RunDirectory | None,
+        metrics: Mapping[str, float],
+        stop: StopRequest,
+        validate: Callable[[], Mapping[str, float]],
+        bleu: Callable[[], float] | None = None,
+    ):
+        super().__init__()
+        self.run, self.stop = run, stop
+        self.metrics = dict(metrics)  # of the newest checkpoint
+        self.progress = Progress(trainer.step, trainer.config, run)
+        self._config = trainer.config
+        self._validation, self._bleu = validate, bleu
+        self._before, self._start = metrics, time.monotonic()
+        self._step_of_checkpoint = trainer.step
+        self._previous_logs: Mapping[str, Any] | None = None
 
-    def matrix(self) -> tf.Tensor:
-        values = tf.convert_to_tensor(self._kernel.value)
-        if self._transposed:
-            values = tf.transpose(values)  # --> [V, d_model]
-        if self._bias is None:
-            return values
-        return tf.concat([values, self._bias.value[:, None]], axis=1)
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.progress.restart_clock()
 
-    def flat(self, features: tf.Tensor) -> tf.Tensor:
-        """Returns features `[B, T, d_model]` as the rows `[N, d]` that the matrix applies to."""
-        features = tf.reshape(features, [-1, features.shape[-1]])
-        if self._bias is not None:
-            features = tf.concat([features, tf.ones_like(features[:, :1])], axis=1)
-        return features
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.progress.add(logs)
+        step = self.progress.step
+        is_end = ends_interval(step, self._config)
+        if is_end or step % self._config.log_steps == 0:
+            self.progress.report()
+        if is_end:
+            self._validate(logs)
+            self._write_checkpoint(logs)
+        if self._is_stop_requested(logs) or is_finished(step, self._config, self.metrics):
+            self.model.stop_training = True
 
-    def excluded(self) -> tf.Tensor | None:
-        """Returns which tokens are never predicted, bool `[V]`; None if there can be none."""
-        return None if self._bias is None else is_excluded(self._bias.value)
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self.progress.step > self._step_of_checkpoint:  # stopped inside an interval
+            self.progress.report()
+            self._write_checkpoint(dict(logs or {}))
 
-    def predictable(self, labels: tf.Tensor) -> tf.Tensor:
-        """Returns labels, with padding instead of tokens that are never predicted.
+    def _validate(self, logs: dict[str, Any]) -> None:
+        """Adds the metrics of a validation to the logs."""
+        metrics = {f"val_{name}": value for name, value in self._validation().items()}
+        if self._bleu is not None and bleu_is_due(self.progress.step, self._config):
+            metrics["val_bleu"] = self._bleu()
+        self.progress.report_validation(metrics)
+        logs |= metrics
 
-        A single such label would add 10,000 to the loss and hide all others.
-        """
-        excluded = self.excluded()
-        if excluded is None:
-            return labels
-        return tf.where(tf.gather(excluded, labels), self._pad_id, labels)
+    def _write_checkpoint(self, logs: dict[str, Any]) -> None:
+        """Writes a checkpoint, with the cost of the whole run so far."""
+        model, step, before = self.model, self.progress.step, self._before
+        self._step_of_checkpoint = step
+        logs |= compare_with_best(step, self._config, logs, self.metrics)
+        costs = {
+            "training_seconds": time.monotonic() - self._start,
+            "step_seconds": self.progress.seconds,
+            "tokens": self.progress.tokens,
+        }
+        costs = {name: cost + before.get(name, 0.0) for name, cost in costs.items()}
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        self.metrics = {
+            **{name: float(value) for name, value in logs.items()},
+            **costs,
+            "peak_memory_mb": max(peak_mb, before.get("peak_memory_mb", 0.0)),
+        }
+        if self.run is None:
+            return
+        # The metrics come before the checkpoint: a resumed run drops metrics that come after it.
+        self.run.append_metrics({"step": step, **costs})
+        if not math.isfinite(self.metrics.get("val_loss", 0.0)):
+            warn(f"Step {step}: no checkpoint, because the validation loss is not finite.")
+            return
+        self.run.save_checkpoint(
+            step,
+            arrays(model.transformer.weights_by_path()),
+            arrays(model.state_by_path()),
+            self.metrics,
+            ema=arrays(model.ema_by_path()) or None,
+        )
 
-    def slice_rows(self, labels: tf.Tensor) -> tf.Tensor | None:
-        """Returns the rows of logits to compute at once for flat labels; None on a CPU."""
-        if not self._on_gpus:
-            return None
-        num_classes = self._kernel.shape[-1 if self._transposed else 0]
-        return gpu_slice_rows(tf.shape(labels)[0], num_classes)
-
-    def gradients(self, by_matrix: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the gradients of the weights, by path, from the gradient of the matrix."""
-        if self._bias is None:
-            by_kernel, by_bias = by_matrix, {}
-        else:
-            by_kernel, by_bias = by_matrix[:, :-1], {self._paths[id(self._bias)]: by_matrix[:, -1]}
-        by_kernel = tf.transpose(by_kernel) if self._transposed else by_kernel
-        return {self._paths[id(self._kernel)]: by_kernel, **by_bias}
+    def _is_stop_requested(self, logs: Mapping[str, Any]) -> bool:
+        stop, flag = bool(self.stop), self.model.stop_flag
+        if flag is None:
+            return stop
+        # All workers stop after the same step: two steps after the first one was asked to.
+        if stop:
+            flag.assign(1)
+        # Read the logs of the previous step, because a GPU may not have finished this one.
+        before, self._previous_logs = self._previous_logs, logs
+        return before is not None and float(before["stop"]) > 0
 
 
-def _trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, keras.Variable]:
-    """Returns the weights of trainable layers that no pattern of `freeze` matches.
+def ends_interval(step: int, config: TrainingConfig) -> bool:
+    """Returns whether a run is validated after `step`."""
+    return step % config.checkpoint_steps == 0 or step >= config.max_steps
 
-    Patterns are separated by commas.
+
+def bleu_is_due(step: int, config: TrainingConfig) -> bool:
+    """Returns whether `step` is the first end of an interval after a multiple of `bleu_steps`."""
+    if not config.bleu_steps or not ends_interval(step, config):
+        return False
+    interval_before = (step - 1) // config.checkpoint_steps * config.checkpoint_steps
+    return step // config.bleu_steps > interval_before // config.bleu_steps
+
+
+def is_finished(step: int, config: TrainingConfig, metrics: Mapping[str, float]) -> bool:
+    """True if a run needs no more steps. Everything that ends training asks this function.
+
+    `metrics` are those of the newest checkpoint.
     """
-    weights = transformer.weights_by_path()
-    trainable = {id(variable) for variable in transformer.trainable_variables}
-    trained = {path: weight for path, weight in weights.items() if id(weight) in trainable}
-    for pattern in filter(None, map(str.strip, freeze.split(","))):
-        frozen = fnmatch.filter(weights, pattern)
-        if not frozen:
-            raise InputError(
-                f"training.freeze contains {pattern!r}, which matches no weight. Use patterns of "
-                f"paths such as {next(iter(weights))}."
-            )
-        for path in frozen:
-            trained.pop(path, None)
-    if not trained:
-        raise InputError(
-            f"training.freeze {freeze!r} and layers with trainable=False freeze every weight, so "
-            "nothing can be trained."
-        )
-    return trained
+    return step >= config.max_steps or bool(early_stopping_reason(config, metrics))
 
 
-def _check_auxiliary_loss(
-    transformer: EncoderDecoder, config: TrainingConfig, auxiliary_loss: AuxiliaryLoss | None
-) -> None:
-    problem = f"training.auxiliary_loss_weight is {config.auxiliary_loss_weight}, but"
-    if auxiliary_loss is None:
-        raise InputError(
-            f"{problem} the data has no alignments. Train on data with alignments, or set "
-            "training.auxiliary_loss_weight to 0."
-        )
-    if not transformer.can_return_attention:
-        raise InputError(
-            f"{problem} this model does not return attention in training. Use a Transformer "
-            "without model.attention_window, or set training.auxiliary_loss_weight to 0."
-        )
+def fit(
+    trainer: Trainer,
+    batches: Batches,
+    rhythm: Rhythm,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+) -> dict[str, float]:
+    """Trains until the run is finished or stopped; returns the metrics of its last checkpoint."""
+    step, config = trainer.step, trainer.config
+    epoch, trainer.steps_to_pass = divmod(step, config.checkpoint_steps)
+    epochs = math.ceil(config.max_steps / config.checkpoint_steps)
+    stop = rhythm.stop
+    with explained_errors(config, stop), signal_handlers(stop.handle_signal), rhythm.progress:
+        compile_ahead(trainer, batches, lambda: stop.interrupted, rhythm.run is not None)
+        trainer.fit(
+            batches.distributed(trainer.distribute_strategy, step),
+            initial_epoch=epoch,
+            epochs=epochs,
+            steps_per_epoch=config.checkpoint_steps,
+            callbacks=_CallbackList(
+                [rhythm, *callbacks], add_history=True, model=trainer, epochs=epochs,
+                steps=config.checkpoint_steps, verbose=0,
+            ),
+            shuffle=False,
+            verbose=0,
+        )  # fmt: skip
+    return rhythm.metrics
+
+
+class _CallbackList(keras.callbacks.CallbackList):
+    """A list of callbacks that passes on the logs of a step as tensors.
+
+    Keras would convert them to numbers after every step, and a GPU would wait for Python. Steps
+    that were passed over have no logs.
+    """
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        for callback in self.callbacks if logs else ():
+            callback.on_train_batch_end(batch, logs)
+
+
+def arrays(variables: Mapping[str, keras.Variable]) -> dict[str, npt.NDArray[Any]]:
+    """Returns the values of variables."""
+    return {path: keras.ops.convert_to_numpy(variable) for path, variable in variables.items()}

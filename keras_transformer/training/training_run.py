@@ -7,7 +7,6 @@ import functools
 import logging
 import math
 import random
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,13 +29,13 @@ from keras_transformer.presets import resolve_config
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
-from keras_transformer.training import loop, start
+from keras_transformer.training import start
 from keras_transformer.training.data import TrainingData
 from keras_transformer.training.devices import Platform, choose_platform, use_logical_cpus
-from keras_transformer.training.loop import EarlyStopping, Rhythm, StopRequest
 from keras_transformer.training.loss import AuxiliaryLoss
 from keras_transformer.training.multi_worker import Cluster
-from keras_transformer.training.trainer import Trainer
+from keras_transformer.training.progress import StopRequest, early_stopping_reason
+from keras_transformer.training.trainer import Rhythm, Trainer, arrays, fit, is_finished
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +136,6 @@ def train(
             its logs contain the validation. The model that they see is the `Trainer`.
     """
     options = options or TrainOptions()
-    _check_callbacks(callbacks)
     if keras.backend.backend() != "tensorflow":
         raise InputError(
             f"Keras uses the backend {keras.backend.backend()}, but training runs need TensorFlow. "
@@ -157,7 +155,9 @@ def train(
     strategy = cluster.connect(options.device)  # before TensorFlow runs its first operation
     if strategy is None and tf.distribute.has_strategy():  # called in the scope of a strategy
         strategy = tf.distribute.get_strategy()
-    with cluster.watch(), _worker_run_dir(cluster, run_dir) as run_dir, exclusive_lock(run_dir):
+    run_dir = Path(run_dir)
+    lock = exclusive_lock(run_dir) if cluster.is_chief else contextlib.nullcontext()
+    with cluster.watch(), lock:
         data = TrainingData.open(data_dir, options.mix, options.mix_temperature)
         vocabulary = data.tokenizer.vocabulary
         settings = dict(settings or {})
@@ -172,68 +172,48 @@ def train(
             return resolve_config(first, settings, vocabulary).to_json()
 
         config = config_type.from_json(cluster.from_chief(resolve))
-        training = config.training
-        batches, valid_batches = data.batches(training)
-        platform = choose_platform(training, len(batches.shapes), options.device, strategy)
+        batches, valid_batches = data.batches(config.training)
+        platform = choose_platform(config.training, len(batches.shapes), options.device, strategy)
         cluster.check_equal_on_all_workers(
             {"precision": platform.precision, "XLA": platform.jit_compile}
         )
         auxiliary_loss = make_auxiliary_loss(vocabulary) if make_auxiliary_loss else None
-        trainer = _make_trainer(architecture, config, platform, cluster, auxiliary_loss)
+        with platform.strategy.scope():
+            with _initial_seed(config.training.seed):
+                transformer = architecture(config.model, dtype=platform.policy())
+            trainer = Trainer(transformer, config.training, platform.jit_compile, auxiliary_loss)
+        if cluster.num_workers > 1:
+            # Not created in the scope of the strategy, because each worker has its own.
+            trainer.stop_flag = tf.Variable(0, trainable=False)
         run, metrics = start.open_run(run_dir, cluster, trainer, config, data, options.init_from)
         _log_summary(platform, trainer, config, batches)
-        stop, early_stopping = StopRequest(max_minutes), EarlyStopping(training, metrics)
+        stop = StopRequest(max_minutes)
         try:
-            if not loop.is_finished(trainer.step, training, early_stopping):
+            if not is_finished(trainer.step, config.training, metrics):
                 valid = valid_batches.distributed(
                     platform.strategy, 0, valid_batches.steps_per_epoch
                 )
-                rhythm = Rhythm(
-                    run, trainer.step, metrics, stop, early_stopping,
-                    functools.partial(trainer.evaluate, valid),
-                    _validation_bleu(cluster, trainer, run, data), cluster.is_chief,
-                )  # fmt: skip
-                metrics = loop.fit(trainer, batches, rhythm, callbacks)
+                bleu = None
+                if config.training.bleu_steps:
+                    # The chief computes the score and sends it to every worker.
+                    score = _bleu_scorer(trainer, run, data.valid) if run else float
+                    bleu = functools.partial(cluster.from_chief, score)
+                validate = functools.partial(trainer.evaluate, valid)
+                rhythm = Rhythm(trainer, run, metrics, stop, validate, bleu)
+                metrics = fit(trainer, batches, rhythm, callbacks)
         finally:
-            if cluster.is_chief:
+            if run is not None:
                 plugins.call_all("after_training", run.path)
         cluster.finish()
         return TrainingResult(
             step=trainer.step,
-            finished=loop.is_finished(trainer.step, training, early_stopping),
+            finished=is_finished(trainer.step, config.training, metrics),
             interrupted=stop.interrupted,
-            stopped_early=early_stopping.reason(),
-            selected=run.selected,
+            stopped_early=early_stopping_reason(config.training, metrics),
+            selected=run.selected if run else "",
             precision=trainer.transformer.compute_dtype,
             metrics=metrics,
         )
-
-
-@contextlib.contextmanager
-def _worker_run_dir(cluster: Cluster, run_dir: str | Path) -> Iterator[Path]:
-    """Yields the run directory of the chief, and a temporary directory on other workers."""
-    if cluster.is_chief:
-        yield Path(run_dir)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder) / "run"
-
-
-def _make_trainer(
-    architecture: type[EncoderDecoder],
-    config: RunConfig,
-    platform: Platform,
-    cluster: Cluster,
-    auxiliary_loss: AuxiliaryLoss | None,
-) -> Trainer:
-    with platform.strategy.scope():
-        with _initial_seed(config.training.seed):
-            transformer = architecture(config.model, dtype=platform.policy())
-        trainer = Trainer(transformer, config.training, platform.jit_compile, auxiliary_loss)
-    if cluster.num_workers > 1:
-        # Not created in the scope of the strategy, because each worker has its own.
-        trainer.stop_flag = tf.Variable(0, trainable=False)
-    return trainer
 
 
 @contextlib.contextmanager
@@ -251,30 +231,6 @@ def _initial_seed(seed: int) -> Iterator[None]:
         random.setstate(state)
 
 
-def _check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    kinds = (keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRateScheduler)
-    for callback in callbacks:
-        if isinstance(callback, kinds):
-            raise InputError(
-                f"{type(callback).__name__} sets the learning rate, but a run computes it from the "
-                "step (training.schedule), so that it can resume. Choose another schedule, or "
-                "train with `model.compile` and `model.fit`."
-            )
-
-
-def _validation_bleu(
-    cluster: Cluster, trainer: Trainer, run: RunDirectory, data: TrainingData
-) -> Callable[[], float] | None:
-    """Returns a function that scores the validation set, if the configuration asks for it.
-
-    The chief computes the score and sends it to every worker.
-    """
-    if not run.config.training.bleu_steps:
-        return None
-    score = _ValidationBleu(trainer, run, data.valid) if cluster.is_chief else float
-    return functools.partial(cluster.from_chief, score)
-
-
 def _log_summary(
     platform: Platform,
     trainer: Trainer,
@@ -288,56 +244,51 @@ def _log_summary(
     total = config.model.num_parameters()
     trained = sum(math.prod(weight.shape) for weight in trainer.update.trained.values())
     frozen = f", {trained:,} of them trained (training.freeze)" if trained < total else ""
-    log.info("parameters: %s%s", f"{total:,}", frozen)
-    parts = training.num_microbatches
+    log.info(f"parameters: {total:,}{frozen}")
+    count = training.num_microbatches
+    parts = f", in {count} parts one after the other" if count > 1 else ""
     log.info(
-        "batches: about %s target tokens%s, %d shapes, %.1f %% padding (%s filler rows), "
-        "%d steps per epoch",
-        f"{training.batch_tokens:,}",
-        f", in {parts} parts one after the other" if parts > 1 else "",
-        len(batches.shapes),
-        100 * batches.padding_share,
-        f"{batches.filler_rows:,}",
-        batches.steps_per_epoch,
+        f"batches: about {training.batch_tokens:,} target tokens{parts}, {len(batches.shapes)} "
+        f"shapes, {100 * batches.padding_share:.1f} % padding ({batches.filler_rows:,} filler "
+        f"rows), {batches.steps_per_epoch} steps per epoch"
     )
     epochs = training.max_steps / batches.steps_per_epoch
     begin = f"resuming at step {trainer.step}" if trainer.step else "starting"
-    log.info("%s, up to step %d (%.1f epochs)", begin, training.max_steps, epochs)
+    log.info(f"{begin}, up to step {training.max_steps} ({epochs:.1f} epochs)")
 
 
-class _ValidationBleu:
-    """Computes the BLEU of validation sentences with the weights that would be exported now.
+def _bleu_scorer(
+    trainer: Trainer, run: RunDirectory, stores: Sequence[TokenStore]
+) -> Callable[[], float]:
+    """Returns a function that scores validation sentences with the weights to be exported now.
 
     A translator in float32, outside of the training strategy, gets the weights of the trainer
     before each score.
     """
+    config = run.config.training
+    transformer = type(trainer.transformer)(run.config.model, dtype="float32")
+    transformer.build()
+    module = TranslationModule(transformer, run.tokenizer(), run.config.decoding)
+    model = loading.LoadedModel.of(module, str(run.path))
+    # Equal numbers of sentences from all mixed corpora.
+    share = -(-config.bleu_sentences // len(stores)) if config.bleu_sentences else None
+    sources = [line for store in stores for line in store.source_text()[:share]]
+    references = [line for store in stores for line in store.target_text()[:share]]
+    own = evaluation.evaluate(references, references)
+    if own.bleu < 99.9 and config.best_metric == "bleu":
+        raise InputError(
+            f"training.best_metric is bleu, but the validation references score {own.bleu:.1f} "
+            f"against themselves ({own.signature}), so BLEU cannot tell good translations from "
+            "bad ones. Use best_metric=loss."
+        )
+    beam = run.config.decoding.beam_size
+    log.info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {own.signature}")
 
-    def __init__(self, trainer: Trainer, run: RunDirectory, stores: Sequence[TokenStore]):
-        self._trainer = trainer
-        self._transformer = type(trainer.transformer)(run.config.model, dtype="float32")
-        self._transformer.build()
-        decoding = run.config.decoding
-        module = TranslationModule(self._transformer, run.tokenizer(), decoding)
-        self._model = loading.LoadedModel.of(module, str(run.path))
-        # Equal numbers of sentences from all mixed corpora.
-        count = run.config.training.bleu_sentences
-        share = -(-count // len(stores)) if count else None
-        self._sources = [line for store in stores for line in store.source_text()[:share]]
-        self._references = [line for store in stores for line in store.target_text()[:share]]
-        own = evaluation.evaluate(self._references, self._references)
-        if own.bleu < 99.9 and run.config.training.best_metric == "bleu":
-            raise InputError(
-                f"training.best_metric is bleu, but the validation references score {own.bleu:.1f} "
-                f"against themselves ({own.signature}), so BLEU cannot tell good translations from "
-                "bad ones. Use best_metric=loss."
-            )
-        log.info(
-            "validation BLEU: %d sentences, beam %d, %s",
-            len(self._sources), decoding.beam_size, own.signature,
-        )  # fmt: skip
-
-    def __call__(self) -> float:
-        weights = self._trainer.ema_by_path() or self._trainer.transformer.weights_by_path()
-        self._transformer.assign_weights(loop.arrays(weights))
-        result = translate.evaluate(self._model, self._sources, self._references)
+    def score() -> float:
+        transformer.assign_weights(
+            arrays(trainer.ema_by_path() or trainer.transformer.weights_by_path())
+        )
+        result = translate.evaluate(model, sources, references)
         return result.scores.bleu
+
+    return score

@@ -7,12 +7,14 @@ the update is one program, because a GPU would wait for hundreds of small operat
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.config import TrainingConfig
+from keras_transformer.config import TrainingConfig, require
+from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.training.devices import replica_function
 from keras_transformer.training.schedules import LearningRate
 
@@ -33,6 +35,31 @@ def make_optimizer(config: TrainingConfig, d_model: int) -> keras.optimizers.Ada
     )
     # The name is part of the paths of its variables. By default, Keras counts optimizers.
     return keras.optimizers.Adam(rate, config.beta_1, config.beta_2, config.epsilon, name="adam")
+
+
+def trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, keras.Variable]:
+    """Returns the weights of trainable layers that no pattern of `freeze` matches.
+
+    Patterns are separated by commas.
+    """
+    weights = transformer.weights_by_path()
+    trainable = {id(variable) for variable in transformer.trainable_variables}
+    trained = {path: weight for path, weight in weights.items() if id(weight) in trainable}
+    for pattern in filter(None, map(str.strip, freeze.split(","))):
+        frozen = fnmatch.filter(weights, pattern)
+        require(
+            bool(frozen),
+            f"training.freeze contains {pattern!r}, which matches no weight. Use patterns of paths "
+            f"such as {next(iter(weights))}.",
+        )
+        for path in frozen:
+            trained.pop(path, None)
+    require(
+        bool(trained),
+        f"training.freeze {freeze!r} and layers with trainable=False freeze every weight, so "
+        "nothing can be trained.",
+    )
+    return trained
 
 
 class Update:

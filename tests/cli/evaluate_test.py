@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,56 +10,54 @@ from typing import Any
 import pytest
 
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES
+from tests.builders import PHRASES
 from tests.driver import Driver, Ended
 from tests.evaluation.test_sets_test import sacrebleu_folder, sgml
-from tests.messages import mentions
+from tests.messages import tells
 
 FILES = "--source=six.en --reference=six.de"
+TAGGED = "--model_dir=tagged --reference=six.de --beam_size=1"
 SCORED = {
     "a file": "--hypothesis=six.en --reference=six.de --tokenize=none",
     "a model": f"--model_dir=run {FILES} --output=out.de --paper_bleu",
     "its output": "--hypothesis=out.de --reference=six.de --baseline=six.en --paper_bleu",
     "a test set": "--model_dir=run --test_set=wmt14/full --language_pair=en-de --beam_size=1",
+    "tags": f"{TAGGED} --source=tagged.en --output=tagged.de",
+    "a given tag": f"{TAGGED} --source=six.en --output=given.de --source_tag=<2de>",
+    "no tag": f"{TAGGED} --source=six.en --output=none.de",
 }
-MISTAKES = {
-    "--reference=six.de": mentions("--model_dir", "--hypothesis", "neither"),
-    f"--model_dir=run --hypothesis=six.de {FILES}": mentions("--model_dir", "--hypothesis", "both"),
-    "--model_dir=run --source=six.en": mentions("--test_set", "--reference", "neither"),
-    "--model_dir=run --test_set=wmt14 --reference=six.de": mentions(
-        "--test_set", "--reference", "both"
-    ),
-    "--model_dir=run --test_set=wmt14 --source=six.en": mentions("--test_set", "--source", "both"),
-    f"--model_dir=run {FILES} --language_pair=en-de": mentions(
-        "--reference", "--language_pair", "both"
-    ),
-    f"--hypothesis=six.en {FILES} --output=new": mentions("--hypothesis", "--output", "both"),
-    "--model_dir=run --reference=six.de": mentions("--source", "missing", "--model_dir"),
-    f"--model_dir=run {FILES} --baseline=two.de": mentions("two.de", "2", "reference", "6"),
-    "--hypothesis=two.de --reference=six.de": mentions("two.de", "2", "reference", "6"),
-    "--model_dir=none --test_set=wmt14": mentions("wmt14", "language pair", "''"),
-    "--model_dir=none --test_set=wmt14/full --language_pair=en-fr --paper_bleu": mentions(
-        "wmt14/full", "en-fr"
-    ),
-    "--hypothesis=latin1.de --reference=six.de": mentions("latin1.de", "line 2", "0xe4"),
-}
+MISTAKES = [
+    ("--reference=six.de", "--model_dir", "--hypothesis", "neither"),
+    (f"--model_dir=run --hypothesis=six.de {FILES}", "--model_dir", "--hypothesis", "both"),
+    ("--model_dir=run --test_set=wmt14 --source=six.en", "--test_set", "--source", "both"),
+    ("--model_dir=run --reference=six.de", "--source", "missing", "--model_dir"),
+    (f"--model_dir=run {FILES} --baseline=two.de", "two.de", "2", "reference", "6"),
+    ("--model_dir=none --test_set=wmt14", "wmt14", "language pair", "''"),
+    ("--model_dir=none --test_set=wmt14/full --language_pair=en-fr --paper_bleu", "wmt14/full"),
+    ("--hypothesis=latin1.de --reference=six.de", "latin1.de", "line 2", "0xe4"),
+    (f"{TAGGED} --source=six.en --source_tag=<2it>", "<2it>", "<2de>, <2fr>"),
+]
 
 
 @pytest.fixture(scope="module")
-def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(
+    run_directory: RunDirectory, tagged_run: RunDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     folder = tmp_path_factory.mktemp("evaluate")
     shutil.copytree(run_directory.path, folder / "run")
-    phrases = "".join(f"{phrase}\n" for phrase in PHRASES)
+    shutil.copytree(tagged_run.path, folder / "tagged")
     raw = folder / "sacrebleu/wmt14/full/raw/test-full"
+    raw.mkdir(parents=True)
+    targets = [phrase.upper() for phrase in PHRASES]
     files = {
-        "six.en": phrases,
-        "six.de": phrases.upper(),
+        "six.en": "".join(f"{phrase}\n" for phrase in PHRASES),
+        "six.de": "".join(f"{target}\n" for target in targets),
+        "tagged.en": "".join(f"<2de> {phrase}\n" for phrase in PHRASES),
         "two.de": "eins\nzwei\n",
         f"{raw}/newstest2014-deen-src.en.sgm": sgml(PHRASES),
-        f"{raw}/newstest2014-deen-ref.de.sgm": sgml([phrase.upper() for phrase in PHRASES]),
+        f"{raw}/newstest2014-deen-ref.de.sgm": sgml(targets),
     }
     for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     (folder / "latin1.de").write_bytes(b"gut\nsch\xe4del\n")
     return folder
@@ -68,18 +65,19 @@ def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def ended(driver: Driver, folder: Path) -> dict[str, Ended]:
-    lines = (*SCORED.values(), *MISTAKES)
     with sacrebleu_folder(folder / "sacrebleu"):
-        results = driver.run_all(folder, [("evaluate", line, "") for line in lines])
-    return dict(zip((*SCORED, *MISTAKES), results, strict=True))
+        results = driver.run_all(folder, [("evaluate", line, "") for line in SCORED.values()])
+    return dict(zip(SCORED, results, strict=True))
 
 
-@pytest.mark.parametrize("arguments", MISTAKES)
-def test_invalid_input_gives_a_one_line_error_and_no_output(ended, arguments) -> None:
-    code, out, err, left = ended[arguments]
+@pytest.mark.parametrize(("arguments", "facts"), [(line, facts) for line, *facts in MISTAKES])
+def test_invalid_input_gives_a_one_line_error_and_no_output(
+    driver: Driver, folder: Path, arguments: str, facts: list[str]
+) -> None:
+    with sacrebleu_folder(folder / "sacrebleu"):
+        code, out, err, left = driver.run(folder, "evaluate", arguments.split(), "")
     assert (code, out, left) == (1, "", [])
-    assert err.startswith("error: ") and re.search(MISTAKES[arguments], err)
-    assert err.count("\n") == 1
+    assert err.startswith("error: ") and tells(err, *facts) and err.count("\n") == 1
 
 
 def of(ended: dict[str, Ended], name: str) -> tuple[list[str], dict[str, Any]]:
@@ -116,22 +114,10 @@ def test_a_test_set_of_sacrebleu_is_translated_and_named(ended: dict[str, Ended]
     assert "|test:wmt14/full|lang:en-de|" in scores["signature"]
 
 
-def test_lines_without_a_tag_are_counted_unless_source_tag_adds_it(
-    driver: Driver, folder: Path, tagged_run: RunDirectory
-) -> None:
-    (folder / "tagged.en").write_text("".join(f"<2de> {phrase}\n" for phrase in PHRASES))
-    model = f"--model_dir={tagged_run.path} --reference=six.de --beam_size=1"
-    lines = [
-        f"{model} --source=tagged.en --output=tagged.de",
-        f"{model} --source=six.en --output=given.de --source_tag=<2de>",
-        f"{model} --source=six.en --output=none.de",
-        f"{model} --source=six.en --source_tag=<2it>",
-    ]
-    tagged, given, none, unknown = driver.run_all(folder, [("evaluate", a, "") for a in lines])
-    assert tagged.err == given.err == ""
-    tagged_text, given_text, none_text = (
+def test_lines_without_a_tag_are_counted_unless_source_tag_adds_it(ended, folder: Path) -> None:
+    tagged, given, none = (
         (folder / f"{name}.de").read_text() for name in ("tagged", "given", "none")
     )
-    assert tagged_text == given_text != none_text
-    assert none.err.count("6 of 6 lines have no target-language tag") == 1
-    assert unknown.code == 1 and re.search(mentions("<2it>", "<2de>, <2fr>"), unknown.err)
+    assert tagged == given != none
+    assert ended["tags"].err == ended["a given tag"].err == ""
+    assert ended["no tag"].err.count("6 of 6 lines have no target-language tag") == 1

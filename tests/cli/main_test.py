@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shutil
@@ -10,18 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
-from absl import flags
 
-from keras_transformer.cli import app, main
-from keras_transformer.console import progress_bar
+from keras_transformer.cli import app, config_flags, main
+from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES
+from tests.builders import PHRASES
 from tests.driver import Driver
 from tests.messages import mentions, tells
 
@@ -102,10 +98,16 @@ def test_help_is_short_and_shows_an_example(command: str, driver: Driver, tmp_pa
 
 
 def test_help_has_the_flags_of_the_command(driver: Driver, tmp_path: Path) -> None:
-    out = driver.run(tmp_path, "score", ["--help"], "").out
+    out = driver.run(tmp_path, "train", ["--help"], "").out
     flags = [line.split()[0] for line in out.splitlines() if line.startswith("  --")]
-    assert flags[:2] == ["--model_dir", "--source"] and "--set" in flags
-    assert "(required)" in out and "(default: tsv)" in out
+    assert flags[:2] == ["--data_dir", "--run_dir"] and "--set" in flags
+    fields = Config.declarations().items()
+    expected = [f for name, f in fields if name.startswith("training.") and f.metadata["flag"]]
+    assert len(expected) > 20 and {f"--{field.name}" for field in expected} - {*flags} == {
+        "--deterministic"  # --[no]deterministic
+    }
+    assert "(required)" in out and "(default: auto)" in out
+    assert "loss|bleu" in out  # the choices of a setting
 
 
 @pytest.mark.parametrize(
@@ -113,8 +115,6 @@ def test_help_has_the_flags_of_the_command(driver: Driver, tmp_path: Path) -> No
     [
         ("trian", 2, ["trian", "train", "keras-transformer --help"]),
         ("translate-corpus", 2, ["translate_corpus", "keras-transformer --help"]),
-        ("app", 2, ["app", "keras-transformer --help"]),
-        ("train --dat=3", 2, ["--dat is not a flag", "Did you mean --data_dir?"]),
         ("train --run-dir=3", 2, ["--run-dir is not a flag", "Did you mean --run_dir?"]),
         ("train --data_dir=x", 2, ["--run_dir", "missing", "--help"]),
         ("train --data_dir= --run_dir=x", 2, ["--data_dir", "empty", "--help"]),
@@ -135,10 +135,6 @@ def test_invalid_input_gives_a_one_line_error(
     assert tells(ended.err, *facts)
 
 
-def test_version(driver: Driver, tmp_path: Path) -> None:
-    assert driver.run(tmp_path, "--version", [], "").out.startswith("keras-transformer 0.")
-
-
 def test_a_defect_keeps_its_stack_trace() -> None:
     with pytest.raises(ZeroDivisionError):
         app.exit_code(lambda: 1 // 0)
@@ -147,7 +143,6 @@ def test_a_defect_keeps_its_stack_trace() -> None:
 @pytest.mark.parametrize(
     ("error", "facts"),
     [
-        (ModuleNotFoundError("no", name="not_there.part"), ["not_there", "pip install"]),
         (InputError("line 3 is empty."), ["line 3 is empty."]),
         (OSError(28, "No space left on device", "data/a"), ["data/a", "No space left"]),
     ],
@@ -207,11 +202,6 @@ def test_output_that_cannot_be_written(
     assert not facts or tells(result.stderr, "error:", *facts)
 
 
-def test_a_dumb_terminal_has_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    assert progress_bar(3, "lines").disable
-
-
 def test_two_commands_in_one_process_do_not_share_flags(driver: Driver, tmp_path: Path) -> None:
     commands = [("score", "--source=a", ""), ("translate", "--target=b", ""), ("report", "", "")]
     results = driver.run_all(tmp_path, commands)
@@ -220,44 +210,14 @@ def test_two_commands_in_one_process_do_not_share_flags(driver: Driver, tmp_path
     assert tells(results[1].err, "--target is not a flag")
 
 
-def test_data_folders_are_found_inside_a_wheel_and_beside_a_clone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert app.data_folder("recipes") == ROOT / "recipes"
-    (tmp_path / "keras_transformer" / "recipes").mkdir(parents=True)
-    monkeypatch.setattr(app, "__file__", str(tmp_path / "keras_transformer" / "cli" / "app.py"))
-    assert app.data_folder("recipes") == tmp_path / "keras_transformer" / "recipes"
-    assert app.data_folder("deploy") == tmp_path / "deploy"
-
-
-# Flags whose help differs between commands, with the reason.
-DIFFERENT_HELP = {
-    "input": "a conversion reads a model, other commands read text",
-    "model_dir": "each command names the kinds of models that it takes",
-    "output": "a conversion writes a run, other commands write text",
-}
-
-
-@pytest.fixture(scope="module")
-def texts() -> Iterator[dict[str, dict[str, str]]]:
-    """The help of every flag, by its name and the command."""
-    found: dict[str, dict[str, str]] = {}
+def test_flags_of_several_commands_are_declared_once() -> None:
+    """A flag means the same in every command, except for these, which name what they take."""
+    commands: dict[str, set[str]] = {}
     for command, module in main.command_modules().items():
-        values = flags.FlagValues()
-        with pytest.MonkeyPatch.context() as patch:
-            # The flags of a command would collide with those of the others.
-            for name in filter(re.compile("DEFINE_").match, dir(flags)):
-                patch.setattr(flags, name, partial(getattr(flags, name), flag_values=values))
-            patch.setattr(flags, "mark_flags_as_required", lambda names: None)
-            importlib.import_module(module).define_flags()
-        for name in values:
-            # Absl adds the choices before the help, and a line after the help of repeatable flags.
-            text = (values[name].help or "").split(">: ")[-1].split(";\n")[0]
-            found.setdefault(name, {})[command] = text
-    return found
-
-
-def test_a_flag_means_the_same_in_every_command(texts: dict[str, dict[str, str]]) -> None:
-    differing = {name for name, helps in texts.items() if len({*helps.values()}) > 1}
-    assert differing == DIFFERENT_HELP.keys()
-    assert texts["max_steps"].keys() >= {"train", "sweep"}
+        source = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text("utf-8")
+        for name in re.findall(r"flags\.DEFINE_\w+\(\s*\"(\w+)\"", source):
+            commands.setdefault(name, set()).add(command)
+    shared = {name for name, found in commands.items() if len(found) > 1}
+    assert shared <= {"input", "model_dir", "output"}
+    declared = {*config_flags.PATHS, *config_flags.OPTIONS, *config_flags.FIELDS}
+    assert commands.keys() & declared <= {"input", "model_dir", "output", "num_microbatches"}

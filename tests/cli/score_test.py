@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 
 import pytest
 
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES
+from tests.builders import PHRASES
 from tests.driver import Driver, Ended
-from tests.messages import mentions, tells
+from tests.messages import tells
 
 MODEL = "--model_dir=run "
 FILES = MODEL + "--source=six.en --target=six.de"
 PAIRS = [f"{source}\t{target}" for source, target in zip(PHRASES, reversed(PHRASES), strict=True)]
 STDIN = "".join(f"{pair}\n" for pair in PAIRS)
-
 SCORED = {
     "files": (FILES, ""),
     "standard input": (MODEL, STDIN),
@@ -25,35 +23,18 @@ SCORED = {
     "JSON lines": (FILES + " --format=jsonl --length_penalty=0", ""),
     "empty and long": (MODEL, f"\tein\na\t\n{'ball ' * 100}\tein\n"),
 }
-MISTAKES = {
-    "different numbers of lines": (
-        MODEL + "--source=six.en --target=two.de", "",
-        mentions("six.en", "6", "two.de", "2"),
-    ),
-    "no UTF-8": (
-        MODEL + "--source=six.en --target=latin1.de", "",
-        mentions("latin1.de", "line 2", "0xe4", "7", "UTF-8"),
-    ),
-    "no tab": (MODEL, "a\tb\na b\n", mentions("standard input", "line 2", "tabs")),
-    "two tabs": (
-        MODEL + "--pairs=three.tsv", "", mentions("three.tsv", "line 1", "2", "tabs")
-    ),
-    "no pairs": (MODEL, "", mentions("standard input", "empty", "tab")),
-    "a source alone": (
-        MODEL + "--source=six.en", "",
-        mentions("pairs", "--source", "--target", "--pairs"),
-    ),
-    "too many files": (
-        FILES + " --pairs=six.tsv", "", mentions("--pairs", "--source", "--target")
-    ),
-    "a SavedModel": (
-        "--model_dir=export", STDIN,
-        mentions("export", "keras-transformer train"),
-    ),
-    "a field of the model": (
-        MODEL + "--set=model.d_ff=8", STDIN, mentions("model.d_ff", "training")
-    ),
-}  # fmt: skip
+# Flags, standard input, and the facts of the error.
+MISTAKES = [
+    (MODEL + "--source=six.en --target=two.de", "", "six.en", "6", "two.de", "2"),
+    (MODEL + "--source=six.en --target=latin1.de", "", "latin1.de", "line 2", "0xe4", "UTF-8"),
+    (MODEL, "a\tb\na b\n", "standard input", "line 2", "tabs"),
+    (MODEL + "--pairs=three.tsv", "", "three.tsv", "line 1", "2", "tabs"),
+    (MODEL, "", "standard input", "empty", "tab"),
+    (MODEL + "--source=six.en", "", "pairs", "--source", "--target", "--pairs"),
+    (FILES + " --pairs=six.tsv", "", "--pairs", "--source", "--target"),
+    ("--model_dir=export", STDIN, "export", "keras-transformer train"),
+    (MODEL + "--set=model.d_ff=8", STDIN, "model.d_ff", "training"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -76,37 +57,33 @@ def results(
     }
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    cases = {**SCORED, **MISTAKES}
-    commands = [("score", flags, text) for flags, text, *_ in cases.values()]
-    answers = dict(zip(cases, driver.run_all(folder, commands), strict=True))
+    commands = [("score", flags, text) for flags, text, *_ in (*SCORED.values(), *MISTAKES)]
+    names = (*SCORED, *(mistake[0] + mistake[1] for mistake in MISTAKES))
+    answers = dict(zip(names, driver.run_all(folder, commands), strict=True))
     in_file = (folder / "scores.tsv").read_text()
     return {**answers, "one file": answers["one file"]._replace(out=in_file)}
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("mistake", MISTAKES)
 def test_invalid_input_gives_a_one_line_error_and_no_output(
-    results: dict[str, Ended], name: str
+    results: dict[str, Ended], mistake: tuple[str, ...]
 ) -> None:
-    code, out, err, left = results[name]
+    flags, text, *facts = mistake
+    code, out, err, left = results[flags + text]
     assert (code, out, left) == (1, "", [])
-    assert err.startswith("error: ") and re.search(MISTAKES[name][2], err) and err.count("\n") == 1
+    assert err.startswith("error: ") and tells(err, *facts) and err.count("\n") == 1
 
 
 def test_two_files_one_file_and_standard_input_have_equal_scores(results: dict[str, Ended]) -> None:
     code, out, err, _ = results["files"]
     assert code == 0 and len(out.splitlines()) == len(PHRASES)
-    assert results["standard input"][1] == results["one file"][1] == out
+    assert results["standard input"].out == results["one file"].out == out
     rows = [row.split("\t") for row in out.splitlines()]
     assert all(float(log_prob) < 0 for log_prob, *_ in rows)
     tokens = sum(int(tokens) for _, tokens, *_ in rows)
     assert err.startswith("perplexity ")
     assert tells(err, f"{tokens} tokens", f"{len(PHRASES)} sentences")
-
-
-def test_json_lines_tell_the_same(results: dict[str, Ended]) -> None:
-    _, out, _, _ = results["JSON lines"]
-    rows = [row.split("\t") for row in results["files"][1].splitlines()]
-    for line, row in zip(out.splitlines(), rows, strict=True):
+    for line, row in zip(results["JSON lines"].out.splitlines(), rows, strict=True):
         fields = json.loads(line)
         assert (fields["log_prob"], fields["tokens"]) == (float(row[0]), int(row[1]))
         assert fields["score"] == fields["log_prob"]  # a length penalty of 0

@@ -13,11 +13,9 @@ import pytest
 from keras_transformer.inference.batching import string_array
 from keras_transformer.inference.loading import load_model
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES
+from tests.builders import PHRASES
 from tests.driver import Driver
 from tests.messages import tells
-
-_COMMAND = [sys.executable, "-m", "keras_transformer", "translate"]
 
 
 def translate(driver: Driver, run: RunDirectory, text: str, *flags: str) -> tuple[str, str]:
@@ -31,7 +29,6 @@ def translate(driver: Driver, run: RunDirectory, text: str, *flags: str) -> tupl
 
 def test_source_tag_begins_every_line(driver: Driver, tagged_run: RunDirectory) -> None:
     tagged = translate(driver, tagged_run, "<2de> a small dog\n\n<2de> a red ball\n")
-    assert translate(driver, tagged_run, "a small dog\n\na red ball\n")[0] != tagged[0]
     given = translate(driver, tagged_run, "a small dog\n\na red ball\n", "--source_tag=<2de>")
     assert given[0] == tagged[0]
 
@@ -56,14 +53,8 @@ def test_a_source_tag_may_be_any_symbol(driver: Driver, tagged_run: RunDirectory
     assert line == single and "tag" not in err
     document, _ = translate(driver, tagged_run, "<2de> A dog. A ball.\n", flag, "--document")
     assert document == " ".join(single.splitlines()) + "\n"
-    assert (
-        "1 of 1 lines has no target-language tag"
-        in translate(driver, tagged_run, "A dog.\n", flag)[1]
-    )
-
-
-def test_a_model_without_tags_gets_no_remark(driver: Driver, run_directory: RunDirectory) -> None:
-    assert "tag" not in translate(driver, run_directory, "a small dog\n")[1]
+    _, err = translate(driver, tagged_run, "A dog.\n", flag)
+    assert "1 of 1 lines has no target-language tag" in err
 
 
 def test_a_model_for_servers_keeps_the_order_of_several_batches(
@@ -94,50 +85,37 @@ def test_an_unknown_tag_is_an_error_that_lists_the_tags(
         assert code == 1 and not out and tells(err, "<2it>", known)
 
 
-def test_document_translates_each_sentence_with_the_tag(
-    driver: Driver, tagged_run: RunDirectory
-) -> None:
-    single, _ = translate(driver, tagged_run, "<2de> A dog.\n<2de> A ball.\n")
-    document, _ = translate(driver, tagged_run, "<2de> A dog. A ball.\n", "--document")
-    assert document == " ".join(single.splitlines()) + "\n"
-    given, _ = translate(driver, tagged_run, "A dog. A ball.\n", "--document", "--source_tag=<2de>")
-    assert given == document
-
-
-def test_interactive_answers_before_the_second_line_arrives(run_directory: RunDirectory) -> None:
-    command = [*_COMMAND, f"--model_dir={run_directory.path}", "--interactive"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin and process.stdout and process.stderr
-        for line in ("a small dog\n", "\n"):
-            process.stdin.write(line)
-            process.stdin.flush()
-            assert process.stdout.readline().endswith("\n")  # blocks if nothing is translated
-        process.stdin.close()
-        assert "Line 2: the source is empty." in process.stderr.read()
+def test_lines_of_a_terminal_are_translated_when_they_arrive(run_directory: RunDirectory) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "keras_transformer", "translate"]
+    command.append(f"--model_dir={run_directory.path}")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=theirs, stdout=pipe, stderr=pipe) as process:
+        os.close(theirs)
+        assert process.stdout and process.stderr
+        for line in (b"a small dog\n", b"\n"):
+            os.write(ours, line)
+            assert process.stdout.readline().endswith(b"\n")  # blocks if nothing is translated
+        os.write(ours, b"\x04")  # end of the input
+        assert process.stdout.read() == b""
+        assert b"Line 2: the source is empty." in process.stderr.read()
+    os.close(ours)
     assert process.returncode == 3
 
 
-def test_lines_of_a_terminal_are_translated_when_they_arrive(run_directory: RunDirectory) -> None:
-    ours, theirs = pty.openpty()
-    command = [*_COMMAND, f"--model_dir={run_directory.path}"]
-    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE) as process:
-        os.close(theirs)
-        assert process.stdout
-        for _ in range(2):
-            os.write(ours, b"a small dog\n")
-            assert process.stdout.readline().endswith(b"\n")
-        os.write(ours, b"\x04")  # end of the input
-        assert process.stdout.read() == b""
-    os.close(ours)
-    assert process.returncode == 0
-
-
-@pytest.mark.parametrize("flag", ["--input=some.en", "--document", "--prefix=some.de"])
-def test_interactive_excludes_flags_that_need_the_whole_input(
-    driver: Driver, tmp_path: Path, flag: str
+@pytest.mark.parametrize(
+    ("flags", "facts"),
+    [
+        ("--interactive --input=some.en", ("--interactive", "--input")),
+        ("--interactive --document", ("--interactive", "--document")),
+        ("--interactive --prefix=some.de", ("--interactive", "--prefix")),
+        ("--attention", ("--attention", "--format=jsonl")),
+        ("--document --format=jsonl", ("--document", "--format")),
+        ("--server=localhost:1", ("--model_dir", "--server", "both")),
+    ],
+)
+def test_flags_that_exclude_each_other(
+    driver: Driver, tmp_path: Path, flags: str, facts: tuple[str, ...]
 ) -> None:
-    flags = ["--model_dir=run", "--interactive", flag]
-    code, _, err, _ = driver.run(tmp_path, "translate", flags, "")
-    assert code == 1 and tells(err, "--interactive", flag.partition("=")[0])
+    code, _, err, _ = driver.run(tmp_path, "translate", ["--model_dir=run", *flags.split()], "")
+    assert code == 1 and tells(err, *facts)

@@ -18,13 +18,12 @@ from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import (
     NEG_INF,
-    RequestedOutputs,
-    SearchConfig,
     SearchInputs,
     SearchResult,
     SpecialIds,
     StepDecoder,
 )
+from keras_transformer.decoding.interface import rows_per_sentence
 
 Tokens = tuple[int, ...]
 
@@ -41,8 +40,8 @@ def node(prefix: Iterable[int]) -> int:
     return functools.reduce(lambda number, token: number * VOCAB + token + 1, prefix, 0)
 
 
-DETAILS = {"token_log_probs": True, "alignment": True}
-ALL_OUTPUTS = {**DETAILS, "attention": True}
+DETAILS = {"outputs": ("token_log_probs", "alignment")}
+ALL_OUTPUTS = {"outputs": ("token_log_probs", "alignment", "attention")}
 
 # --- Tables and the step functions that read them -------------------------------------------
 
@@ -114,8 +113,8 @@ def search(
     Args:
         tables, max_lengths, rules: of the sentences.
         step, decoder_type, vocab_size: replace the defaults, which use the tables.
-        **arguments: `returns_log_probs`, `scored_tokens`, and fields of `SearchConfig`,
-            `RequestedOutputs` and `SearchInputs`.
+        **arguments: `returns_log_probs`, `scored_tokens`, other arguments of `search`, and fields
+            of `SearchInputs`.
     """
     if isinstance(rules, DecodingConfig):
         rules = Rules(rules)
@@ -124,18 +123,18 @@ def search(
     def given(names: Iterable[str]) -> dict[str, Any]:
         return {name: arguments.pop(name) for name in names if name in arguments}
 
-    config = SearchConfig(rules.config, rules.banned, **given(["constraint", "max_steps"]))
-    sentences = tf.repeat(tf.range(tf.shape(max_lengths)[0]), config.rows_per_sentence)
+    beam = rows_per_sentence(rules.config)
+    sentences = tf.repeat(tf.range(tf.shape(max_lengths)[0]), beam)
     decoder = decoder_type(
         step or step_of(tables),
         {"node": tf.zeros_like(sentences), "sentence": [sentences]},
         vocab_size,
-        config.rows_per_sentence,
+        beam,
         **given(["returns_log_probs", "scored_tokens"]),
     )
-    outputs = RequestedOutputs(**given(ALL_OUTPUTS))
+    others = given(["outputs", "constraint", "max_steps"])
     inputs = SearchInputs(max_lengths, source_mask=tables.source_mask, **arguments)
-    return decoding.search(decoder, inputs, config, rules.ids, outputs)
+    return decoding.search(decoder, inputs, rules.config, rules.ids, banned=rules.banned, **others)
 
 
 # --- The definition ----------------------------------------------------------------------------

@@ -227,18 +227,6 @@ def test_length_penalty_can_differ_between_sentences(config):
     assert differ == 3
 
 
-@each_plain
-@pytest.mark.parametrize("formula", ["gnmt", "power"])
-def test_a_sentence_without_steps_has_the_score_zero(config, formula):
-    chosen = dataclasses.replace(config, length_penalty_formula=formula, length_penalty=1.0)
-    result = search(random_tables(4, 3), [0, LENGTH, 0], chosen)
-    for sentence in (0, 2):
-        assert hypotheses(result, sentence)[0] == ((), 0.0, 0.0)
-        assert (result.lengths.numpy()[sentence] == 0).all()
-    [best, *_] = hypotheses(result, 1)
-    assert best.tokens and np.isfinite(best.score) and best.score < 0
-
-
 def test_attention_is_not_returned_without_a_source_mask():
     tables = random_tables(1, 2)._replace(source_mask=None)
     for config in PLAIN.values():
@@ -297,36 +285,6 @@ def test_nan_logits_end_the_search_without_results(config, value, vocab):
 
 
 @each_plain
-def test_a_broken_sentence_does_not_change_the_others(config):
-    def step_of_large(tables, broken):
-        step = step_of(tables)
-
-        def large_step(ids, position, cache):
-            assert (ids.numpy() >= 0).all() and (ids.numpy() < VOCAB).all()
-            logits, cache, attention = step(ids, position, cache)
-            logits = tf.pad(logits, [[0, 0], [0, 2053 - VOCAB]], constant_values=-1e4)
-            is_broken = (cache["sentence"][0] == broken) & (position >= 1)
-            return tf.where(is_broken[:, None], np.nan, logits), cache, attention
-
-        return large_step
-
-    tables = random_tables(2, 3)
-    arguments = {"min_length": LENGTH}  # so that no hypothesis has ended before
-    config = DecodingConfig(**{**config.__dict__, **arguments})
-    found, expected = (
-        search(
-            tables, [LENGTH] * 3, config,
-            step=step_of_large(tables, broken), vocab_size=2053, **ALL_OUTPUTS,
-        )
-        for broken in (1, -1)
-    )  # fmt: skip
-    assert hypotheses(found, 1) == []
-    assert not found.token_log_probs[1].numpy().any() and not found.attention[1].numpy().any()
-    for sentence in (0, 2):
-        assert hypotheses(found, sentence) == hypotheses(expected, sentence) != []
-
-
-@each_plain
 def test_a_prefix_ends_before_the_first_special_or_unknown_id(config):
     prefix = np.int64([[A, B, A], [A, 77, A], [A, -5, A], [PAD, A, A], [B, START, A], [B, END, A]])
     tables = random_tables(3, 6)
@@ -376,7 +334,7 @@ def test_alignment_needs_a_decoder_with_attention(config):
         return logits, cache, None
 
     with pytest.raises(InputError, match=mentions("decoder", "attention", "coverage")):
-        search(random_tables(1, 2), [3, 3], config, step=step, alignment=True)
+        search(random_tables(1, 2), [3, 3], config, step=step, **DETAILS)
 
 
 # --- Where it runs --------------------------------------------------------------------------------
@@ -423,6 +381,7 @@ def test_saved_model_without_xla_ops(rules, tmp_path):
         asked = {"prefix": prefix, **ALL_OUTPUTS}
         assert_same(found, search(tables, max_lengths, rules, **asked), atol=1e-5)
     graph = loaded.signatures["serving_default"].graph.as_graph_def()
-    nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
+    functions = graph.library.function
+    nodes = [*graph.node, *(node for function in functions for node in function.node_def)]
     assert any("While" in node.op for node in nodes)
     assert not [node.op for node in nodes if node.op.startswith("Xla")]

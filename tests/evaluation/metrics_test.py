@@ -12,9 +12,7 @@ import pytest
 import sacremoses
 from sacrebleu.metrics.bleu import BLEU
 
-from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import (
-    TOKENIZERS,
     assess,
     blind_score,
     choose_tokenizer,
@@ -23,7 +21,8 @@ from keras_transformer.evaluation.metrics import (
     paper_bleu,
 )
 from keras_transformer.evaluation.test_sets import EvaluationSet
-from tests.messages import mentions, tells
+from tests.builders import refuses
+from tests.messages import tells
 
 REFERENCES = ["Two young men are outside .", "A dog runs on the beach ."]
 
@@ -49,37 +48,26 @@ def test_case_and_tokenization_are_in_the_signature():
     assert "case:mixed" in cased.signature and "tok:13a" in cased.signature
     assert "case:lc" in lowered.signature and "case:lc" in lowered.chrf_signature
     assert "tok:none" in evaluate(hypotheses, REFERENCES, tokenize="none").signature
+    assert 0 < evaluate(["", REFERENCES[1]], REFERENCES).bleu < 100  # empty ones are scored
     attached = [line.replace(" .", ".") for line in REFERENCES]  # 13a splits the full stop off
     assert evaluate(attached, REFERENCES).bleu == pytest.approx(100)
     assert evaluate(attached, REFERENCES, tokenize="none").bleu < 99
 
 
-def test_empty_hypotheses_are_scored():
-    scores = evaluate(["", REFERENCES[1]], REFERENCES)
-    assert 0 < scores.bleu < 100
-    assert scores.sentences == 2
-
-
 @pytest.mark.parametrize(
-    ("hypotheses", "references", "tokenize", "message"),
+    ("hypotheses", "references", "tokenize", "facts"),
     [
-        (["a"], ["a", "b"], "13a", mentions("1", "hypotheses", "2", "references")),
-        ([], [], "13a", mentions("hypotheses", "sentence")),
-        (["a"], ["a"], "13b", mentions("13b", "13a")),
+        (["a"], ["a", "b"], "13a", ("1", "hypotheses", "2", "references")),
+        ([], [], "13a", ("hypotheses", "sentence")),
+        (["a"], ["a"], "13b", ("13b", "13a")),
+        (["a"], ["a"], "ja-mecab", ("ja-mecab", "sacrebleu[ja]")),  # its package is missing
     ],
 )
-def test_bad_input_is_refused(hypotheses, references, tokenize, message):
-    with pytest.raises(InputError, match=message):
-        evaluate(hypotheses, references, tokenize=tokenize)
-
-
-def test_a_missing_tokenizer_package_is_one_line(monkeypatch):
-    assert "ja-mecab" in TOKENIZERS
+def test_bad_input_is_refused(monkeypatch, hypotheses, references, tokenize, facts):
     monkeypatch.setitem(sys.modules, "MeCab", None)
     sys.modules.pop("sacrebleu.tokenizers.tokenizer_ja_mecab", None)
-    with pytest.raises(InputError, match=mentions("ja-mecab", "sacrebleu[ja]")) as e:
-        evaluate(["a"], ["a"], tokenize="ja-mecab")
-    assert "\n" not in str(e.value)
+    arguments = {"hypotheses": hypotheses, "references": references, "tokenize": tokenize}
+    refuses(evaluate, arguments, *facts)
 
 
 # The output of tensor2tensor's get_ende_bleu.sh with the Moses of 2017.
@@ -117,14 +105,14 @@ def test_paper_bleu_equals_bleu_by_hand():
         return pytest.approx(100 * math.exp(sum(map(math.log, precisions)) / 4))
 
     hypothesis, reference = "der US-Senator kam gestern an", "der US-Präsident kam gestern an"
-    assert paper_bleu([hypothesis], [reference]).paper_bleu == 0  # no 4-gram; nothing is smoothed
+    assert paper_bleu([hypothesis], [reference])[0] == 0  # no 4-gram; nothing is smoothed
     assert evaluate([hypothesis], [reference]).bleu > 0
     hypothesis, reference = (f"{line} es war der letzte Zug" for line in (hypothesis, reference))
     score = paper_bleu([hypothesis], [reference])  # the fourth of 12 tokens is wrong
-    assert score.paper_bleu == of((11, 9, 7, 5), (12, 11, 10, 9))
+    assert score[0] == of((11, 9, 7, 5), (12, 11, 10, 9))
     # 13a has one token for the compound, the second of 10.
     assert evaluate([hypothesis], [reference]).bleu == of((9, 7, 6, 5), (10, 9, 8, 7))
-    assert score.paper_signature == (
+    assert score[1] == (
         f"nrefs:1|case:mixed|eff:no|tok:get_ende_bleu-sacremoses-{sacremoses.__version__}|"
         f"smooth:none|version:{evaluate(['a'], ['a']).signature.rpartition(':')[2]}"
     )
@@ -132,13 +120,11 @@ def test_paper_bleu_equals_bleu_by_hand():
 
 def test_paper_bleu_needs_german_and_sacremoses(monkeypatch):
     german = EvaluationSet([["ja"]], name="wmt14/full", language_pair="en-de")
-    assert "|test:wmt14/full|lang:en-de|" in paper_bleu(["ja"], german).paper_signature
+    assert "|test:wmt14/full|lang:en-de|" in paper_bleu(["ja"], german)[1]
     french = dataclasses.replace(german, language_pair="en-fr")
-    with pytest.raises(InputError, match=mentions("German", "en-fr")):
-        paper_bleu(["oui"], french)
+    refuses(paper_bleu, {"hypotheses": ["oui"], "references": french}, "German", "en-fr")
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(InputError, match=mentions("sacremoses", "[moses]")):
-        paper_bleu(["ja"], ["ja"])
+    refuses(paper_bleu, {"hypotheses": ["ja"], "references": ["ja"]}, "sacremoses", "[moses]")
 
 
 def systems(sentences=200):
@@ -201,7 +187,7 @@ def test_several_references():
     scores = evaluate(["f g h i j"], test)
     assert scores.bleu == pytest.approx(100) and scores.exact_match == 1
     assert scores.signature.startswith("nrefs:2|")
-    assert paper_bleu(["f g h i j"], test).paper_bleu == pytest.approx(100)
+    assert paper_bleu(["f g h i j"], test)[0] == pytest.approx(100)
 
 
 def test_assess_returns_all_requested_scores():
@@ -212,39 +198,37 @@ def test_assess_returns_all_requested_scores():
     result = assess(system, references, baseline=other, as_in_paper=True, lowercase=True)
     fields = json.loads(json.dumps(result.fields()))
     assert len(result.summary().split("\n")) == 3
-    assert fields["paper_bleu"] == pytest.approx(paper_bleu(system, references).paper_bleu)
+    assert fields["paper_bleu"] == pytest.approx(paper_bleu(system, references)[0])
     assert "case:lc" in fields["comparison"]["comparison_signature"]
-    with pytest.raises(InputError, match=mentions("19", "baseline", "20", "references")):
-        assess(system, references, baseline=other[1:])
+    arguments = {"hypotheses": system, "references": references, "baseline": other[1:]}
+    refuses(assess, arguments, "19", "baseline", "20", "references")
 
 
 CHINESE = ["一只小狗在绿色的草地上奔跑。", "两个孩子在玩一个红色的球。"]
 
 
 @pytest.mark.parametrize(
-    ("texts", "tokenizer"),
+    ("text", "language", "tokenizer"),
     [
-        (["A dog runs.", "Ein Hund läuft."], "13a"),
-        (["1 + 1 = 2", ""], "13a"),
-        (CHINESE, "zh"),
-        (["新しい家は川のそばに立っています。"], "char"),  # the package of ja-mecab is missing
-        (["개가 잔디 위를 달린다."], "char"),
-        (["สุนัขวิ่งบนหญ้าสีเขียว"], "char"),
-        (["ໝາແລ່ນ", "ခွေးပြေးနေတယ်", "ឆ្កែរត់"], "char"),
-        (["The word 狗 means dog in Chinese."], "13a"),
-        (["用 TensorFlow 训练一个模型，然后把它部署到手机上"], "zh"),
+        ("A dog runs.", "", "13a"),
+        ("1 + 1 = 2", "", "13a"),
+        (CHINESE[0], "", "zh"),
+        ("新しい家は川のそばに立っています。", "", "char"),  # the package of ja-mecab is missing
+        ("개가 잔디 위를 달린다.", "", "char"),
+        ("สุนัขวิ่งบนหญ้าสีเขียว", "", "char"),
+        ("ໝາແລ່ນ ခွေးပြေးနေတယ် ឆ្កែរត់", "", "char"),
+        ("The word 狗 means dog in Chinese.", "", "13a"),
+        ("用 TensorFlow 训练一个模型，然后把它部署到手机上", "", "zh"),
+        ("A dog runs.", "zh", "zh"),
+        ("A dog runs.", "ja", "char"),
+        ("A dog runs.", "th", "char"),
+        ("A dog runs.", "de", "13a"),
     ],
 )
-def test_the_tokenizer_follows_the_script(texts, tokenizer):
-    assert choose_tokenizer(texts) == tokenizer
-    assert f"tok:{tokenizer}" in evaluate(texts, texts).signature
-
-
-@pytest.mark.parametrize(
-    ("language", "tokenizer"), [("zh", "zh"), ("ja", "char"), ("th", "char"), ("de", "13a")]
-)
-def test_the_tokenizer_follows_the_language(language, tokenizer):
-    assert choose_tokenizer(["A dog runs."], language) == tokenizer
+def test_the_tokenizer_follows_the_language_or_the_script(text, language, tokenizer):
+    assert choose_tokenizer([text], language) == tokenizer
+    test = EvaluationSet([[text]], language_pair=f"en-{language}" if language else None)
+    assert f"tok:{tokenizer}" in evaluate([text], test).signature
 
 
 def test_text_without_spaces_has_a_score():

@@ -1,20 +1,98 @@
-"""Shortlists of exports: learned from the data of the run, and CTranslate2's file."""
+"""Shortlists: learned from the data of a run, and CTranslate2's file."""
 
 from pathlib import Path
 
 import ctranslate2
+import numpy as np
 import pytest
 import sentencepiece
 
-from keras_transformer.data.token_store import encoded, write_index, write_shard
+from keras_transformer.data.token_store import TokenStore, encoded, write_index, write_shard
 from keras_transformer.errors import InputError
-from keras_transformer.export.shortlist import learn_shortlist
+from keras_transformer.export import shortlist as learning
+from keras_transformer.export.shortlist import learn_shortlist, shortlist_of
 from keras_transformer.extensions.ctranslate2.exporter import save_model, save_shortlist
 from keras_transformer.inference.loading import load_translator
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.conftest import PHRASES, random_shortlist
 from tests.messages import mentions
+
+
+@pytest.fixture(scope="module")
+def vocabularies() -> dict[str, Vocabulary]:
+    letters = b"abcdefghijklmnopqrstuvwxyz"
+    model = learn_vocabulary([letters, letters[::-1]], 32)
+    return {"joint": Vocabulary(model), "separate": Vocabulary(model, model)}
+
+
+def write(directory, pairs) -> TokenStore:
+    columns = [[*column] for column in zip(*pairs, strict=True)] or [[], []]
+    sides = [encoded([b"x"] * len(pairs), ids, 2**16) for ids in columns]
+    digest = write_shard(directory / "0", *sides)
+    directory.mkdir(exist_ok=True)
+    write_index(directory, [("0", len(pairs), digest)])
+    return TokenStore(directory)
+
+
+def learn(store, vocabulary, size, seed=1):
+    """Returns the frequent tokens, and the translations of each source token."""
+    found = shortlist_of(store, vocabulary, size, seed=seed)
+    return found.frequent.numpy(), found.translations.numpy()
+
+
+# Token s from 4 to 13 is translated by s + 10. Token 24 is in every target.
+def random_pairs(count: int) -> list[tuple[list[int], list[int]]]:
+    random = np.random.default_rng(7)
+    pairs = []
+    for _ in range(count):
+        source = random.choice(np.arange(4, 14), 4, replace=False).tolist()
+        target = [source[i] + 10 for i in random.permutation(4)]
+        pairs.append(([*source, 3], [24, *target, 3]))
+    return pairs
+
+
+@pytest.mark.parametrize("links_at_once", [7, 2_000_000])
+def test_the_best_translation_is_found_in_any_order_and_block(
+    tmp_path, monkeypatch, vocabularies, links_at_once
+):
+    monkeypatch.setattr(learning, "_LINKS_AT_ONCE", links_at_once)
+    store = write(tmp_path / "s", random_pairs(60))
+    frequent, translations = learn(store, vocabularies["separate"], size=1)
+    assert frequent.tolist() == [3, 1, 24]
+    assert translations.shape == (vocabularies["separate"].source_vocab_size, 1)
+    assert translations[4:14, 0].tolist() == list(range(14, 24))
+    assert (translations[[0, 1, 2, 14, 24]] == 3).all()  # tokens without translations
+
+
+def test_a_joint_vocabulary_copies_tokens(tmp_path, vocabularies):
+    store = write(tmp_path / "s", random_pairs(60))
+    frequent, translations = learn(store, vocabularies["joint"], size=2)
+    assert translations[:, 0].tolist() == [3, 1, 3, *range(3, len(translations))]
+    # Only one token is frequent enough to be the second best.
+    assert set(frequent.tolist()) >= {1, 3, 24}
+    rest = [s for s in range(4, 14) if s + 10 not in frequent]
+    assert [translations[s, 1] for s in rest] == [s + 10 for s in rest]
+
+
+def test_large_corpora_are_sampled(tmp_path, monkeypatch, vocabularies):
+    monkeypatch.setattr(learning, "_MAX_LINKS", 1000)  # half of the links
+    store = write(tmp_path / "s", random_pairs(100))
+    one, same, other = (
+        learn(store, vocabularies["separate"], 1, seed=seed)[1] for seed in (1, 1, 2)
+    )
+    assert one[4:14, 0].tolist() == list(range(14, 24))
+    np.testing.assert_array_equal(one, same)
+    assert other.shape == one.shape
+
+
+def test_stores_that_cannot_be_learned_from_are_errors(tmp_path, vocabularies):
+    vocabulary = vocabularies["separate"]
+    with pytest.raises(InputError, match=mentions("no pairs", tmp_path / "empty")):
+        learn(write(tmp_path / "empty", []), vocabulary, 5)
+    for size in (0, 10**12):
+        with pytest.raises(InputError, match=mentions("size", f"{size:,}", 1)):
+            learn(write(tmp_path / "s", random_pairs(1)), vocabulary, size)
 
 
 def test_other_data_is_an_error(
@@ -44,7 +122,7 @@ def test_ctranslate2_uses_the_shortlist(run_directory: RunDirectory, tmp_path: P
     translator = load_translator(run_directory)
     shortlist = random_shortlist(run_directory, 2)
     vocabulary = translator.tokenizer.vocabulary
-    save_model(translator, "none", tmp_path)
+    save_model(translator, "float32", tmp_path)
     save_shortlist(shortlist, vocabulary, tmp_path)
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.source_model)
     _, target = vocabulary.pieces()
@@ -53,8 +131,8 @@ def test_ctranslate2_uses_the_shortlist(run_directory: RunDirectory, tmp_path: P
     for phrase in PHRASES:
         source = processor.id_to_piece(processor.encode(phrase))
         ids, _ = translator.source_ids([phrase])
-        found = shortlist.candidates(ids, translator.tokenizer.target_vocab_size)
-        allowed = {target[i] for i in found.ids.numpy()} | {"<s>"}
+        found, _ = shortlist.candidates(ids, translator.tokenizer.target_vocab_size)
+        allowed = {target[i] for i in found.numpy()} | {"<s>"}
         (result,) = engine.translate_batch([source], use_vmap=True, max_decoding_length=20)
         assert set(result.hypotheses[0]) <= allowed
         (result,) = engine.translate_batch([source], max_decoding_length=20)

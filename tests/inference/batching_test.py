@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -64,29 +62,31 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved() -> None:
 
 def count_characters(text: tf.Tensor) -> dict[str, tf.Tensor]:
     tokens = tf.strings.length(text) + 1
-    return {"tokens": tokens, "used": tf.minimum(tokens, 40)}
+    unknown = tf.strings.length(tf.strings.regex_replace(text, "[^?]", ""))
+    return {"tokens": tokens, "used": tf.minimum(tokens, 40), "unknown": unknown}
+
+
+def counts_of(lines: list[str]) -> list[batching.TokenCounts]:
+    return batching.token_counts(count_characters, lines)
 
 
 def test_source_warnings_name_the_lines() -> None:
     lines = ["a"] * 1030
     lines[3], lines[1027], lines[1028] = "", "x" * 200, "x" * 30
-    empty, cut = batching.source_warnings(count_characters, lines)
+    counts = counts_of(lines)
+    empty, cut = batching.source_warnings(counts)
     assert tells(empty, "line 4", "empty")
     assert tells(cut, "line 1028", 201, 40, "decoding.max_source_tokens")
-    assert len(batching.source_warnings(count_characters, lines, 31)) == 2
-    *_, longer = batching.source_warnings(count_characters, lines, 30)
+    assert len(batching.source_warnings(counts, 31)) == 2
+    *_, longer = batching.source_warnings(counts, 30)
     assert tells(longer, "line 1029", 31, 30, "longest source in training")
 
 
 def test_many_unknown_tokens_are_reported_once() -> None:
-    def counts(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        unknown = tf.strings.length(tf.strings.regex_replace(text, "[^?]", ""))
-        return {**count_characters(text), "unknown": unknown}
-
-    assert batching.unknown_tokens(counts, ["a" * 19] * 5 + ["?"]) is None  # 1 of 102
-    remark = batching.unknown_tokens(counts, ["a" * 19, "???", "?"])
-    assert tells(remark, "15.4%", "line 2", "vocabulary")
-    assert tells(batching.unknown_tokens(counts, ["?"], first_line=7), "line 7")
+    remark = batching.unknown_token_remark
+    assert remark(counts_of(["a" * 19] * 5 + ["?"])) is None  # 1 of 102
+    assert tells(remark(counts_of(["a" * 19, "???", "?"])), "15.4%", "line 2", "vocabulary")
+    assert tells(remark(counts_of(["?"]), first_line=7), "line 7")
 
 
 class TestWorkers:
@@ -99,7 +99,7 @@ class TestWorkers:
         monkeypatch.setattr(batching, "concurrent_batches", lambda: 3)
         together = translate_lines(model, lines)
         for one, other in zip(alone, together, strict=True):
-            assert [each.text for each in one] == [each.text for each in other]
+            assert [best.text for best in one] == [best.text for best in other]
             assert [e.score for e in one] == pytest.approx([e.score for e in other], abs=1e-4)
         verbose = translate_verbose(model, lines)
         for one, other in zip(alone_verbose, verbose, strict=True):
@@ -120,17 +120,6 @@ class TestWorkers:
         lines = [letter * length for letter in "abc" for length in (2, 5, 3)]
         results = translate_lines(model._replace(translate=translate), lines)
         assert [best.text for (best,) in results] == lines
-
-    def test_an_exception_is_raised(
-        self, model: loading.LoadedModel, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(batching, "concurrent_batches", lambda: 3)
-
-        def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
-            raise KeyError(len(text))
-
-        with pytest.raises(KeyError):
-            translate_lines(model._replace(translate=translate), PHRASES)
 
     @pytest.mark.parametrize(
         ("lines", "gpus", "count", "expected"),
@@ -163,18 +152,6 @@ class TestWorkers:
         batching.use_cores_for_batches(lines)
         assert (batching.concurrent_batches(), threads) == (count, expected)
 
-    @pytest.mark.parametrize("gpus", [[], ["GPU:0"]])
-    def test_threads_share_a_small_batch_but_a_gpu_does_not(
-        self, monkeypatch: pytest.MonkeyPatch, gpus: Sequence[str]
-    ) -> None:
-        monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
-
-        def sizes(threads: int | None) -> list[int]:
-            return [size for _, size in batching.map_batches(len, ["a"] * 5, threads=threads)]
-
-        assert sizes(threads=5) == [1] * 5  # of a LiteRT model
-        assert sizes(threads=None) == [5]
-
     @pytest.mark.parametrize("capacity", [8, 25, 100])
     def test_batches_that_fit_only_alone_run_alone(self, capacity: int) -> None:
         used, lock = 0, threading.Lock()
@@ -195,21 +172,3 @@ class TestWorkers:
         assert sorted(i for batch, _ in found for i in batch) == list(range(80))
         # Halves only if a batch does not fit at all.
         assert {len(batch) for batch, _ in found} == {5 if capacity == 8 else 20}
-
-    def test_nothing_changes_after_tensorflow_has_started(self, model: loading.LoadedModel) -> None:
-        translate_lines(model, ["a"])
-        batching.use_cores_for_batches(100)
-        assert batching.concurrent_batches() == 1
-
-
-def test_a_single_batch_has_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    shown = []
-    for lines in (["a"], ["a", "b"]):
-        monkeypatch.setattr(sys, "stderr", Terminal())
-        assert len(list(batching.map_batches(len, lines, max_lines=1))) == len(lines)
-        shown.append("lines" in sys.stderr.getvalue())
-    assert shown == [False, True]

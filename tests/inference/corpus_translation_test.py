@@ -64,13 +64,19 @@ def test_finished_blocks_are_kept_after_a_kill(tmp_path, exported_run, source, m
 
 
 def test_a_changed_text_is_detected(tmp_path, source, exported_run, monkeypatch):
-    surveyed = corpus_translation._survey(source)
-    monkeypatch.setattr(corpus_translation, "_survey", lambda _: surveyed)
+    fingerprint = corpus_translation.model_fingerprint
     for lines in (LINES[:7], [*LINES, "one more"], LINES[::-1]):
-        source.write_bytes(gzip.compress("\n".join(lines).encode()))
+        before, after = source.read_bytes(), gzip.compress("\n".join(lines).encode())
+
+        def change_text(path, after=after):  # after the text was checked
+            source.write_bytes(after)
+            return fingerprint(path)
+
+        monkeypatch.setattr(corpus_translation, "model_fingerprint", change_text)
         with pytest.raises(InputError, match=mentions("mono.en.gz", "changed")):
             translate_corpus(exported_run, source, tmp_path / "out")
         assert not (tmp_path / "out").exists()
+        source.write_bytes(before)
 
 
 def test_line_breaks_in_translations_become_spaces(tmp_path, source, exported_run, monkeypatch):

@@ -69,7 +69,7 @@ def test_a_missing_kernel_is_an_error_before_a_model_is_loaded(
         int8.use_int8_products(Transformer.from_preset("tiny", 9, d_model=4, num_heads=1))
     path = shutil.copytree(exported_run / "1", tmp_path / "1")
     manifest = (path / "manifest.json").read_text("utf-8")
-    changed = manifest.replace('"precision": "float32"', '"precision": "int8"')
+    changed = manifest.replace('"weights": "float32"', '"weights": "int8"')
     (path / "manifest.json").write_text(changed, "utf-8")
     with pytest.raises(InputError, match=message):
         loading.load_model(path)

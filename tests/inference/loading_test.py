@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import export
 from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
@@ -73,16 +72,6 @@ class TestLoadTranslator:
         with pytest.raises(InputError, match=mentions("run", "weights", "bets", "last", "best")):
             loading.load_translator(f"{run_directory.path}@bets")
 
-    def test_ensembles(self, run_directory: RunDirectory) -> None:
-        path = run_directory.path
-        ensemble = loading.load_translator(
-            f"{path}@step-00000100,{path}", {"decoding.beam_size": 2}
-        )
-        assert ensemble.config.beam_size == 2
-        first, last = ensemble.transformers
-        assert_weights(first, run_directory.named_weights("step-00000100"))
-        assert_weights(last, run_directory.selected_weights())
-
     def test_an_ensemble_of_different_vocabularies(self, own_run: RunDirectory) -> None:
         other = Path(shutil.copytree(own_run.path, own_run.path.with_name("other")))
         capitals = Tokenizer(learn_vocabulary((p.upper().encode() for p in PHRASES), 60))
@@ -124,7 +113,7 @@ class TestMaxTrainSourceLength:
     ) -> None:
         model = loading.load_model(reported_run.path)
         assert model.max_train_source_length == 9
-        (warning,) = translate.translation_warnings(model, ["a", "ball " * 9])
+        _, (warning,), _ = translate.translate_to_text(model, ["a", "ball " * 9])
         assert tells(warning, "line 2", "longest source", "9")
 
     def test_an_ensemble_has_the_smallest_length(
@@ -135,8 +124,9 @@ class TestMaxTrainSourceLength:
         )
         write_report(longer, max_length=12)
         members = [longer.path, reported_run.path, run_directory.path]  # unknown for the last one
-        assert loading.max_train_source_length(",".join(map(str, members))) == 9
-        assert loading.max_train_source_length(run_directory) is None
+        ensemble = loading.load_translator(",".join(map(str, members)))
+        assert ensemble.max_train_source_length == 9
+        assert loading.load_translator(run_directory).max_train_source_length is None
 
 
 def write_report(run: RunDirectory, max_length: int) -> None:
@@ -159,8 +149,8 @@ def test_weights_of_another_configuration(own_run: RunDirectory) -> None:
 
 
 def test_runs_and_exports_know_the_symbols_of_their_vocabulary(
-    tagged_run: RunDirectory, tmp_path: Path
+    tagged_run: RunDirectory, run_directory: RunDirectory, exported_run: Path
 ) -> None:
-    exported = export(tagged_run, tmp_path / "export", ["<2de> a small dog"])
-    for place in (tagged_run.path, exported.path):
-        assert loading.load_model(place).symbols == ("<2de>", "<2fr>", "<number>")
+    assert loading.load_model(tagged_run.path).symbols == ("<2de>", "<2fr>", "<number>")
+    of_run, exported = loading.load_model(run_directory.path), loading.load_model(exported_run)
+    assert exported.symbols == of_run.symbols

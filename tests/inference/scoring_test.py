@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from unittest import mock
@@ -120,26 +119,11 @@ def test_an_ensemble_has_the_mean_of_its_log_probabilities(run_directory: RunDir
     config, tokenizer = alone[0].translator.config, run_directory.tokenizer()
     both = Scorer(TranslationModule(transformers, tokenizer, config))
     first, second, mean = (
-        np.concatenate([r.token_log_probs for r in scoring.score_pairs(each, SOURCES, TARGETS)])
-        for each in (*alone, both)
+        np.concatenate([r.token_log_probs for r in scoring.score_pairs(one, SOURCES, TARGETS)])
+        for one in (*alone, both)
     )
     assert np.abs(first - second).max() > 1
     np.testing.assert_allclose(mean, (first + second) / 2, atol=1e-4)
-
-
-def test_ids_that_differ_from_the_tokenizer_are_scored_unchanged(scorer: Scorer) -> None:
-    tokenizer = scorer.translator.tokenizer
-    (best,) = tokenizer.tokenize_target(tf.constant(["ball"])).to_list()
-    letters = [ids[-2] for ids in tokenizer.tokenize_target(tf.constant(list("ball"))).to_list()]
-    other = [best[0], *letters, tokenizer.end_id]
-    assert best != other
-    whole, spelled = scoring.score_ids(scorer, ["ball"] * 2, [best, other])
-    assert whole.log_prob == pytest.approx(
-        scoring.score_pairs(scorer, ["ball"], ["ball"])[0].log_prob, abs=1e-4
-    )
-    source = tokenizer.tokenize_source(tf.constant(["ball"])).to_list()[0]
-    expected = forward_pass(scorer, source, other)
-    np.testing.assert_allclose(spelled.token_log_probs, expected, atol=3e-4)
 
 
 def test_unknown_ids_are_the_unknown_piece(scorer: Scorer) -> None:
@@ -203,18 +187,6 @@ def test_perplexity_is_per_token_and_finite() -> None:
     assert long.penalized(config) == pytest.approx(-1 / 4)
     assert math.isfinite(PairScore(-1e30, [3], np.float32([-1e30])).perplexity)
     assert scoring.perplexity([]) == 1
-
-
-class TestFormats:
-    def test_json_lines_contain_the_pieces(self, scorer: Scorer) -> None:
-        results = scoring.score_pairs(scorer, SOURCES, TARGETS)
-        objects = map(json.loads, scoring.format_json_lines(scorer, results).splitlines())
-        for fields, target in zip(objects, TARGETS, strict=True):
-            *pieces, last = fields["pieces"]
-            assert last == "</s>"
-            assert "".join(pieces).replace("▁", " ").strip() == target.strip()
-            assert len(fields["token_log_probs"]) == fields["tokens"] == len(pieces) + 1
-            assert sum(fields["token_log_probs"]) == pytest.approx(fields["log_prob"], abs=1e-3)
 
 
 class TestParsers:

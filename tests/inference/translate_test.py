@@ -16,6 +16,7 @@ from keras_transformer.inference.translate import (
     evaluate,
     format_translations,
     translate_lines,
+    translate_to_text,
     translate_verbose,
     translation_warnings,
 )
@@ -29,10 +30,11 @@ def model(run_directory: RunDirectory) -> loading.LoadedModel:
     return loading.load_model(run_directory.path)
 
 
-@pytest.fixture(scope="module", params=["{0}", "{0}@step-00000100,{0}@step-00000300"])
-def several(run_directory: RunDirectory, request: pytest.FixtureRequest) -> loading.LoadedModel:
-    """A model and an ensemble that finish some translations."""
-    members = request.param.format(run_directory.path)
+@pytest.fixture(scope="module")
+def several(run_directory: RunDirectory) -> loading.LoadedModel:
+    """An ensemble that finishes some translations."""
+    path = run_directory.path
+    members = f"{path}@step-00000100,{path}@step-00000300"
     model = loading.load_model(members, {"decoding.n_best": 2})
     for transformer in model.owner.transformers:
         embeddings = transformer.weights_by_path()["embedding/embeddings"]
@@ -68,7 +70,8 @@ class TestTranslateLines:
     def test_warnings_name_unused_prefixes(self, model: loading.LoadedModel) -> None:
         results = [[Translation(text, -1.0)] for text in ("ein Hund", "", "das Haus")]
         prefixes = ["  ein ", "", "☃ das"]
-        (warning,) = translation_warnings(model, ["a"] * 3, results, prefixes)
+        counts = [batching.TokenCounts(2, 2, 0)] * 3
+        (warning,) = translation_warnings(model, counts, results, prefixes)
         assert tells(warning, "line 3", "prefix")
 
 
@@ -78,7 +81,8 @@ def test_nan_weights_translate_nothing(run_directory: RunDirectory) -> None:
     weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
     results = translate_lines(broken, [PHRASES[0], ""])
     assert results == [[NO_TRANSLATION], [Translation("", 0.0)]]
-    nothing, empty = translation_warnings(broken, [PHRASES[0], ""], results)
+    text, (nothing, empty), remark = translate_to_text(broken, [PHRASES[0], ""])
+    assert (text, remark) == ("\n\n", None)
     assert tells(nothing, "line 1", "translation", "logits")
     assert tells(empty, "line 2", "empty")
     details = translate_verbose(broken, [PHRASES[0]])
@@ -92,16 +96,16 @@ class TestTranslateInDetail:
         results = translate_verbose(several, self.LINES, attention=True)
         json.dumps(results, allow_nan=False)
         plain = translate_lines(several, self.LINES)
-        used = [each.used for each in batching.token_counts(several.lengths, self.LINES)]
+        used = [count.used for count in batching.token_counts(several.lengths, self.LINES)]
         scorer = scoring.Scorer(several.owner)
         for line, best, length, result in zip(self.LINES, plain, used, results, strict=True):
             source, found = result["source_tokens"], result["translations"]
             assert len(source) == length and source[-1] == "</s>"
             text = "".join(source[:-1]).replace("▁", " ").strip()
             assert text == line.strip() or length == 40 and line.startswith(text)
-            assert [translation["text"] for translation in found] == [each.text for each in best]
-            for translation, each in zip(found, best, strict=True):
-                assert translation["score"] == pytest.approx(each.score, abs=1e-4)
+            assert [translation["text"] for translation in found] == [one.text for one in best]
+            for translation, one in zip(found, best, strict=True):
+                assert translation["score"] == pytest.approx(one.score, abs=1e-4)
                 assert_consistent(translation, len(source))
                 if ids := translation["ids"]:
                     (rescored,) = scoring.score_ids(scorer, [line], [ids])
@@ -135,10 +139,10 @@ def assert_consistent(translation: dict[str, Any], source_length: int) -> None:
     assert translation["finished"] == (translation["tokens"][-1:] == ["</s>"])
     pieces = translation["tokens"][: length - translation["finished"]]
     assert "".join(pieces).replace("▁", " ").strip() == translation["text"]
-    for row, place in zip(translation["attention"], translation["alignment"], strict=True):
+    for row, position in zip(translation["attention"], translation["alignment"], strict=True):
         assert len(row) == source_length
         assert sum(row) == pytest.approx(1, abs=1e-2)
-        assert row[place] == max(row)
+        assert row[position] == max(row)
 
 
 class TestEvaluate:

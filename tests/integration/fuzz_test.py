@@ -17,8 +17,7 @@ from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.stress.fuzz import checks
-from tests.stress.fuzz.process import ModelProcess
-from tests.stress.fuzz.requests import Request
+from tests.stress.fuzz.model import Request, Signature, Tensor
 from tests.stress.fuzz.texts import KINDS
 
 
@@ -48,52 +47,28 @@ def test_malformed_texts_are_translated(run_directory: RunDirectory, tmp_path: P
     assert result["kinds"].keys() == KINDS.keys()
 
 
-class Faulty(tf.Module):
-    """Repeats texts, and fails in the way that a text names."""
-
-    def __init__(self) -> None:
-        super().__init__(name="faulty")
-        self.numbers = tf.Variable(tf.zeros([4]), name="numbers")
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
-    def answer(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        asked = tf.reduce_any(text == "an error")
-        with tf.control_dependencies([tf.debugging.Assert(~asked, ["failed"])]):
-            endless = tf.reduce_any(text == "no answer")
-        turns = tf.while_loop(lambda i: endless, lambda i: [i + 1], [tf.constant(0)])[0]
-        others = tf.reduce_any(text == "neighbours")
-        scores = tf.where(text == "NaN", float("nan"), 0.0) + tf.cast(turns, tf.float32)
-        texts = tf.where(others, tf.strings.join([text, "!"]), text)
-        return {"translations": tf.expand_dims(texts, 1), "scores": tf.expand_dims(scores, 1)}
-
-
-@pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> ModelProcess:
-    model, path = Faulty(), str(tmp_path_factory.mktemp("faulty") / "1")
-    tf.saved_model.save(model, path, signatures={"serving_default": model.answer})
-    return ModelProcess(path, limit_s=3)
-
-
 @pytest.mark.parametrize(
-    "text, problem",
+    ("known", "score", "problem"),
     [
-        (b"\xff", "invalid UTF-8"),
-        (b"two\nlines", "line break"),
-        (b"NaN", "not finite"),
-        (b"neighbours", "batch of one"),
-        (b"an error", "InvalidArgument"),
-        (b"no answer", "no answer within 3 s"),
-        (b"harmless", None),
+        (b"known", -1.0, None),
+        (b"\xff", -1.0, "invalid UTF-8"),
+        (b"two\nlines", -1.0, "line break"),
+        (b"other", -1.0, "batch of one"),
+        (b"known", -1.1, "batch of one"),
+        (b"known", float("nan"), "not finite"),
     ],
 )
-def test_faults_are_found(faulty: ModelProcess, text: bytes, problem: str | None) -> None:
-    inputs = {"text": np.array([text, b"known"], object)}
-    request = Request("serving_default", inputs, place=1)
-    alone = faulty.ask("serving_default", request.known_row().inputs).outputs
-    assert alone is not None
-    answer = faulty.ask("serving_default", inputs)
-    found = answer.problem
-    if answer.outputs is not None:
-        signature = faulty.signatures["serving_default"]
-        found = checks.first_problem(request, signature, answer.outputs, alone, None)
+def test_faults_are_found(known: bytes, score: float, problem: str | None) -> None:
+    tensors = {"translations": Tensor("string", (None, 1)), "scores": Tensor("float32", (None, 1))}
+    request = Request("serving_default", {"text": np.array([b"a", b"b"], object)}, row=1)
+
+    def answer(*rows: tuple[bytes, float]) -> dict[str, np.ndarray]:
+        texts, scores = zip(*rows, strict=True)
+        return {
+            "translations": np.array([[text] for text in texts], object),
+            "scores": np.array([[number] for number in scores], np.float32),
+        }
+
+    outputs, alone = answer((b"a text", -2.0), (known, score)), answer((b"known", -1.0))
+    found = checks.first_problem(request, Signature({}, tensors), outputs, alone, None)
     assert (found is None) if problem is None else problem in (found or "")

@@ -1,4 +1,4 @@
-"""Standard Keras workflows with the model and its layers: compile, fit, save, load, summary."""
+"""Standard Keras workflows with the model and its layers: fit, save, load and registration."""
 
 from __future__ import annotations
 
@@ -13,10 +13,6 @@ import keras
 import numpy as np
 
 from keras_transformer.config import ModelConfig
-from keras_transformer.layers.decoder import Decoder
-from keras_transformer.layers.embedding import TokenEmbedding
-from keras_transformer.layers.encoder import EncoderLayer
-from keras_transformer.layers.masks import PaddingMask
 from keras_transformer.models.transformer import Transformer
 
 ROOT = Path(__file__).parents[2]
@@ -32,14 +28,6 @@ CONFIG = ModelConfig(
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def copying_task(rows: int = 64) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns inputs and labels for `fit`: sequences to copy."""
-    source = np.random.default_rng(1).integers(4, 12, (rows, 5), dtype=np.int32)
-    start = np.full((rows, 1), CONFIG.token_ids.start_id, np.int32)
-    target = np.concatenate([start, source[:, :-1]], axis=1)
-    return {"source_ids": source, "target_ids": target}, source
-
-
 def run(program: str, *arguments: Any) -> str:
     """Runs a program in a new process and returns its output."""
     result = subprocess.run(
@@ -50,29 +38,16 @@ def run(program: str, *arguments: Any) -> str:
     return result.stdout
 
 
-def test_compile_fit_save_and_load(tmp_path: Path) -> None:
+def test_a_saved_model_is_loaded_and_trained_on_in_another_process(tmp_path: Path) -> None:
     keras.utils.set_random_seed(1)
-    inputs, labels = copying_task()
+    source = np.random.default_rng(1).integers(4, 12, (64, 5), dtype=np.int32)
+    start = np.full((64, 1), CONFIG.token_ids.start_id, np.int32)
+    target = np.concatenate([start, source[:, :-1]], axis=1)
+    inputs = {"source_ids": source, "target_ids": target}  # sequences to copy
     model = Transformer(CONFIG)
     schedule = keras.optimizers.schedules.ExponentialDecay(0.01, 100, 0.9)
-    rates: list[float] = []
-
-    class Rates(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-            rates.append(float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)))
-
-    stop = keras.callbacks.EarlyStopping(monitor="loss", patience=50)
-    metrics = ["sparse_categorical_accuracy"]
-    model.compile(keras.optimizers.Adam(schedule), LOSS, metrics=metrics, jit_compile=False)
-    history = model.fit(
-        inputs, labels, batch_size=16, epochs=12, verbose=0, callbacks=[Rates(), stop]
-    ).history
-    assert history["loss"][-1] < 0.85 * history["loss"][0]  # 0.58 to 0.74 with eight other seeds
-    assert len(rates) == 48 and rates[0] > rates[-1] > 0.01 * 0.9
-    np.testing.assert_allclose(
-        model.evaluate(inputs, labels, verbose=0)[0], LOSS(labels, model(inputs)), rtol=1e-4
-    )
-
+    model.compile(keras.optimizers.Adam(schedule), LOSS, jit_compile=False)
+    model.fit(inputs, source, batch_size=16, verbose=0)
     outputs = model.predict(inputs, verbose=0)
     assert outputs.shape == (64, 5, 12)
     np.savez(tmp_path / "inputs.npz", **inputs)
@@ -94,59 +69,10 @@ np.savez(folder + "/outputs.npz", whole=whole.predict(inputs, verbose=0),
 whole.fit(inputs, inputs["source_ids"], verbose=0)  # it is still compiled
 print("iterations", int(whole.optimizer.iterations))
 """
-    assert "iterations 50" in run(program, tmp_path)  # 48, and 2 batches of 32
+    assert "iterations 6" in run(program, tmp_path)  # 4, and 2 batches of 32
     loaded = np.load(tmp_path / "outputs.npz")
     np.testing.assert_allclose(loaded["whole"], outputs, atol=1e-6)
     np.testing.assert_allclose(loaded["bare"], outputs, atol=1e-6)
-
-
-def tagger() -> keras.Model:
-    """A functional model with a decoder of this package, and ids of a different vocabulary."""
-    ids = keras.Input((None,), dtype="int32", name="ids")
-    mask = PaddingMask()(ids)
-    x = TokenEmbedding(12, 8)(ids)
-    x = EncoderLayer(2, 16, 4, residual_dropout=0.1)(x, mask=mask)
-    context = keras.layers.Dense(8)(keras.layers.Embedding(12, 10)(ids))
-    x = Decoder(2, 2, 16)(x, context, memory_mask=mask)
-    return keras.Model(ids, keras.layers.Dense(3)(x))
-
-
-def test_layers_inside_a_functional_model(tmp_path: Path) -> None:
-    keras.utils.set_random_seed(1)
-    model = tagger()
-    ids = np.random.default_rng(2).integers(1, 12, (32, 6), dtype=np.int32)
-    ids[::2, 4:] = 0
-    model.compile(optimizer="adam", loss=LOSS)
-    losses = model.fit(ids, ids % 3, epochs=5, batch_size=8, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
-    outputs = np.asarray(model(ids))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(np.asarray(loaded(ids)), outputs, atol=1e-6)
-    model.save_weights(tmp_path / "model.weights.h5")
-    fresh = tagger()
-    fresh.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_allclose(np.asarray(fresh(ids)), outputs, atol=1e-6)
-
-
-def test_summary_has_the_parts_and_the_number_of_weights() -> None:
-    model = Transformer(CONFIG)
-    model.build()
-    lines: list[str] = []
-    model.summary(print_fn=lambda line, **_: lines.append(line))
-    text = "\n".join(lines)
-    for part in ("embedding", "encoder", "decoder", f"{CONFIG.num_parameters():,}"):
-        assert part in text, text
-    assert "unbuilt" not in text and "?" not in text, text
-
-
-def test_two_models_in_one_process_share_no_variables() -> None:
-    first, second = Transformer(CONFIG), Transformer(CONFIG)
-    first.build()
-    second.build()
-    paths = [[w.path for w in model.trainable_weights] for model in (first, second)]
-    assert paths[0] == paths[1] and len(set(paths[0])) == len(paths[0])
-    assert not any(a is b for a, b in zip(first.weights, second.weights, strict=True))
 
 
 def test_kt_layers_registers_all_keras_classes() -> None:
@@ -166,7 +92,7 @@ def test_kt_layers_registers_all_keras_classes() -> None:
         "    names = [name.partition('>') for name in keras.saving.get_custom_objects()]\n"
         "    print(*(name for package, _, name in names if package == 'keras_transformer'))\n"
         "show()\n"
-        "import keras_transformer.extensions.paper.baselines.architectures\n"
+        "import keras_transformer.extensions.paper.baselines\n"
         "show()\n"
     )
     library, everything = map(str.split, printed.splitlines()[-2:])

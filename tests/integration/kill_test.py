@@ -1,4 +1,4 @@
-"""Training that is killed, between checkpoints or inside a write, ends with the same bits.
+"""Training that is killed or stopped, at three moments, ends with the same bits.
 
 `python -m tests.stress kill` does both thirty times at random moments, with one and two replicas.
 """
@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -49,15 +51,30 @@ def kill_inside_a_write(training: kill.Training) -> int:
     return killed.checkpoint
 
 
+def stop_by_a_signal(training: kill.Training) -> int:
+    """Stops a new process after its first step, and returns the step of its checkpoint."""
+    before, first = len(training.log()), training.last_saved() + 1
+    process = training.start()
+    while f"step {first} of" not in training.log()[before:]:
+        assert process.poll() is None, training.log()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGHUP)  # workers_test sends SIGTERM
+    assert process.wait(timeout=120) == 130, training.log()
+    assert tells(training.log(), "stopping", "step", "checkpoint")
+    assert "Traceback" not in training.log()
+    return training.last_saved()
+
+
 def metrics(run: Path) -> list[dict[str, float]]:
-    """Returns every line without the values that depend on the clock."""
+    """Returns the lines of reports, without the values that depend on the clock."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     clock_fields = {"tokens_per_second", "training_seconds", "step_seconds", "peak_memory_mb"}
-    return [{k: v for k, v in line.items() if k not in clock_fields} for line in lines]
+    lines = [{k: v for k, v in line.items() if k not in clock_fields} for line in lines]
+    return [line for line in lines if "loss" in line or "val_loss" in line]
 
 
 def assert_same_bits(killed: kill.Training, whole: kill.Training) -> None:
-    found, expected = (kill.digests(each.path, MAX_STEPS) for each in (killed, whole))
+    found, expected = (kill.digests(run.path, MAX_STEPS) for run in (killed, whole))
     assert all(expected[name] for name in ("weights", "state", "ema"))
     assert kill.differences(found, expected) == []
     lines = metrics(killed.path)
@@ -68,7 +85,7 @@ def assert_same_bits(killed: kill.Training, whole: kill.Training) -> None:
     assert killed.unfinished() is None
 
 
-def test_two_replicas_killed_between_checkpoints_and_inside_a_write(folder: Path) -> None:
+def test_two_replicas_killed_between_checkpoints_inside_a_write_and_stopped(folder: Path) -> None:
     killed, whole = (
         kill.Training(folder, name, SETTINGS, ["--logical_cpus=2"]) for name in ("killed", "whole")
     )
@@ -77,8 +94,9 @@ def test_two_replicas_killed_between_checkpoints_and_inside_a_write(folder: Path
     with (killed.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 1, "loss": 2.')  # a line that was truncated by the kill
     inside = kill_inside_a_write(killed)
+    stopped = stop_by_a_signal(killed)
     killed.finish()
-    for step in (between, inside):
+    for step in (between, inside, stopped):
         assert tells(killed.log(), f"step {step}", f"step {MAX_STEPS}")
     whole.finish()
     assert "2 CPU devices, one replica each" in whole.log()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.extensions.paper.recipes.recipes import write_corpus, write_recipe
+from tests.extensions.paper.recipes import write_corpus, write_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 CLOCK_FIELDS = {"seconds", "training_minutes", "tokens_per_second", "peak_memory_mb"}
@@ -21,8 +21,7 @@ import os, pathlib, signal, sys, threading, time
 from keras_transformer.tf_import import load_tensorflow
 load_tensorflow()  # twice as fast as importing it
 from keras_transformer.runs import averaging
-from keras_transformer.extensions.paper import experiment
-from keras_transformer.extensions.paper.recipes import recipe, run
+from keras_transformer.extensions.paper import recipe, recipe_models, recipe_run
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -43,11 +42,9 @@ match sys.argv[1]:
     case "exporting":
         die_at("export/.*.unfinished/*")
     case "scored":
-        write = experiment.write_results
-        experiment.write_results = lambda path, _: (
-            die() if path.name == "results.json" else write(path, _)
-        )
-results = run.run_recipe(
+        score = recipe_models.RecipeModels._score_tests
+        recipe_models.RecipeModels._score_tests = lambda *args: die(score(*args))
+results = recipe_run.run_recipe(
     recipe.Recipe.load(pathlib.Path("recipes"), "animals"), "corpus", "work"
 )
 assert results["finished"]
@@ -69,7 +66,7 @@ def make_folder(folder: Path) -> Path:
 
 def stable_results(folder: Path) -> dict[str, Any]:
     """Returns the results of the seed that do not depend on the clock."""
-    results = json.loads((folder / "work" / "results.json").read_text())["seeds"]["1"]
+    results = json.loads((folder / "work" / "results.jsonl").read_text())
     assert (folder / "work" / results["export"] / "saved_model.pb").is_file()
     (scores,) = results.pop("tests").values()
     del (
@@ -84,7 +81,7 @@ def test_a_recipe_killed_at_every_stage_has_the_same_results(tmp_path: Path) -> 
     killed, whole = make_folder(tmp_path / "killed"), make_folder(tmp_path / "whole")
     for stage in ("training", "averaging", "exporting", "scored"):
         assert run_recipe(killed, stage) == -signal.SIGKILL, stage
-        assert not (killed / "work" / "results.json").exists(), stage
+        assert not (killed / "work" / "results.jsonl").exists(), stage
         if stage == "training":
             assert not (
                 killed / "work" / "seed-1" / "run" / "checkpoints" / "step-00000006"

@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_transformer.data.corpus import parallel_files
-from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
 from tests.conftest import ROOT
@@ -55,37 +53,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Workers:
-    """The processes of a cluster. Worker `i` has the folder `i`, with only the data.
+    """The processes of a cluster: a chief and workers, as in a `TFJob`.
 
-    As in a `TFJob`, the first one may have the role `chief`. Otherwise all are workers.
+    Process `i` has the folder `i`, with only the data.
     """
 
-    def __init__(self, folder: Path, data: Path, count: int, has_chief: bool):
+    def __init__(self, folder: Path, data: Path, count: int):
         servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
         self.addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
         for server in servers:
             server.close()
-        self.roles = [("chief", 0)] if has_chief else []
-        self.roles += [("worker", index) for index in range(count - has_chief)]
         self.folders = [folder / str(index) for index in range(count)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        for each in self.folders:
-            shutil.copytree(data, each / "data")
+        for own in self.folders:
+            shutil.copytree(data, own / "data")
 
     @property
     def run(self) -> Path:
         return self.folders[0] / "run"
 
-    def start(self, index: int, *flags: str) -> None:
-        cluster: dict[str, list[str]] = {}
-        for (role, _), address in zip(self.roles, self.addresses, strict=True):
-            cluster.setdefault(role, []).append(address)
-        task = dict(zip(("type", "index"), self.roles[index], strict=True))
+    def start(self, index: int) -> None:
+        cluster = {"chief": self.addresses[:1], "worker": self.addresses[1:]}
+        task = {"type": "worker", "index": index - 1} if index else {"type": "chief", "index": 0}
         tf_config = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
         settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
         command = [
             sys.executable, str(ROOT / "bin" / "train.py"), "--data_dir=data", "--run_dir=run",
-            "--preset=tiny", *settings, *flags,
+            "--preset=tiny", *settings,
         ]  # fmt: skip
         with (self.folders[index] / "log").open("ab") as log:
             self.processes[index] = subprocess.Popen(
@@ -131,8 +125,8 @@ def cluster(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Workers]]:
     """Makes clusters of a given number of workers, and ends their processes after the test."""
     made = []
 
-    def make(count: int, has_chief: bool = False) -> Workers:
-        made.append(Workers(tmp_path, folder / "data", count, has_chief))
+    def make(count: int) -> Workers:
+        made.append(Workers(tmp_path, folder / "data", count))
         return made[-1]
 
     yield make
@@ -173,13 +167,13 @@ def losses(run: Path) -> list[float]:
 
 def test_workers_train_like_one_process(cluster: Callable[..., Workers], whole: Path) -> None:
     count = 3  # the next test has 2
-    workers = cluster(count, has_chief=True)
+    workers = cluster(count)
     workers.start_all()
     workers.finish()
     assert tells(workers.said(0), f"{count} replicas")
     assert_same_weights(workers.run, whole)
     np.testing.assert_allclose(losses(workers.run), losses(whole), rtol=1e-5)
-    written = [{path.name for path in each.iterdir()} for each in workers.folders]
+    written = [{path.name for path in own.iterdir()} for own in workers.folders]
     assert written == [{"data", "log", "run"}] + [{"data", "log"}] * (count - 1)
 
 
@@ -213,55 +207,6 @@ def test_killed_and_stopped_workers_lose_nothing(
     workers.finish()
     assert_same_weights(workers.run, whole)
     np.testing.assert_allclose(losses(workers.run), losses(whole), rtol=1e-5)
-
-
-def test_workers_with_different_data_or_flags_end_with_errors(
-    cluster: Callable[..., Workers], tmp_path: Path
-) -> None:
-    workers = cluster(2)
-    shutil.rmtree(workers.folders[1] / "data")
-    for side in ("en", "de"):
-        (tmp_path / side).write_text("".join(f"{a} and {b}\n" for a in "abcd" for b in "wxyz"))
-    corpora = parallel_files([tmp_path / "en"], [tmp_path / "de"])
-    options = PrepareOptions(vocab_size=40, valid_pairs=3)
-    prepare(corpora, workers.folders[1] / "data", options)
-    workers.start(0)
-    workers.start(1, "--seed=7")
-    assert [workers.wait(0), workers.wait(1)] == [1, 1], workers.said(0) + workers.said(1)
-    chief, worker = (workers.said(index).splitlines()[-1] for index in (0, 1))
-    assert chief.startswith("error: ") and worker.startswith("error: ")
-    assert tells(chief, "Worker 1", workers.addresses[1])
-    assert tells(worker, "training data") and tells(worker, "training.seed", "'7'", "None")
-    assert not workers.run.exists()
-
-
-def test_a_process_with_nothing_to_share_trains_or_ends(folder: Path, tmp_path: Path) -> None:
-    """An evaluator of a job ends well, and an empty `TF_CONFIG` means one machine."""
-    settings = {**SETTINGS, "training.max_steps": 1}
-    command = [
-        sys.executable, str(ROOT / "bin" / "train.py"), f"--data_dir={folder / 'data'}",
-        "--preset=tiny", *(f"--set={name}={value}" for name, value in settings.items()),
-    ]  # fmt: skip
-    task = {"type": "evaluator", "index": 0}
-    evaluator = json.dumps({"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": task})
-    for name, tf_config in (
-        ("evaluator", evaluator),
-        ("alone", '{"cluster": {}}'),
-        ("quoted", '""'),
-    ):
-        ended = subprocess.run(
-            [*command, f"--run_dir={tmp_path / name}"],
-            capture_output=True,
-            text=True,
-            timeout=240,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CONFIG": tf_config},
-        )
-        assert ended.returncode == 0, ended.stderr
-        if name == "evaluator":
-            assert tells(ended.stderr, "TF_CONFIG", "evaluator", "chief")
-            assert not (tmp_path / name).exists()
-        else:
-            assert last_saved(tmp_path / name) == 1
 
 
 def test_a_single_worker_waits_until_it_is_stopped(cluster: Callable[..., Workers]) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -61,39 +57,12 @@ def test_given_seed_ends_with_its_scope_even_after_an_error() -> None:
     assert (first != second).any()
 
 
-@pytest.mark.parametrize("noise_shape", [None, (None, 1, None)])
-def test_dropout_is_a_keras_layer(noise_shape: tuple[int | None, ...] | None) -> None:
+def test_dropout_is_a_keras_layer() -> None:
     inputs = {"inputs": np.ones((2, 3, 4), np.float32)}
-    arguments = {"rate": 0.25, "seed": 7, "noise_shape": noise_shape}
-    check_layer(Dropout, arguments, inputs, (2, 3, 4))
+    check_layer(Dropout, {"rate": 0.25, "seed": 7}, inputs, (2, 3, 4))
 
 
-@pytest.mark.parametrize("noise_shape", [(None, 1, None), [3, 1, 70], (1, 9, 1), (3, None, None)])
-@pytest.mark.parametrize("way", ["state", "seed", "draw_mask"])
-def test_noise_shape_is_broadcast(noise_shape: Sequence[int | None], way: str) -> None:
-    ones = np.ones((3, 9, 70), np.float32)
-    shape = [s if n is None else n for n, s in zip(noise_shape, ones.shape, strict=True)]
-    layer = Dropout(0.4, noise_shape, seed=3)
-
-    def draw_mask(given: Any, rate: float, salt: int, dtype: str) -> Any:
-        assert [int(size) for size in given] == shape and rate == 0.4
-        return keras.ops.cast(keras.random.uniform(given, seed=4) >= rate, dtype) / (1 - rate)
-
-    seed = keras.ops.convert_to_tensor([3, 4], "int32")
-    scopes = {"state": nullcontext(), "seed": dropout_seed(seed)}
-    with scopes.get(way) or dropout_seed(seed, draw_mask):
-        output = to_numpy(layer(ones, training=True))
-    first = output[tuple(slice(size) for size in shape)]
-    np.testing.assert_array_equal(output, np.broadcast_to(first, output.shape))
-    np.testing.assert_allclose(np.unique(output), [0, 1 / 0.6], rtol=1e-6)
-    assert Dropout.from_config(layer.get_config()).noise_shape == tuple(noise_shape)
-
-
-def test_wrong_rates_and_noise_shapes_are_refused() -> None:
-    for rate in (-0.1, 1.0):
-        with pytest.raises(ValueError, match=mentions("rate", "0", "1")):
-            Dropout(rate)
-    with pytest.raises(ValueError, match=mentions("noise_shape", "0")):
-        Dropout(0.5, noise_shape=(None, 0))
-    with pytest.raises(ValueError, match=mentions("noise_shape", 2)):
-        Dropout(0.5, noise_shape=(None, 1, 3))(ONES, training=True)
+@pytest.mark.parametrize("rate", [-0.1, 1.0])
+def test_wrong_rates_are_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match=mentions("rate", "0", "1")):
+        Dropout(rate)

@@ -22,20 +22,6 @@ def test_feed_forward_is_equation_2(activation: str) -> None:
     assert_same(to_numpy(layer(X)), expected)
 
 
-def test_inner_dropout_is_for_training_only_and_keeps_the_expectation() -> None:
-    layer = FeedForward(400, dropout=0.5)
-    rows = np.repeat(X[:1], 1000, axis=0)
-    plain = to_numpy(layer(rows))
-    assert_same(to_numpy(layer(rows, training=False)), plain, 0.0)
-    draws = to_numpy(layer(rows, training=True))
-    # Weights and masks are random. With this many samples, six standard errors are never exceeded.
-    error = np.abs(draws.mean(0) - plain[0])
-    assert (draws.std(0) > 0).all()
-    assert (error < 6 * draws.std(0) / len(rows) ** 0.5).all()
-    layer = FeedForward(10, dropout=0.0)
-    assert_same(to_numpy(layer(X, training=True)), to_numpy(layer(X)), 0.0)
-
-
 def test_feed_forward_is_a_keras_layer() -> None:
     arguments = {"d_ff": 10, "activation": "gelu", "dropout": 0.2}
     check_layer(FeedForward, arguments, {"inputs": X}, X.shape)

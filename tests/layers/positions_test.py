@@ -39,11 +39,6 @@ def test_embeddings_and_positions_have_the_same_first_position() -> None:
     assert_same(of_embeddings[0], np.concatenate([np.sin(angles), np.cos(angles)]), 1e-6)
 
 
-def test_two_dimensions_have_the_frequency_one() -> None:
-    found = to_numpy(SinusoidalPositions(2, frequencies="tensor2tensor")(np.array([3], np.int32)))
-    assert_same(found, np.array([[np.sin(3.0), np.cos(3.0)]]), 1e-6)
-
-
 def test_learned_positions_are_rows_and_the_last_one_repeats() -> None:
     layer = LearnedPositions(3, 4)
     layer.build((None,))

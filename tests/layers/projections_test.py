@@ -1,10 +1,9 @@
-"""Quantized and adapted layers against layers with the same weights as plain floats."""
+"""Quantized layers against layers with the same weights as plain floats."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from keras_transformer.layers import (
     TokenEmbedding,
 )
 from keras_transformer.models.transformer import OutputProjection
-from tests.layers.layer_check import assert_same, copy_weights, randomize, to_numpy
+from tests.layers.layer_check import assert_same, randomize, to_numpy
 from tests.messages import mentions
 
 Array = NDArray[Any]
@@ -67,24 +66,14 @@ def rounded(layer: Any) -> dict[str, Array]:
     return values
 
 
-def trained(layer: Any, inputs: Any) -> None:
-    """Moves all trainable weights."""
-    for weight in layer.trainable_weights:
-        weight.assign(weight + RNG.normal(0, 0.2, weight.shape))
-    layer(*inputs)
-
-
 @every_layer
 def test_int8_equals_rounded_kernels(
     layer_class: LayerClass, arguments: dict[str, Any], inputs: Any
 ) -> None:
     layer = new_layer(layer_class, arguments, inputs)
     plain = new_layer(layer_class, arguments, inputs)
-    before, values, paths = (
-        to_numpy(layer(*inputs)),
-        rounded(layer),
-        {w.path for w in layer.weights},
-    )
+    before, values = to_numpy(layer(*inputs)), rounded(layer)
+    paths = {weight.path for weight in layer.weights}
     layer.quantize("int8")
     for weight in plain.weights:
         weight.assign(values[weight.path])
@@ -100,15 +89,12 @@ def test_int8_equals_rounded_kernels(
 
 
 @every_layer
-@pytest.mark.parametrize("change", ["nothing", "adapt", "quantize"])
+@pytest.mark.parametrize("is_quantized", [False, True])
 def test_products_are_replaced_once_and_leave_no_matrices(
-    layer_class: LayerClass, arguments: dict[str, Any], inputs: Any, change: str
+    layer_class: LayerClass, arguments: dict[str, Any], inputs: Any, is_quantized: bool
 ) -> None:
     layer = new_layer(layer_class, arguments, inputs)
-    if change == "adapt":
-        layer.enable_lora(2)
-        randomize(layer)
-    elif change == "quantize":
+    if is_quantized:
         layer.quantize("int8")
     before, calls = to_numpy(layer(*inputs)), []
 
@@ -127,14 +113,10 @@ def test_products_are_replaced_once_and_leave_no_matrices(
         assert sorted(calls) == sorted(matrices)
         assert not [w.path for w in layer.weights if w.name.endswith(MATRICES)]
         assert_same(to_numpy(layer(*inputs)), before, tolerance=1e-5)
-    assert not [w.path for w in layer.weights if "lora" in w.path]
-    for each in layer._flatten_layers():
-        if getattr(each, "_products", None):
-            for call in (each.replace_products, each.save_own_variables, each.load_own_variables):
-                with pytest.raises(ValueError, match="products were replaced"):
-                    call({})
-            with pytest.raises(ValueError, match=r"products were replaced|already quantized"):
-                each.quantize("int8")
+    if isinstance(layer, FeedForward):
+        for call in (layer.replace_products, layer.save_own_variables):
+            with pytest.raises(ValueError, match="products were replaced"):
+                call({})
 
 
 @every_layer
@@ -171,17 +153,6 @@ def test_tied_logits_of_int8_embeddings() -> None:
     np.testing.assert_allclose(logits, X @ values.T, rtol=1e-4, atol=1e-4)
 
 
-def test_int8_under_mixed_precision() -> None:
-    full = new_layer(Encoder, STACK, [X])
-    mixed = Encoder(**STACK, dtype="mixed_bfloat16")
-    mixed(X)
-    copy_weights(full, mixed)
-    for layer in (full, mixed):
-        layer.quantize("int8")
-    assert keras.backend.standardize_dtype(mixed(X).dtype) == "bfloat16"
-    assert_same(to_numpy(mixed(X)), to_numpy(full(X)), tolerance=0.1)
-
-
 def test_a_filter_quantizes_some_layers(tmp_path: Path) -> None:
     x = keras.Input((T, D))
     model = keras.Model(x, Encoder(**STACK, name="stack")(x))
@@ -195,96 +166,12 @@ def test_a_filter_quantizes_some_layers(tmp_path: Path) -> None:
     assert_same(to_numpy(loaded(X)), to_numpy(model(X)), 0.0)
 
 
-def matrices(layer: Any) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields the name of each int8 matrix, its values with the adapter, and their steps."""
-    for part in [layer, *layer._flatten_layers(include_self=False)]:
-        for name in getattr(part, "_matrix_names", ()):
-            scale = to_numpy(getattr(part, f"{name}_scale"))
-            step = np.expand_dims(1 / scale, part._shared_axis)
-            yield f"{part.name}/{name}", to_numpy(part._matrix(name)), step
-
-
-@pytest.mark.parametrize("is_quantized", [False, True])
-@every_layer
-def test_adapters_are_trained_and_merged(
-    layer_class: LayerClass,
-    arguments: dict[str, Any],
-    inputs: Any,
-    is_quantized: bool,
-    tmp_path: Path,
-) -> None:
-    symbols = [keras.Input(x.shape[1:], dtype=str(x.dtype)) for x in inputs]
-    layer = layer_class(**arguments, name="layer")
-    model = keras.Model(symbols, layer(*symbols))
-    randomize(layer)
-    if is_quantized:
-        model.quantize("int8")
-    before = to_numpy(model(inputs))
-    frozen = {weight.path: to_numpy(weight) for weight in layer.weights}
-    layer.enable_lora(3, lora_alpha=6)
-    assert_same(to_numpy(model(inputs)), before, 1e-6)  # B is 0
-    num_kernels = sum(path.endswith("kernel") for path in frozen)
-    assert len(layer.trainable_weights) == 2 * num_kernels
-    assert all("_lora_" in weight.path for weight in layer.trainable_weights)
-
-    trained(layer, inputs)
-    output = to_numpy(model(inputs))
-    if num_kernels:
-        assert np.abs(output - before).max() > 0.01
-    for weight in layer.weights:
-        if weight.path in frozen:
-            assert_same(to_numpy(weight), frozen[weight.path], 0.0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    if is_quantized:  # rounded once more, by at most half a step
-        for (name, merged, _), (_, rounded, step) in zip(
-            matrices(layer), matrices(loaded.layers[-1]), strict=True
-        ):
-            assert (np.abs(rounded - merged) <= 0.501 * step).all(), name
-    else:
-        assert_same(to_numpy(loaded(inputs)), output, 1e-5)
-    assert [weight.path for weight in loaded.weights] == list(frozen)
-
-    loaded.save_weights(tmp_path / "model.weights.h5")
-    model.load_weights(tmp_path / "model.weights.h5")
-    assert_same(to_numpy(model(inputs)), to_numpy(loaded(inputs)), 1e-6)
-
-
-def test_an_adapter_adds_a_product_of_low_rank() -> None:
-    layer = new_layer(FeedForward, {"d_ff": 9}, [X])
-    layer.enable_lora(2, lora_alpha=8)
-    randomize(layer)  # the adapters
-    plain = FeedForward(9)
-    plain(X)
-    for weight in plain.weights:
-        value = to_numpy(getattr(layer, weight.name))
-        if weight.name.endswith("kernel"):
-            down, up = (to_numpy(getattr(layer, f"{weight.name}_lora_{k}")) for k in "ab")
-            assert down.shape[1] == up.shape[0] == 2
-            value = value + 4 * down @ up
-        weight.assign(value)
-    assert_same(to_numpy(layer(X)), to_numpy(plain(X)))
-
-
-def test_adapters_learn_in_fit() -> None:
-    model = keras.Sequential([keras.Input((T, D)), Encoder(**STACK)])
-    model.layers[0].quantize("int8")
-    model.layers[0].enable_lora(4)
-    model.compile(keras.optimizers.Adam(0.05), "mse")
-    target = np.roll(X, 1, axis=-1)
-    losses = model.fit(X, target, epochs=12, verbose=0).history["loss"]
-    assert losses[-1] < 0.8 * losses[0]
-
-
 @pytest.mark.parametrize(
     ("call", "facts"),
     [
         (lambda built, new: built.quantize("int4"), ("int8", "int4")),
         (lambda built, new: new.quantize("int8"), ("built",)),
         (lambda built, new: [built.quantize("int8") for _ in "ab"], ("already quantized",)),
-        (lambda built, new: built.enable_lora(0), ("rank", 0)),
-        (lambda built, new: new.enable_lora(2), ("build",)),
-        (lambda built, new: [built.enable_lora(2) for _ in "ab"], ("adapters", 2)),
     ],
 )
 def test_wrong_calls_are_refused(call: Any, facts: tuple[Any, ...]) -> None:

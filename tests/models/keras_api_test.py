@@ -158,31 +158,6 @@ def test_stock_fit_trains_and_honours_frozen_layers(tmp_path: Path) -> None:
     assert_same(loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0))
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.RaggedTensor")
-def test_ragged_ids_give_what_padded_ids_give() -> None:
-    import tensorflow as tf
-
-    def fitted(pad: Any) -> list[Any]:
-        keras.utils.set_random_seed(1)
-        model = small()
-        model.compile(
-            "sgd", kt.losses.LabelSmoothedCrossEntropy(), metrics=[kt.metrics.Perplexity()]
-        )
-        ids = [
-            tf.ragged.constant(rows) for rows in ([[5, 6, 3], [7, 3]], [[2, 6], [2]], [[6, 3], [3]])
-        ]
-        source, target, labels = map(pad, ids)
-        inputs = {"source_ids": source, "target_ids": target}
-        dataset = tf.data.Dataset.from_tensors((inputs, labels)).repeat(2)
-        history = model.fit(dataset, verbose=0).history
-        outputs = [model(inputs), model.encode(source).states, *model.weights]
-        return [to_numpy(each) for each in outputs] + [np.array(v) for v in history.values()]
-
-    ragged, dense = fitted(lambda ids: ids), fitted(lambda ids: ids.to_tensor(0))
-    for one, two in zip(ragged, dense, strict=True):
-        assert_same(one, two)
-
-
 def num_bytes(model: keras.Model) -> int:
     return sum(
         to_numpy(weight).size * (1 if weight.dtype == "int8" else 4) for weight in model.weights
@@ -220,31 +195,6 @@ def test_int8_models_are_smaller_and_are_saved(tie_embeddings: str, tmp_path: Pa
     assert_same(to_numpy(keras.Model(encoder.input, pooled)(padded)), states.mean(1))
     with pytest.raises(ValueError, match=mentions("quantized")):
         model.output_weights()
-
-
-@pytest.mark.parametrize("tie_embeddings", ["all", "none"])
-def test_adapters_are_all_that_a_model_trains(tie_embeddings: str, tmp_path: Path) -> None:
-    model = small(tie_embeddings=tie_embeddings)
-    before = {path: to_numpy(weight) for path, weight in model.weights_by_path().items()}
-    model.enable_lora(2)
-    adapters = {path for path in model.weights_by_path() if "_lora_" in path}
-    kernels = {path for path in before if path.endswith("kernel")}
-    assert adapters == {f"{path}_lora_{side}" for path in kernels for side in "ab"}
-    model.compile(keras.optimizers.Adam(0.02), kt.losses.LabelSmoothedCrossEntropy(0.0))
-    ids = RNG.integers(4, 30, (32, 5))
-    inputs = {"source_ids": ids, "target_ids": ids}
-    losses = model.fit(inputs, ids, epochs=4, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
-    after = model.weights_by_path()
-    assert after.keys() == before.keys() | adapters
-    assert_same({path: to_numpy(after[path]) for path in before}, before, 0.0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
-    assert loaded.weights_by_path().keys() == before.keys()
-    assert_same(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
-    assert (
-        np.abs(to_numpy(loaded.encoder.weights[0]) - to_numpy(model.encoder.weights[0])).max() > 0
-    )
 
 
 def test_noam_is_the_schedule_of_the_paper() -> None:
@@ -299,12 +249,3 @@ def test_stock_losses_and_metrics_do_not_count_padding() -> None:
         ids = np.pad([[5, 2, 7]], [(0, 0), (0, padding)])
         found.append(model.evaluate({"source_ids": ids, "target_ids": ids}, ids, verbose=0))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
-
-
-def test_metrics_accept_any_id_of_padding() -> None:
-    labels = np.where(LABELS == 0, -1, LABELS)
-    for kind in (kt.metrics.TokenAccuracy, kt.metrics.Perplexity):
-        usual, other = kind(), kind(pad_id=-1)
-        usual.update_state(LABELS, LOGITS)
-        other.update_state(labels, LOGITS)
-        assert float(usual.result()) == float(other.result())

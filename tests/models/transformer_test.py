@@ -181,31 +181,6 @@ def test_cached_decoding_equals_the_full_pass(name: str) -> None:
         np.testing.assert_allclose(logits[:, 0], full[:, i], atol=1e-5)
 
 
-@pytest.mark.parametrize("grow", [False, True])
-def test_decoding_beams_of_one_cache_equals_decoding_each(grow: bool) -> None:
-    config = make_config("biases")
-    model, _ = make_model(config)
-    inputs, _ = make_batch(config)
-    beams, source = 3, inputs["source_ids"]
-    target = np.random.default_rng(7).integers(6, 11, (3, beams, T), dtype=np.int32)
-    full = to_numpy(
-        model({"source_ids": np.repeat(source, beams, 0), "target_ids": target.reshape(-1, T)})
-    ).reshape(3, beams, T, -1)
-    memory = model.project_memory(model.encode(source))
-    cache = model.init_cache(3, 0 if grow else T * beams)
-    own = np.tile(np.eye(beams, dtype=bool), (3, 1, T))  # [sentence, beam, place]
-    for i in range(T):
-        seen = (
-            own[:, :, : (i + 1) * beams] if grow else own & (np.arange(T * beams) < (i + 1) * beams)
-        )
-        state = DecodeState(cache, i, seen, grow)
-        features, attention = model.decode(target[:, :, i], memory, state)
-        cache = state.layers
-        logits = to_numpy(model.logits(features))
-        np.testing.assert_allclose(logits, full[:, :, i], atol=1e-5)
-    assert [tuple(layer["cross"].shape) for layer in attention] == [(3, 2, beams, S)] * 2
-
-
 @pytest.mark.parametrize("name", ["paper", "window", "free_dims"])
 def test_no_split_has_widths_that_are_computed_in_the_graph(name: str) -> None:
     # LiteRT reads uninitialized memory after such a split.
@@ -216,23 +191,6 @@ def test_no_split_has_widths_that_are_computed_in_the_graph(name: str) -> None:
     )
     operations = {op.type for op in function.get_concrete_function(ids, ids).graph.get_operations()}
     assert "MatMul" in operations and "SplitV" not in operations
-
-
-@pytest.mark.parametrize("name", ["paper", "window"])
-def test_later_and_padded_tokens_change_nothing(name: str) -> None:
-    config = make_config(name)
-    model, _ = make_model(config)
-    inputs, _ = make_batch(config)
-    before = to_numpy(model(inputs))
-    for i in (1, 3, T - 1):
-        changed = inputs["target_ids"].copy()
-        changed[0, i] = 6 + (changed[0, i] - 5) % 5  # another token
-        after = to_numpy(model({**inputs, "target_ids": changed}))
-        np.testing.assert_array_equal(after[:, :i], before[:, :i])
-        np.testing.assert_array_equal(after[1:], before[1:])
-        assert np.abs(after[0, i] - before[0, i]).max() > 1e-3
-    more = {key: np.pad(ids, ((0, 0), (0, 3))) for key, ids in inputs.items()}
-    np.testing.assert_allclose(to_numpy(model(more))[:, :T], before, atol=1e-5)
 
 
 def test_a_masked_end_of_the_source_counts_as_no_token() -> None:
@@ -297,18 +255,6 @@ def test_get_config_rebuilds_and_keeps_every_field() -> None:
         Transformer({"num_heads": 0})
 
 
-@pytest.mark.parametrize("name", ["paper", "untied"])
-def test_compute_output_shape_is_that_of_the_targets(name: str) -> None:
-    config = make_config(name)
-    model, _ = make_model(config)
-    inputs, _ = make_batch(config)
-    assert S != T and (name == "paper") == (config.source_vocab_size == config.target_vocab_size)
-    shapes = {key: ids.shape for key, ids in inputs.items()}
-    assert tuple(model.compute_output_shape(shapes)) == tuple(model(inputs).shape)
-    unknown = {"source_ids": (None, None), "target_ids": (None, 4)}
-    assert model.compute_output_shape(unknown) == (None, 4, config.target_vocab_size)
-
-
 def test_weights_by_path_covers_frozen_weights() -> None:
     model, _ = make_model(make_config("biases"))
     paths = model.weights_by_path().keys()
@@ -321,18 +267,6 @@ def test_weights_by_path_covers_frozen_weights() -> None:
     other.assign_weights({path: to_numpy(v) for path, v in frozen.items()})
     for ours, theirs in zip(model.weights, other.weights, strict=True):
         np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
-
-
-def test_keras_exports_the_logits_of_any_batch(tmp_path: Path) -> None:
-    config = make_config("untied")
-    model, _ = make_model(config)
-    inputs, _ = make_batch(config)
-    model.export(tmp_path / "export", verbose=False)
-    served = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
-    for rows in (len(inputs["source_ids"]), 1):
-        few = {name: ids[:rows] for name, ids in inputs.items()}
-        [logits] = served(**{name: tf.constant(ids) for name, ids in few.items()}).values()
-        np.testing.assert_allclose(logits, model(few), atol=1e-5)
 
 
 def test_encode_and_decode_work_before_the_first_call() -> None:

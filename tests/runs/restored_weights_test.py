@@ -44,20 +44,10 @@ class TestRestore:
         assert tells(warning, f"step-00000006/{name}", "read")
         assert tells(warning, "damaged-step-00000006-1", "step 5")
         save_validated(run, step_6=1.0)
-        assert entries(run) == ["damaged-step-00000006-1", "step-00000005", "step-00000006"]
-
-    def test_the_same_step_can_be_damaged_again(self, run, capsys):
-        for _ in range(2):
-            save(run, 5, 6, 7)
-            cut_in_half(run.path / "checkpoints" / "step-00000006" / "state.npz")
-            shutil.rmtree(run.path / "checkpoints" / "step-00000007")
-            (run.path / "checkpoints" / "step-00000007").mkdir()
-            restored = run.restore()
-            assert restored is not None and restored.checkpoint.step == 5
-        assert capsys.readouterr().err.count("Warning: ") == 4
-        assert [name for name in entries(run) if name.startswith("damaged")] == [
-            f"damaged-step-0000000{step}-{number}" for step in (6, 7) for number in (1, 2)
-        ]
+        damage(run.checkpoints()[-1].path / name)  # the same step can be damaged again
+        assert run.restore() is not None
+        names = ["damaged-step-00000006-1", "damaged-step-00000006-2", "step-00000005"]
+        assert entries(run) == names
 
     def test_without_a_complete_checkpoint_nothing_restarts(self, run):
         save(run, 5, 6)
@@ -68,34 +58,6 @@ class TestRestore:
                 run.restore()
             assert tells(str(error.value), "step-00000006/weights.npz", "read")
         assert steps(run) == [5, 6]
-
-    @pytest.mark.parametrize(
-        "change, message",
-        [
-            ({"training__seed": 7}, mentions("training.seed", "7", "1")),
-            ({"model__d_ff": 7}, mentions("model.d_ff", "7", "2048")),
-            ({}, mentions("corpus")),
-        ],
-    )
-    def test_a_checkpoint_of_another_run_is_refused(
-        self, run, tmp_path, tokenizer, change, message
-    ):
-        corpus = "corpus" if change else "another"
-        config = run.config.replace(**change)
-        other = RunDirectory.create(tmp_path / "other", config, tokenizer, corpus)
-        save(run, 5)
-        save(other, 6)
-        shutil.copytree(other.checkpoints()[0].path, run.path / "checkpoints" / "step-00000006")
-        with pytest.raises(InputError, match=mentions("step-00000006") + message):
-            run.restore()
-        assert steps(run) == [5, 6]
-
-    def test_a_checkpoint_under_another_step_is_refused(self, run):
-        save(run, 5)
-        path = run.checkpoints()[0].path
-        path.rename(path.with_name("step-00000006"))
-        with pytest.raises(InputError, match=mentions("step-00000006", "5")):
-            run.restore()
 
 
 class TestSelection:
@@ -152,13 +114,7 @@ class TestSelection:
         assert_equal(run.selected_weights(), arrays(-5))  # its average was validated
         save_validated(run, step_7=0.5)
         assert_equal(run.selected_weights(), arrays(-7))
+        save_validated(run, step_8=2.0, step_9=3.0, step_10=4.0)
+        assert steps(run) == [7, 8, 9, 10]  # the selected best is kept though keep_best is 0
         run.select("ema")
-        save_validated(run, step_8=3.0)
-        assert_equal(run.selected_weights(), arrays(-8))
-
-    def test_the_selected_best_is_kept_though_none_is_to_be(self, run):
-        save_validated(run, step_5=1.0)
-        run.select("best")
-        save_validated(run, step_6=2.0, step_7=3.0, step_8=4.0, step_9=5.0)
-        assert steps(run) == [5, 7, 8, 9]
-        assert_equal(run.selected_weights(), arrays(-5))
+        assert_equal(run.selected_weights(), arrays(-10))

@@ -85,11 +85,6 @@ class TestCreate:
 
 
 class TestContinue:
-    def test_create_resumes_a_run_with_equal_arguments(self, run, config, tokenizer):
-        save(run, 10)
-        again = RunDirectory.create(run.path, config, tokenizer, "corpus")
-        assert steps(again) == [10] and again.config == config
-
     def test_the_source_of_initial_weights_stays(self, tmp_path, config, tokenizer):
         for given in ("runs/parent", None, "runs/other"):
             run = RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus", given)
@@ -113,31 +108,25 @@ class TestContinue:
         assert RunDirectory(run.path).config == changed
 
     @pytest.mark.parametrize(
-        "setting, before, after",
+        "first, setting, after",
         [
-            ("model.d_ff", 2048, 7),
-            ("model.attention_window", None, 4),
-            ("model.norm_position", "post", "pre"),
-            ("training.seed", 1, 7),
-            ("training.mixed_precision", "auto", "float16"),
-            ("training.ema_decay", 0.0, 0.9),
+            ({}, "model.d_ff", 7),
+            ({}, "training.mixed_precision", "float16"),
+            # A schedule that falls towards the end fixes the end.
+            *(
+                ({"training__schedule": schedule}, "training.max_steps", 200_000)
+                for schedule in SCHEDULES_OVER_MAX_STEPS
+            ),
         ],
     )
-    def test_another_configuration_is_refused(self, run, config, tokenizer, setting, before, after):
-        message = mentions(run.path, setting, before, after)
-        with pytest.raises(InputError, match=message):
+    def test_another_configuration_is_refused(
+        self, tmp_path, config, tokenizer, first, setting, after
+    ):
+        config = config.replace(**first)
+        run = RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus")
+        with pytest.raises(InputError, match=mentions(run.path, setting, after)):
             RunDirectory.create(run.path, config.updated({setting: after}), tokenizer, "corpus")
         assert RunDirectory(run.path).config == config
-
-    @pytest.mark.parametrize("schedule", SCHEDULES_OVER_MAX_STEPS)
-    def test_a_schedule_that_falls_towards_the_end_fixes_the_end(
-        self, tmp_path, config, tokenizer, schedule
-    ):
-        falling = config.replace(training__schedule=schedule)
-        RunDirectory.create(tmp_path / "run", falling, tokenizer, "corpus")
-        longer = falling.replace(training__max_steps=200_000)
-        with pytest.raises(InputError, match=mentions("max_steps", "100000", "200000")):
-            RunDirectory.create(tmp_path / "run", longer, tokenizer, "corpus")
 
     def test_another_vocabulary_or_corpus_is_refused(self, run, config, tokenizer):
         other = Tokenizer(learn_vocabulary(reversed(LINES[:2]), 30))
@@ -145,16 +134,6 @@ class TestContinue:
             RunDirectory.create(run.path, config, other, "corpus")
         with pytest.raises(InputError, match=mentions("corpus", "data directory")):
             RunDirectory.create(run.path, config, tokenizer, "another")
-
-
-def test_every_setting_of_training_is_free_or_fixed_by_intent():
-    names = {field.name for field in dataclasses.fields(Config().training)}
-    assert names >= MAY_CHANGE
-    assert names - MAY_CHANGE == set(
-        "batch_tokens batch_shapes label_smoothing schedule learning_rate warmup_steps "
-        "beta_1 beta_2 epsilon weight_decay clip_norm freeze ema_decay subword_alpha "
-        "auxiliary_loss_weight mixed_precision seed".split()
-    )
 
 
 class TestCheckpoints:
@@ -169,7 +148,7 @@ class TestCheckpoints:
         assert restored.metrics == run.read_metrics(checkpoint) == {"loss": 0.5}
         assert_equal(run.read_weights(checkpoint), arrays(5))
         facts = json.loads((checkpoint.path / "checkpoint.json").read_text())
-        assert (facts["step"], facts["seed"], facts["data_fingerprint"]) == (5, 1, "corpus")
+        assert facts["step"] == 5
         assert facts["config"] == json.loads(run.config.to_json())
         save_validated(run, step_6=1.0)
         restored = run.restore()
@@ -284,11 +263,11 @@ def test_a_kill_while_saving_leaves_only_complete_checkpoints(run, config, token
 
 
 class TestFailure:
-    def test_a_full_disk_names_the_place(self, run, config, tokenizer, tmp_path):
+    def test_a_full_disk_names_the_file(self, run, config, tokenizer, tmp_path):
         save(run, 1)
         run.append_metrics({"step": 1})
         other = tmp_path / "other"
-        for place, write in (
+        for file, write in (
             ("step-00000002", lambda: save(run, 2)),
             ("selected.json", lambda: run.select("step-00000001")),
             ("metrics.jsonl", lambda: run.append_metrics({"step": 2})),
@@ -297,7 +276,7 @@ class TestFailure:
             ("run", lambda: RunDirectory.create(run.path, config, tokenizer, "corpus")),
             ("other", lambda: RunDirectory.create(other, config, tokenizer, "corpus")),
         ):
-            expected = mentions(place, "File too large")
+            expected = mentions(file, "File too large")
             with no_file_beyond(3), pytest.raises(InputError, match=expected):
                 write()
         assert run.selected == "last" and steps(run) == [1] and not RunDirectory.is_run(other)
@@ -306,12 +285,7 @@ class TestFailure:
 
 @pytest.mark.parametrize(
     ("report", "expected"),
-    [
-        (b'{"train": {"source": {"max_length": 93, "tokens": 7}}}', 93),
-        (b'{"train": {"source": {"max_length": "many"}}}', None),
-        (b'{"train": {"sour', None),
-        (b"[]", None),
-    ],
+    [(b'{"train": {"source": {"max_length": 93, "tokens": 7}}}', 93), (b"[]", None)],
 )
 def test_the_longest_source_is_that_of_the_report(run, report, expected):
     assert run.max_train_source_length is None  # before the first report
@@ -325,7 +299,7 @@ def test_the_longest_source_is_that_of_the_report(run, report, expected):
 
 @pytest.mark.parametrize(
     "cut_off",
-    [b"", b"{", b'{"step": 1', b'{"step": 1}', b'{"step": 1, "loss": 2.', b"\0\0\0", b"\xff\n"],
+    [b"", b'{"step": 1}', b'{"step": 1, "loss": 2.', b"\0\0\0", b"\xff\n"],
 )
 def test_trimming_keeps_complete_lines_up_to_the_step(run, cut_off):
     run.trim_metrics(3)  # nothing is logged yet

@@ -8,7 +8,6 @@ Tests:
 * exactness: the search, compared with CTranslate2 and with slower implementations
 * fuzz: malformed requests to an export
 * kill: training that is killed again and again
-* mixed_precision: training in float32, bfloat16 and float16
 * server_load: a server under load, under overload and during version changes
 
 Each test prints one JSON object. The exit code is 1 if a check fails.

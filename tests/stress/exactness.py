@@ -16,10 +16,9 @@ Prints one JSON object. The exit code is 1 if one of these bounds does not hold:
   sentences.
 * `beams`: the mean score of beams 1 to 6 never falls.
 * `scores`: the reported scores are within 1e-4 of recomputed ones.
-* `precisions`: bfloat16 compared with float32, without a bound.
 
-For sentences whose tokens differ, the JSON has both translations as pieces, their scores
-(`keras_transformer.inference.scoring`), and `difference`, the first score minus the second.
+For sentences whose tokens differ, the JSON has both translations as pieces with their scores
+(`keras_transformer.inference.scoring`).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -49,7 +48,6 @@ from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
 from keras_transformer.data.reading import read_text
 from keras_transformer.decoding import (
-    SearchConfig,
     SearchInputs,
     SearchResult,
     SpecialIds,
@@ -81,15 +79,6 @@ Ids = list[int]  # ids of a translation, with the end id
 Search = Callable[[tf.Tensor], SearchResult]  # from text, string [B]
 
 
-class Examined(NamedTuple):
-    """The reference search and its results."""
-
-    translator: TranslationModule
-    lines: list[str]
-    ids: list[Ids]
-    scores: np.ndarray  # float32 [lines], as the search reports them
-
-
 def examine(run: RunDirectory, lines: list[str]) -> dict[str, Any]:
     """Runs all comparisons and returns their results."""
     defaults = DecodingConfig().as_dict().items()
@@ -99,14 +88,24 @@ def examine(run: RunDirectory, lines: list[str]) -> dict[str, Any]:
     tokens = translator.lengths(tf.constant(lines))["tokens"].numpy()
     for number in np.flatnonzero(tokens == 1) + 1:  # only the end token
         raise InputError(f"Line {number} of the source is empty. Give a file without empty lines.")
-    examined = Examined(translator, lines, *decode("batches", translator.search, lines))
-    bfloat16 = loading.load_translator(run, settings, precision="bfloat16")
+    batched = decode("batches", translator.search, lines)
+    alone, _ = decode("alone", translator.search, lines, [[i] for i in range(len(lines))])
+    chosen = range(0, len(lines), max(1, len(lines) // FLAGS.uncached))[: FLAGS.uncached]
+    uncached, _ = decode("uncached", uncached_search(translator), [lines[i] for i in chosen])
+    cached = [batched[0][i] for i in chosen]
+
+    plain = with_options(translator, length_penalty=0.0)
+    ours, _ = decode("no length penalty", plain.search, lines)
+    with tempfile.TemporaryDirectory() as folder:
+        exported = export(run, folder, lines[:8], format="ctranslate2")
+        theirs = ctranslate2_ids(exported.path, plain, lines)
     return {
-        "ctranslate2": beside_ctranslate2(run, examined),
-        "batch_against_alone": batch_against_alone(examined),
-        "cached_against_uncached": cached_against_uncached(examined),
-        **beams_and_scores(examined),
-        "precisions": precisions(examined, bfloat16),
+        "ctranslate2": compare(plain, lines, ours, theirs, NEAR_TIE, SAME),
+        "batch_against_alone": compare(translator, lines, batched[0], alone),
+        "cached_against_uncached": compare(
+            translator, [lines[i] for i in chosen], cached, uncached
+        ),
+        **beams_and_scores(translator, lines, batched),
     }
 
 
@@ -132,22 +131,10 @@ def decode(
     return ids, scores
 
 
-def beside_ctranslate2(run: RunDirectory, examined: Examined) -> dict[str, Any]:
-    """Compares an independent search with the same weights."""
-    lines = examined.lines
-    translator = _with(examined.translator, length_penalty=0.0)
-    ours, _ = decode("no length penalty", translator.search, lines)
-    with tempfile.TemporaryDirectory() as folder:
-        exported = export(run, folder, lines[:8], format="ctranslate2")
-        theirs = _ctranslate2_ids(exported.path, translator, lines)
-    return _compare(translator, lines, {"run": ours, "ctranslate2": theirs}, NEAR_TIE, SAME)
-
-
-def _ctranslate2_ids(path: Path, translator: TranslationModule, lines: Sequence[str]) -> list[Ids]:
+def ctranslate2_ids(path: Path, translator: TranslationModule, lines: Sequence[str]) -> list[Ids]:
     """Translates with an export and the search options of `translator`."""
     import ctranslate2  # an extra; without it, the export has failed
 
-    start = time.perf_counter()
     names = ["joint"] * 2 if translator.tokenizer.joint else ["source", "target"]
     models = [str(path / f"{name}.model") for name in names]
     source, target = (sentencepiece.SentencePieceProcessor(model_file=model) for model in models)
@@ -164,28 +151,10 @@ def _ctranslate2_ids(path: Path, translator: TranslationModule, lines: Sequence[
         results = engine.translate_batch(pieces, max_decoding_length=int(limit), **options)
         for index, result in zip(group, results, strict=True):
             ids[index] = target.piece_to_id(result.hypotheses[0])
-    say(f"CTranslate2: {len(lines):,} sentences in {time.perf_counter() - start:.1f} s")
     return ids
 
 
-def batch_against_alone(examined: Examined) -> dict[str, Any]:
-    """Compares sentences in batches with the same sentences one by one."""
-    translator, lines = examined.translator, examined.lines
-    alone, _ = decode("alone", translator.search, lines, [[i] for i in range(len(lines))])
-    return _compare(translator, lines, {"batch": examined.ids, "alone": alone})
-
-
-def cached_against_uncached(examined: Examined) -> dict[str, Any]:
-    """Compares the cached decoder of `TranslationModule.search_ids` with an uncached one."""
-    translator = examined.translator
-    stride = max(1, len(examined.lines) // FLAGS.uncached)
-    lines = examined.lines[::stride][: FLAGS.uncached]
-    cached, _ = decode("cached", translator.search, lines)
-    uncached, _ = decode("uncached", _uncached(translator), lines)
-    return _compare(translator, lines, {"cached": cached, "uncached": uncached})
-
-
-def _uncached(translator: TranslationModule) -> Search:
+def uncached_search(translator: TranslationModule) -> Search:
     """Returns a search that runs a whole forward pass over the tokens so far at every step."""
     transformer, ids, config = translator.transformer, translator.tokenizer, translator.config
 
@@ -202,26 +171,26 @@ def _uncached(translator: TranslationModule) -> Search:
         max_lengths = translator.max_lengths(lengths)
         states, mask, _ = transformer.encode(source_ids, training=False)
         # --> [batch * beam, ...]
-        memory = [tf.repeat(each, config.beam_size, axis=0) for each in (states, mask)]
+        memory = [tf.repeat(tensor, config.beam_size, axis=0) for tensor in (states, mask)]
         targets = tf.fill([tf.shape(memory[0])[0], tf.reduce_max(max_lengths)], ids.pad_id)
         special, size = SpecialIds(ids.start_id, ids.end_id, ids.pad_id), ids.target_vocab_size
         decoder = StepDecoder(step, [targets, *memory], size, config.beam_size)
-        return decoding.search(decoder, SearchInputs(max_lengths), SearchConfig(config), special)
+        return decoding.search(decoder, SearchInputs(max_lengths), config, special)
 
     return tf.function(search, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
 
 
-def beams_and_scores(examined: Examined) -> dict[str, Any]:
+def beams_and_scores(
+    translator: TranslationModule, lines: Sequence[str], batched: tuple[list[Ids], np.ndarray]
+) -> dict[str, Any]:
     """Returns `beams`, the mean score of each beam, and `scores`, the check of the scores."""
     means, largest = {}, 0.0
     for beam in BEAMS:
-        ids, scores = examined.ids, examined.scores
-        if beam != BEAM:
-            translator = _with(examined.translator, beam_size=beam)
-            ids, scores = decode(f"beam {beam}", translator.search, examined.lines)
+        search = with_options(translator, beam_size=beam).search
+        ids, scores = batched if beam == BEAM else decode(f"beam {beam}", search, lines)
         means[str(beam)] = round(float(scores.mean(dtype=np.float64)), 6)
-        differences = scores - _rescored(examined.translator, examined.lines, ids)
-        largest = np.maximum(largest, np.abs(differences).max())  # keeps a NaN
+        differences = np.abs(scores - rescored(translator, lines, ids))
+        largest = np.maximum(largest, differences.max())  # keeps a NaN
     rising = all(b >= a - ROUNDING for a, b in itertools.pairwise(means.values()))
     return {
         "beams": {"mean_scores": means, "holds": rising},
@@ -229,23 +198,11 @@ def beams_and_scores(examined: Examined) -> dict[str, Any]:
     }
 
 
-def precisions(examined: Examined, bfloat16: TranslationModule) -> dict[str, Any]:
-    """Compares translations in bfloat16 with translations in float32."""
-    ids, reported = decode("bfloat16", bfloat16.search, examined.lines)
-    identical = sum(a == b for a, b in zip(examined.ids, ids, strict=True))
-    rescored = _rescored(examined.translator, examined.lines, ids)
-    # Differences are scores of bfloat16 translations minus scores of float32 translations.
-    return {
-        "share": round(identical / len(ids), 4),
-        "mean_difference_reported": round(float(np.mean(reported - examined.scores)), 6),
-        "mean_difference_in_float32": round(float(np.mean(rescored - examined.scores)), 6),
-    }
-
-
-def _compare(
+def compare(
     translator: TranslationModule,
     lines: Sequence[str],
-    found: dict[str, list[Ids]],
+    first: Sequence[Ids],
+    second: Sequence[Ids],
     tie: float = TIE,
     same: float = 0.0,
 ) -> dict[str, Any]:
@@ -254,52 +211,47 @@ def _compare(
     `holds` is true if the share of equal translations is at least `same`, and the scores of the
     other ones are less than `tie` apart.
     """
-    pairs = zip(*found.values(), strict=True)
-    different = [index for index, (first, second) in enumerate(pairs) if first != second]
-    sources = [lines[index] for index in different]
-    differences: list[dict[str, Any]] = [{"source": source} for source in sources]
-    for name, ids in found.items():
-        targets = [ids[index] for index in different]
-        scores = _rescored(translator, sources, targets)
-        for entry, target, score in zip(differences, targets, scores, strict=True):
-            pieces = translator.tokenizer.target_pieces(tf.constant(target, tf.int32)).numpy()
-            entry[name] = {"pieces": b" ".join(pieces).decode(), "score": round(float(score), 6)}
-    for entry in differences:
-        first, second = (entry[name]["score"] for name in found)
-        entry["difference"] = round(first - second, 6)
-    ties = sum(abs(entry["difference"]) < tie for entry in differences)
+    different = [i for i in range(len(lines)) if first[i] != second[i]]
+    sources = [lines[i] for i in different]
+    translations = [[ids[i] for i in different] for ids in (first, second)]
+    scores = np.array([rescored(translator, sources, targets) for targets in translations])
     share = (len(lines) - len(different)) / len(lines)
+    is_tie = bool((np.abs(scores[0] - scores[1]) < tie).all())
+    pieces = translator.tokenizer.target_pieces
     return {
         "sentences": len(lines),
         "share": round(share, 4),
-        "different": len(different),
-        "ties": ties,
-        "holds": share >= same and ties == len(different),
-        "differences": differences,
+        "different": [
+            {
+                "source": source,
+                "pieces": [b" ".join(pieces(tf.constant(t)).numpy()).decode() for t in targets],
+                "scores": both.tolist(),
+            }
+            for source, *targets, both in zip(sources, *translations, scores.T, strict=True)
+        ],
+        "holds": share >= same and is_tie,
     }
 
 
-def _rescored(
-    translator: TranslationModule, lines: Sequence[str], ids: Sequence[Ids]
-) -> np.ndarray:
+def rescored(translator: TranslationModule, lines: Sequence[str], ids: Sequence[Ids]) -> np.ndarray:
     """Returns scores float64 `[lines]`, recomputed."""
     scores = score_ids(Scorer(translator), lines, ids)
     return np.array([score.penalized(translator.config) for score in scores])
 
 
-def _with(translator: TranslationModule, **changes: Any) -> TranslationModule:
+def with_options(translator: TranslationModule, **changes: Any) -> TranslationModule:
     """Returns a translator of the same model with other search options."""
     config = dataclasses.replace(translator.config, **changes)
     return TranslationModule(translator.transformers, translator.tokenizer, config)
 
 
 def main() -> int:
-    """Prints what came out."""
+    """Prints the results."""
     batching.use_cores_for_batches(lines=1000)
     logging.set_verbosity(logging.ERROR)  # every translator has a separate graph, by design
     run = RunDirectory(FLAGS.model_dir)
     result = examine(run, read_text(FLAGS.source)[: FLAGS.sentences])
-    holds = all(section.get("holds", True) for section in result.values())
+    holds = all(section["holds"] for section in result.values())
     print(json.dumps({"machine": describe_machine(), **result, "holds": holds}))
     return int(not holds)
 

@@ -15,12 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.training.multi_worker import (
-    Cluster,
-    EvaluatorTask,
-    WorkerLost,
-    read_tf_config,
-)
+from keras_transformer.training.multi_worker import Cluster, WorkerLost, read_tf_config
 from tests.conftest import ROOT
 from tests.messages import mentions, tells
 
@@ -52,16 +47,6 @@ def test_without_tf_config_there_is_one_worker(monkeypatch):
     cluster.finish()
     with pytest.raises(tf.errors.UnavailableError), cluster.watch():
         raise tf.errors.UnavailableError(None, None, "a file server")
-
-
-def test_the_environment_identifies_the_worker(monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", tf_config(WORKERS, 1))
-    cluster = Cluster.from_environment()
-    assert (cluster.workers, cluster.num_workers) == (tuple(WORKERS), 2)
-    assert (cluster.index, cluster.is_chief) == (1, False)
-    monkeypatch.setenv("TF_CONFIG", tf_config(WORKERS, 2))
-    with pytest.raises(InputError, match=mentions("TF_CONFIG", "task", "'index': 2")):
-        Cluster.from_environment()
 
 
 def test_other_errors_do_not_mean_a_lost_worker():
@@ -163,20 +148,16 @@ def test_a_lost_worker_stops_the_others_and_all_can_restart(lives):
     assert chief[0]["sigterm"] == str(signal.SIG_DFL), "signals are Python's again"
 
 
-def test_the_chief_sends_every_bit(lives):
+def test_the_chief_sends_every_bit_and_its_errors(lives):
     for said in (*lives[0], *lives[1]):
         assert said["same_bits"] == list(SENT)
         assert said["received"] == {"ü": [0.1, None]}
-
-
-def test_an_error_of_the_chief_reaches_all_workers(lives):
-    assert [said["failed"] for each in lives for said in each] == ["the run is damaged"] * 4
+        assert said["failed"] == "the run is damaged"
 
 
 def test_workers_that_differ_end_and_name_the_difference(lives):
     chief, worker = lives
-    for said in (*chief, *worker):
-        assert "agreed" not in said
+    assert not any("agreed" in said for said in (*chief, *worker))
     for said in chief:
         assert tells(said["differed"], "Worker 1", "localhost", "different settings")
     for said in worker:
@@ -188,31 +169,28 @@ ADDRESSES = [f"job-{name}.kubeflow.svc:2222" for name in ("chief-0", "worker-0",
 TFJOB = {"chief": ADDRESSES[:1], "worker": ADDRESSES[1:]}
 
 
+def task(cluster, job, index):
+    return json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
         (tf_config(WORKERS, 1), (WORKERS, 1)),
         # As Kubeflow's operator writes it: a chief and workers.
-        ({"cluster": TFJOB, "task": ("chief", 0), "environment": "cloud"}, (ADDRESSES, 0)),
-        ({"cluster": TFJOB, "task": ("worker", 1), "environment": "cloud"}, (ADDRESSES, 2)),
-        ({"cluster": {"master": ["m:1"], "worker": WORKERS}, "task": ("worker", 1)},
-         (["m:1", *WORKERS], 2)),
-        ({"cluster": {**TFJOB, "ps": [], "evaluator": ["e:1"]}, "task": ("worker", 0)},
-         (ADDRESSES, 1)),
-        ({"cluster": {"worker": WORKERS, "chief": None}, "task": ("worker", 0)}, (WORKERS, 0)),
-        ({"cluster": {"chief": ["a:1"]}, "task": ("chief", 0)}, (["a:1"], 0)),
+        (task(TFJOB, "chief", 0), (ADDRESSES, 0)),
+        (task(TFJOB, "worker", 1), (ADDRESSES, 2)),
+        (task({"master": ["m:1"], "worker": WORKERS}, "worker", 1), (["m:1", *WORKERS], 2)),
+        (task({**TFJOB, "ps": [], "evaluator": ["e:1"]}, "worker", 0), (ADDRESSES, 1)),
+        (task({"worker": WORKERS, "chief": None}, "worker", 0), (WORKERS, 0)),
         # One machine: no cluster.
         (" \n", ONE_MACHINE),
         ('""', ONE_MACHINE),
-        ({"task": ("chief", 0), "environment": "cloud"}, ONE_MACHINE),
-        ({"cluster": {"worker": [], "ps": None}, "task": ("worker", 0)}, ONE_MACHINE),
+        (task({}, "chief", 0), ONE_MACHINE),
+        (task({"worker": [], "ps": None}, "worker", 0), ONE_MACHINE),
     ],
-)  # fmt: skip
+)
 def test_the_role_of_a_process(config, expected, monkeypatch):
-    if isinstance(config, dict):
-        if config.get("task"):
-            config = {**config, "task": dict(zip(("type", "index"), config["task"], strict=True))}
-        config = json.dumps(config)
     assert read_tf_config(config) == expected
     monkeypatch.setenv("TF_CONFIG", config)
     cluster = Cluster.from_environment()
@@ -220,43 +198,30 @@ def test_the_role_of_a_process(config, expected, monkeypatch):
     assert cluster.is_chief == (expected[1] == 0)
 
 
-@pytest.mark.parametrize("cluster", [TFJOB, {**TFJOB, "evaluator": ["e:1"]}, {}])
-def test_an_evaluator_has_nothing_to_do(cluster):
-    config = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
-    with pytest.raises(EvaluatorTask, match=mentions("TF_CONFIG", "evaluator", "chief")):
-        read_tf_config(json.dumps(config))
-
-
 @pytest.mark.parametrize(
-    ("text", "named"),
+    "text",
     [
-        ("{cluster", mentions("'{cluster")),
-        ("[" * 100_000, mentions("'[[[")),
-        ('{"cluster": "a:1"}', mentions('{"cluster": "a:1"')),
-        ('{"cluster": {"worker": ["a:1"]}}', mentions("task", "0 tasks")),
-        (tf_config(WORKERS, 0, ps=["c:1"]), mentions("ps", "parameter servers", "chief")),
-        (tf_config(WORKERS, 1, "chief", chief=["c:1"]), mentions("'index': 1", "1 tasks")),
-        (tf_config(WORKERS, 0, chief=["c:1"], master=["d:1"]), mentions("at most one chief")),
-        (tf_config(["a"], 0), mentions("'a'", "host:port")),
-        (tf_config(["a:0"], 0), mentions("'a:0'")),
-        (tf_config(["a:1", "b:1", "a:1"], 0), mentions("a:1", "different")),
-        (tf_config(WORKERS, 0, "chief"), mentions("task", "chief")),
-        (tf_config(WORKERS, 2), mentions("'index': 2", "2 tasks")),
-        (tf_config(WORKERS, "0"), mentions("'index': '0'")),
+        "{cluster",
+        "[" * 100_000,
+        '{"cluster": "a:1"}',
+        '{"cluster": {"worker": ["a:1"]}}',
+        tf_config(WORKERS, 2),
+        tf_config(WORKERS, "0"),
+        tf_config(WORKERS, 0, "chief"),
+        tf_config(WORKERS, 0, "evaluator", evaluator=["e:1"]),
+        tf_config(WORKERS, 0, "ps", ps=["c:1"]),
     ],
 )
-def test_invalid_tf_config_is_one_error(text, named):
-    with pytest.raises(InputError, match=named) as error:
+def test_invalid_tf_config_is_one_error(text):
+    with pytest.raises(InputError, match=mentions("TF_CONFIG", '"worker": ["host:port", ...]')):
         read_tf_config(text)
-    assert "TF_CONFIG" in str(error.value)
-    assert '{"cluster": {"worker": ["host:port", ...]}' in str(error.value)
 
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from([*WORKERS, "worker", "chief", ""]),
-    lambda each: (
-        st.lists(each, max_size=3)
-        | st.dictionaries(st.sampled_from("cluster task worker chief type index".split()), each)
+    lambda value: (
+        st.lists(value, max_size=3)
+        | st.dictionaries(st.sampled_from("cluster task worker chief type index".split()), value)
     ),
 )
 

@@ -41,23 +41,18 @@ def test_warm_up_is_linear_up_to_the_peak(schedule):
     np.testing.assert_allclose(values[:WARMUP], expected, rtol=1e-5)
 
 
-def test_linear_falls_to_zero_at_the_end():
-    after = np.append(rates("linear", 0.3)[WARMUP - 1 :], _at_the_end("linear"))
-    np.testing.assert_allclose(after, np.linspace(0.3, 0, STEPS - WARMUP + 2), atol=1e-6)
-
-
-def test_cosine_falls_to_zero_as_half_a_cosine():
-    after = np.append(rates("cosine", 0.3)[WARMUP - 1 :], _at_the_end("cosine"))
-    expected = 0.15 * (1 + np.cos(np.linspace(0, math.pi, STEPS - WARMUP + 2)))
+@pytest.mark.parametrize(
+    "schedule, expected",
+    [
+        ("linear", np.linspace(0.3, 0, STEPS - WARMUP + 2)),
+        ("cosine", 0.15 * (1 + np.cos(np.linspace(0, math.pi, STEPS - WARMUP + 2)))),
+        ("constant", np.full(STEPS - WARMUP + 2, 0.3)),
+    ],
+)
+def test_rates_after_the_warm_up(schedule, expected):
+    at_the_end = float(LearningRate(schedule, 0.3, WARMUP, STEPS, 64)(STEPS))
+    after = np.append(rates(schedule, 0.3)[WARMUP - 1 :], at_the_end)
     np.testing.assert_allclose(after, expected, atol=1e-6)
-
-
-def _at_the_end(schedule):
-    return float(LearningRate(schedule, 0.3, WARMUP, STEPS, 64)(STEPS))
-
-
-def test_constant_stays():
-    np.testing.assert_allclose(rates("constant", 0.3)[WARMUP:], 0.3, rtol=1e-6)
 
 
 @pytest.mark.parametrize("schedule", LINEAR_WARM_UP)
@@ -79,15 +74,6 @@ def test_config_round_trip(schedule):
     restored = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(rate))
     assert isinstance(restored, LearningRate) and restored.get_config() == rate.get_config()
     assert [float(restored(s)) for s in range(5)] == [float(rate(s)) for s in range(5)]
-
-
-def test_it_works_in_a_stock_optimizer():
-    weight = keras.Variable(np.zeros(1, np.float32))
-    rate = LearningRate("noam", 1.0, WARMUP, STEPS, 64)
-    optimizer = keras.optimizers.SGD(rate)
-    for _ in range(3):
-        optimizer.apply([keras.ops.ones(1)], [weight])
-    np.testing.assert_allclose(weight.numpy(), -rates("noam")[:3].sum(), rtol=1e-5)
 
 
 def test_an_unknown_schedule_is_refused():

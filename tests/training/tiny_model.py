@@ -1,7 +1,6 @@
 """A model that trains in milliseconds, and batches for it."""
 
 import functools
-import itertools
 from unittest import mock
 
 import keras
@@ -11,6 +10,7 @@ import tensorflow as tf
 from keras_transformer.config import ModelConfig, TrainingConfig
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.training import trainer as trainer_module
+from keras_transformer.training.devices import mirrored_strategy
 from keras_transformer.training.trainer import Trainer
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray]
@@ -81,21 +81,6 @@ def distributed(strategy, data):
     )
 
 
-_key_bases = itertools.count(100_000, 100_000)
-
-
-def make_strategy(devices):
-    """A strategy with separate collectives.
-
-    TensorFlow numbers the collectives of every strategy from the same base, and remembers the shape
-    of each. A second strategy with a model of another size would abort the process. TensorFlow's
-    tests also move the base.
-    """
-    base = next(_key_bases)
-    with mock.patch.object(tf.distribute.MirroredStrategy, "_collective_key_base", base):
-        return tf.distribute.MirroredStrategy(list(devices))
-
-
 def make_trainer(
     model=MODEL,
     training=TRAINING,
@@ -117,7 +102,7 @@ def make_trainer(
         optimizer = lambda *_: keras.optimizers.Adam(1e7, 0.0, 0.0, 1e7, name="adam")  # noqa: E731
     with (
         mock.patch.object(trainer_module, "make_optimizer", optimizer),
-        make_strategy(devices).scope(),
+        mirrored_strategy(devices).scope(),
     ):
         return Trainer(Transformer(model, dtype=policy), training, jit_compile, auxiliary_loss)
 

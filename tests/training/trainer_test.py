@@ -1,7 +1,8 @@
-"""The training step against plain autodiff, its dropout, clipping, evaluation and state."""
+"""The training step against plain autodiff, dropout, clipping, averages, evaluation and state."""
 
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,13 +13,16 @@ from tests import reference
 from tests.training.tiny_model import (
     MODEL,
     TRAINING,
+    assert_replicas_agree,
     assert_same_bits,
     assign_everything,
+    averages,
     batches,
     dataset,
     everything,
     make_batch,
     make_trainer,
+    relative_difference,
     shared_trainer,
     train,
     weights,
@@ -185,6 +189,76 @@ def test_a_run_resumes_with_only_weights_averages_and_state():
     assert resumed.step == 2
     assert [logs["loss"] for logs in train(resumed, data[2:])] == expected
     assert_same_bits(everything(resumed), at_the_end)
+
+
+# Moving averages of the weights.
+
+
+DECAY = 0.5
+
+
+@pytest.fixture
+def averaged(two_cpus):
+    """Two replicas at step 0, with frozen weights. The learning rate lets averages lag behind."""
+    training = dataclasses.replace(
+        TRAINING, ema_decay=DECAY, learning_rate=0.03, freeze="encoder/*"
+    )
+    return shared_trainer(training=training, devices=two_cpus)
+
+
+class Recorder(keras.callbacks.Callback):
+    """Weights and averages after every step."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps.append((weights(self.model), averages(self.model)))
+
+
+def test_averages_follow_the_recursion(averaged):
+    assert_same_bits(averages(averaged), weights(averaged))
+    assert shared_trainer().ema_by_path() == {}  # without a decay
+    expected = {path: array.astype(np.float64) for path, array in weights(averaged).items()}
+    recorder = Recorder()
+    train(averaged, batches(12), recorder)
+    assert_replicas_agree(averaged)
+    for step, (after, found) in enumerate(recorder.steps, start=1):
+        # Short memory at first, in order to forget the random start.
+        decay = min(DECAY, (1 + step) / (10 + step))
+        for path, average in found.items():
+            expected[path] = decay * expected[path] + (1 - decay) * after[path]
+            assert relative_difference(average, expected[path]) < 1e-6, (step, path)
+            lag = relative_difference(average, after[path])
+            assert lag == 0 if path.startswith("encoder/") else lag > 1e-4, (step, path)
+
+
+def broken_batches():
+    yield batches(1)[0]
+    raise OSError("the disk is gone")
+
+
+def test_the_average_is_evaluated_and_weights_are_unchanged(averaged):
+    data = batches(3)
+    train(averaged, data)
+    before = everything(averaged)
+    result = averaged.evaluate(dataset(data))
+    failing = tf.data.Dataset.from_generator(
+        broken_batches, output_signature=dataset([]).element_spec
+    )
+    with pytest.raises(tf.errors.OpError, match="the disk is gone"):
+        averaged.evaluate(failing)
+    assert_same_bits(everything(averaged), before)
+    assert_replicas_agree(averaged)
+
+    def evaluated(arrays):
+        plain = shared_trainer()
+        plain.transformer.assign_weights(arrays)
+        return plain.evaluate(dataset(data))
+
+    assert result == pytest.approx(evaluated(averages(averaged)), rel=1e-6)
+    assert abs(result["loss"] - evaluated(weights(averaged))["loss"]) > 1e-3
 
 
 def test_callbacks_predict_with_the_transformer():

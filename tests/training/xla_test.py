@@ -1,13 +1,115 @@
-"""Counts the programs that XLA compiles."""
+"""Programs of XLA: one trace for all replicas, compiled ahead and found on disk again."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
-ROOT = Path(__file__).resolve().parents[2]
+from keras_transformer.config import TrainingConfig
+from keras_transformer.training import compilation
+from keras_transformer.training.devices import mirrored_strategy, replica_function
+from tests.conftest import ROOT
+
+FIRST, SECOND, THIRD = (4, 5, 6), (4, 7, 8), (8, 3, 3)
+BATCHES = SimpleNamespace(
+    shapes=(FIRST, SECOND, THIRD), shape=lambda step: (FIRST, SECOND)[step % 2]
+)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Returns a function that returns the sizes that a trainer compiles."""
+
+    def compiled(
+        step=0, max_steps=100000, replicas=1, xla_on_gpus=True, error=None, is_stopped=False
+    ):
+        sizes = []
+
+        def compile_one(*size):
+            sizes.append(tuple(map(int, size)))
+            if error is not None:
+                raise error
+            return np.int32(0)
+
+        trainer = SimpleNamespace(
+            xla_on_gpus=xla_on_gpus, num_replicas=replicas, step=step,
+            config=TrainingConfig(max_steps=max_steps),
+        )  # fmt: skip
+        monkeypatch.setattr(
+            compilation, "_run_on_padding",
+            lambda _, *size: tf.numpy_function(compile_one, size, tf.int32),
+        )  # fmt: skip
+        compilation.compile_ahead(trainer, BATCHES, lambda: is_stopped)
+        return sorted(sizes)
+
+    return compiled
+
+
+def test_all_shapes_or_those_of_a_short_run_are_compiled_ahead(compiled, capsys):
+    assert compiled() == [FIRST, SECOND, THIRD]
+    assert "Compiling 3 batch shapes" in capsys.readouterr().err
+    assert compiled(max_steps=20) == [FIRST, SECOND]
+    assert compiled(step=7, max_steps=8) == [SECOND]
+    assert compiled(max_steps=1, replicas=2) == [(2, 5, 6)]
+    # Not on CPUs, and not after a signal.
+    assert compiled(xla_on_gpus=False) == compiled(is_stopped=True) == []
+
+
+def test_a_shape_that_needs_too_much_memory_is_left_for_its_first_step(compiled):
+    assert compiled(max_steps=1, error=MemoryError) == [FIRST]
+    with pytest.raises(tf.errors.OpError, match="OSError"):
+        compiled(max_steps=1, error=OSError)
+
+
+class Counted:
+    """x -> weight * x + shift, which counts its traces. Replicas have different variables."""
+
+    def __init__(self, strategy):
+        self.traces = 0
+        with strategy.scope():
+            self.weight, self.shift = keras.Variable(0.0), keras.Variable(0.0)
+        for variable, values in ((self.weight, (2.0, 3.0)), (self.shift, (0.5, 0.25))):
+            copies = strategy.experimental_local_results(variable.value)
+            for copy, value in zip(copies, values, strict=True):
+                copy.assign(value)
+
+    def __call__(self, x):
+        self.traces += 1
+        return {"y": self.weight.value * x["x"] + self.shift.value}
+
+
+@pytest.mark.parametrize("jit_compile", [None, True])
+def test_one_trace_uses_the_variables_of_each_replica(two_cpus, jit_compile):
+    strategy = mirrored_strategy(two_cpus)
+    counted = Counted(strategy)
+
+    def results(function, x):
+        y = strategy.run(function, args=({"x": tf.constant(x)},))["y"]
+        return [value.numpy().tolist() for value in strategy.experimental_local_results(y)]
+
+    with strategy.scope():
+        function = replica_function(
+            counted, lambda: [counted.shift, counted.weight], jit_compile=jit_compile
+        )
+    assert results(function, 10.0) == [20.5, 30.25]
+    with strategy.scope():  # a later change
+        counted.weight.assign(7.0)
+    assert results(function, 1.0) == [7.5, 7.25]
+    assert counted.traces == 1
+    assert results(function, [1.0, 0.0]) == [[7.5, 0.5], [7.25, 0.25]]
+    assert counted.traces == 2  # another shape
+    with strategy.scope():  # a variable that is not given: every replica traces
+        function = replica_function(counted, lambda: [counted.weight], jit_compile=jit_compile)
+    assert results(function, 10.0) == [70.5, 70.25]
+    assert counted.traces == 4
+
+
+# Real trainers in new processes.
 
 START = """
 import dataclasses
@@ -58,7 +160,7 @@ def run(script, *arguments, **variables):
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
-        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300,
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -14,6 +14,7 @@ The files in EXPORT itself are never overwritten, because the operator may have 
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,39 +26,13 @@ from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.model_card import FormatCard, TaskCard, model_name, table
+from keras_transformer.export.model_card import TaskCard, VersionFacts, model_name, table
 from keras_transformer.runs.atomic import write_text
 
-MAX_REQUEST_ROWS = 256  # the most sentences of a request
-MAX_BATCH_ROWS = 32  # the most sentences of a batch
-
-_MODEL_BATCHING = f"""\
-# How TF Serving merges requests to this model (--enable_batching); SessionBundle's
-# BatchingParameters.
-
-# A batch starts when it is full, or when its first sentence has waited for the timeout, which is
-# short compared with a translation. Larger batches gain little and delay short sentences.
-max_execution_batch_size {{ value: {MAX_BATCH_ROWS} }}
-batch_timeout_micros {{ value: 5000 }}
-
-# A request with more sentences than a batch is split. One with more than this is refused.
-max_batch_size {{ value: {MAX_REQUEST_ROWS} }}
-enable_large_batch_splitting {{ value: true }}
-
-# If more batches are waiting, the server answers UNAVAILABLE (HTTP 503) at once, and clients try
-# again. At least max_batch_size / max_execution_batch_size.
-max_enqueued_batches {{ value: 16 }}
-
-# Do not set allowed_batch_sizes: no batch size needs compilation, rows of padding would be
-# translated like others, and a padded batch whose last request has no rows stops the server.
-"""
-_THREADS = """
-# Batches that are computed at the same time, for all models: the number of the server's cores.
-# Start the server with --tensorflow_inter_op_parallelism of the same number, and with
-# --tensorflow_intra_op_parallelism=1.
-num_batch_threads { value: 4 }
-thread_pool_name { value: "batching" }
-"""
+_MODEL_BATCHING, _THREADS = (  # settings of a version, and of a server
+    importlib.resources.files(__package__).joinpath(name).read_text("utf-8")
+    for name in ("batching_params.txt", "batching_threads.txt")
+)
 _MODELS_HEADER = """\
 # The models of a TF Serving process (--model_config_file); ModelServerConfig. The served versions,
 # and labels such as "stable" and "canary" for them, can be changed while the server runs with
@@ -82,38 +57,19 @@ _WARMUP_ROWS = 16  # sentences of the request that has sentences of all lengths
 Function = Any  # a signature, as `tf.saved_model.load` returns it
 
 
-def write_serving_files(
-    folder: Path,
-    sentences: Sequence[str],
-    signatures: Mapping[str, Function],
-    length_penalty: float,
-) -> None:
-    """Writes warm-up requests with real sentences, and the settings of batches.
-
-    Raises:
-        InputError: if the model cannot answer a warm-up request, or if the requests cannot be
-            written.
-    """
-    write_warmup_requests(folder, sentences, signatures, length_penalty)
-    (folder / "batching_params.pbtxt").write_text(_MODEL_BATCHING, encoding="utf-8")
-
-
-def card_and_signatures(
+def version_facts(
     folder: Path,
     task: TaskCard,
     signatures: Mapping[str, Function],
     warning: str | None = None,
-    *,
-    in_graph: bool = False,
-) -> tuple[FormatCard, dict[str, Any]]:
-    """Returns the part of the model card about the SavedModel, and its signatures as JSON.
+) -> VersionFacts:
+    """Returns the part of the model card about a SavedModel, and its signatures as JSON.
 
     Args:
         folder: directory of the SavedModel, inside the directory with the name of the model.
         task: texts about the model's task.
         signatures: the functions of the SavedModel by name.
         warning: a limitation of this export.
-        in_graph: matrices are constants of the graph, as in int8.
     """
     described = {name: _described(signature) for name, signature in signatures.items()}
     rows = [
@@ -126,10 +82,8 @@ def card_and_signatures(
         signatures=table(("signature", "inputs", "outputs"), rows),
         usage="".join(f"\n\n{text}" for text in (task.usage, warning) if text),
     )
-    files = [*(folder / "variables").iterdir(), *([folder / "saved_model.pb"] if in_graph else [])]
-    weights_bytes = sum(file.stat().st_size for file in files)
     tags = ("transformer", "tensorflow", "saved-model", "tf-serving")
-    return FormatCard(_ABOUT, use, tags, weights_bytes), described
+    return VersionFacts(_ABOUT, use, tags, signatures=described, warning=warning)
 
 
 def _described(signature: Function) -> dict[str, Any]:
@@ -154,30 +108,25 @@ def _tensors(tensors: Mapping[str, Mapping[str, Any]]) -> str:
     return ", ".join(described)
 
 
-def write_base_files(output_dir: Path) -> None:
-    """Writes `models.config` and `batching_parameters.txt` if they are missing.
+def write_settings(folder: Path) -> None:
+    """Writes the settings of batches, and `models.config`, for a version.
 
     Args:
-        output_dir: directory of the versions.
-
-    Raises:
-        InputError: if they cannot be written.
+        folder: the version. The files beside it are written only if they are missing.
     """
+    output_dir, name = folder.parent, model_name(folder.parent)
     models = model_server_config_pb2.ModelServerConfig()
-    name = model_name(output_dir)
     model = models.model_config_list.config.add(
         name=name, base_path=f"/models/{name}", model_platform="tensorflow"
     )
     model.model_version_policy.latest.num_versions = 1
+    (folder / "batching_params.pbtxt").write_text(_MODEL_BATCHING, encoding="utf-8")
     for file, text in (
         ("batching_parameters.txt", _MODEL_BATCHING + _THREADS),
         ("models.config", _MODELS_HEADER + text_format.MessageToString(models)),
     ):
-        try:
-            if not (output_dir / file).exists():
-                write_text(output_dir / file, text)
-        except OSError as error:
-            raise InputError(f"{output_dir / file} cannot be written: {error.strerror}.") from error
+        if not (output_dir / file).exists():
+            write_text(output_dir / file, text)
 
 
 # Warm-up requests: the first call of a signature is slow, because it optimizes the graph, starts
@@ -200,9 +149,6 @@ def write_warmup_requests(
         sentences: real source sentences.
         signatures: the functions of the SavedModel by name; `tokenize` makes the ids.
         length_penalty: α of the export.
-
-    Raises:
-        InputError: if a request fails, or if the file cannot be written.
     """
     known = dict.fromkeys(sentence for sentence in sentences if sentence.strip())
     ordered = sorted(known, key=lambda sentence: len(sentence.encode())) or [""]
@@ -210,10 +156,18 @@ def write_warmup_requests(
     spread = [ordered[i * last // (_WARMUP_ROWS - 1)] for i in range(_WARMUP_ROWS)]
     records = []
     for rows in (ordered[:1], ordered[-1:], spread):
-        values = _values_by_name(rows, signatures["tokenize"], length_penalty)
+        text = tf.constant(rows)
+        tokenized = signatures["tokenize"](text=text)
+        values = {
+            "ids": tokenized["ids"],
+            "lengths": tokenized["lengths"],
+            "prefix": tf.constant([row.split(" ")[0] for row in rows]),
+            "max_length": tf.zeros(len(rows), tf.int32),
+            "length_penalty": tf.fill([len(rows)], length_penalty),
+        }
         for name, signature in signatures.items():
             inputs = {
-                key: _input(spec, values.get(key, values["text"]))
+                key: _fitted(values.get(key, text), spec)
                 for key, spec in signature.structured_input_signature[1].items()
             }
             try:
@@ -225,34 +179,13 @@ def write_warmup_requests(
                 ) from error
             records.append(_record(name, inputs))
     file = path / _WARMUP_FILE
-    try:
-        file.parent.mkdir(exist_ok=True)
-        with tf.io.TFRecordWriter(str(file)) as writer:
-            for record in records:
-                writer.write(record)
-    except (OSError, tf.errors.OpError) as error:
-        raise InputError(
-            f"{file} cannot be written: {str(error).strip().splitlines()[-1]}."
-        ) from error
+    file.parent.mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for record in records:
+            writer.write(record)
 
 
-def _values_by_name(
-    sentences: Sequence[str], tokenize: Function, length_penalty: float
-) -> dict[str, Any]:
-    """Returns the inputs of a batch by name. Other inputs are texts, like `text`."""
-    text = tf.constant(sentences)
-    tokenized = tokenize(text=text)
-    return {
-        "text": text,
-        "ids": tokenized["ids"],
-        "lengths": tokenized["lengths"],
-        "prefix": tf.constant([sentence.split(" ")[0] for sentence in sentences]),
-        "max_length": tf.zeros(len(sentences), tf.int32),
-        "length_penalty": tf.fill([len(sentences)], length_penalty),
-    }
-
-
-def _input(spec: tf.TensorSpec, value: tf.Tensor) -> tf.Tensor:
+def _fitted(value: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
     """Pads or cuts `ids` to the width of the signature."""
     if spec.shape.rank == 2:
         missing = max(spec.shape[1] - value.shape[1], 0)
@@ -266,8 +199,7 @@ def _record(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
     request.model_spec.signature_name = signature
     for name, tensor in inputs.items():
         request.inputs[name].CopyFrom(tf.make_tensor_proto(tensor))
-    log = prediction_log_pb2.PredictLog(request=request)
-    record: bytes = prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString(
-        deterministic=True
+    log = prediction_log_pb2.PredictionLog(
+        predict_log=prediction_log_pb2.PredictLog(request=request)
     )
-    return record
+    return bytes(log.SerializeToString(deterministic=True))

@@ -7,7 +7,7 @@ int8 and all else float32. Scores are float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,16 +22,14 @@ from keras_transformer.export.comparison import TIE, Comparison, Engine
 from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.export.saved_model import serving_checks
 from keras_transformer.export.saved_model.deployment import (
-    card_and_signatures,
-    write_base_files,
-    write_serving_files,
+    version_facts,
+    write_settings,
+    write_warmup_requests,
 )
 from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference import int8
-from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.runs.run_directory import RunDirectory
 
 _COMPARED_ROWS = 16  # sentences for which all signatures must give the same scores
 
@@ -40,12 +38,13 @@ class SavedModelExporter(Exporter):
     """Exports SavedModels. A subclass adds signatures for a task other than translation.
 
     The version appears only after three checks. TF Serving can run the graph. In another process,
-    the export gives the same translations as the run in the same precision. The export answers all
+    the export gives the same translations as the run with the same weights. The export answers all
     its warm-up requests.
     """
 
-    options = frozenset({"precision", "max_bleu_loss", "card", "shortlist"})
+    options = frozenset({"max_bleu_loss", "shortlist"})
     weights = MappingProxyType({"float32": 0.0, "bfloat16": 0.1, "int8": 0.3})
+    rounds_run = True
 
     def extra_signatures(
         self, translator: TranslationModule
@@ -53,22 +52,12 @@ class SavedModelExporter(Exporter):
         """Returns further `tf.function`s by name, and the object that keeps their variables."""
         return None, {}
 
-    def weights_of(self, options: ExportOptions) -> str:
-        return options.precision
-
-    def load(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> TranslationModule:
-        translator = load_translator(run, settings, precision=options.precision)
-        if options.shortlist is None:
-            return translator
-        if options.precision == "int8" and translator.transformer.config.tie_embeddings == "none":
+    def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
+        tying = translator.transformer.config.tie_embeddings
+        if options.shortlist is not None and options.weights == "int8" and tying == "none":
             raise InputError(
-                "A shortlist with precision int8 needs tied embeddings, but model.tie_embeddings "
-                "is none. Use another precision, or export without a shortlist."
+                "A shortlist with int8 weights needs tied embeddings, but model.tie_embeddings is "
+                "none. Use other weights, or export without a shortlist."
             )
         return translator.with_shortlist(options.shortlist)
 
@@ -80,7 +69,7 @@ class SavedModelExporter(Exporter):
         # of their outputs vary.
         module.search = translator.search
         module.translate_verbose = translator.translate_verbose
-        module.positions = served.attention_signature.positions
+        module.positions = served.positions
         module.tokenizer = translator.tokenizer
         # Only the variables are saved, not the layers, so that the file contains no Keras objects.
         module.weights = [
@@ -114,8 +103,7 @@ class SavedModelExporter(Exporter):
         probes: ProbeTexts,
         options: ExportOptions,
     ) -> Comparison:
-        # The run has the precision of the export, so rounding changes nothing.
-        comparison = super().compare(translator, engine, sentences, probes, ExportOptions())
+        comparison = super().compare(translator, engine, sentences, probes, options)
         assert isinstance(engine, SavedModelEngine)
         self.compare_signatures(translator, engine, list(sentences[:_COMPARED_ROWS]))
         return comparison
@@ -144,15 +132,13 @@ class SavedModelExporter(Exporter):
         sentences: Sequence[str],
         options: ExportOptions,
     ) -> VersionFacts:
-        warning = int8.REQUIREMENT if options.precision == "int8" else None
         model = tf.saved_model.load(str(folder))  # holds the variables of the signatures
         signatures = {name: model.signatures[name] for name in sorted(model.signatures)}
-        write_serving_files(folder, sentences, signatures, translator.config.length_penalty)
-        write_base_files(folder.parent)
-        card, described = card_and_signatures(
-            folder, self.task, signatures, warning, in_graph=options.precision == "int8"
-        )
-        return VersionFacts(card, described, warning)
+        penalty = translator.config.length_penalty
+        write_warmup_requests(folder, sentences, signatures, penalty)
+        write_settings(folder)
+        warning = int8.REQUIREMENT if self.weights_of(options) == "int8" else None
+        return version_facts(folder, self.task, signatures, warning)
 
 
 EXPORTER = SavedModelExporter()

@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
-
-from keras_transformer.errors import InputError
 
 # The warnings of `saved_model_cli scan`: tensorflow/python/tools/saved_model_cli.py, _OP_DENYLIST.
 DANGEROUS_OPS = frozenset({"WriteFile", "ReadFile", "PrintV2"})
@@ -39,17 +36,9 @@ def served_ops() -> frozenset[str]:
 
 
 def check(path: Path) -> None:
-    """Refuses a SavedModel that TF Serving cannot run safely.
-
-    Args:
-        path: directory of the SavedModel.
-
-    Raises:
-        InputError: if the SavedModel is missing.
-        RuntimeError: for a forbidden op, an unbounded loop, or a signature whose requests
-            cannot be batched.
-    """
-    for graph in _read(path).meta_graphs:
+    """Refuses a SavedModel that TF Serving cannot run safely, with a `RuntimeError`."""
+    content = (path / "saved_model.pb").read_bytes()
+    for graph in saved_model_pb2.SavedModel.FromString(content).meta_graphs:
         check_ops(graph.graph_def)
         check_loops(graph.graph_def)
         check_batching(graph.signature_def)
@@ -180,13 +169,3 @@ def _nodes(graph: Any) -> Iterator[tuple[Any, str]]:
 
 def _place(node: Any, function: str) -> str:
     return f"node {node.name} of " + (f"function {function}" if function else "the graph")
-
-
-def _read(path: Path) -> Any:
-    file = path / "saved_model.pb"
-    try:
-        return saved_model_pb2.SavedModel.FromString(file.read_bytes())
-    except OSError as error:
-        raise InputError(f"{file}, a SavedModel, cannot be read: {error.strerror}.") from error
-    except DecodeError as error:
-        raise InputError(f"{file} is not a SavedModel: {error}.") from error

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.decoding import RequestedOutputs, SearchInputs
+from keras_transformer.decoding import SearchInputs
 from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import (
     Status,
@@ -32,15 +32,13 @@ from keras_transformer.text.tokenizer import truncate_text
 MAX_ATTENTION_TOKENS = 64
 
 
-def _texts(name: str) -> tf.TensorSpec:
-    return tf.TensorSpec([None], tf.string, name=name)
+def _function(*specs: tf.TensorSpec) -> Callable[[Any], Any]:
+    """Returns a decorator for graph functions with these inputs."""
+    return tf.function(input_signature=specs, autograph=False, jit_compile=False)
 
 
-def _integers(name: str) -> tf.TensorSpec:
-    return tf.TensorSpec([None], tf.int32, name=name)
-
-
-_LENGTH_PENALTY = tf.TensorSpec([None], tf.float32, name="length_penalty")
+def _rows(name: str, dtype: tf.DType = tf.string) -> tf.TensorSpec:
+    return tf.TensorSpec([None], dtype, name=name)
 
 
 class Signatures(tf.Module):
@@ -61,12 +59,21 @@ class Signatures(tf.Module):
         self, translator: TranslationModule, extra: Mapping[str, Callable[..., Any]] | None = None
     ):
         super().__init__(name="signatures")
-        self._translator = translator
+        model = translator.transformer
+        if not isinstance(model, Transformer):
+            raise InputError(
+                f"The architecture {model.run_config.architecture} cannot return attention. Use a "
+                "Transformer."
+            )
+        self._translator, self._model = translator, model
         self._scorer = Scorer(translator, translator.max_output_tokens)
-        self.attention_signature = AttentionSignature(translator)
         self._extra = dict(extra or {})
         self._source_width = translator.max_source_tokens
         self._target_width = translator.max_output_tokens
+        self._attention_widths = (
+            min(MAX_ATTENTION_TOKENS, self._source_width),
+            min(MAX_ATTENTION_TOKENS, self._target_width),
+        )
 
     def by_name(self) -> dict[str, Any]:
         """Returns the functions as `tf.saved_model.save` accepts them."""
@@ -77,7 +84,7 @@ class Signatures(tf.Module):
             "translate_ids": self._ids_function(self.translate_ids, self._source_width),
             "score": self._scorer.score,
             "embed": self.embed,
-            "attention": self.attention_signature.attention,
+            "attention": self.attention,
             "tokenize": self.tokenize,
             "detokenize": self._ids_function(self.detokenize, self._target_width),
             "lengths": self.lengths,
@@ -92,14 +99,16 @@ class Signatures(tf.Module):
         them. A request without ids cannot be padded, and would make the whole batch fail.
         """
         ids = tf.TensorSpec([None, width], tf.int32, name="ids")
-        return tf.function(function, input_signature=[ids, _integers("lengths")], autograph=False)
+        return tf.function(
+            function, input_signature=[ids, _rows("lengths", tf.int32)], autograph=False
+        )
 
-    @tf.function(
-        input_signature=[
-            _texts("text"), _integers("max_length"), _LENGTH_PENALTY, _texts("prefix")
-        ],
-        autograph=False, jit_compile=False,
-    )  # fmt: skip
+    @_function(
+        _rows("text"),
+        _rows("max_length", tf.int32),
+        _rows("length_penalty", tf.float32),
+        _rows("prefix"),
+    )
     def translate(
         self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor, prefix: tf.Tensor
     ) -> dict[str, tf.Tensor]:
@@ -132,10 +141,10 @@ class Signatures(tf.Module):
         max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
         alpha, alpha_changed = clamp_alpha(translator, length_penalty)
         prefix_ids, prefix_cut = self._prefix_ids(prefix, max_lengths)
-        result = translator.search_ids(
+        result = translator.translate_ids(
             source_ids,
             SearchInputs(max_lengths, prefix_ids, alpha=alpha, sample_offsets=sample_offsets(text)),
-            RequestedOutputs(token_log_probs=True, alignment=True),
+            ("token_log_probs", "alignment"),
         )
         width = self._target_width
         is_token = tf.sequence_mask(result.lengths, width)  # --> [B, K, L]
@@ -190,7 +199,7 @@ class Signatures(tf.Module):
         is_token = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
         spelled = tf.where(is_token, tf.strings.as_string(source_ids) + " ", "")
         offsets = sample_offsets(tf.strings.reduce_join(spelled, axis=1))
-        result = self._translator.search_fn(source_ids, max_lengths, offsets)
+        result = self._translator.translate_ids_once(source_ids, max_lengths, offsets)
         return {
             "ids": _pad_last(result.ids, self._target_width, self._translator.tokenizer.pad_id),
             "lengths": result.lengths,
@@ -198,7 +207,7 @@ class Signatures(tf.Module):
             "status": status + encode_status({Status.NOT_TRANSLATED: has_no_translation(result)}),
         }
 
-    @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
+    @_function(_rows("text"))
     def embed(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns `embeddings` float32 `[B, d_model]`, the mean of the encoder's outputs.
 
@@ -210,7 +219,7 @@ class Signatures(tf.Module):
         total = tf.reduce_sum(tf.cast(memory.states, tf.float32) * mask, axis=1)
         return {"embeddings": total / tf.reduce_sum(mask, axis=1)}
 
-    @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
+    @_function(_rows("text"))
     def tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the model's input for each source text.
 
@@ -227,7 +236,7 @@ class Signatures(tf.Module):
         """Returns `text` string `[B]` for target ids int32 `[B, L]` and lengths int32 `[B]`."""
         return {"text": self._translator.tokenizer.detokenize(ids, lengths)}
 
-    @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
+    @_function(_rows("text"))
     def lengths(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Counts the source tokens of `text`, string `[B]`, including the end token.
 
@@ -244,7 +253,7 @@ class Signatures(tf.Module):
         least = counts["used"] + tf.cast(is_cut, tf.int32)
         return {**counts, "tokens": tf.maximum(counts["tokens"], least)}
 
-    @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
+    @_function(_rows("text"))
     def symbols(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns `symbols` string `[B, any]`, the symbols of the source vocabulary in each row.
 
@@ -254,35 +263,11 @@ class Signatures(tf.Module):
         row = tf.constant(symbols, tf.string, [1, len(symbols)])
         return {"symbols": tf.tile(row, [tf.shape(text)[0], 1])}
 
-
-class AttentionSignature(tf.Module):
-    """Functions that return the attention of a model. For an ensemble, of its first model.
-
-    Args:
-        translator: provides the model, the tokenizer and the search.
-
-    Raises:
-        InputError: if the model is not a `Transformer`.
-    """
-
-    def __init__(self, translator: TranslationModule):
-        super().__init__(name="attention_signature")
-        self._translator = translator
-        model = translator.transformer
-        if not isinstance(model, Transformer):
-            raise InputError(
-                f"The architecture {model.run_config.architecture} cannot return attention. Use a "
-                "Transformer."
-            )
-        self._model = model
-        self._source_width = min(MAX_ATTENTION_TOKENS, translator.max_source_tokens)
-        self._target_width = min(MAX_ATTENTION_TOKENS, translator.max_output_tokens)
-
-    @tf.function(
-        input_signature=[_texts("source"), _texts("target")], autograph=False, jit_compile=False
-    )
+    @_function(_rows("source"), _rows("target"))
     def attention(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns all attention weights of a forward pass over `source` and `target`.
+
+        An ensemble uses its first model.
 
         In the shapes, B is the batch size. The other sizes are constants of the export:
 
@@ -312,49 +297,30 @@ class AttentionSignature(tf.Module):
             - `target_text` string `[B]`: the predicted text
             - `status` int32 `[B]`: bits of `Status`
         """
-        tokenizer = self._translator.tokenizer
-        source_ids, source_lengths, source_cut = self._translator.cut_source_ids(
-            source, self._source_width
-        )
+        tokenizer, (s, t) = self._translator.tokenizer, self._attention_widths
+        source_ids, source_lengths, source_cut = self._translator.cut_source_ids(source, s)
         predicted, lengths, status = self._predicted_ids(source, target, source_ids, source_lengths)
         is_token = tf.sequence_mask(lengths, tf.shape(predicted)[1])  # --> [B, T]
         start = tf.fill([tf.shape(predicted)[0], 1], tokenizer.start_id)
         inputs = tf.where(is_token, tf.concat([start, predicted[:, :-1]], 1), tokenizer.pad_id)
+        encoder = self._model.encoder_attention(source_ids)
+        # Encodes the source again. The shared functions `encode` and `read_targets` then fit
+        # together. Otherwise, the export would need another copy of the decoder and be 5 % larger.
+        memories = self._translator.encode(source_ids)
+        _, decoder = self._translator.read_targets(inputs, memories, True)[0]
+        in_source = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
+        target_pieces = tokenizer.target_pieces
         return {
-            **self._weights(source_ids, source_lengths, inputs, is_token),
-            "source_tokens": _pieces(
-                tokenizer.source_pieces, source_ids, source_lengths, self._source_width
-            ),
-            "target_tokens": _pieces(tokenizer.target_pieces, inputs, lengths, self._target_width),
-            "predicted_tokens": _pieces(
-                tokenizer.target_pieces, predicted, lengths, self._target_width
-            ),
+            "encoder": _pad_weights(encoder, in_source, s, s),
+            "decoder": _pad_weights([layer["self"] for layer in decoder], is_token, t, t),
+            "cross": _pad_weights([layer["cross"] for layer in decoder], is_token, t, s),
+            "source_tokens": _pieces(tokenizer.source_pieces, source_ids, source_lengths, s),
+            "target_tokens": _pieces(target_pieces, inputs, lengths, t),
+            "predicted_tokens": _pieces(target_pieces, predicted, lengths, t),
             "source_lengths": source_lengths,
             "target_lengths": lengths,
             "target_text": tokenizer.detokenize(predicted, lengths),
             "status": status + encode_status({Status.SOURCE_CUT: source_cut}),
-        }
-
-    def _weights(
-        self,
-        source_ids: tf.Tensor,
-        source_lengths: tf.Tensor,
-        decoder_inputs: tf.Tensor,
-        is_token: tf.Tensor,
-    ) -> dict[str, tf.Tensor]:
-        """Returns the weights of the three kinds of attention (section 3.2.3), by name."""
-        translator = self._translator
-        encoder = self._model.encoder_attention(source_ids)
-        # Encodes the source again. The shared functions `encode` and `read_targets` then fit
-        # together. Otherwise, the export would need another copy of the decoder and be 5 % larger.
-        memories = translator.encode(source_ids)
-        _, decoder = translator.read_targets(decoder_inputs, memories, True)[0]
-        in_source = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
-        rows, columns = self._target_width, self._source_width
-        return {
-            "encoder": _pad_weights(encoder, in_source, columns, columns),
-            "decoder": _pad_weights([layer["self"] for layer in decoder], is_token, rows, rows),
-            "cross": _pad_weights([layer["cross"] for layer in decoder], is_token, rows, columns),
         }
 
     def _predicted_ids(
@@ -364,11 +330,8 @@ class AttentionSignature(tf.Module):
         source_ids: tf.Tensor,
         source_lengths: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns the predicted ids, int32 `[B, T]`, their lengths and the status.
-
-        The ids end with the end token unless they were truncated.
-        """
-        translator, width = self._translator, self._target_width
+        """Returns the predicted ids, int32 `[B, T]`, their lengths and the status."""
+        translator, (_, width) = self._translator, self._attention_widths
         pad_id, end_id = translator.tokenizer.pad_id, translator.tokenizer.end_id
         # 16 bytes per token are accepted, as in `Scorer`.
         text, is_cut = truncate_text(target, 16 * width)
@@ -377,7 +340,7 @@ class AttentionSignature(tf.Module):
         is_given = given_lengths > 1  # more than the end token
         # The limit of rows that have a target is 0 tokens, so that the search skips them.
         limits = tf.where(is_given, 0, translator.max_lengths(source_lengths))
-        found = translator.search_fn(source_ids, limits, sample_offsets(source))
+        found = translator.translate_ids_once(source_ids, limits, sample_offsets(source))
         lengths = tf.where(is_given, given_lengths, found.lengths[:, 0])
         is_cut = (is_cut & is_given) | (lengths > width)
         status = encode_status(
@@ -397,11 +360,7 @@ class AttentionSignature(tf.Module):
         is_token = tf.sequence_mask(lengths, longest)
         return tf.where(is_token, ids[:, :longest], pad_id), lengths, status
 
-    @tf.function(
-        input_signature=[tf.TensorSpec([], tf.int32, name="count")],
-        autograph=False,
-        jit_compile=False,
-    )
+    @_function(tf.TensorSpec([], tf.int32, name="count"))
     def positions(self, count: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the encodings of the first `count` positions, or of all learned ones if fewer.
 
@@ -441,11 +400,7 @@ def _pad_weights(
 ) -> tf.Tensor:
     """Returns the weights of all layers, `[B, layers, H, rows, columns]`, padded with 0.
 
-    Args:
-        layers: `[B, H, queries, keys]` for each layer. The weights of padded keys are already 0.
-        is_token: bool `[B, queries]`, False for padding.
-        rows: number of queries after padding.
-        columns: number of keys after padding.
+    Each of `layers` is `[B, H, queries, keys]`. The weights of padded keys are already 0.
     """
     weights = tf.stack(layers, axis=1)
     weights *= tf.cast(is_token, weights.dtype)[:, None, None, :, None]

@@ -16,18 +16,17 @@ import datetime
 import json
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import sentencepiece
 
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.export import ExportOptions, FormatCard, VersionFacts
+from keras_transformer.export import ExportOptions, VersionFacts
 from keras_transformer.export.comparison import plain_texts
 from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.runs.run_directory import RunDirectory
 
 with needs_extra("argos", "the format argos"):
     import babel
@@ -67,18 +66,13 @@ class ArgosEngine(CTranslate2Engine):
 class ArgosExporter(CTranslate2Exporter):
     """Writes a package, which is compared like an export for CTranslate2."""
 
-    options = frozenset({"quantization", "card"})
+    options = frozenset()
+    has_card = True
 
-    def load(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> TranslationModule:
+    def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
         _languages(options)
-        translator = super().load(run, settings, options)
         check_target_pieces(translator)
-        return translator
+        return super().prepare(translator, options)
 
     def probes(self, translator: TranslationModule, sentences: Sequence[str]) -> ProbeTexts:
         probes = super().probes(translator, sentences)
@@ -97,19 +91,17 @@ class ArgosExporter(CTranslate2Exporter):
             "to_code": target,
             "to_name": _language_name(target),
         }
-        with tempfile.TemporaryDirectory() as temporary:
-            parts = Path(temporary)
-            (parts / "model").mkdir()
-            save_model(translator, self.weights_of(options), parts / "model")
-            model = translator.tokenizer.vocabulary.source_model
-            (parts / "sentencepiece.model").write_bytes(model)
+        with (
+            tempfile.TemporaryDirectory() as model,
+            zipfile.ZipFile(folder / f"{name}.argosmodel", "w", zipfile.ZIP_DEFLATED) as package,
+        ):
+            save_model(translator, self.weights_of(options), Path(model))
             text = json.dumps(metadata, indent=2, ensure_ascii=False)
-            (parts / "metadata.json").write_text(text + "\n", encoding="utf-8")
-            with zipfile.ZipFile(
-                folder / f"{name}.argosmodel", "w", zipfile.ZIP_DEFLATED
-            ) as package:
-                for file in sorted(parts.rglob("*.*")):
-                    package.write(file, Path(name) / file.relative_to(parts))
+            package.writestr(f"{name}/metadata.json", text + "\n")
+            vocabulary = translator.tokenizer.vocabulary
+            package.writestr(f"{name}/sentencepiece.model", vocabulary.source_model)
+            for file in sorted(Path(model).iterdir()):
+                package.write(file, f"{name}/model/{file.name}")
 
     def open(self, folder: Path) -> ArgosEngine:
         (package,) = folder.glob("*.argosmodel")
@@ -126,19 +118,19 @@ class ArgosExporter(CTranslate2Exporter):
         (package,) = folder.glob("*.argosmodel")
         use = _USE.format(name=package.stem, source=source, target=target).rstrip()
         tags = ("transformer", "argos-translate", "ctranslate2")
-        return VersionFacts(FormatCard(_ABOUT, use, tags, package.stat().st_size))
+        return VersionFacts(_ABOUT, use, tags)
 
 
 EXPORTER = ArgosExporter()
 
 
 def _languages(options: ExportOptions) -> tuple[str, str]:
-    if options.card is None or options.card.languages is None:
+    if options.languages is None:
         raise InputError(
             "A package of Argos Translate needs the codes of the source and the target language, "
             "as in --languages=en,de."
         )
-    return options.card.languages
+    return options.languages
 
 
 def _language_name(code: str) -> str:

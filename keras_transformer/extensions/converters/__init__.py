@@ -1,7 +1,7 @@
 """Reads trained models of other toolkits.
 
-Each format has a module with a function `read`, which returns a `ConvertedModel`. It contains a
-table from the names of the other toolkit to the names of this package.
+Each format has a function that returns a `ConvertedModel`. It walks over the model from top to
+bottom, and gives each weight of this package the names that it has in the other toolkit.
 """
 
 from __future__ import annotations
@@ -9,68 +9,77 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal
 
 from keras_transformer.config import NonNegativeInt, PositiveInt
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.extensions.huggingface import hub
-from keras_transformer.schema import check_scalar
+from keras_transformer.schema import Settings
 
 if TYPE_CHECKING:  # they load TensorFlow
-    from keras_transformer.extensions.converters.converted import ConvertedModel
+    from keras_transformer.extensions.converters.source import ConvertedModel
 
-# Name of each format → its module in this folder.
+# Name of each format → its module in this folder, and the function that reads a model.
 FORMATS = {
-    "marian": "marian",
-    "huggingface": "huggingface",
-    "opennmt_tf": "opennmt_tf",
-    "tensor2tensor": "tensor2tensor",
-    "fairseq": "fairseq",
-    "fsmt": "fsmt",
+    "marian": ("marian", "read"),
+    "huggingface": ("huggingface", "read"),
+    "opennmt_tf": ("opennmt_tf", "read"),
+    "tensor2tensor": ("tensor2tensor", "read"),
+    "fairseq": ("fairseq", "read"),
+    "fsmt": ("fairseq", "read_fsmt"),
 }
 
 
-def _option(default: Any, *formats: str) -> Any:
+def _option(default: Any, formats: str, help_text: str) -> Any:
     """A field of `ConvertOptions` that applies only to some formats."""
-    return dataclasses.field(default=default, metadata={"formats": formats})
+    metadata = {"formats": formats.split(), "help": help_text}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertOptions:
-    """Options of a conversion. Each applies only to the formats that it names.
+class ConvertOptions(Settings):
+    """Options of a conversion. Each applies only to some formats.
 
-    Attributes:
-        positions: for `huggingface`, the sinusoids of the model: "marian" for models that Marian
-            trained, such as OPUS-MT, or "huggingface" for models that transformers trained. If
-            None, exports of this package have their own, and all others "marian".
-        config: for `opennmt_tf`, the configuration that trained the model, such as "data.yml". By
-            default it is the only `.yml` file in the directory.
-        source_sentencepiece, target_sentencepiece: for `opennmt_tf` and `fairseq`, the
-            SentencePiece models of the training data. The default for the target is the model of
-            the source. Without any, texts must be tokenized already.
-        source_vocabulary, target_vocabulary: for `tensor2tensor`, the files of subwords, and for
-            `fairseq`, the dictionaries. By default they are files in the directory of the model.
-        target_space: for `tensor2tensor`, the id of the target space that the problem of the model
-            sets, 0 for most.
-        num_heads: for `opennmt_tf`, the number of attention heads, if the model does not say it.
-        normalize_punctuation: for `marian` and `huggingface`, normalizes the punctuation of source
-            texts in the graph, as scripts of Moses do: "unicode" for replace-unicode-punctuation,
-            a language code such as "en" also for normalize-punctuation. Needs sacremoses.
+    `keras-transformer convert --help` and docs/convert.md describe them.
 
     Example:
     >>> ConvertOptions(positions="huggingface").sentencepiece is None
     True
     """
 
-    positions: Literal["marian", "huggingface"] | None = _option(None, "huggingface")
-    config: str | None = _option(None, "opennmt_tf")
-    source_sentencepiece: str | None = _option(None, "opennmt_tf", "fairseq")
-    target_sentencepiece: str | None = _option(None, "opennmt_tf", "fairseq")
-    source_vocabulary: str | None = _option(None, "tensor2tensor", "fairseq")
-    target_vocabulary: str | None = _option(None, "tensor2tensor", "fairseq")
-    target_space: NonNegativeInt = _option(0, "tensor2tensor")
-    num_heads: PositiveInt | None = _option(None, "opennmt_tf")
-    normalize_punctuation: str | None = _option(None, "marian", "huggingface")
+    section = "convert"
+
+    positions: Literal["marian", "huggingface"] | None = _option(
+        None,
+        "huggingface",
+        "sinusoids: marian, as in OPUS-MT, or huggingface, for models that transformers trained",
+    )
+    config: str | None = _option(None, "opennmt_tf", "configuration that trained the model")
+    source_sentencepiece: str | None = _option(
+        None,
+        "opennmt_tf fairseq",
+        "SentencePiece model of the training data; without one, texts must be tokenized already",
+    )
+    target_sentencepiece: str | None = _option(
+        None,
+        "opennmt_tf fairseq",
+        "SentencePiece model of the target; default: the same as of the source",
+    )
+    source_vocabulary: str | None = _option(
+        None, "tensor2tensor fairseq", "vocabulary of the source; default: one next to the model"
+    )
+    target_vocabulary: str | None = _option(
+        None, "tensor2tensor fairseq", "vocabulary of the target; default: one next to the model"
+    )
+    target_space: NonNegativeInt = _option(0, "tensor2tensor", "id of the problem's target space")
+    num_heads: PositiveInt | None = _option(
+        None, "opennmt_tf", "number of attention heads, if the model does not say it"
+    )
+    normalize_punctuation: str | None = _option(
+        None,
+        "marian huggingface",
+        "unicode, or a source language such as en: normalize punctuation as Moses does",
+    )
 
     @property
     def sentencepiece(self) -> tuple[str, str] | None:
@@ -79,40 +88,15 @@ class ConvertOptions:
         target = self.target_sentencepiece or source
         return None if source is None or target is None else (source, target)
 
-    def check_apply_to(self, source_format: str) -> None:
-        """Raises an `InputError` for an option that does not apply to a format.
-
-        Args:
-            source_format: one of `FORMATS`.
-
-        Example:
-        >>> ConvertOptions(positions="marian").check_apply_to("fairseq")
-        Traceback (most recent call last):
-        keras_transformer.errors.InputError: The option positions applies only to huggingface, ...
-        """
-        for field in dataclasses.fields(self):
-            formats = field.metadata["formats"]
-            if getattr(self, field.name) != field.default and source_format not in formats:
-                raise InputError(
-                    f"The option {field.name} applies only to {' and '.join(formats)}, but the "
-                    f"format is {source_format}. Remove it."
-                )
-
 
 def make_options(**options: Any) -> ConvertOptions:
     """Returns `ConvertOptions` after a check of the names and values.
-
-    Raises:
-        InputError: for an unknown option or value.
 
     Example:
     >>> make_options(positions="huggingface").positions
     'huggingface'
     """
-    hints = get_type_hints(ConvertOptions, include_extras=True)
-    check_names(options, list(hints), "an option of convert")
-    for name, value in options.items():
-        check_scalar(name, hints[name], value)
+    check_names(options, [*ConvertOptions.declarations()], "an option of convert")
     return ConvertOptions(**options)
 
 
@@ -124,16 +108,7 @@ def convert(path: str, source_format: str, **options: Any) -> ConvertedModel:
 def read_model(
     path: str | Path, source_format: str, options: ConvertOptions | None = None
 ) -> ConvertedModel:
-    """Reads a model of another toolkit.
-
-    Args:
-        path: the directory of the model, or its file.
-        source_format: one of `FORMATS`.
-        options: options of the conversion.
-
-    Raises:
-        InputError: for an unknown format, an option that does not apply to it, a missing or
-            damaged file, a missing package, or a model that this package cannot express.
+    """Reads a model of another toolkit from its directory or file.
 
     Example:
     >>> model = read_model("build/opus-mt", "marian")
@@ -145,31 +120,30 @@ def read_model(
             f"The format {source_format!r} is unknown. Choose one of {', '.join(FORMATS)}."
         )
     options = options or ConvertOptions()
-    options.check_apply_to(source_format)
+    for field in dataclasses.fields(options):
+        formats = field.metadata["formats"]
+        if getattr(options, field.name) != field.default and source_format not in formats:
+            raise InputError(
+                f"The option {field.name} applies only to {' and '.join(formats)}, but the format "
+                f"is {source_format}. Remove it."
+            )
     if not Path(path).exists():
         raise InputError(f"{path} does not exist. Give the directory of the model.")
-    module = importlib.import_module(f"{__name__}.{FORMATS[source_format]}")
-    model: ConvertedModel = module.read(Path(path), options)
+    module, function = FORMATS[source_format]
+    read = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+    model: ConvertedModel = read(Path(path), options)
     if options.normalize_punctuation is not None:
-        from keras_transformer.extensions.converters.punctuation import (
-            normalize_punctuation,
-        )
+        from keras_transformer.extensions.converters import normalization
 
-        vocabulary = normalize_punctuation(model.vocabulary, options.normalize_punctuation)
+        vocabulary = normalization.normalize_punctuation(
+            model.vocabulary, options.normalize_punctuation
+        )
         model = dataclasses.replace(model, vocabulary=vocabulary)
     return model
 
 
 def write_run(model: ConvertedModel, output_dir: str | Path) -> None:
-    """Writes a converted model as a run directory, which all commands accept.
-
-    Args:
-        model: the model.
-        output_dir: a new directory.
-
-    Raises:
-        InputError: if the weights do not fit the configuration, or if the directory exists or
-            cannot be written.
+    """Writes a converted model as a new run directory, which all commands accept.
 
     Example:
     >>> write_run(read_model("build/opus-mt", "marian"), "build/new")

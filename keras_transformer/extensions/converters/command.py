@@ -17,15 +17,8 @@ import dataclasses
 
 from absl import flags
 
-from keras_transformer.cli import app, config_flags
-from keras_transformer.extensions.converters import (
-    FORMATS,
-    ConvertOptions,
-    make_options,
-    read_model,
-    write_run,
-)
-from keras_transformer.extensions.huggingface import hub
+from keras_transformer.cli import app
+from keras_transformer.extensions.converters import FORMATS, ConvertOptions, convert, write_run
 
 FLAGS = flags.FLAGS
 
@@ -37,39 +30,18 @@ def define_flags() -> None:
         "input", None, "directory or file of the model, or hf://USER/NAME", required=True
     )
     flags.DEFINE_string("output", None, "run directory to write", required=True)
-    flags.DEFINE_enum(
-        "positions",
-        None,
-        ["marian", "huggingface"],
-        config_flags.CHOICES["positions"],
-    )
-    flags.DEFINE_string("config", None, "configuration that trained a model of OpenNMT-tf")
-    flags.DEFINE_string(
-        "source_sentencepiece",
-        None,
-        "SentencePiece model of the training data; without one, texts must be tokenized already",
-    )
-    flags.DEFINE_string(
-        "target_sentencepiece", None, "SentencePiece model of the target; default: the source's"
-    )
-    flags.DEFINE_string("source_vocabulary", None, "vocabulary of the source")
-    flags.DEFINE_string("target_vocabulary", None, "vocabulary of the target")
-    flags.DEFINE_integer("target_space", 0, "id of the target space of Tensor2Tensor's problem")
-    flags.DEFINE_integer("num_heads", None, "attention heads, if the model does not say it")
-    flags.DEFINE_string(
-        "normalize_punctuation",
-        None,
-        "unicode, or a source language such as en: normalize punctuation as Moses does",
-    )
+    for field in dataclasses.fields(ConvertOptions):
+        formats = ", ".join(field.metadata["formats"])
+        flags.DEFINE_string(field.name, None, f"for {formats}: {field.metadata['help']}")
 
 
 def main() -> None:
-    """Runs `read_model` and `write_run` with the flags."""
+    """Runs `convert` and `write_run` with the flags."""
     app.load_tensorflow()
-    source_format = str(FLAGS["from"].value)  # `from` is a keyword of Python
-    options = {field.name: FLAGS[field.name].value for field in dataclasses.fields(ConvertOptions)}
-    path = hub.resolve(FLAGS.input, source_format)
-    model = read_model(path, source_format, make_options(**options))
+    values = {field.name: FLAGS[field.name].value for field in dataclasses.fields(ConvertOptions)}
+    options = {name: value for name, value in values.items() if value is not None}
+    # `from` is a keyword of Python.
+    model = convert(FLAGS.input, str(FLAGS["from"].value), **options)
     write_run(model, FLAGS.output)
     config = model.config.model
     print(

@@ -14,42 +14,34 @@ in the source.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from keras_transformer.config import Config, Tying
+from keras_transformer.config import Config, ModelConfig
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.converters import ConvertOptions
-from keras_transformer.extensions.converters.converted import (
-    ConvertedModel,
-    SourceWeights,
-    WeightTable,
-    make_model,
-)
-from keras_transformer.extensions.converters.files import (
-    order_tokens,
-    read_tokens,
-    read_yaml,
-)
-from keras_transformer.extensions.converters.pieces import PieceOrder
-from keras_transformer.extensions.converters.tf_checkpoints import TFCheckpoint
-from keras_transformer.runs.checkpoints import Arrays
+from keras_transformer.extensions.converters import ConvertOptions, source
+from keras_transformer.runs.checkpoints import reading
 
 # The models of OpenNMT-tf's catalog, with their numbers of heads.
 _HEADS = {
-    "Transformer": 8,
-    "TransformerBase": 8,
-    "TransformerBaseSharedEmbeddings": 8,
-    "TransformerBig": 16,
-    "TransformerBigSharedEmbeddings": 16,
+    **dict.fromkeys(["Transformer", "TransformerBase", "TransformerBaseSharedEmbeddings"], 8),
+    **dict.fromkeys(["TransformerBig", "TransformerBigSharedEmbeddings"], 16),
+    **dict.fromkeys(["ScalingNmtEnDe", "ScalingNmtEnFr"], 16),
     "TransformerTiny": 2,
-    "ScalingNmtEnDe": 16,
-    "ScalingNmtEnFr": 16,
 }
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu"}
+_RATES = {  # our dropouts → arguments of the model
+    "embedding_dropout": "dropout",
+    "residual_dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+    "activation_dropout": "ffn_dropout",
+}
 _EPSILON = 1e-3  # the default of Keras, which OpenNMT-tf does not change
 
 _SOURCE = "examples_inputter/features_inputter/embedding"
@@ -57,142 +49,158 @@ _TARGET = "examples_inputter/labels_inputter/embedding"
 _OUTPUT = "decoder/output_layer/kernel"
 _OUTPUT_BIAS = "decoder/output_layer/bias"
 
-# Sublayers of ours → sublayers of OpenNMT-tf.
-_SUBLAYERS: dict[str, dict[str, str]] = {
-    "encoder": {"self_attention": "self_attention", "feed_forward": "ffn"},
-    "decoder": {
-        "self_attention": "self_attention",
-        "cross_attention": "attention/0",
-        "feed_forward": "ffn",
-    },
-}
-# Weights of a sublayer → weights of OpenNMT-tf, each with a kernel and a bias.
-_PROJECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    "self_attention": {
-        "qkv": ("linear_queries", "linear_keys", "linear_values"),
-        "output": ("linear_output",),
-    },
-    "cross_attention": {
-        "query": ("linear_queries",),
-        "key_value": ("linear_keys", "linear_values"),
-        "output": ("linear_output",),
-    },
-    "feed_forward": {"inner": ("inner",), "outer": ("outer",)},
-}
+
+class TFCheckpoint:
+    """A checkpoint of TensorFlow 1 or 2: an `.index` file, or the newest one of a directory."""
+
+    def __init__(self, path: Path):
+        prefix: Any = str(path).removesuffix(".index")
+        if path.is_dir():
+            with reading(path / "checkpoint", "the name of a TensorFlow checkpoint"):
+                prefix = tf.train.latest_checkpoint(str(path))
+        if prefix is None or not Path(f"{prefix}.index").is_file():
+            raise InputError(
+                f"{path} contains no TensorFlow checkpoint. It needs the file checkpoint, with the "
+                "files that it names. Or give the .index file of a checkpoint."
+            )
+        self.path = Path(prefix)
+        self.directory = self.path.parent
+        with reading(self.path, "a checkpoint"):
+            self._reader: Any = tf.train.load_checkpoint(prefix)
+            self._names = list(self._reader.get_variable_to_shape_map())
+
+    def variables(self, scope: str, suffix: str = "") -> dict[str, np.ndarray]:
+        """Returns the variables below a scope by the rest of their names, except slots."""
+        slot = re.compile(r"\.OPTIMIZER_SLOT|/Adam(_1)?$")
+        with reading(self.path, "a checkpoint"):
+            return {
+                name.removeprefix(scope).removesuffix(suffix): self._reader.get_tensor(name)
+                for name in self._names
+                if name.startswith(scope) and not slot.search(name)
+            }
+
+    def stored_names(self, root: str, suffix: str, *names: str) -> list[str]:
+        """Returns the names under which variables are stored. Shared ones are stored once."""
+        with reading(self.path, "a checkpoint of TensorFlow 2"):
+            content = np.asarray(self._reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")).item()
+            graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(content)
+            stored = []
+            for name in names:
+                node = graph.nodes[0]
+                for part in (root + name).split("/"):
+                    ids = [child.node_id for child in node.children if child.local_name == part]
+                    node = graph.nodes[ids[0]] if ids else graph.TrackableObject()
+                keys = [a.checkpoint_key for a in node.attributes if a.name == "VARIABLE_VALUE"]
+                key = keys[0] if keys else name
+                stored.append(key.removeprefix(root).removesuffix(suffix))
+        return stored
 
 
-def read(path: Path, options: ConvertOptions) -> ConvertedModel:
+def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     """Reads a model of OpenNMT-tf."""
-    checkpoint = TFCheckpoint.find(path)
+    checkpoint = TFCheckpoint(path)
     directory = checkpoint.directory
     if directory.name == "avg":  # averaged weights, in a subdirectory of the model
         directory = directory.parent
     description = _description(directory, options.num_heads)
-    configuration = read_yaml(directory, options.config)
-    data = _section(configuration, "data")
-    _check_controls(data)
-    source = SourceWeights(checkpoint.object_weights("model"), str(checkpoint.path))
-    tying = _tying(checkpoint)
-    order = order_tokens(
+    configuration = _read_configuration(directory, options.config)
+    data, parameters = (_section(configuration, name) for name in ("data", "params"))
+    controls = {side: _section(data, f"{side}_sequence_controls") for side in ("source", "target")}
+    if controls["source"].get("start") or not all(
+        controls["target"].get(name, True) for name in ("start", "end")
+    ):
+        raise InputError(
+            "The configuration adds a start token to the source, or leaves out the start or the "
+            "end token of the target (data.source_sequence_controls, "
+            "data.target_sequence_controls). Such a model cannot be converted."
+        )
+
+    scope, suffix = "model/", "/.ATTRIBUTES/VARIABLE_VALUE"
+    weights = source.SourceWeights(checkpoint.variables(scope, suffix), str(checkpoint.path))
+    inputs, target, output = checkpoint.stored_names(scope, suffix, _SOURCE, _TARGET, _OUTPUT)
+    tying = "none" if output != target else "all" if inputs == target else "target"
+    order = source.order_tokens(
         [_tokens(data.get(f"{side}_vocabulary"), directory) for side in ("source", "target")],
         options.sentencepiece,
         joint=tying == "all",
         pad_piece="<blank>",
         start_row=1,
     )
-    weights = _embeddings(checkpoint, source, order, tying)
-    sizes = {name: _count(source, f"{name}/layers/") for name in ("encoder", "decoder")}
-    norm = "input_layer_norm" if "encoder/layer_norm/gamma" in source else "output_layer_norm"
-    has_bias = "encoder/layers/0/self_attention/layer/linear_queries/bias" in source
-    weights |= source.read(_table(sizes, norm, has_bias))
-    source.check_all_used()
+    embeddings = _reordered(weights.take(inputs))
+    targets = None if tying == "all" else _reordered(weights.take(target))
+    kernel = _reordered(weights.take(output).T) if tying == "none" else None
+    bias = _reordered(weights.take(_OUTPUT_BIAS)) if _OUTPUT_BIAS in weights else None
+    arrays = order.weights(embeddings, targets, kernel, bias)
 
-    parameters = _section(configuration, "params")
+    is_pre = "encoder/layer_norm/gamma" in weights
+    kernel_name = re.compile(r"(encoder|decoder)/layers/\d+/ffn/layer/inner/kernel")
+    layers = [found[1] for found in map(kernel_name.fullmatch, weights.names()) if found]
     config = Config().updated(
         {
+            **source.COMMON_SETTINGS,
             **{f"model.{name}": value for name, value in description.items()},
             "model.tie_embeddings": tying,
-            "model.output_bias": True,
-            "model.d_model": weights["encoder/layer_0/feed_forward/outer_bias"].size,
-            "model.d_ff": weights["encoder/layer_0/feed_forward/inner_bias"].size,
-            "model.num_encoder_layers": sizes["encoder"],
-            "model.num_decoder_layers": sizes["decoder"],
-            "model.norm_position": "pre" if norm == "input_layer_norm" else "post",
+            "model.d_model": embeddings.shape[-1],
+            "model.d_ff": weights.take("encoder/layers/0/ffn/layer/inner/bias").size,
+            "model.num_encoder_layers": layers.count("encoder"),
+            "model.num_decoder_layers": layers.count("decoder"),
+            "model.norm_position": "pre" if is_pre else "post",
             "model.layer_norm_epsilon": _EPSILON,
-            "model.attention_bias": has_bias,
-            "model.sinusoid_layout": "halves",
-            "model.sinusoid_frequencies": "tensor2tensor",
+            "model.attention_bias": (
+                "encoder/layers/0/self_attention/layer/linear_queries/bias" in weights
+            ),
             "model.first_position": 1,
-            "model.mask_source_end": not _controls(data, "source").get("end", False),
+            "model.mask_source_end": not controls["source"].get("end", False),
             "decoding.beam_size": parameters.get("beam_width", 4),
             "decoding.length_penalty": parameters.get("length_penalty", 0.0),
             "decoding.coverage_penalty": parameters.get("coverage_penalty", 0.0),
         }
     )
-    return make_model(config, weights, order.vocabulary)
+    arrays |= weights.read_rest(_table(config.model))
+    return source.make_model(config, arrays, order.vocabulary)
 
 
-def _table(sizes: Mapping[str, int], norm: str, has_bias: bool) -> WeightTable:
-    """Returns our paths of all weights of the stacks, with their names in OpenNMT-tf."""
-    table = {}
-    for stack, sublayers in _SUBLAYERS.items():
-        for i in range(sizes[stack]):
-            for ours, theirs in sublayers.items():
-                path, name = f"{stack}/layer_{i}/{ours}", f"{stack}/layers/{i}/{theirs}"
-                for projection, parts in _PROJECTIONS[ours].items():
-                    for kind in ("kernel", "bias"):
-                        if kind == "kernel" or has_bias or ours == "feed_forward":
-                            table[f"{path}/{projection}_{kind}"] = tuple(
-                                f"{name}/layer/{part}/{kind}" for part in parts
-                            )
-                for kind in ("gamma", "beta"):
-                    table[f"{path}_norm/{kind}"] = (f"{name}/{norm}/{kind}",)
-        if norm == "input_layer_norm":
-            for kind in ("gamma", "beta"):
-                table[f"{stack}/norm/{kind}"] = (f"{stack}/layer_norm/{kind}",)
+def _table(model: ModelConfig) -> source.WeightTable:
+    """Returns the table of the stacks."""
+    table: source.WeightTable = {}
+    names = {"self_attention": "self_attention", "cross_attention": "attention/0"}
+    parts = ("linear_queries", "linear_keys", "linear_values", "linear_output")
+    kinds, norm_kinds = ("kernel", "bias"), ("gamma", "beta")
+    is_pre = model.norm_position == "pre"
+    norm = "input_layer_norm/{}" if is_pre else "output_layer_norm/{}"
+    for stack, (_, sublayers) in source.STACKS.items():
+        for i in range(getattr(model, f"num_{stack}_layers")):
+            ours, theirs = f"{stack}/layer_{i}", f"{stack}/layers/{i}"
+            for sublayer in sublayers:
+                name = f"{theirs}/{names[sublayer]}"
+                projections = [f"{name}/layer/{part}/{{}}" for part in parts]
+                attention_kinds = kinds if model.other_toolkits.attention_bias else kinds[:1]
+                table |= source.attention(f"{ours}/{sublayer}", projections, attention_kinds)
+                table |= source.layer_norm(f"{ours}/{sublayer}_norm", f"{name}/{norm}", norm_kinds)
+            inner, outer = (f"{theirs}/ffn/layer/{part}/{{}}" for part in ("inner", "outer"))
+            table |= source.feed_forward(f"{ours}/feed_forward", inner, outer, kinds)
+            name = f"{theirs}/ffn/{norm}"
+            table |= source.layer_norm(f"{ours}/feed_forward_norm", name, norm_kinds)
+        if is_pre:
+            table |= source.layer_norm(f"{stack}/norm", f"{stack}/layer_norm/{{}}", norm_kinds)
     return table
 
 
-def _tying(checkpoint: TFCheckpoint) -> Tying:
-    """Returns which matrices are shared: a shared matrix is stored once."""
-    source, target, output = (
-        checkpoint.object_name("model", name) for name in (_SOURCE, _TARGET, _OUTPUT)
-    )
-    if output != target:
-        return "none"
-    return "all" if source == target else "target"
+def _reordered(matrix: np.ndarray) -> np.ndarray:
+    """Moves the last row, of the unknown token, to the fourth position. See `_tokens`."""
+    return np.concatenate([matrix[:3], matrix[-1:], matrix[3:-1]])
 
 
-def _embeddings(
-    checkpoint: TFCheckpoint, source: SourceWeights, order: PieceOrder, tying: Tying
-) -> Arrays:
-    """Returns the embeddings and the output layer with the rows of the new vocabulary."""
-
-    def rows(name: str) -> np.ndarray:
-        matrix = source.take(checkpoint.object_name("model", name))
-        matrix = matrix.T if name == _OUTPUT and tying == "none" else matrix
-        # OpenNMT-tf gives the unknown token the last id. See `_tokens`.
-        return np.concatenate([matrix[:3], matrix[-1:], matrix[3:-1]])
-
-    if tying == "all":
-        arrays = {"embedding/embeddings": order.source_embeddings(rows(_SOURCE))}
-    else:
-        arrays = {
-            "source_embedding/embeddings": order.source_embeddings(rows(_SOURCE)),
-            "target_embedding/embeddings": order.target_embeddings(rows(_TARGET)),
-        }
-    if tying == "none":
-        arrays["output_projection/kernel"] = order.target_embeddings(rows(_OUTPUT)).T
-    bias = rows(_OUTPUT_BIAS) if _OUTPUT_BIAS in source else None
-    arrays["output_projection/bias"] = order.output_bias(bias)
-    return arrays
+# The configuration.
 
 
-def _count(source: SourceWeights, prefix: str) -> int:
-    i = 0
-    while f"{prefix}{i}/ffn/layer/inner/kernel" in source:
-        i += 1
-    return i
+def _read_configuration(directory: Path, path: str | None) -> dict[str, Any]:
+    files = [*directory.glob("*.yml"), *directory.glob("*.yaml")] if path is None else [Path(path)]
+    what = f"{directory} must contain one configuration (.yml)"
+    remedy = "Give the configuration that trained the model with --config."
+    file = source.only_one(files, what, remedy)
+    with reading(file, "a YAML configuration"):
+        return source.read_yaml(file.read_bytes(), "SafeLoader")
 
 
 def _description(directory: Path, num_heads: int | None) -> dict[str, Any]:
@@ -202,52 +210,25 @@ def _description(directory: Path, num_heads: int | None) -> dict[str, Any]:
     that are literals are understood.
     """
     path = directory / "model_description.py"
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except OSError:
-        tree = ast.Module([], [])
-    except (SyntaxError, ValueError) as error:
-        raise InputError(f"{path} is not Python code: {error}") from None
-    names: list[str] = []
-    arguments: dict[str, ast.expr] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            arguments.update({each.arg: each.value for each in node.keywords if each.arg})
-        names += [
-            str(getattr(node, name)) for name in ("attr", "id", "value") if hasattr(node, name)
-        ]
-    given = arguments.get("num_heads")
-    if isinstance(given, ast.Constant) and isinstance(given.value, int):
-        num_heads = num_heads or given.value
-    else:
-        num_heads = num_heads or next((_HEADS[name] for name in names if name in _HEADS), None)
-    if num_heads is None:
+    with reading(path, "Python code"):
+        nodes = [*ast.walk(ast.parse(path.read_bytes() if path.is_file() else b""))]
+    names = [getattr(node, name, None) for node in nodes for name in ("attr", "id", "value")]
+    words = [word for node in nodes if isinstance(node, ast.Call) for word in node.keywords]
+    literals = {
+        word.arg: word.value.value for word in words if isinstance(word.value, ast.Constant)
+    }
+    of_catalog = next((_HEADS[name] for name in map(str, names) if name in _HEADS), None)
+    heads = num_heads or literals.get("num_heads") or of_catalog
+    if heads is None:
         raise InputError(
             f"{path} does not say how many attention heads the model has. Give the number with "
             "--num_heads."
         )
-    activation = arguments.get("ffn_activation")
+    activation = next((word.value for word in words if word.arg == "ffn_activation"), None)
     name = getattr(activation, "attr", getattr(activation, "id", "relu"))
-    if name not in _ACTIVATIONS:
-        raise InputError(
-            f"{path} sets ffn_activation to {name}. Only {', '.join(_ACTIVATIONS)} can be "
-            "converted."
-        )
-    rates = {
-        "embedding_dropout": "dropout",
-        "residual_dropout": "dropout",
-        "attention_dropout": "attention_dropout",
-        "activation_dropout": "ffn_dropout",
-    }
-    found = {ours: arguments.get(theirs) for ours, theirs in rates.items()}
-    return {
-        "num_heads": num_heads,
-        "activation": _ACTIVATIONS[name],
-        **{
-            name: rate.value if isinstance(rate, ast.Constant) else 0.1
-            for name, rate in found.items()
-        },
-    }
+    source.check_supported({"ffn_activation": name}, {"ffn_activation": [*_ACTIVATIONS]}, path)
+    rates = {ours: literals.get(theirs, 0.1) for ours, theirs in _RATES.items()}
+    return {"num_heads": heads, "activation": _ACTIVATIONS[name], **rates}
 
 
 def _section(configuration: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -255,22 +236,6 @@ def _section(configuration: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(section, dict):
         raise InputError(f"The section {name} of the configuration is {section!r:.60}.")
     return section
-
-
-def _controls(data: Mapping[str, Any], side: str) -> dict[str, Any]:
-    default = {"start": True, "end": True} if side == "target" else {}
-    return {**default, **_section(data, f"{side}_sequence_controls")}
-
-
-def _check_controls(data: Mapping[str, Any]) -> None:
-    """Raises an error for start tokens in the source, or a target without start or end."""
-    source, target = _controls(data, "source"), _controls(data, "target")
-    if source.get("start") or not (target["start"] and target["end"]):
-        raise InputError(
-            "The configuration adds a start token to the source, or leaves out the start or the "
-            "end token of the target (data.source_sequence_controls, "
-            "data.target_sequence_controls). Such a model cannot be converted."
-        )
 
 
 def _tokens(name: Any, directory: Path) -> list[str]:
@@ -286,7 +251,7 @@ def _tokens(name: Any, directory: Path) -> list[str]:
     path = directory / name
     # The path may be one on the machine of the training.
     path = path if path.is_file() else directory / Path(name).name
-    tokens = read_tokens(path)
+    tokens = source.read_tokens(path)
     if tokens[:3] != ["<blank>", "<s>", "</s>"]:
         raise InputError(
             f"{path} begins with {' '.join(tokens[:3])!r:.60}, but a vocabulary of OpenNMT-tf "

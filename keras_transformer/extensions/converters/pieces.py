@@ -1,7 +1,7 @@
 """SentencePiece models whose ids are the ids of another vocabulary.
 
 Marian has two parts where this package has one: SentencePiece splits a text into pieces, and a
-table gives each piece an id. The ids of a SentencePiece model are the places of its pieces. So the
+table gives each piece an id. The ids of a SentencePiece model are the indices of its pieces. So the
 pieces are put into the order of the table, and the text is tokenized inside the graph.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_transformer.errors import InputError
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
-from keras_transformer.runs.checkpoints import reading
+from keras_transformer.runs.checkpoints import Arrays, reading
 from keras_transformer.text.model_proto import (
     CONTROL,
     NORMAL,
@@ -52,24 +52,36 @@ class PieceOrder:
     num_sources: int
     num_targets: int
 
-    def source_embeddings(self, matrix: np.ndarray) -> np.ndarray:
-        """Returns the rows of the source ids of a matrix `[num_sources, d_model]`."""
-        return _select(matrix, self.source_rows, self.num_sources)
+    def weights(
+        self,
+        source: np.ndarray,
+        target: np.ndarray | None = None,
+        output: np.ndarray | None = None,
+        bias: np.ndarray | None = None,
+    ) -> Arrays:
+        """Returns the embeddings and the output layer with the rows of the new ids.
 
-    def target_embeddings(self, matrix: np.ndarray) -> np.ndarray:
-        """Returns the rows of the target ids of a matrix `[num_targets, d_model]`."""
-        return _select(matrix, self.target_rows, self.num_targets)
-
-    def output_bias(self, bias: np.ndarray | None) -> np.ndarray:
-        """Returns the bias of the target ids, `[V]`.
-
-        Tokens that the original model does not have get a probability of 0.
+        Args:
+            source: embeddings `[num_sources, d_model]`.
+            target: embeddings `[num_targets, d_model]`; None if `source` is for both sides.
+            output: kernel `[num_targets, d_model]`; None if the output shares the embeddings.
+            bias: `[num_targets]` of the output. Tokens that the original model does not have get a
+                probability of 0.
         """
         column = np.zeros((self.num_targets, 1)) if bias is None else bias.reshape(-1, 1)
-        selected = self.target_embeddings(column)[:, 0]
+        biases = _select(column, self.target_rows, self.num_targets)[:, 0]
         rows = np.asarray(self.target_rows)
-        selected[(rows < 0) | (np.arange(len(rows)) >= self.num_targets)] = EXCLUDED_TOKEN_BIAS
-        return selected.astype(np.float32)
+        biases[(rows < 0) | (np.arange(len(rows)) >= self.num_targets)] = EXCLUDED_TOKEN_BIAS
+        arrays: Arrays = {"output_projection/bias": biases.astype(np.float32)}
+        side = "embedding" if target is None else "source_embedding"
+        arrays[f"{side}/embeddings"] = _select(source, self.source_rows, self.num_sources)
+        if target is not None:
+            target = _select(target, self.target_rows, self.num_targets)
+            arrays["target_embedding/embeddings"] = target
+        if output is not None:
+            output = _select(output, self.target_rows, self.num_targets)
+            arrays["output_projection/kernel"] = output.T
+        return arrays
 
 
 def _select(matrix: np.ndarray, rows: Sequence[int], size: int) -> np.ndarray:
@@ -108,18 +120,14 @@ def table_pieces(vocabulary: Vocabulary) -> tuple[list[str], list[str]]:
     target's names.
     """
     source, target = (
-        [
-            name if _LANGUAGE.fullmatch(name := piece.removeprefix(SPACE)) else piece
-            for piece in each
-        ]
-        for each in vocabulary.pieces()
+        [name if _LANGUAGE.fullmatch(name := p.removeprefix(SPACE)) else p for p in pieces]
+        for pieces in vocabulary.pieces()
     )
     return source, target
 
 
 def same_pieces(
-    source_model: bytes,
-    target_model: bytes,
+    models: Sequence[bytes],
     source_ids: Mapping[str, int],
     target_ids: Mapping[str, int],
     start_id: int,
@@ -128,6 +136,7 @@ def same_pieces(
 
     Exports of this package are of this kind. For all others, the result is None.
     """
+    source_model, target_model = models
     is_joint = source_ids is target_ids and source_model == target_model
     try:
         vocabulary = Vocabulary(source_model, None if is_joint else target_model)
@@ -142,8 +151,7 @@ def same_pieces(
 
 
 def order_pieces(
-    source_model: bytes,
-    target_model: bytes,
+    models: Sequence[bytes],
     source_ids: Mapping[str, int],
     target_ids: Mapping[str, int],
     *,
@@ -171,26 +179,22 @@ def order_pieces(
     """
     special = {"</s>": _END, "<unk>": _UNKNOWN, **({pad_piece: _PAD} if pad_piece else {})}
     for name in special:
-        places = [ids.get(name) for ids in (source_ids, target_ids)]
-        if places[0] is None or places[0] != places[1]:
+        source_id, target_id = source_ids.get(name), target_ids.get(name)
+        if source_id is None or source_id != target_id:
             raise InputError(
-                f"The vocabularies give {name} the ids {places[0]} and {places[1]}. Both need the "
+                f"The vocabularies give {name} the ids {source_id} and {target_id}. Both need the "
                 "same id."
             )
     source_table, target_table = (_names_by_id(ids, special) for ids in (source_ids, target_ids))
-    source_proto, target_proto = map(ModelProto.FromString, (source_model, target_model))
-    _check_belongs("source", source_proto, source_ids)
-    _check_belongs("target", target_proto, target_ids)
-    source_texts, target_texts = _texts(source_proto), _texts(target_proto)
-    missing = [
-        text
-        for text in source_texts
-        if text not in source_ids and not _is_language(text.lstrip(SPACE), source_ids)
-    ]
+    source_proto, source_texts = _parse("source", models[0], source_ids)
+    target_proto, target_texts = _parse("target", models[1], target_ids)
 
     size = max(len(source_table), len(target_table))
     added = [(_START, start_row)] if pad_piece else [(_PAD, -1), (_START, start_row)]
-    unknown = [(text, source_ids["<unk>"]) for text in missing]
+    # A language token in the SentencePiece model may have a mark of a space, unlike the table.
+    languages = {SPACE + piece for piece in source_ids if _LANGUAGE.fullmatch(piece)}
+    known = source_ids.keys() | languages
+    unknown = [(text, source_ids["<unk>"]) for text in source_texts if text not in known]
     shares_rows = source_ids is target_ids
     source = [*_with_rows(source_table, size), *added, *unknown]
     target = [*_with_rows(target_table, size), *added, *(unknown if shares_rows else [])]
@@ -208,14 +212,25 @@ def order_pieces(
     )
 
 
+def piece_ids(pieces: Iterable[str]) -> dict[str, int]:
+    """Returns the id of each piece of a list, which is its index."""
+    ids: dict[str, int] = {}
+    for i, piece in enumerate(pieces):
+        if ids.setdefault(piece, i) != i:
+            raise InputError(f"The vocabulary has {piece!r} twice. It is damaged.")
+    return ids
+
+
 def word_model(tokens: Iterable[str]) -> tuple[bytes, dict[str, int]]:
     """Returns a SentencePiece model that splits text only at spaces, and the ids of its pieces.
 
     It is for vocabularies of words or subwords that another program makes, such as "do@@ g". The
     text must already be tokenized, and translations stay tokenized.
     """
-    ids: dict[str, int] = {}
-    for i, token in enumerate(tokens):
+    proto = ModelProto()
+    proto.trainer_spec.model_type = WORD
+    proto.normalizer_spec.name = "identity"
+    for token in tokens:
         if SPACE in token:
             raise InputError(
                 f"The vocabulary has {token!r}, which is a piece of SentencePiece. Give the "
@@ -223,15 +238,11 @@ def word_model(tokens: Iterable[str]) -> tuple[bytes, dict[str, int]]:
             )
         if token.split() != [token]:
             raise InputError(f"The vocabulary has {token!r}, which is empty or contains a space.")
-        piece = token if token in _SPECIAL_TOKENS else SPACE + token
-        if ids.setdefault(piece, i) != i:
-            raise InputError(f"The vocabulary has {token!r} twice. It is damaged.")
-    proto = ModelProto()
-    proto.trainer_spec.model_type = WORD
-    proto.normalizer_spec.name = "identity"
-    for piece in ids:
-        kind = UNKNOWN if piece == "<unk>" else CONTROL
-        proto.pieces.add(piece=piece, type=NORMAL if piece[0] == SPACE else kind)
+        if token in _SPECIAL_TOKENS:
+            proto.pieces.add(piece=token, type=UNKNOWN if token == "<unk>" else CONTROL)
+        else:
+            proto.pieces.add(piece=SPACE + token, type=NORMAL)
+    ids = piece_ids(piece.piece for piece in proto.pieces)
     return bytes(proto.SerializeToString(deterministic=True)), ids
 
 
@@ -251,37 +262,30 @@ def _names_by_id(ids: Mapping[str, int], special: Mapping[str, str]) -> list[str
     return names
 
 
-def _is_language(text: str, ids: Mapping[str, int]) -> bool:
-    return _LANGUAGE.fullmatch(text) is not None and text in ids
-
-
-def _filler(i: int) -> str:
-    return f"<unused {i}>"
-
-
 def _with_rows(table: Sequence[str | None], size: int) -> list[tuple[str, int]]:
-    """Returns the pieces with the rows of their vectors, and more up to `size` pieces.
+    """Returns `size` pieces with the rows of their vectors.
 
     An id without a piece gets no vector, so that it is never generated.
     """
-    names = [(_filler(row), -1) if name is None else (name, row) for row, name in enumerate(table)]
-    return names + [(_filler(i), -1) for i in range(len(table), size)]
+    names = [*table, *[None] * (size - len(table))]
+    return [(f"<unused {i}>", -1) if name is None else (name, i) for i, name in enumerate(names)]
 
 
-def _check_belongs(side: str, proto: Any, ids: Mapping[str, int]) -> None:
-    """Raises an `InputError` if a table has too few of the pieces of a model."""
-    pieces = [piece.piece for piece in proto.pieces if piece.type == NORMAL]
-    known = sum(piece in ids for piece in pieces)
-    if known < _MIN_KNOWN * len(pieces):
+def _parse(side: str, model: bytes, ids: Mapping[str, int]) -> tuple[Any, list[str]]:
+    """Returns a SentencePiece model, and its pieces that a text can contain.
+
+    Raises an `InputError` if a table has too few of its pieces.
+    """
+    proto = ModelProto.FromString(model)
+    normal = [piece.piece for piece in proto.pieces if piece.type == NORMAL]
+    known = sum(piece in ids for piece in normal)
+    if known < _MIN_KNOWN * len(normal):
         raise InputError(
-            f"The vocabulary has only {known:,} of the {len(pieces):,} pieces of the {side}'s "
+            f"The vocabulary has only {known:,} of the {len(normal):,} pieces of the {side}'s "
             "SentencePiece model. Give the SentencePiece model that this model was trained with."
         )
-
-
-def _texts(proto: Any) -> list[str]:
-    """Returns the pieces of a model that a text can contain."""
-    return [piece.piece for piece in proto.pieces if piece.type not in (UNKNOWN, CONTROL, UNUSED)]
+    special = (UNKNOWN, CONTROL, UNUSED)
+    return proto, [piece.piece for piece in proto.pieces if piece.type not in special]
 
 
 def _with_pieces(proto: Any, names: Sequence[str], known: Set[str]) -> bytes:

@@ -6,40 +6,39 @@ Files of the directory, which `t2t-trainer` wrote as --output_dir, and of its --
     hparams.json                  sizes and variants of the model
     *.subwords                    the vocabulary
 
-Tensor2Tensor has no start token: the decoder begins with a vector of zeros. A learned vector of the
-target space is added to the source embeddings. The converter adds it to the matrix.
+Tensor2Tensor lacks a start token: the decoder begins with a vector of zeros. A learned vector of
+the target space is added to the source embeddings. The converter adds it to the matrix.
+
+Tensor2Tensor splits a text between letters and other characters, and each part greedily into the
+longest subwords. SentencePiece cannot express this, so `SubwordText` does it outside of the graph.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import itertools
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_transformer.config import Config
+from keras_transformer.config import Config, ModelConfig
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.converters import ConvertOptions
-from keras_transformer.extensions.converters.converted import (
-    ConvertedModel,
-    SourceWeights,
-    WeightTable,
-    make_model,
-)
-from keras_transformer.extensions.converters.files import (
-    find_vocabularies,
-    order_tokens,
-)
+from keras_transformer.extensions.converters import ConvertOptions, source
+from keras_transformer.extensions.converters.opennmt_tf import TFCheckpoint
 from keras_transformer.extensions.converters.pieces import PieceOrder
-from keras_transformer.extensions.converters.subword_text import SubwordText
-from keras_transformer.extensions.converters.tf_checkpoints import TFCheckpoint
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.checkpoints import Arrays, reading
 
-_SCOPE = "transformer/"
 _TARGET_SPACE = "body/target_space_embedding/kernel"
+_SPACE = "\u2423"  # how a space inside a subword is written
+_QUOTED = re.compile(r"""^(['"])(.*)\1$""")
+_ESCAPED = re.compile(r"\\u|\\\\|\\([0-9]+);")
+_ESCAPE_CHARACTERS = set("\\_u;0123456789")
+_UNDEFINED = "\u3013"  # for numbers of characters that do not exist
+
 
 # The values of hparams.json that can be converted. The first one is the default.
 _SUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -59,80 +58,35 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
 # layer_preprocess_sequence and layer_postprocess_sequence without dropout ("d").
 _NORM_POSITIONS = {("none", "an"): "post", ("n", "a"): "pre"}
 
-# Our path → Tensor2Tensor's names. Both are below the layer, such as `encoder/layer_0`.
-_SELF_ATTENTION = {
-    "self_attention/qkv_kernel": tuple(f"self_attention/multihead_attention/{x}" for x in "qkv"),
-    "self_attention/output_kernel": ("self_attention/multihead_attention/output_transform",),
-}
-_CROSS_ATTENTION = {
-    "cross_attention/query_kernel": ("encdec_attention/multihead_attention/q",),
-    "cross_attention/key_value_kernel": (
-        "encdec_attention/multihead_attention/k",
-        "encdec_attention/multihead_attention/v",
-    ),
-    "cross_attention/output_kernel": ("encdec_attention/multihead_attention/output_transform",),
-}
-_FEED_FORWARD = {
-    "feed_forward/inner_kernel": ("ffn/conv1",),
-    "feed_forward/inner_bias": ("ffn/conv1",),
-    "feed_forward/outer_kernel": ("ffn/conv2",),
-    "feed_forward/outer_bias": ("ffn/conv2",),
-}
-_LAYERS: dict[str, dict[str, tuple[str, ...]]] = {
-    "encoder": {**_SELF_ATTENTION, **_FEED_FORWARD},
-    "decoder": {**_SELF_ATTENTION, **_CROSS_ATTENTION, **_FEED_FORWARD},
-}
-_NORMS = {
-    "self_attention_norm": "self_attention",
-    "cross_attention_norm": "encdec_attention",
-    "feed_forward_norm": "ffn",
-}
-_NORM_PARTS = {"gamma": "layer_norm_scale", "beta": "layer_norm_bias"}
 
-
-def read(path: Path, options: ConvertOptions) -> ConvertedModel:
+def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     """Reads a Transformer of Tensor2Tensor."""
-    checkpoint = TFCheckpoint.find(path)
+    checkpoint = TFCheckpoint(path)
     file = checkpoint.directory / "hparams.json"
-    with reading(file, "hyperparameters of Tensor2Tensor"):
-        hparams = dict(json.loads(file.read_text(encoding="utf-8")))
-    _check_supported(hparams, file)
+    hparams = source.read_json(file)
+    source.check_supported(hparams, _SUPPORTED, file)
     with reading(file, "hyperparameters of Tensor2Tensor"):
         settings = _settings(hparams, file)
-    arrays = {
-        name.removeprefix(_SCOPE): array
-        for name, array in checkpoint.variables(_SCOPE).items()
-        if not name.endswith(("/Adam", "/Adam_1"))
-    }
-    source = SourceWeights(arrays, str(checkpoint.path))
-    shared = settings["model.tie_embeddings"] != "none"
-    vocabularies = find_vocabularies(checkpoint.directory, "*.subwords", options)
-    order = order_tokens(
-        [_tokens(each) for each in vocabularies],
+    weights = source.SourceWeights(checkpoint.variables("transformer/"), str(checkpoint.path))
+    config = Config().updated(settings)
+    is_shared = config.model.tie_embeddings != "none"
+    vocabularies = source.find_vocabularies(checkpoint.directory, options, ["", ""], "*.subwords")
+    order = source.order_tokens(
+        # The unknown token gets the third position.
+        [["<pad>", "</s>", "<unk>", *SubwordText.load(v).written()[2:]] for v in vocabularies],
         None,
-        joint=shared,
+        joint=is_shared,
         pad_piece="<pad>",
         start_row=-1,
     )
-    weights = source.read(_table(settings))
-    weights |= _embeddings(source, settings, order, options.target_space)
-    if "source_embedding/embeddings" in weights and shared:
-        settings["model.tie_embeddings"] = "target"
-    source.check_all_used()
-    return make_model(Config().updated(settings), weights, order.vocabulary)
+    if is_shared and _TARGET_SPACE in weights:
+        config = config.replace(model__tie_embeddings="target")
+    arrays = _embeddings(weights, config.model, order, options.target_space)
+    arrays |= weights.read_rest(_table(config.model))
+    return source.make_model(config, arrays, order.vocabulary)
 
 
 # The configuration.
-
-
-def _check_supported(hparams: Mapping[str, Any], file: Path) -> None:
-    """Raises an `InputError` for a model that this package cannot express."""
-    for name, supported in _SUPPORTED.items():
-        value = hparams.get(name, supported[0])
-        if value not in supported:
-            raise InputError(
-                f"{file} has {name} {value!r}. Only models with {supported[0]!r} can be converted."
-            )
 
 
 def _settings(hparams: Mapping[str, Any], file: Path) -> dict[str, Any]:
@@ -148,6 +102,7 @@ def _settings(hparams: Mapping[str, Any], file: Path) -> dict[str, Any]:
     layers = hparams["num_hidden_layers"]
     size, heads = int(hparams["hidden_size"]), int(hparams["num_heads"])
     return {
+        **source.COMMON_SETTINGS,
         "model.d_model": size,
         "model.num_encoder_layers": hparams.get("num_encoder_layers") or layers,
         "model.num_decoder_layers": hparams.get("num_decoder_layers") or layers,
@@ -160,9 +115,7 @@ def _settings(hparams: Mapping[str, Any], file: Path) -> dict[str, Any]:
         "model.tie_embeddings": (
             "all" if hparams["shared_embedding_and_softmax_weights"] else "none"
         ),
-        "model.output_bias": True,
-        "model.sinusoid_layout": "halves",
-        "model.sinusoid_frequencies": "tensor2tensor",
+        "model.attention_bias": False,
         "model.embedding_dropout": hparams["layer_prepostprocess_dropout"],
         "model.residual_dropout": hparams["layer_prepostprocess_dropout"],
         "model.attention_dropout": hparams["attention_dropout"],
@@ -173,76 +126,164 @@ def _settings(hparams: Mapping[str, Any], file: Path) -> dict[str, Any]:
 # Weights.
 
 
-def _table(settings: Mapping[str, Any]) -> WeightTable:
-    """Returns the table of all weights except the embeddings."""
-    table = {}
-    is_pre = settings["model.norm_position"] == "pre"
-    scope = "layer_prepostprocess/layer_norm" if is_pre else "layer_postprocess/layer_norm"
-    for stack, layer in _LAYERS.items():
-        for i in range(settings[f"model.num_{stack}_layers"]):
+def _table(model: ModelConfig) -> source.WeightTable:
+    """Returns the table of the stacks."""
+    table: source.WeightTable = {}
+    names = {"self_attention": "self_attention", "cross_attention": "encdec_attention"}
+    norm_kinds = ("layer_norm_scale", "layer_norm_bias")
+    is_pre = model.norm_position == "pre"
+    norm = f"layer_{'prepost' if is_pre else 'post'}process/layer_norm/{{}}"
+    for stack, (_, sublayers) in source.STACKS.items():
+        for i in range(getattr(model, f"num_{stack}_layers")):
             ours, theirs = f"{stack}/layer_{i}", f"body/{stack}/layer_{i}"
-            for path, names in layer.items():
-                kind = path.rpartition("_")[2]
-                table[f"{ours}/{path}"] = tuple(f"{theirs}/{name}/{kind}" for name in names)
-            for path, name in _NORMS.items():
-                if stack == "decoder" or name != "encdec_attention":
-                    for part, kind in _NORM_PARTS.items():
-                        table[f"{ours}/{path}/{part}"] = (f"{theirs}/{name}/{scope}/{kind}",)
+            for sublayer in sublayers:
+                name = f"{theirs}/{names[sublayer]}"
+                parts = ("q", "k", "v", "output_transform")
+                projections = [f"{name}/multihead_attention/{part}/{{}}" for part in parts]
+                table |= source.attention(f"{ours}/{sublayer}", projections, ["kernel"])
+                table |= source.layer_norm(f"{ours}/{sublayer}_norm", f"{name}/{norm}", norm_kinds)
+            inner, outer = f"{theirs}/ffn/conv1/{{}}", f"{theirs}/ffn/conv2/{{}}"
+            table |= source.feed_forward(f"{ours}/feed_forward", inner, outer, ("kernel", "bias"))
+            name = f"{theirs}/ffn/{norm}"
+            table |= source.layer_norm(f"{ours}/feed_forward_norm", name, norm_kinds)
         if is_pre:
-            for part, kind in _NORM_PARTS.items():
-                table[f"{stack}/norm/{part}"] = (f"body/{stack}/{scope}/{kind}",)
+            table |= source.layer_norm(f"{stack}/norm", f"body/{stack}/{norm}", norm_kinds)
     return table
 
 
 def _embeddings(
-    source: SourceWeights, settings: Mapping[str, Any], order: PieceOrder, target_space: int
+    weights: source.SourceWeights, model: ModelConfig, order: PieceOrder, target_space: int
 ) -> Arrays:
     """Returns the embeddings and the output layer with the rows of the new vocabulary."""
-    scale = settings["model.d_model"] ** 0.5
-    space: Any = 0.0
-    if _TARGET_SPACE in source:
-        spaces = source.take(_TARGET_SPACE)
+    bias = np.zeros(order.num_targets, np.float32)
+    bias[order.vocabulary.unknown_id] = EXCLUDED_TOKEN_BIAS  # it is not in Tensor2Tensor
+    if model.tie_embeddings == "all":
+        return order.weights(_matrix(weights, "shared"), bias=bias)
+    if model.tie_embeddings == "none":
+        names = ("input_emb", "target_emb", "softmax")
+        inputs, target, output = (_matrix(weights, name) for name in names)
+    else:
+        inputs = target = _matrix(weights, "shared")
+        output = None
+    if _TARGET_SPACE in weights:
+        spaces = weights.take(_TARGET_SPACE)
         if target_space >= len(spaces):
             raise InputError(f"target_space is {target_space}. Choose one below {len(spaces)}.")
         # Embeddings are multiplied by √d_model, but this vector is not.
-        space = spaces[target_space] / scale
-    names = {"inputs": "input_emb", "targets": "target_emb", "softmax": "softmax"}
-    if settings["model.tie_embeddings"] == "all":
-        names = dict.fromkeys(names, "shared")
-    matrices = {name: _matrix(source, scope) for name, scope in names.items()}
-    target = order.target_embeddings(matrices["targets"])
-    inputs = order.source_embeddings(matrices["inputs"] + space)
-    # Tensor2Tensor has no unknown token.
-    bias = np.zeros(len(matrices["softmax"]), np.float32)
-    bias[order.vocabulary.unknown_id] = EXCLUDED_TOKEN_BIAS
-    arrays = {"output_projection/bias": order.output_bias(bias)}
-    if settings["model.tie_embeddings"] == "all" and _TARGET_SPACE not in source:
-        return {**arrays, "embedding/embeddings": target}
-    if settings["model.tie_embeddings"] == "none":
-        arrays["output_projection/kernel"] = order.target_embeddings(matrices["softmax"]).T
-    return {
-        **arrays,
-        "source_embedding/embeddings": inputs,
-        "target_embedding/embeddings": target,
-    }
+        inputs = inputs + spaces[target_space] / model.d_model**0.5
+    return order.weights(inputs, target, output, bias)
 
 
-def _matrix(source: SourceWeights, scope: str) -> np.ndarray:
+def _matrix(weights: source.SourceWeights, scope: str) -> np.ndarray:
     """Joins the parts of a matrix, `symbol_modality_V_d/SCOPE/weights_0` and so on.
 
     A row for the unknown token is added after the first two tokens.
     """
-    names = [name for name in source.names() if name.split("/")[1:2] == [scope]]
+    names = [name for name in weights.names() if name.split("/")[1:2] == [scope]]
     parts = [name for i in range(len(names)) for name in names if name.endswith(f"/weights_{i}")]
     if not parts or len({name.rpartition("/")[0] for name in parts}) > 1:
         raise InputError(
-            f"{source.place} must have one matrix {scope}/weights_0. It is damaged, or "
+            f"{weights.label} must have one matrix {scope}/weights_0. It is damaged, or "
             "hparams.json belongs to another model."
         )
-    matrix = np.concatenate([source.take(name) for name in parts])
+    matrix = np.concatenate([weights.take(name) for name in parts])
     return np.insert(matrix, 2, 0.0, axis=0)
 
 
-def _tokens(path: Path) -> list[str]:
-    """Returns the tokens of a vocabulary, with an unknown token in the third place."""
-    return ["<pad>", "</s>", "<unk>", *SubwordText.load(path).written()[2:]]
+# Subwords.
+
+
+class SubwordText:
+    """Converts text to subwords and back, like `SubwordTextEncoder` of Tensor2Tensor.
+
+    `encode` makes the texts that a converted model reads: subwords between spaces. `decode` makes
+    text of its translations. `subwords` are in the order of their ids, with the two reserved ones.
+
+    Example:
+    >>> subwords = SubwordText(["<pad>", "<EOS>", "dog", "s_", "d", "o", "g", "_", ". ", "."])
+    >>> subwords.encode("dogs. dog")
+    'dog s_ .␣ _ dog _'
+    >>> subwords.decode("dog s_ .␣ _ dog _")
+    'dogs. dog'
+    """
+
+    def __init__(self, subwords: Sequence[str]):
+        self.subwords = tuple(subwords)
+        spaced = next((subword for subword in subwords if _SPACE in subword), None)
+        if spaced is not None:
+            raise InputError(
+                f"The vocabulary has the subword {spaced!r}. U+2423 is reserved: it stands for a "
+                "space. Such a vocabulary cannot be converted."
+            )
+        self._known = set(subwords)
+        self._longest = max(map(len, subwords), default=0)
+        self._alphabet = {c for subword in subwords for c in subword} | _ESCAPE_CHARACTERS
+
+    @classmethod
+    def load(cls, path: str | Path) -> SubwordText:
+        """Reads a vocabulary of Tensor2Tensor, such as "vocab.translate_ende_wmt32k.subwords"."""
+        lines = source.read_tokens(Path(path))
+        subwords = [_QUOTED.sub(r"\2", line.rstrip()) for line in lines]
+        if [subword.rstrip("_") for subword in subwords[:2]] != ["<pad>", "<EOS>"]:
+            raise InputError(
+                f"{path} begins with {' '.join(subwords[:2])!r:.60}, but a subword vocabulary of "
+                "Tensor2Tensor begins with '<pad>' and '<EOS>'."
+            )
+        return cls(subwords)
+
+    def encode(self, text: str) -> str:
+        """Returns the subwords of a text, joined by spaces."""
+        found = []
+        for token in _tokens(text):
+            escaped = token.replace("\\", "\\\\").replace("_", "\\u")
+            escaped = "".join(
+                c if c in self._alphabet and c != "\n" else f"\\{ord(c)};" for c in escaped
+            )
+            rest = f"{escaped}_"
+            while rest:
+                sizes = range(min(len(rest), self._longest), 0, -1)
+                size = next((size for size in sizes if rest[:size] in self._known), None)
+                if size is None:
+                    raise InputError(
+                        f"The vocabulary lacks the character {rest[0]!r}, which every subword "
+                        "vocabulary of Tensor2Tensor has."
+                    )
+                found.append(rest[:size].replace(" ", _SPACE))
+                rest = rest[size:]
+        return " ".join(found)
+
+    def decode(self, line: str) -> str:
+        """Returns the text of subwords that are joined by spaces."""
+        escaped = "".join(line.split(" ")).replace(_SPACE, " ").split("_")
+        tokens = [token for token in map(_unescaped, escaped) if token]
+        text = ""
+        for i, token in enumerate(tokens):
+            if i > 0 and _is_letter(tokens[i - 1][0]) and _is_letter(token[0]):
+                text += " "
+            text += token
+        return text
+
+    def written(self) -> list[str]:
+        """Returns all subwords as `encode` writes them, in the order of their ids."""
+        return [subword.replace(" ", _SPACE) for subword in self.subwords]
+
+
+def _tokens(text: str) -> list[str]:
+    """Splits between letters (or numbers) and other characters; drops single spaces between."""
+    parts = ["".join(part) for _, part in itertools.groupby(text, _is_letter)]
+    last = len(parts) - 1
+    return [part for i, part in enumerate(parts) if part != " " or i in (0, last)]
+
+
+def _is_letter(character: str) -> bool:
+    return unicodedata.category(character)[0] in "LN"
+
+
+def _unescaped(token: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        if match.group(1) is None:
+            return "_" if match.group(0) == "\\u" else "\\"
+        number = int(match.group(1)[:8])
+        return chr(number) if number < 0x110000 else _UNDEFINED
+
+    return _ESCAPED.sub(character, token)

@@ -43,11 +43,9 @@ from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export import Engine, Exporter, ExportOptions
 from keras_transformer.export.comparison import Comparison
 from keras_transformer.export.probes import ProbeTexts
-from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.checkpoints import Arrays
-from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 
 with needs_extra("ctranslate2", "the format ctranslate2"):
@@ -67,21 +65,17 @@ _POSITIONS = 2048
 class CTranslate2Engine(Engine):
     """A CTranslate2 model with a SentencePiece model, without TensorFlow."""
 
+    max_source_tokens = 1024  # the default of `translate_batch`
+
     def __init__(self, folder: Path, sentencepiece_file: Path):
         ctranslate2.set_log_level(logging.ERROR)  # this CPU may lack the type of the weights
         self._model = ctranslate2.Translator(str(folder), device="cpu")
         self._tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_file))
-        config = json.loads((folder / "config.json").read_bytes())
-        self._has_source_end = config["add_source_eos"]
-        shared = folder / "shared_vocabulary.json"
-        self._source, self._target = (
-            json.loads(
-                (shared if shared.exists() else folder / f"{side}_vocabulary.json").read_bytes()
-            )
-            for side in ("source", "target")
-        )
-        self._unknown, self._end = config["unk_token"], config["eos_token"]
-        self.max_source_tokens = 1024  # the default of `translate_batch`
+        self._config = json.loads((folder / "config.json").read_bytes())
+        files = [folder / "shared_vocabulary.json"] * 2
+        if not files[0].exists():
+            files = [folder / f"{side}_vocabulary.json" for side in ("source", "target")]
+        self._source, self._target = (json.loads(file.read_bytes()) for file in files)
 
     def pieces(self, texts: Sequence[str]) -> list[list[str]]:
         """Returns the pieces of each text, truncated, without the end token."""
@@ -90,7 +84,7 @@ class CTranslate2Engine(Engine):
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         ids = {piece: i for i, piece in enumerate(self._source)}
-        unknown_id, end_id = ids[self._unknown], ids[self._end]
+        unknown_id, end_id = (ids[self._config[name]] for name in ("unk_token", "eos_token"))
         rows = self.pieces(texts)
         return [[*(ids.get(piece, unknown_id) for piece in row), end_id] for row in rows]
 
@@ -102,7 +96,7 @@ class CTranslate2Engine(Engine):
         results = self._model.score_batch(sources, outputs, max_batch_size=64, max_input_length=0)
         # Without any source token, the engine returns no log-probabilities.
         return [
-            float(np.sum(result.log_probs)) if source or self._has_source_end else None
+            float(np.sum(result.log_probs)) if source or self._config["add_source_eos"] else None
             for source, result in zip(sources, results, strict=True)
         ]
 
@@ -110,45 +104,28 @@ class CTranslate2Engine(Engine):
 class CTranslate2Exporter(Exporter):
     """Writes what `ctranslate2.Translator` reads, and compares log-probabilities."""
 
-    options = frozenset({"quantization", "shortlist"})
+    options = frozenset({"shortlist"})
+    has_card = False
     # int8_float32 and int8_float16 also fix the type of all other arrays. With plain int8 the
     # device chooses it.
     weights: Mapping[str, float] = MappingProxyType(
         dict.fromkeys(
-            ("none", "int8", "int8_float32", "int8_float16", "int16", "float16", "bfloat16"), 0.0
+            ("float32", "int8", "int8_float32", "int8_float16", "int16", "float16", "bfloat16"), 0.0
         )
     )
     compared = "log_probs"
+    has_search = False
+    ensembles = False
 
-    def load(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> TranslationModule:
-        if settings:
-            raise InputError(
-                f"A CTranslate2 model does not store {' and '.join(settings)}. Leave this out, and "
-                "set the options of the search when you translate."
-            )
-        translator = load_translator(run)
-        if len(translator.transformers) > 1:
-            raise InputError(
-                f"{run} is an ensemble, which CTranslate2 does not support. Export a single run."
-            )
-        transformer = translator.transformer
-        assert isinstance(transformer, Transformer)
-        config = transformer.config
-        if config.attention_window is not None:
-            raise InputError(
-                f"model.attention_window is {config.attention_window}, but CTranslate2 supports "
-                "only none."
-            )
-        if config.value_dim != config.key_dim:
-            raise InputError(
-                f"model.value_dim is {config.value_dim}, but CTranslate2 only supports the value "
-                f"of model.key_dim, {config.key_dim}."
-            )
+    def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
+        assert isinstance(translator.transformer, Transformer)
+        config = translator.transformer.config
+        for name, supported in (("attention_window", None), ("value_dim", config.key_dim)):
+            value = getattr(config, name)
+            if value != supported:
+                raise InputError(
+                    f"model.{name} is {value}, but CTranslate2 supports only {supported} here."
+                )
         return translator
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
@@ -178,12 +155,12 @@ class CTranslate2Exporter(Exporter):
 EXPORTER = CTranslate2Exporter()
 
 
-def save_model(translator: TranslationModule, quantization: str, path: Path) -> None:
+def save_model(translator: TranslationModule, weights: str, path: Path) -> None:
     """Writes the files of a CTranslate2 model, without SentencePiece models."""
     decoding, vocabulary = translator.config, translator.tokenizer.vocabulary
     longest = decoding.max_source_tokens + max(decoding.max_extra_tokens, decoding.min_length)
     # CTranslate2 needs PyTorch to convert to bfloat16.
-    dtype = tf.bfloat16.as_numpy_dtype if quantization == "bfloat16" else np.float32
+    dtype = tf.bfloat16.as_numpy_dtype if weights == "bfloat16" else np.float32
     spec = _make_spec(translator.transformer, max(longest, _POSITIONS), dtype)
     source, target = vocabulary.pieces()
     spec.register_source_vocabulary(source)
@@ -195,7 +172,7 @@ def save_model(translator: TranslationModule, quantization: str, path: Path) -> 
     assert isinstance(translator.transformer, Transformer)
     spec.config.add_source_eos = not translator.transformer.config.other_toolkits.mask_source_end
     spec.validate()
-    spec.optimize(quantization=None if quantization == "none" else quantization)
+    spec.optimize(quantization=None if weights == "float32" else weights)
     spec.save(str(path))
 
 

@@ -160,9 +160,8 @@ def _split_long_sentences(
     result: list[tuple[str, str]] = []
     warnings: list[str] = []
     line = 1
-    counts = token_counts(
-        model.lengths, [add_tag(piece.strip(), tag) for tag, piece in pieces if piece.strip()]
-    )
+    sentences = [add_tag(piece.strip(), tag) for tag, piece in pieces if piece.strip()]
+    counts = iter(token_counts(model.lengths, sentences))
     for tag, piece in pieces:
         sentence = piece.strip()
         start = piece.index(sentence)

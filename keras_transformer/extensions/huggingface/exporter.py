@@ -18,8 +18,7 @@ import importlib.util
 import json
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,9 @@ from keras_transformer.export import (
     Engine,
     Exporter,
     ExportOptions,
-    FormatCard,
     VersionFacts,
 )
-from keras_transformer.export.comparison import (
-    Comparison,
-    plain_texts,
-)
+from keras_transformer.export.comparison import Comparison, plain_texts, source_tokens
 from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.extensions.converters import ConvertOptions
 from keras_transformer.extensions.converters.huggingface import read as read_marian_mt
@@ -44,7 +39,6 @@ from keras_transformer.extensions.huggingface import transformers_process
 from keras_transformer.extensions.huggingface.directory import (
     CARD_ABOUT,
     CARD_USE,
-    WEIGHTS,
     check_search,
     write_directory,
 )
@@ -54,11 +48,9 @@ from keras_transformer.extensions.huggingface.tensors import (
     has_usual_positions,
     to_marian,
 )
-from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.scoring import Scorer, score_ids
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.runs.run_directory import RunDirectory
 
 _NOT_INSTALLED = (
     "transformers is not installed, so only the files were compared with the run. To load the "
@@ -87,10 +79,7 @@ class ConvertedEngine(Engine):
         self._module = TranslationModule([converted.transformer()], converted.tokenizer(), config)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        limit = self._module.max_source_tokens
-        vocabulary = self._module.tokenizer.vocabulary
-        rows = vocabulary.encode_source([text.encode() for text in texts])
-        return [ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]] for ids in rows]
+        return source_tokens(self._module, texts)
 
     def log_probs(
         self, texts: Sequence[str], targets: Sequence[Sequence[int]]
@@ -105,27 +94,23 @@ class TransformersEngine(Engine):
         self._folder = folder
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        return list(self._results({"tokenized": list(texts), "pairs": []})["tokenized"])
+        return list(self._results(tokenized=texts, pairs=[])["tokenized"])
 
     def log_probs(
         self, texts: Sequence[str], targets: Sequence[Sequence[int]]
     ) -> list[float | None]:
         pairs = list(zip(texts, targets, strict=True))
-        return list(self._results({"tokenized": [], "pairs": pairs})["log_probs"])
+        return list(self._results(tokenized=[], pairs=pairs)["log_probs"])
 
-    def _results(self, request: Mapping[str, Any]) -> Any:
-        with tempfile.TemporaryDirectory() as name:
-            files = Path(name) / "request.json", Path(name) / "results.json"
-            files[0].write_text(json.dumps(request), encoding="utf-8")
-            arguments = map(str, (self._folder, *files))
-            process = subprocess.run(
-                [sys.executable, "-I", transformers_process.__file__, *arguments],
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if process.returncode:
-                lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
-                raise RuntimeError(f"transformers cannot use the export: {lines[-1]}")
-            return json.loads(files[1].read_bytes())
+    def _results(self, **request: Sequence[Any]) -> Any:
+        process = subprocess.run(
+            [sys.executable, "-I", transformers_process.__file__, str(self._folder)],
+            input=json.dumps(request), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if process.returncode:
+            lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
+            raise RuntimeError(f"transformers cannot use the export: {lines[-1]}")
+        return json.loads(process.stdout.splitlines()[-1])  # libraries may print before
 
 
 class HuggingFaceExporter(Exporter):
@@ -134,20 +119,10 @@ class HuggingFaceExporter(Exporter):
     If `transformers` is installed, it loads the version, too.
     """
 
-    options = frozenset({"card"})
     compared = "log_probs"
+    ensembles = False
 
-    def load(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> TranslationModule:
-        translator = load_translator(run, settings)
-        if len(translator.transformers) > 1:
-            raise InputError(
-                f"{run} is an ensemble, but MarianMT is a single model. Export a single run."
-            )
+    def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
         check_expressible(_config(translator))
         check_search(translator.config)
         return translator
@@ -155,13 +130,10 @@ class HuggingFaceExporter(Exporter):
     def probes(self, translator: TranslationModule, sentences: Sequence[str]) -> ProbeTexts:
         pieces, _ = table_pieces(translator.tokenizer.vocabulary)
         codes = [piece for piece in pieces if piece.startswith(">>")]
+        probes = super().probes(translator, sentences)
         tokenized, translated = (
-            [
-                text
-                for text in plain_texts(translator, texts)
-                if not any(code in text for code in codes)
-            ]
-            for texts in super().probes(translator, sentences)
+            [text for text in texts if not any(code in text for code in codes)]
+            for texts in (plain_texts(translator, found) for found in probes)
         )
         # MarianTokenizer finds language tokens only at the beginning of a text.
         return ProbeTexts([*tokenized, *(f"{code} a" for code in codes)], translated)
@@ -172,8 +144,7 @@ class HuggingFaceExporter(Exporter):
         config, arrays = to_marian(_config(translator), arrays)
         changed = Transformer(config, dtype="float32")
         changed.assign_weights(arrays)
-        languages = None if options.card is None else options.card.languages
-        write_directory(folder, translator, changed, languages)
+        write_directory(folder, translator, changed, options.languages)
 
     def open(self, folder: Path) -> ConvertedEngine:
         return ConvertedEngine(folder)
@@ -188,22 +159,20 @@ class HuggingFaceExporter(Exporter):
     ) -> Comparison:
         assert isinstance(engine, ConvertedEngine)
         engines = [engine, TransformersEngine(engine.folder)] if _has_transformers() else [engine]
+        epsilon = _config(translator).other_toolkits.layer_norm_epsilon
+        differences = []
         try:
-            comparisons = [
-                super(HuggingFaceExporter, self).compare(
-                    translator, each, sentences, probes, options
-                )
-                for each in engines
-            ]
+            for opened in engines:
+                comparison = super().compare(translator, opened, sentences, probes, options)
+                differences.append(comparison.largest_difference or 0.0)
         except InputError as error:
-            epsilon = _config(translator).other_toolkits.layer_norm_epsilon
             if epsilon == EPSILON:
                 raise
             raise InputError(
                 f"{error} MarianMT always has model.layer_norm_epsilon={EPSILON:g}, but the run "
                 f"has {epsilon:g}. Train it further with this one."
             ) from error
-        return max(comparisons, key=lambda comparison: comparison.largest_difference or 0.0)
+        return comparison._replace(largest_difference=max(differences))
 
     def describe(
         self,
@@ -218,9 +187,9 @@ class HuggingFaceExporter(Exporter):
             warnings.append(_PENALTY)
         if not has_usual_positions(_config(translator)):
             warnings.append(_STORED_POSITIONS)
-        size = (folder / WEIGHTS).stat().st_size
-        card = FormatCard(CARD_ABOUT, CARD_USE, ("transformer", "marian"), size, "transformers")
-        return VersionFacts(card, warning=" ".join(warnings) or None)
+        warning = " ".join(warnings) or None
+        tags = ("transformer", "marian")
+        return VersionFacts(CARD_ABOUT, CARD_USE, tags, "transformers", warning=warning)
 
 
 EXPORTER = HuggingFaceExporter()

@@ -72,22 +72,16 @@ def download(address: str, source_format: str | None = None) -> Path:
         raise InputError(f"{address} cannot be downloaded: {_reason(error)}.") from error
 
 
-def check_name(name: str) -> None:
-    """Checks the name of a model on the Hub."""
-    if not _ADDRESS.fullmatch(f"{_PREFIX}{name}") or "@" in name:
-        raise InputError(f"{name!r} is not the name of a model on the Hub. It must be USER/NAME.")
-    with needs_extra("huggingface", "the Hugging Face Hub"):
-        import huggingface_hub  # noqa: F401  before a long export, not after it
-
-
 def upload(path: Path, name: str) -> str:
     """Uploads the files of a directory as one commit, and returns the address of the web page.
 
     A model that does not exist is created, and is public. Files of the model that are not in the
     directory stay.
     """
-    check_name(name)
-    import huggingface_hub
+    if not _ADDRESS.fullmatch(f"{_PREFIX}{name}") or "@" in name:
+        raise InputError(f"{name!r} is not the name of a model on the Hub. It must be USER/NAME.")
+    with needs_extra("huggingface", "the Hugging Face Hub"):
+        import huggingface_hub
 
     api = huggingface_hub.HfApi(endpoint=_endpoint(), library_name="keras_transformer")
     try:

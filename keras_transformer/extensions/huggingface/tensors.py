@@ -45,41 +45,23 @@ _FIXED: Mapping[str, Any] = {
     "final_norm": False,
     "first_position": 0,
 }
-# The axis of each weight that has the width of the model, by the end of its path. Other weights,
-# such as the biases of queries, have no such axis.
-_MODEL_AXES = {
-    "embeddings": 1,
-    "qkv_kernel": 0,
-    "query_kernel": 0,
-    "key_value_kernel": 0,
-    "output_kernel": 1,
-    "output_bias": 0,
-    "inner_kernel": 0,
-    "outer_kernel": 1,
-    "outer_bias": 0,
-    "gamma": 0,
-    "beta": 0,
-    "output_projection/kernel": 0,
-}
+# Weights whose last axis has the width of the model, by the ends of their paths. It is the first
+# axis of all others, except of these biases, which have no such axis.
+_BY_COLUMN = ("embeddings", "output_kernel", "outer_kernel")
+_OTHER_WIDTH = ("qkv_bias", "query_bias", "key_value_bias", "inner_bias", "output_projection/bias")
 
 
 def check_expressible(config: ModelConfig) -> None:
     """Raises an error if MarianMT cannot express a model."""
+    width = config.d_model / config.num_heads
     values = {**config.as_dict(), "final_norm": config.has_final_norm}
-    for name, supported in _FIXED.items():
+    values |= {"key_dim": config.key_dim, "value_dim": config.value_dim}
+    for name, supported in {**_FIXED, "key_dim": width, "value_dim": width}.items():
         value = values[name]
         if value != supported:
             raise InputError(
-                f"model.{name} is {value}, but MarianMT supports only {supported}. Export the "
-                "model in another format, such as ctranslate2."
-            )
-    for name in ("key_dim", "value_dim"):
-        value = getattr(config, name)
-        if value * config.num_heads != config.d_model:
-            raise InputError(
-                f"model.{name} is {value}, but MarianMT supports only model.d_model / "
-                f"model.num_heads, {config.d_model / config.num_heads:g}. Export the model in "
-                "another format, such as ctranslate2."
+                f"model.{name} is {value}, but MarianMT supports only "
+                f"{supported} here. Export the model in another format, such as ctranslate2."
             )
 
 
@@ -95,8 +77,9 @@ def to_marian(config: ModelConfig, weights: Arrays) -> tuple[ModelConfig, Arrays
         features = np.concatenate([features[::2], features[1::2]])
     reordered = {}
     for path, array in weights.items():
-        axes = [axis for end, axis in _MODEL_AXES.items() if f"/{path}".endswith(f"/{end}")]
-        reordered[path] = np.take(array, features, axes[0]) if axes else array
+        axis = 1 if path.endswith(_BY_COLUMN) else 0
+        has_width = not path.endswith(_OTHER_WIDTH)
+        reordered[path] = np.take(array, features, axis) if has_width else array
     changed = config.replace(sinusoid_layout="halves", layer_norm_epsilon=EPSILON)
     return changed, reordered
 

@@ -1,11 +1,9 @@
 """Scores translations with `transformers`.
 
-This file runs as a script: `python -I transformers_process.py MODEL REQUEST RESULTS`. PyTorch and
-TensorFlow do not share a process, and this package is not imported.
-
-    MODEL    a MarianMT directory
-    REQUEST  JSON: `tokenized`, texts; `pairs`, each a source text and the ids of its translation
-    RESULTS  JSON that is written: `tokenized`, the ids of each text; `log_probs`, one of each pair
+This file runs as a script: `python -I transformers_process.py MODEL`. PyTorch and TensorFlow do not
+share a process, and this package is not imported. Standard input is JSON: `tokenized`, texts, and
+`pairs`, each a source text and the ids of its translation. The last line of standard output is
+JSON, too: `tokenized`, the ids of each text, and `log_probs`, one of each pair.
 """
 
 from __future__ import annotations
@@ -18,14 +16,13 @@ from typing import Any
 _BATCH = 16
 
 
-def _main(model_dir: str, request_file: str, results_file: str) -> None:
+def _main(model_dir: str) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["USE_TF"] = "0"
     import torch
     from transformers import MarianMTModel, MarianTokenizer
 
-    with open(request_file, encoding="utf-8") as file:
-        request = json.load(file)
+    request = json.load(sys.stdin)
     tokenizer = MarianTokenizer.from_pretrained(model_dir)
     model = MarianMTModel.from_pretrained(model_dir).eval()
     tokenized = [tokenizer(text, truncation=True)["input_ids"] for text in request["tokenized"]]
@@ -35,8 +32,7 @@ def _main(model_dir: str, request_file: str, results_file: str) -> None:
         for begin in range(0, len(pairs), _BATCH):
             sources, targets = zip(*pairs[begin : begin + _BATCH], strict=True)
             log_probs += _log_probs(torch, model, tokenizer, list(sources), list(targets))
-    with open(results_file, "w", encoding="utf-8") as file:
-        json.dump({"tokenized": tokenized, "log_probs": log_probs}, file)
+    print(json.dumps({"tokenized": tokenized, "log_probs": log_probs}))
 
 
 def _log_probs(
@@ -54,4 +50,4 @@ def _log_probs(
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    _main(sys.argv[1])

@@ -8,13 +8,15 @@ hypothesis are dropped then: most hypotheses share all but their last tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from keras import ops
 
 from keras_transformer.decoding.cached_decoder import CachedDecoder
+from keras_transformer.decoding.shortlist import Shortlist
+from keras_transformer.layers.attention import attention_weights
 from keras_transformer.layers.masks import both, position_mask
 from keras_transformer.layers.state import DecodeState
 
@@ -23,23 +25,34 @@ from keras_transformer.layers.state import DecodeState
 BLOCK = 6
 
 
+class Int8Shortlist(Shortlist):
+    """A shortlist whose output rows are rounded to int8, which LiteRT multiplies in int8.
+
+    The weights of a product that is computed at run time are not rounded by `quantize`.
+    """
+
+    def product(self, rows: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
+        largest = tf.reduce_max(tf.abs(rows), axis=1, keepdims=True)
+        steps = tf.round(rows * tf.math.divide_no_nan(127.0, largest))
+        int8_rows, scales = tf.cast(steps, tf.int8), largest[:, 0] / 127
+        # `multiply_int8_rows` removes the cast back, so that the product is one of int8.
+        return lambda features: (
+            tf.matmul(features, tf.cast(int8_rows, features.dtype), transpose_b=True) * scales
+        )
+
+
 class BlockState(DecodeState):
     """A state whose entries are those of the past, which stays, and then the recent ones.
 
     Args:
-        layers: the recent keys and values of each layer.
         past: the earlier keys and values of each layer.
-        position: int scalar, the position of the queries.
-        recent_position: int scalar, the same within the recent positions.
-        visible: bool `[B, T, entries]`.
+        recent_position: int scalar, the position of the queries within the recent ones.
+        *arguments: the recent keys and values of each layer, and others of `DecodeState`.
     """
 
-    def __init__(
-        self, layers: Any, past: Any, position: Any, recent_position: Any, visible: Any = None
-    ):
-        super().__init__(layers, position, visible)
-        self._past = past
-        self._recent_position = recent_position
+    def __init__(self, past: Any, recent_position: Any, *arguments: Any):
+        super().__init__(*arguments)
+        self._past, self._recent_position = past, recent_position
 
     def write(self, layer: int, key: Any, value: Any) -> Any:
         recent, past = self.layers[layer], self._past[layer]
@@ -51,6 +64,22 @@ class BlockState(DecodeState):
         }
         self.layers[layer] = new
         return [past["key"], new["key"]], [past["value"], new["value"]]
+
+    @staticmethod
+    def attend(
+        query: Any, key: Any, value: Any, attention_mask: Any = None, dropout: Any = None
+    ) -> tuple[Any, Any]:
+        """Attends to lists of two tensors like to their concatenation, without copying them.
+
+        The second tensor has a constant size. There is no dropout in a search.
+        """
+        query = ops.multiply(query, key[0].shape[-1] ** -0.5)
+        scores = [ops.matmul(query, ops.swapaxes(part, -1, -2)) for part in key]
+        weights = attention_weights(ops.concatenate(scores, axis=-1), attention_mask)
+        # Counted from the end, so that LiteRT knows all shapes of a step.
+        size = value[1].shape[-2]
+        first, second = weights[..., :-size], weights[..., -size:]
+        return ops.matmul(first, value[0]) + ops.matmul(second, value[1]), weights
 
     def mask(self, window: int | None = None) -> Any:
         if window is None:
@@ -89,19 +118,15 @@ class BlockDecoder(CachedDecoder):
         self, cache: dict[str, Any], position: tf.Tensor
     ) -> tuple[dict[str, Any], Sequence[DecodeState]]:
         recent_position = position - cache["round_start"]
-        ancestors = self._add_ancestors(cache["ancestors"], recent_position)
-        cache = {**cache, "ancestors": ancestors}
+        cache = {**cache, "ancestors": self._add_ancestors(cache["ancestors"], recent_position)}
         visible = self._visible(cache)
         return cache, [
-            BlockState(layers, past, position, recent_position, visible)
+            BlockState(past, recent_position, layers, position, visible)
             for layers, past in zip(cache["layers"], cache["past"], strict=True)
         ]
 
     def _visible(self, cache: dict[str, Any]) -> tf.Tensor:
-        recent = tf.expand_dims(cache["ancestors"], -1) == tf.range(self._beam)
-        # --> [batch, beam, block * beam], a constant shape, except for the batch
-        recent = tf.reshape(recent, [-1, self._beam, self.steps_per_round * self._beam])
-        return tf.concat([cache["past_visible"], recent], axis=2)
+        return tf.concat([cache["past_visible"], super()._visible(cache)], axis=2)
 
     def begin_round(self, cache: dict[str, Any], position: tf.Tensor) -> dict[str, Any]:
         """Moves the recent entries that some hypothesis may see to the past."""
@@ -109,8 +134,7 @@ class BlockDecoder(CachedDecoder):
         visible = self._visible(cache)
         # --> [batch, entries]
         is_kept = tf.reduce_any(visible, axis=1)
-        configs: Any = [transformer.config for transformer in self._transformers]
-        if any(config.attention_window is not None for config in configs):
+        if not all(model.can_return_attention for model in self._transformers):
             # A window counts entries.
             written = self._beam * (position - cache["round_start"])
             num_past = tf.shape(cache["past_visible"])[2]

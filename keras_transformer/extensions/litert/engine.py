@@ -10,13 +10,13 @@ import atexit
 import concurrent.futures
 import contextlib
 import ctypes
-import functools
 import io
 import math
+import operator
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +41,8 @@ _SIGNATURE = "translate_ids"
 _BATCH_SIGNATURE = "translate_batch"  # only of --format=cpu
 _WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's name for a cache of packed weights without a file
 _STDERR_LOCK = threading.RLock()  # garbage collection may close a model inside `_without_log`
+# A signature: a function from inputs to outputs, by name.
+Runtime = Callable[..., dict[str, np.ndarray]]
 # Options of glibc's mallopt, M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, with values in bytes. 32 MiB is
 # the largest value of the second one.
 _MALLOC_OPTIONS = ((-1, 256 << 20), (-3, 32 << 20))
@@ -72,10 +74,8 @@ class LiteRTModel:
     """A translator in one file. Threads may share it, and then use several cores.
 
     Each sentence is translated on one core, because most operations are too small to be shared.
-    Sentences that are translated at the same time need one interpreter each. Interpreters share
-    the content of the file, but XNNPACK copies the weights into each of them. An interpreter is
-    made when it is needed for the first time. The file is read once: it may be replaced at any
-    time, and this model stays the same.
+    Sentences that are translated at the same time need one interpreter each, which is made when it
+    is needed for the first time. The file is read once, so it may be replaced at any time.
 
     A model of the format cpu makes glibc keep up to 256 MiB of memory that this process has freed.
 
@@ -94,11 +94,6 @@ class LiteRTModel:
         batch_size: number of sentences for which a call of `translate_batch` is fastest; 1 if the
             file can only translate one at a time.
         vocabulary: the SentencePiece models of the file.
-
-    Raises:
-        InputError: if the file is damaged or was not written by keras-transformer export, or if
-        this runtime
-            cannot run it.
 
     Example:
     >>> model = LiteRTModel("build/litert/1/model.tflite")
@@ -120,9 +115,14 @@ class LiteRTModel:
         with file:
             self.metadata, self.vocabulary = read_archive(self.path, file)
         self._free = threading.Semaphore(self._max_runtimes)
-        self._idle = [self._new_runtime()]  # the last one was used last; its memory is warm
         self.batch_size = self.metadata.batch_size
-        if self._idle[0].takes_batches:
+        if low_memory and self.batch_size > 1:
+            raise InputError(
+                f"{path} is for servers (--format=cpu), and CompiledModel cannot run it. Leave "
+                "low_memory out, or export with --format=litert."
+            )
+        self._idle = [self._new_runtime()]  # the last one was used last; its memory is warm
+        if self.batch_size > 1:
             self.keep_freed_memory()
 
     @staticmethod
@@ -137,19 +137,22 @@ class LiteRTModel:
             for option, size in _MALLOC_OPTIONS:
                 ctypes.CDLL(None).mallopt(option, size)
 
-    def _new_runtime(self) -> _Interpreted | _Compiled:
+    def _new_runtime(self) -> Runtime:
         """Returns a new runtime with one thread, which one thread at a time may use."""
         try:
             if self._content is None:
-                return _Compiled(self.path)
-            return _Interpreted(self._content)
-        except InputError:
-            raise
+                return _compiled(self.path)
+            # LiteRT keeps a pointer to the content.
+            interpreter = litert.Interpreter(model_content=self._content, num_threads=1)
+            is_batch = _BATCH_SIGNATURE in interpreter.get_signature_list()
+            name = _BATCH_SIGNATURE if is_batch else _SIGNATURE
+            runner: Runtime = interpreter.get_signature_runner(name)
+            return runner
         except (RuntimeError, TypeError, ValueError) as error:  # TypeError: an invalid path
             raise _runtime_error(self.path, error) from error
 
     @contextlib.contextmanager
-    def _idle_runtime(self) -> Iterator[_Interpreted | _Compiled]:
+    def _idle_runtime(self) -> Iterator[Runtime]:
         """Yields a runtime that no other thread uses."""
         with self._free:
             # Without an idle one, all are in use, but more are allowed.
@@ -170,8 +173,7 @@ class LiteRTModel:
                 stack.enter_context(self._idle_runtime()) for _ in range(self._max_runtimes)
             ]
             with concurrent.futures.ThreadPoolExecutor(self._max_runtimes) as pool:
-                for _ in pool.map(lambda runtime: runtime.run(inputs), runtimes):
-                    pass
+                list(pool.map(lambda runtime: runtime(**inputs), runtimes))
 
     def translate(
         self, text: str, max_length: int = 0, length_penalty: float = math.nan
@@ -220,7 +222,7 @@ class LiteRTModel:
         with self._idle_runtime() as runtime:  # it releases Python's lock while it runs
             step = 1 if self.batch_size == 1 else max(1, len(sources))
             for i in range(0, len(sources), step):
-                outputs = runtime.run({name: rows[i : i + step] for name, rows in inputs.items()})
+                outputs = runtime(**{name: rows[i : i + step] for name, rows in inputs.items()})
                 results += [_result(outputs, row) for row in range(step)]
         return results
 
@@ -235,11 +237,11 @@ class LiteRTModel:
         padded = np.zeros((len(sources), width), np.int32)
         try:
             for row, ids, length in zip(padded, sources, lengths, strict=True):
-                row[:length] = ids[:length]
+                row[:length] = list(map(operator.index, ids[:length]))
             inputs = {
                 "ids": padded,
                 "lengths": np.array(lengths, np.int32),
-                "max_length": np.array(limits, np.int32),
+                "max_length": np.array(list(map(operator.index, limits)), np.int32),
                 "length_penalty": np.array(alphas, np.float32),
             }
         except (OverflowError, TypeError, ValueError) as error:
@@ -284,66 +286,39 @@ class LiteRTModel:
         return data[: next(begins, limit)]
 
 
-class _Interpreted:
-    """The signature `translate_batch` or `translate_ids` in LiteRT's `Interpreter`."""
+def _compiled(path: Path) -> Runtime:
+    """Returns the signature `translate_ids` in LiteRT's `CompiledModel`, with constant buffers."""
+    from ai_edge_litert import compiled_model  # late: it takes as long as loading a model
 
-    def __init__(self, content: bytes):
-        self._content = content  # LiteRT keeps a pointer to it
-        self._interpreter = litert.Interpreter(model_content=content, num_threads=1)
-        self.takes_batches = _BATCH_SIGNATURE in self._interpreter.get_signature_list()
-        name = _BATCH_SIGNATURE if self.takes_batches else _SIGNATURE
-        self._runner = self._interpreter.get_signature_runner(name)
+    cpu = compiled_model.CpuOptions(num_threads=1, xnnpack_weight_cache_path=_WEIGHTS_IN_MEMORY)
+    with _without_log():
+        model = compiled_model.CompiledModel.from_file(
+            str(path), options=compiled_model.Options(cpu_options=cpu)
+        )
+        details = model.get_input_tensor_details(_SIGNATURE)
+        outputs = model.get_output_tensor_details(_SIGNATURE)
+        input_buffers = {
+            name: model.create_input_buffer_by_name(_SIGNATURE, name) for name in details
+        }
+        output_buffers = {
+            name: model.create_output_buffer_by_name(_SIGNATURE, name) for name in outputs
+        }
+        for name, tensor in details.items():  # the first write also logs
+            input_buffers[name].write(np.zeros(tensor["shape"], tensor["dtype"]))
 
-    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs by name."""
-        outputs: dict[str, np.ndarray] = self._runner(**inputs)
-        return outputs
-
-
-class _Compiled:
-    """The signature `translate_ids` in LiteRT's `CompiledModel`, with constant buffers."""
-
-    takes_batches = False
-
-    def __init__(self, path: Path):
-        from ai_edge_litert import compiled_model  # late: it takes as long as loading a model
-
-        cpu = compiled_model.CpuOptions(num_threads=1, xnnpack_weight_cache_path=_WEIGHTS_IN_MEMORY)
-        with _without_log():
-            if _BATCH_SIGNATURE in litert.Interpreter(str(path)).get_signature_list():
-                raise InputError(
-                    f"{path} is for servers (--format=cpu), and CompiledModel cannot run it. Leave "
-                    "low_memory out, or export with --format=litert."
-                )
-            self._model = model = compiled_model.CompiledModel.from_file(
-                str(path), options=compiled_model.Options(cpu_options=cpu)
-            )
-            buffers: list[compiled_model.TensorBuffer] = []
-            weakref.finalize(self, _close, model, buffers)
-            inputs = model.get_input_tensor_details(_SIGNATURE)
-            self._outputs = model.get_output_tensor_details(_SIGNATURE)
-            self._input_buffers = {
-                name: model.create_input_buffer_by_name(_SIGNATURE, name) for name in inputs
-            }
-            self._output_buffers = {
-                name: model.create_output_buffer_by_name(_SIGNATURE, name) for name in self._outputs
-            }
-            buffers += [*self._input_buffers.values(), *self._output_buffers.values()]
-            for name, tensor in inputs.items():  # the first write also logs
-                self._input_buffers[name].write(np.zeros(tensor["shape"], tensor["dtype"]))
-        _discard_last_log()
-
-    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs by name."""
+    def run(**inputs: np.ndarray) -> dict[str, np.ndarray]:
         for name, array in inputs.items():
-            self._input_buffers[name].write(array)
-        self._model.run_by_name(_SIGNATURE, self._input_buffers, self._output_buffers)
+            input_buffers[name].write(array)
+        model.run_by_name(_SIGNATURE, input_buffers, output_buffers)
         return {
-            name: self._output_buffers[name]
+            name: output_buffers[name]
             .read(math.prod(tensor["shape"]), np.dtype(tensor["dtype"]))
             .reshape(tensor["shape"])
-            for name, tensor in self._outputs.items()
+            for name, tensor in outputs.items()
         }
+
+    weakref.finalize(run, _close, model, [*input_buffers.values(), *output_buffers.values()])
+    return run
 
 
 def _close(
@@ -369,15 +344,6 @@ def _without_log() -> Iterator[None]:
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
-
-
-@functools.cache  # once in a process
-def _discard_last_log() -> None:
-    """Discards what LiteRT's C++ library logs when it is unloaded, after Python has ended.
-
-    Reading and writing a buffer makes an environment that only LiteRT can close.
-    """
-    atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 2))
 
 
 def _result(outputs: dict[str, np.ndarray], row: int) -> LiteRTResult:

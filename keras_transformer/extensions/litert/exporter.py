@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,26 +20,23 @@ from ai_edge_litert import interpreter as litert
 from tensorflow_text.core.pybinds import tflite_registrar
 
 from keras_transformer.console import progress_bar
-from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
 from keras_transformer.export import (
     Engine,
     Exporter,
     ExportOptions,
-    FormatCard,
     Hypotheses,
     VersionFacts,
 )
 from keras_transformer.export.probes import escaped, probe_texts
 from keras_transformer.extensions.litert import passes
 from keras_transformer.extensions.litert.archive import LiteRTMetadata, append_archive
+from keras_transformer.extensions.litert.blocks import Int8Shortlist
 from keras_transformer.extensions.litert.engine import LiteRTModel, LiteRTResult
 from keras_transformer.extensions.litert.quantization import multiply_int8_rows, quantize
 from keras_transformer.extensions.litert.signatures import LiteRTSignatures, best_batch_size
 from keras_transformer.extensions.litert.tokenizer import text_problem
-from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.runs.run_directory import RunDirectory
 
 FILE = "model.tflite"
 TEXT_OPS = {"TFText>FastSentencepieceTokenize", "TFText>FastSentencepieceDetokenize"}
@@ -77,19 +73,16 @@ class LiteRTEngine(Engine):
         return [ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]] for ids in rows]
 
     def translate(self, texts: Sequence[str]) -> list[Hypotheses]:
-        results = []
+        results, size = [], self._model.batch_size
         with progress_bar(len(texts), "sentences", "comparing") as bar:
-            for text, result in zip(texts, self._results(texts), strict=True):
-                self._check(text, result)
-                results.append(Hypotheses(result.ids, result.lengths, result.scores))
-                bar.update()
+            for start in range(0, len(texts), size):  # the texts of a batch have any lengths
+                batch = texts[start : start + size]
+                found = self._model.translate_batch(list(map(self._model.source_ids, batch)))
+                for text, result in zip(batch, found, strict=True):
+                    self._check(text, result)
+                    results.append(Hypotheses(result.ids, result.lengths, result.scores))
+                    bar.update()
         return results
-
-    def _results(self, texts: Sequence[str]) -> Iterator[LiteRTResult]:
-        """Yields the result of each text. The texts of a batch have any lengths."""
-        for start in range(0, len(texts), self._model.batch_size):
-            batch = texts[start : start + self._model.batch_size]
-            yield from self._model.translate_batch([self._model.source_ids(text) for text in batch])
 
     def _check(self, text: str, result: LiteRTResult) -> None:
         """Raises `InputError` unless the other runtime and `translate` find the same."""
@@ -115,21 +108,23 @@ class LiteRTEngine(Engine):
 
 
 class LiteRTExporter(Exporter):
-    """Writes a model for phones. In float32, it must find the tokens of the run."""
+    """Writes a LiteRT model. In float32, it must find the tokens of the run.
 
-    options = frozenset({"quantization", "max_bleu_loss", "text_signature", "shortlist", "card"})
-    weights: Mapping[str, float] = MappingProxyType(
-        {"none": 0.0, "float16": 0.1, "int8": 0.3, "int4": 0.5}
-    )
-    for_cpu = False
+    Args:
+        for_cpu: write a model for servers on CPUs: `translate_batch`, by default in int8. Other
+            models are for phones.
+    """
 
-    def load(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> TranslationModule:
-        translator = load_translator(run, settings)
+    options = frozenset({"max_bleu_loss", "shortlist"})
+
+    def __init__(self, *, for_cpu: bool):
+        self._for_cpu = for_cpu
+        weights = {"float32": 0.0, "float16": 0.1, "int8": 0.3, "int4": 0.5}
+        self.weights = {"int8": 0.3, **weights} if for_cpu else weights
+        if not for_cpu:
+            self.options |= {"text_signature"}
+
+    def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
         for name, value, needed, reason in (
             ("sample", True, "false", "draws random outputs, which LiteRT cannot reproduce"),
             ("unknown", "replace", "allow", "is replace, which LiteRT does not support"),
@@ -137,24 +132,19 @@ class LiteRTExporter(Exporter):
             if getattr(translator.config, name) == value:
                 raise InputError(f"decoding.{name} {reason}. Use --set=decoding.{name}={needed}.")
         shortlist = options.shortlist
-        if shortlist is not None:
-            # The weights of a dynamic product are not rounded by `quantize`.
-            in_int8 = self.weights_of(options) in ("int8", "int4")
-            shortlist = Shortlist(shortlist.frequent, shortlist.translations, int8_rows=in_int8)
+        if shortlist is not None and self.weights_of(options) in ("int8", "int4"):
+            shortlist = Int8Shortlist(shortlist.frequent, shortlist.translations)
         return translator.with_shortlist(shortlist)
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
-        has_text = not self.for_cpu and options.text_signature
+        has_text = not self._for_cpu and options.text_signature
         write_file(
             folder / FILE,
             translator,
             self.weights_of(options),
-            with_text=has_text and self._text_problem(translator) is None,
-            for_cpu=self.for_cpu,
+            with_text=has_text and _text_problem(translator) is None,
+            for_cpu=self._for_cpu,
         )
-        translator.tokenizer.save(folder)
-        if not self.for_cpu:
-            shutil.copyfile(_EXAMPLE, folder / "example.py")
 
     def open(self, folder: Path) -> LiteRTEngine:
         return LiteRTEngine(folder / FILE)
@@ -166,50 +156,37 @@ class LiteRTExporter(Exporter):
         sentences: Sequence[str],
         options: ExportOptions,
     ) -> VersionFacts:
-        content = (folder / FILE).read_bytes()
-        signatures = passes.describe_signatures(passes.read(content))
-        problem = None
-        if "translate" not in signatures and options.text_signature and not self.for_cpu:
-            problem = self._text_problem(translator)
-        warning = problem and _WITHOUT_TEXT.format(problem)
+        translator.tokenizer.save(folder)  # for programs that do not read the archive
+        signatures = passes.describe_signatures(passes.read((folder / FILE).read_bytes()))
         names, files = (
             ", ".join(f"`{name}`" for name in found)
             for found in (signatures, translator.tokenizer.vocabulary.models())
         )
-        use = _USE_ON_CPUS if self.for_cpu else _USE_ON_PHONES
+        use, warning = _USE_ON_CPUS, None
+        if not self._for_cpu:
+            shutil.copyfile(_EXAMPLE, folder / "example.py")
+            use = _USE_ON_PHONES
+            if options.text_signature and "translate" not in signatures:
+                warning = _WITHOUT_TEXT.format(_text_problem(translator))
         use += _SIGNATURES.format(names, files) + (f"\n\n{warning}" if warning else "")
-        card = FormatCard(_ABOUT, use, ("transformer", "litert"), len(content))
-        return VersionFacts(card, signatures, warning)
-
-    def _text_problem(self, translator: TranslationModule) -> str | None:
-        vocabulary = translator.tokenizer.vocabulary
-        return text_problem(vocabulary, probe_texts(vocabulary, ()).tokenized)
+        tags = ("transformer", "litert")
+        return VersionFacts(_ABOUT, use, tags, signatures=signatures, warning=warning)
 
 
-class CPUExporter(LiteRTExporter):
-    """Writes a model for servers on CPUs: `translate_batch`, by default in int8."""
-
-    options = LiteRTExporter.options - {"text_signature"}
-    weights: Mapping[str, float] = MappingProxyType(
-        {"int8": 0.3, "none": 0.0, "float16": 0.1, "int4": 0.5}
-    )
-    for_cpu = True
+def _text_problem(translator: TranslationModule) -> str | None:
+    vocabulary = translator.tokenizer.vocabulary
+    return text_problem(vocabulary, probe_texts(vocabulary, ()).tokenized)
 
 
-EXPORTER = LiteRTExporter()
-CPU_EXPORTER = CPUExporter()
+EXPORTER = LiteRTExporter(for_cpu=False)
+CPU_EXPORTER = LiteRTExporter(for_cpu=True)
 
 
 def write_file(
-    file: Path,
-    translator: TranslationModule,
-    quantization: str,
-    *,
-    with_text: bool,
-    for_cpu: bool,
+    file: Path, translator: TranslationModule, weights: str, *, with_text: bool, for_cpu: bool
 ) -> None:
     """Writes the file: the model (see `convert`) with its archive."""
-    model = convert(translator, quantization, with_text=with_text, for_cpu=for_cpu)
+    model = convert(translator, weights, with_text=with_text, for_cpu=for_cpu)
     file.write_bytes(passes.write(model))
     rows = translator.search_config.rows_per_sentence
     metadata = LiteRTMetadata(
@@ -225,11 +202,7 @@ def write_file(
 
 
 def convert(
-    translator: TranslationModule,
-    quantization: str,
-    *,
-    with_text: bool = False,
-    for_cpu: bool = False,
+    translator: TranslationModule, weights: str, *, with_text: bool = False, for_cpu: bool = False
 ) -> Any:
     """Converts a translator to a `schema.ModelT`, as `passes.write` accepts it."""
     signatures = LiteRTSignatures(translator, with_text=with_text, for_cpu=for_cpu)
@@ -253,7 +226,7 @@ def convert(
     passes.share(model)
     if not for_cpu:
         passes.put_first(model, b"translate_ids")
-    quantize(model, quantization)
+    quantize(model, weights)
     multiply_int8_rows(model)
     check_ops(model)
     return model

@@ -21,6 +21,7 @@ from keras_transformer.inference.loading import (
 )
 from keras_transformer.runs.machine import available_cores
 
+FILE = "model.tflite"
 _SETTINGS = ("decoding.length_penalty", "decoding.max_length")
 
 
@@ -33,7 +34,7 @@ class LiteRTLoader(Loader):
         return find_litert(model) is not None
 
     def open(self, model: str, options: LoadOptions) -> LoadedModel:
-        path, file = newest_version(Path(model)), find_litert(model)
+        path, file = newest_version(Path(model), FILE), find_litert(model)
         assert file is not None
         options.check_fixed(path, "a LiteRT model")
         if (path / "saved_model.pb").is_file():
@@ -51,10 +52,10 @@ LOADER = LiteRTLoader()
 
 def find_litert(model_dir: str | Path) -> Path | None:
     """Returns the LiteRT file of a path, or None."""
-    path = newest_version(Path(model_dir))
+    path = newest_version(Path(model_dir), FILE)
     if path.is_file() or path.suffix == ".tflite":
         return path
-    file = path / "model.tflite"
+    file = path / FILE
     return file if file.is_file() else None
 
 

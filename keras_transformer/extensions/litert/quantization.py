@@ -15,7 +15,6 @@ from ai_edge_litert import schema_py_generated as schema
 
 from keras_transformer.extensions.litert.passes import code_of, op_name
 
-QUANTIZATIONS = ("none", "float16", "int8", "int4")
 _LARGEST = {"int8": 127, "int4": 7}  # the integer of the largest weight
 _SHARES = np.linspace(1, 0.5, 11)  # of the largest weight, that become the largest integer
 _PRODUCTS = ("FULLY_CONNECTED", "EMBEDDING_LOOKUP")  # input 1 has the weights
@@ -26,9 +25,9 @@ _LOOKUP_VERSIONS = {"int8": 3, "int4": 4}
 _DEQUANTIZE_VERSION = 3
 
 
-def quantize(model: Any, quantization: str) -> None:
+def quantize(model: Any, number_format: str) -> None:
     """Converts the weights of a model."""
-    if quantization == "none":
+    if number_format == "float32":
         return
     uses, others = _uses(model)
     for buffer, tensors in uses.items():
@@ -36,29 +35,29 @@ def quantize(model: Any, quantization: str) -> None:
             continue  # another operation needs float32
         shape = [int(size) for size in tensors[0][1].shape]
         weights = np.frombuffer(np.asarray(model.buffers[buffer].data).tobytes(), np.float32)
-        if quantization in _LARGEST:
-            scales, content = _rounded(weights.reshape(shape), _LARGEST[quantization])
-            dtype = getattr(schema.TensorType, quantization.upper())
+        if number_format in _LARGEST:
+            scales, content = _rounded(weights.reshape(shape), _LARGEST[number_format])
+            dtype = getattr(schema.TensorType, number_format.upper())
             for _, tensor in tensors:
                 tensor.type, tensor.quantization = dtype, _parameters(scales)
-            if quantization == "int4":
+            if number_format == "int4":
                 content = _packed(content)
         else:
             content = weights.astype(np.float16)
             for graph, tensor in tensors:
                 _halve(model, graph, tensor)
         model.buffers[buffer].data = np.frombuffer(content.tobytes(), np.uint8)
-    if quantization in _LARGEST:
-        _require_versions(model, quantization)
+    if number_format in _LARGEST:
+        _require_versions(model, number_format)
         for graph in model.subgraphs:
             for operator in graph.operators:
                 if op_name(model, operator) == "FULLY_CONNECTED":
                     operator.builtinOptions.asymmetricQuantizeInputs = True
 
 
-def _require_versions(model: Any, quantization: str) -> None:
+def _require_versions(model: Any, number_format: str) -> None:
     code_of(model, schema.BuiltinOperator.FULLY_CONNECTED, _FULLY_CONNECTED_VERSION)
-    code_of(model, schema.BuiltinOperator.EMBEDDING_LOOKUP, _LOOKUP_VERSIONS[quantization])
+    code_of(model, schema.BuiltinOperator.EMBEDDING_LOOKUP, _LOOKUP_VERSIONS[number_format])
 
 
 def _uses(model: Any) -> tuple[dict[int, list[tuple[Any, Any]]], set[int]]:
@@ -143,16 +142,12 @@ def multiply_int8_rows(model: Any) -> None:
     to int8. It takes about half of the time of a float32 product.
     """
     for graph in model.subgraphs:
-        casts = {
-            int(cast.outputs[0]): cast
-            for cast in graph.operators
-            if op_name(model, cast) == "CAST"
-            and graph.tensors[cast.inputs[0]].type == schema.TensorType.INT8
-        }
+        casts = {int(op.outputs[0]): op for op in graph.operators if op_name(model, op) == "CAST"}
         for operator in list(graph.operators):
-            if op_name(model, operator) != "FULLY_CONNECTED" or operator.inputs[1] not in casts:
+            is_product = op_name(model, operator) == "FULLY_CONNECTED"
+            cast = casts.get(int(operator.inputs[1])) if is_product else None
+            if cast is None or graph.tensors[cast.inputs[0]].type != schema.TensorType.INT8:
                 continue
-            cast = casts[int(operator.inputs[1])]
             rows = int(cast.inputs[0])
             operator.inputs = np.array([operator.inputs[0], rows, *operator.inputs[2:]], np.int32)
             # One step is 1. The model multiplies by the scales of the rows later.

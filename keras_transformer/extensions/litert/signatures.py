@@ -16,14 +16,16 @@ from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.export.request_params import (
     Status,
-    clean_request,
+    clamp_alpha,
+    clamp_max_lengths,
+    clean_source_ids,
     encode_status,
     has_no_translation,
 )
 from keras_transformer.extensions.litert.blocks import BlockDecoder
 from keras_transformer.extensions.litert.tokenizer import fast_detokenizer_model, fast_model
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.layers.masks import without_blocks
+from keras_transformer.layers.base import sublayers
 from keras_transformer.models.encoder_decoder import Memory
 
 # Hypotheses in a call for which an int8 search is fastest: a multiple of the 5 rows that XNNPACK's
@@ -47,6 +49,9 @@ class LiteRTSignatures(tf.Module):
     def __init__(self, translator: TranslationModule, *, with_text: bool, for_cpu: bool):
         super().__init__(name="litert_signatures")
         self._translator, self._with_text, self._for_cpu = translator, with_text, for_cpu
+        for transformer in translator.transformers:
+            for layer in sublayers(transformer, recursive=True):
+                layer.masks_window = True  # read by self-attention
         vocabulary = translator.tokenizer.vocabulary
         if with_text:
             source_model = fast_model(vocabulary.source_model)
@@ -150,18 +155,26 @@ class LiteRTSignatures(tf.Module):
     ) -> tuple[SearchResult, tf.Tensor]:
         """Returns the translations of ids int32 `[B, S]`, and the status int32 `[B]`."""
         translator = self._translator
-        request = clean_request(translator, ids, lengths, max_length, length_penalty)
-        source_ids, max_lengths = request.source_ids, request.max_lengths
+        ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
+        source_ids, source_lengths, status = clean_source_ids(translator, ids, lengths)
+        max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
+        alpha, alpha_changed = clamp_alpha(translator, length_penalty)
+        status += encode_status(
+            {
+                Status.MAX_LENGTH_CHANGED: length_changed,
+                Status.LENGTH_PENALTY_CHANGED: alpha_changed,
+            }
+        )
         # The size of the caches for one sentence, which LiteRT copies at every step.
         longest = None if self._for_cpu else tf.maximum(max_lengths[0], 1)
-        result = translator.search_ids(
+        result = translator.translate_ids(
             source_ids,
-            SearchInputs(max_lengths, alpha=request.alpha, length_limit=longest),
+            SearchInputs(max_lengths, alpha=alpha, length_limit=longest),
             memories=_encode_in_loop(translator, source_ids, max_lengths),
             make_decoder=BlockDecoder if self._for_cpu else CachedDecoder,
         )
         not_translated = encode_status({Status.NOT_TRANSLATED: has_no_translation(result)})
-        return result, request.status + not_translated
+        return result, status + not_translated
 
     def _texts(self, result: SearchResult) -> tf.Tensor:
         """Returns the texts of the hypotheses, string `[1, K]`; only pieces of text are used.
@@ -203,8 +216,7 @@ def _encode_in_loop(
     def encoded(step: tf.Tensor, _: Any) -> tuple[tf.Tensor, list[Any]]:
         # `step` is 0. Without it, the converter computes shapes of the ids before the loop, and
         # then LiteRT does not know them while it prepares the body.
-        with without_blocks():  # TensorFlow traces `encode` again for the body of each loop
-            memories = translator.encode(source_ids + step)
+        memories = translator.encode(source_ids + step)
         return step + 1, [[memory.mask, memory.cache] for memory in memories]
 
     batch, size = tf.shape(source_ids)[0], tf.shape(source_ids)[1]

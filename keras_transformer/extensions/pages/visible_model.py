@@ -68,7 +68,7 @@ def open_visible_model(
     owner: Any = model.owner
     if isinstance(owner, TranslationModule):
         owner = Signatures(owner)
-        functions, positions = owner.by_name(), owner.attention_signature.positions
+        functions, positions = owner.by_name(), owner.positions
     else:
         functions = dict(getattr(owner, "signatures", {}))
         positions = getattr(owner, "positions", None)

@@ -1,34 +1,42 @@
-"""Runs experiments: a sequence of trials. Each runs once, and resumes after a kill.
+"""Runs experiments: rows that are trained, scored and recorded, each once. A kill loses nothing.
 
-The recipes, Table 3 and the comparison of architectures are experiments. Each has a work directory:
+The recipes, Table 2, Table 3 and the student are experiments. The work directory has
 
     experiment.json    the identity: all settings, data and tests of the first call
-    NAME/              the files of a trial
-    NAME/results.json  the results of the trial, with its command, code and machine
+    results.jsonl      the results of each row, with its command, code and machine
+    NAME/              the files of a row
+    table.md           the results as a table
+    chart.svg          a chart of them, if there is something to compare
 
-A second process may run other trials of the same experiment at the same time.
+A second process may run other rows of the same experiment at the same time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import importlib.metadata
 import json
 import logging
-import statistics
+import multiprocessing
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from keras_transformer.data.workers import end_with_parent, interrupts_ignored
 from keras_transformer.errors import DivergedError, InputError
-from keras_transformer.extensions.paper import child_process
-from keras_transformer.extensions.paper.results import (
-    read_results,
-    run_metadata,
-    write_results,
-)
-from keras_transformer.runs.atomic import exclusive_lock
+from keras_transformer.runs.atomic import exclusive_lock, write_text
+from keras_transformer.runs.machine import available_cores, cpu_name, stop_signals
 from keras_transformer.tf_import import load_tensorflow
 
 if TYPE_CHECKING:  # they load TensorFlow, which a process that only starts others does not need
@@ -38,31 +46,28 @@ if TYPE_CHECKING:  # they load TensorFlow, which a process that only starts othe
 
 log = logging.getLogger(__name__)
 
-_IDENTITY = "experiment.json"
-RESULTS = "results.json"
+IDENTITY, RESULTS = "experiment.json", "results.jsonl"
+Record = dict[str, Any]
+_Result = TypeVar("_Result")
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class Row:
     """A part of an experiment that is trained, scored and recorded separately.
 
     Attributes:
         name: name of its directory.
-        function: trains and scores, or resumes. Its arguments are the directory of the trial, the
+        function: trains and scores, or resumes. Its arguments are the directory of the row, the
             remaining minutes (None: no limit) and `arguments`. It returns JSON values. `finished`
-            is False if time was over, and missing if a later call should repeat the trial.
+            is False if time was over, and missing if a later call should repeat the row.
         arguments: further arguments.
         title: a few words for the log.
-        facts: recorded with the results.
-        in_child: calls `function` in a new process. It must then be a function of a module.
     """
 
     name: str
-    function: Callable[..., dict[str, Any]]
+    function: Callable[..., Record]
     arguments: tuple[Any, ...] = ()
     title: str = ""
-    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    in_child: bool = False
 
 
 class Deadline:
@@ -83,150 +88,163 @@ class Deadline:
         return self._end is not None and time.monotonic() >= self._end
 
 
-def check_identity(work_dir: Path, identity: Mapping[str, Any]) -> None:
-    """Checks that a directory is new, or belongs to the same experiment."""
-    path = work_dir / _IDENTITY
-    with _readable(work_dir):
-        found = read_results(path)
-        entries = list(work_dir.iterdir()) if work_dir.is_dir() and not found else []
-    if any(not entry.name.startswith(".") for entry in entries):  # a kill may leave hidden ones
-        raise InputError(f"{work_dir} exists, but lacks {_IDENTITY}. Name a new directory.")
-    if found and (difference := _difference(found, json.loads(json.dumps(identity)))):
-        raise InputError(
-            f"{work_dir} was started with {difference}. Use the settings, the data and the tests "
-            f"that it was started with ({path}), or another directory."
-        )
+class Experiment:
+    """The rows and the results in a work directory.
 
-
-@contextlib.contextmanager
-def open_experiment(work_dir: Path, identity: Mapping[str, Any]) -> Iterator[None]:
-    """Starts an experiment in a directory.
-
-    If the block writes nothing there, for example because of invalid settings, the directory does
-    not change.
+    Attributes:
+        work_dir: the directory. It must be new, or belong to an experiment with this identity.
+        identity: everything that results depend on, as JSON values.
+        facts: recorded with the results of each row.
+        in_processes: runs each row in a new process. Functions of rows are then functions of a
+            module.
     """
-    check_identity(work_dir, identity)
-    with _readable(work_dir):
-        new = [each for each in (work_dir, *work_dir.parents) if not each.exists()]
-        work_dir.mkdir(parents=True, exist_ok=True)
-        is_first = not (work_dir / _IDENTITY).exists()  # otherwise another process created it
-        write_results(work_dir / _IDENTITY, identity)
-        try:
-            yield
-        finally:
-            if is_first and [each.name for each in work_dir.iterdir()] == [_IDENTITY]:
-                (work_dir / _IDENTITY).unlink()
-                with contextlib.suppress(OSError):  # another experiment is in a parent
-                    for each in new:
-                        each.rmdir()
+
+    def __init__(
+        self,
+        work_dir: Path,
+        identity: Mapping[str, Any],
+        facts: Mapping[str, Any] | None = None,
+        *,
+        in_processes: bool = False,
+    ) -> None:
+        self.work_dir, self.facts, self._in_processes = work_dir, dict(facts or {}), in_processes
+        self._identity = json.loads(json.dumps(identity))
+        path = work_dir / IDENTITY
+        with _reported(work_dir):
+            is_new = not path.exists()
+            found = {} if is_new else json.loads(path.read_text(encoding="utf-8"))
+            entries = [path.name for path in work_dir.iterdir()] if work_dir.exists() else []
+        if is_new and any(not name.startswith(".") for name in entries):  # a kill may leave those
+            raise InputError(f"{work_dir} exists, but lacks {IDENTITY}. Name a new directory.")
+        if not is_new and (difference := _difference(found, self._identity)):
+            raise InputError(
+                f"{work_dir} was started with {difference}. Use the settings, the data and the "
+                f"tests that it was started with ({path}), or another directory."
+            )
+
+    def start(self) -> None:
+        """Creates the directory with the identity."""
+        with _reported(self.work_dir):
+            self.work_dir.mkdir(parents=True, exist_ok=True)
+            if not (self.work_dir / IDENTITY).exists():
+                write_text(self.work_dir / IDENTITY, json.dumps(self._identity, indent=2) + "\n")
+
+    def records(self) -> dict[str, Record]:
+        """Returns the newest results of each row, of all calls so far, by its name.
+
+        A line that a kill has cut off is left out; its row runs again. Version 0.1 wrote a
+        results.json for each row.
+        """
+        olds = sorted(self.work_dir.glob("*/results.json"))
+        found = [(path.parent.name, path.read_bytes()) for path in olds]
+        path = self.work_dir / RESULTS
+        found += [("", line) for line in path.read_bytes().splitlines()] if path.exists() else []
+        records = {}
+        for name, line in found:
+            with contextlib.suppress(ValueError, TypeError, RecursionError):
+                record = {"row": name, **json.loads(line)}
+                records[str(record["row"])] = record
+        return records
+
+    @functools.cached_property
+    def _metadata(self) -> Record:  # read once, because the files may change while this runs
+        return run_metadata()
+
+    def run(self, row: Row, deadline: Deadline) -> Record:
+        """Runs a row unless it is finished, and records and returns its results."""
+        self.start()
+        directory = self.work_dir / row.name
+        with exclusive_lock(directory):  # held until the results are written
+            found = self.records().get(row.name, {})
+            if found.get("finished"):
+                return found
+            metadata = run_metadata() if self._in_processes else self._metadata
+            arguments = (directory, deadline.minutes_left, *row.arguments)
+            try:
+                if self._in_processes:
+                    found = call_in_process(row.function, *arguments)
+                else:
+                    found = row.function(*arguments)
+            except InputError as error:
+                raise type(error)(f"{row.name}: {error}") from error
+            record = {"row": row.name, **metadata, **self.facts, **found}
+            with (self.work_dir / RESULTS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        return record
+
+    def run_all(
+        self, rows: Sequence[Row], deadline: Deadline, report: Callable[[], object] | None = None
+    ) -> dict[str, Record]:
+        """Runs rows in their order until all are finished or time is over.
+
+        Finished rows are skipped. At least one unfinished row is run, so every call makes progress.
+        `report` is called after each.
+        """
+        records: dict[str, Record] = {}
+        has_run = False
+        for number, row in enumerate(rows, 1):
+            record = self.records().get(row.name, {})
+            if not record.get("finished"):
+                if has_run and deadline.passed:
+                    break
+                if len(rows) > 1:
+                    title = f" ({row.title})" if row.title else ""
+                    log.info("row %d of %d: %s%s", number, len(rows), row.name, title)
+                record = self.run(row, deadline)
+                has_run = True
+                if report is not None:
+                    report()
+            records[row.name] = record
+            if not record["finished"]:
+                break
+        return records
 
 
 @contextlib.contextmanager
-def _readable(work_dir: Path) -> Iterator[None]:
+def _reported(work_dir: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(
-            f"{work_dir} cannot be read or written ({error}). Fix this, and run the same command "
-            "again."
+            f"{work_dir} cannot be read or written ({error}). Fix this, or name a new directory."
         ) from error
 
 
-def _difference(found: Any, expected: Any, place: str = "") -> str | None:
+def _difference(found: Any, expected: Any, location: str = "") -> str | None:
     """Returns the first difference between two JSON values."""
     if not (isinstance(found, dict) and isinstance(expected, dict)):
-        return None if found == expected else f"{place} {_shown(found)}, not {_shown(expected)}"
+        values = ("(not set)" if value is None else repr(value) for value in (found, expected))
+        return None if found == expected else f"{location} {', not '.join(values)}"
     for key in dict.fromkeys([*expected, *found]):
-        below = f"{place}: {key}" if place else key
+        below = f"{location}: {key}" if location else key
         if difference := _difference(found.get(key), expected.get(key), below):
             return difference
     return None
-
-
-def _shown(value: Any) -> str:
-    return "(not set)" if value is None else repr(value)
-
-
-def run_trials(
-    trials: Sequence[Trial],
-    work_dir: Path,
-    deadline: Deadline,
-    report: Callable[[dict[str, dict[str, Any]]], object] | None = None,
-) -> dict[str, dict[str, Any]]:
-    """Runs trials in their order until all are finished or time is over.
-
-    Finished trials are skipped. At least one unfinished trial is run, so every call makes
-    progress.
-    """
-    metadata = run_metadata()  # read now, because the files may change while this process runs
-    results: dict[str, dict[str, Any]] = {}
-    has_run = False
-    for number, trial in enumerate(trials, 1):
-        found = read_results(work_dir / trial.name / RESULTS)
-        if not found.get("finished"):
-            if has_run and deadline.passed:
-                break
-            if len(trials) > 1:
-                title = f" ({trial.title})" if trial.title else ""
-                log.info("trial %d of %d: %s%s", number, len(trials), trial.name, title)
-            found = run_trial(
-                trial, work_dir, deadline, run_metadata() if trial.in_child else metadata
-            )
-            has_run = True
-            if report is not None:
-                report({**results, trial.name: found})
-        results[trial.name] = found
-        if not found["finished"]:
-            break
-    return results
-
-
-def run_trial(
-    trial: Trial, work_dir: Path, deadline: Deadline, metadata: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Runs a trial unless it is finished, and writes and returns its results."""
-    directory = work_dir / trial.name
-    with exclusive_lock(directory):  # held until the results are written
-        found = read_results(directory / RESULTS)
-        if found.get("finished"):
-            return found
-        arguments = (directory, deadline.minutes_left, *trial.arguments)
-        try:
-            if trial.in_child:
-                found = child_process.call(trial.function, *arguments)
-            else:
-                found = trial.function(*arguments)
-        except InputError as error:
-            raise type(error)(f"{trial.name}: {error}") from error
-        results = {**metadata, **trial.facts, **found}
-        write_results(directory / RESULTS, results)
-        return results
 
 
 def train(
     directory: Path,
     max_minutes: float | None,
     data_dir: Path,
+    initial: Any,
     settings: Mapping[str, Any],
     *,
-    preset_name: str | None = None,
     architecture: type[EncoderDecoder] | None = None,
+    init_from: str | None = None,
 ) -> tuple[TrainingResult, RunDirectory]:
-    """Trains or resumes the run of a trial."""
+    """Trains or resumes the run of a row, with the arguments of `training_run.train`."""
     load_tensorflow()  # here, because the parent process must not hold the GPU
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.runs.run_directory import RunDirectory
     from keras_transformer.training import training_run
 
     architecture = architecture or Transformer
+    options = training_run.TrainOptions(init_from=init_from, max_minutes=max_minutes)
     run_dir = directory / "run"
     trained = training_run.train(
-        data_dir,
-        run_dir,
-        preset_name,
-        settings,
-        training_run.TrainOptions(max_minutes=max_minutes),
-        architecture=architecture,
+        data_dir, run_dir, initial, settings, options, architecture=architecture
     )
     log.info(trained.summary(run_dir))
     if trained.interrupted:
@@ -242,23 +260,116 @@ def train(
     return trained, run
 
 
-def costs(trained: TrainingResult, run: RunDirectory) -> dict[str, Any]:
-    """Returns the size of a model and the costs of its training, for the results of a trial."""
+def costs(trained: TrainingResult, run: RunDirectory) -> Record:
+    """Returns the size of a model and the costs of its training."""
     return {
         "parameters": run.config.model.num_parameters(),
         "steps": trained.step,
         "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
         "tokens_per_second": round(trained.tokens_per_second),
         "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
+        "precision": trained.precision,
     }
 
 
-def results_of(trials: Iterable[Trial], work_dir: Path) -> dict[str, dict[str, Any]]:
-    """Returns the results of all calls so far, by the name of the trial."""
-    found = {trial.name: read_results(work_dir / trial.name / RESULTS) for trial in trials}
-    return {name: results for name, results in found.items() if results}
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Writes lines, each with an LF, atomically. Creates the folder if necessary."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
-def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the mean and the standard deviation of at least two values, with two decimals."""
-    return round(statistics.mean(values), 2), round(statistics.stdev(values), 2)
+def run_metadata() -> Record:
+    """Returns the command, the commit, the date, the versions of libraries, and the machine."""
+    packages = importlib.metadata.packages_distributions()  # such as tensorflow-cpu for tensorflow
+    libraries = ("tensorflow", "keras", "tensorflow_text", "sacrebleu")
+    return {
+        "command": shlex.join(sys.argv),
+        "commit": code_commit(),
+        "date": time.strftime("%Y-%m-%d"),
+        "versions": {
+            name.replace("_", "-"): importlib.metadata.version(packages[name][0])
+            for name in libraries
+        },
+        "machine": {"processor": cpu_name(), "cores": available_cores()},
+    }
+
+
+def code_commit() -> str | None:
+    """Returns the commit of this code, with a + if files differ from it; None outside a clone."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():  # a package may be in another repository
+        return None
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=10", "HEAD") + ("+" if git("status", "--short") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def call_in_process(function: Callable[..., _Result], *arguments: Any) -> _Result:
+    """Returns the result of `function` in a new process, which logs to standard error.
+
+    TensorFlow frees memory only when a process ends, and in a new process each row has the same
+    conditions. Ctrl-C, SIGTERM and SIGHUP are passed on to the process, and this call waits until
+    it has ended.
+    """
+    level = logging.getLogger("keras_transformer").getEffectiveLevel()
+    context = multiprocessing.get_context("spawn")  # a fork would lack the threads of libraries
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, level, function, arguments))
+    received: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        # The first signal becomes SIGTERM, which is safe even before the process handles signals.
+        received.append(number)
+        if process.is_alive():
+            os.kill(process.pid or 0, number if len(received) > 1 else signal.SIGTERM)
+
+    with interrupts_ignored():  # until the process has its own process group
+        process.start()
+    before = {number: signal.signal(number, pass_on) for number in stop_signals()}
+    try:
+        sender.close()
+        try:
+            result, error = receiver.recv()
+        except EOFError:
+            result = error = None
+        process.join()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)  # None: not set by Python
+    if received:
+        raise KeyboardInterrupt
+    if error is not None:
+        raise error
+    code = process.exitcode or 0
+    if code < 0:
+        raise InputError(
+            f"A process was killed by signal {-code}, most likely because memory ran out. The same "
+            "command resumes."
+        )
+    if code:
+        raise RuntimeError(f"A process ended with exit code {code}. Its stack trace is above.")
+    return result
+
+
+def _answer(
+    sender: Connection, level: int, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    """Runs in the new process."""
+    os.setpgid(0, 0)  # Ctrl-C in a terminal reaches it only through the parent process
+    for number in {signal.SIGINT, *stop_signals()}:  # SIGINT was ignored while it started
+        signal.signal(number, signal.default_int_handler)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("keras_transformer").setLevel(level)
+    try:
+        sender.send((function(*arguments), None))
+    except InputError as error:
+        sender.send((None, error))
+    except KeyboardInterrupt:
+        sender.send((None, KeyboardInterrupt()))

@@ -1,10 +1,11 @@
-"""The table and the chart of an experiment: Table 2, Table 3 and the student have the same."""
+"""The table and the chart of an experiment: recipes, students and the paper's tables share them."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer.runs.atomic import atomic_path
 
@@ -20,11 +21,35 @@ class Series(NamedTuple):
     format: str = "o-"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> str:
-    """Returns a table in Markdown with notes below, and a final newline."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
-    lines.insert(1, "|" + "---|" * len(head))
-    return "\n".join([*lines, *(f"\n{note}" for note in notes)]) + "\n"
+def table(rows: Sequence[Mapping[str, str]], notes: Iterable[str] = ()) -> str:
+    """Returns rows of cells by column in Markdown, without columns of empty cells. Notes follow."""
+    head = [
+        name for name in dict.fromkeys(itertools.chain(*rows)) if any(row.get(name) for row in rows)
+    ]
+    lines = [head, ["---"] * len(head), *([row.get(name, "") for name in head] for row in rows)]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return table + "".join(f"\n{note}\n" for note in notes)
+
+
+def mixed_origins(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Returns a warning if results come from several commits, processors or precisions.
+
+    Results of earlier calls are kept, so a table may compare old with new results. The precision
+    `auto` depends on the machine.
+    """
+    origins = {
+        name: (record["commit"], record["machine"]["processor"])
+        for name, record in records.items()
+        if "machine" in record
+    }
+    precisions = {name: record.get("precision") for name, record in records.items()}
+    if len(set(origins.values())) < 2 and len({*precisions.values()} - {None}) < 2:
+        return []
+    listed = "; ".join(
+        f"{name}: {commit} on {processor}, {precisions[name] or 'unknown'}"
+        for name, (commit, processor) in origins.items()
+    )
+    return [f"Results from different commits, processors or precisions: {listed}."]
 
 
 def draw(

@@ -99,9 +99,6 @@ def test_a_signature_that_fails_is_an_error(version: Path, tmp_path: Path) -> No
     with pytest.raises(InputError, match=mentions("broken", "fails")):
         deployment.write_warmup_requests(tmp_path, PHRASES, signatures, 0.6)
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / "assets.extra").write_text("")
-    with pytest.raises(InputError, match=mentions("tf_serving_warmup_requests", "written")):
-        deployment.write_warmup_requests(tmp_path, PHRASES, {"tokenize": tokenize}, 0.6)
 
 
 def test_batching_parameters_obey_the_rules_of_tf_serving(version: Path) -> None:
@@ -121,22 +118,17 @@ def test_batching_parameters_obey_the_rules_of_tf_serving(version: Path) -> None
     assert common.num_batch_threads.value >= 1
 
 
-def test_models_config_has_a_name_for_urls(tmp_path: Path) -> None:
-    folder = tmp_path / "de-en model"
-    folder.mkdir()
-    deployment.write_base_files(folder)
-    text = (folder / "models.config").read_text()
-    models = text_format.Parse(text, model_server_config_pb2.ModelServerConfig())
+def test_models_config_has_a_name_for_urls_and_is_never_overwritten(tmp_path: Path) -> None:
+    version = tmp_path / "de-en model" / "1"
+    version.mkdir(parents=True)
+    deployment.write_settings(version)
+    file = version.parent / "models.config"
+    models = text_format.Parse(file.read_text(), model_server_config_pb2.ModelServerConfig())
     (model,) = models.model_config_list.config
     assert (model.name, model.base_path) == ("de-en_model", "/models/de-en_model")
     assert model.model_platform == "tensorflow"
     assert model.model_version_policy.latest.num_versions == 1
-
-
-def test_base_files_are_never_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "models.config").write_text("ours")
-    deployment.write_base_files(tmp_path)
-    assert (tmp_path / "models.config").read_text() == "ours"
-    assert sorted(os.listdir(tmp_path)) == ["batching_parameters.txt", "models.config"]
-    with pytest.raises(InputError, match=mentions("none/batching_parameters.txt", "No such file")):
-        deployment.write_base_files(tmp_path / "none")
+    file.write_text("ours")
+    deployment.write_settings(version)
+    assert file.read_text() == "ours"
+    assert sorted(os.listdir(version.parent)) == ["1", "batching_parameters.txt", "models.config"]

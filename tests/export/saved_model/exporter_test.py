@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import errno
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,15 +13,13 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.errors import InputError
-from keras_transformer.evaluation import metrics
-from keras_transformer.export import Engine, Exporter, ExportOptions, VersionFacts, export
-from keras_transformer.export.comparison import Comparison
-from keras_transformer.export.model_card import ModelCardData
+from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.saved_model import exporter as saved_model
-from keras_transformer.inference import int8, loading, translate
+from keras_transformer.inference import loading, translate
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers import masks
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES, random_shortlist
+from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
 from tests.messages import mentions, tells
 
@@ -47,6 +42,15 @@ def of_run(run_directory: RunDirectory) -> loading.LoadedModel:
     return loading.load_model(run_directory.path, {"decoding.n_best": "2"})
 
 
+def assert_same(
+    translator: TranslationModule, model: loading.LoadedModel, atol: float = 1e-5
+) -> None:
+    own = translator.translate(tf.constant(SENTENCES))
+    other = model.translate(text=tf.constant(SENTENCES))
+    np.testing.assert_array_equal(other["translations"], own["translations"])
+    np.testing.assert_allclose(other["scores"], own["scores"], atol=atol)
+
+
 @pytest.mark.parametrize(
     ("name", "changes"), [("separate", {}), ("converted", {"model__attention_window": 5})]
 )
@@ -56,25 +60,7 @@ def test_other_architectures(
     monkeypatch.setattr(masks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window
     translator = loading.load_translator(make_run(tmp_path / "run", name, **changes))
     saved_model.EXPORTER.write(translator, tmp_path / "1", ExportOptions())
-    own = translator.translate(tf.constant(SENTENCES))
-    other = loading.load_model(tmp_path / "1").translate(text=tf.constant(SENTENCES))
-    np.testing.assert_array_equal(other["translations"], own["translations"])
-    np.testing.assert_allclose(other["scores"], own["scores"], atol=1e-5)
-
-
-def test_load_model_translates_as_the_run(
-    of_run: loading.LoadedModel, loaded: loading.LoadedModel
-) -> None:
-    assert loaded.n_best == 2
-    assert (
-        translate.translation_warnings(loaded, SENTENCES)
-        == translate.translation_warnings(of_run, SENTENCES)
-        != []
-    )
-    results = [translate.translate_lines(model, SENTENCES) for model in (of_run, loaded)]
-    for own, other in zip(*results, strict=True):
-        assert [t.text for t in own] == [t.text for t in other]
-        np.testing.assert_allclose([t.score for t in own], [t.score for t in other], atol=1e-4)
+    assert_same(translator, loading.load_model(tmp_path / "1"))
 
 
 @pytest.mark.parametrize(
@@ -119,8 +105,8 @@ def test_an_ensemble_is_one_saved_model(run_directory: RunDirectory, tmp_path: P
     path = export(members, tmp_path / "export", SENTENCES).path
     ensemble, exported = loading.load_model(members), loading.load_model(path)
     assert exported.max_train_source_length == ensemble.max_train_source_length == 25
-    assert any(tells(warning, "longest source", "25")
-               for warning in translate.translation_warnings(exported, ["ball " * 16]))  # fmt: skip
+    _, warnings, _ = translate.translate_to_text(exported, ["ball " * 16])
+    assert any(tells(warning, "longest source", "25") for warning in warnings)
     together, theirs, alone = (
         [best for best, *_ in translate.translate_lines(model, SENTENCES)]
         for model in (ensemble, exported, loading.load_model(run.path))
@@ -138,35 +124,18 @@ def test_an_ensemble_is_one_saved_model(run_directory: RunDirectory, tmp_path: P
 
 
 def test_bfloat16_weights_and_computation(
-    run_directory: RunDirectory, exported: Path, loaded: loading.LoadedModel, tmp_path: Path
+    run_directory: RunDirectory, exported: Path, tmp_path: Path
 ) -> None:
-    settings = {"decoding.n_best": "2"}
-    exported_half = export(
-        run_directory,
-        tmp_path / "half",
-        SENTENCES,
-        ExportOptions(SENTENCES, precision="bfloat16", card=ModelCardData(("en", "de"), "cc0-1.0")),
-        settings=settings,
-    )
-    path = exported_half.path
-    assert exported_half.scores is not None
-    card = (path / "README.md").read_text("utf-8")
-    assert exported_half.scores.signature.replace("|", "\\|") in card and "cc0-1.0" in card
-    half = loading.load_model(path)
-    scores = half.translate(text=tf.constant(SENTENCES))["scores"]
-    assert scores.dtype == tf.float32
-    run = loading.load_model(run_directory.path, settings, precision="bfloat16")
-    ours, theirs, exact = (
-        translate.translate_lines(model, SENTENCES) for model in (run, half, loaded)
-    )
-    for own, other in zip(ours, theirs, strict=True):
-        assert [best.text for best in own] == [best.text for best in other]
-        np.testing.assert_allclose([t.score for t in own], [t.score for t in other], atol=1e-4)
-    assert [best.score for best, *_ in theirs] != [best.score for best, *_ in exact]
-
+    options = ExportOptions(SENTENCES, weights="bfloat16", license="cc0-1.0")
+    result = export(run_directory, tmp_path, SENTENCES, options)
+    assert result.scores is not None
+    card = (result.path / "README.md").read_text("utf-8")
+    assert result.scores.signature.replace("|", "\\|") in card and "cc0-1.0" in card
+    half = loading.load_model(result.path)
+    assert_same(loading.load_translator(run_directory, precision="bfloat16"), half, atol=1e-4)
     dtypes = [weight.dtype for weight in half.owner.weights if weight.shape.rank > 1]
     assert set(dtypes) == {tf.bfloat16}
-    assert stored_bytes(path) < 0.6 * stored_bytes(exported)
+    assert stored_bytes(result.path) < 0.6 * stored_bytes(exported)
 
 
 def test_int8_matrices_are_constants_that_are_stored_once(
@@ -175,11 +144,7 @@ def test_int8_matrices_are_constants_that_are_stored_once(
     translator = loading.load_translator(run_directory.path, precision="int8")
     saved_model.EXPORTER.write(translator, tmp_path / "1", ExportOptions())
     model = loading.load_model(tmp_path / "1")
-    own = translator.translate(tf.constant(SENTENCES))
-    other = model.translate(text=tf.constant(SENTENCES))
-    np.testing.assert_array_equal(other["translations"], own["translations"])
-    np.testing.assert_allclose(other["scores"], own["scores"], atol=1e-5)
-
+    assert_same(translator, model)
     [table] = [weight for weight in model.owner.weights if weight.shape.rank > 1]
     assert table.dtype == tf.int8
     content = (tmp_path / "1" / "saved_model.pb").read_bytes()
@@ -216,116 +181,6 @@ def test_exports_without_details(run_directory: RunDirectory, tmp_path: Path) ->
     assert [best.text for best in found] == [best.text for best in expected]
     with pytest.raises(InputError, match=mentions("details", "prefixes")):
         translate.translate_verbose(model, PHRASES)
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Replaces the slow steps of an export. Only their order and publishing are tested."""
-    exporter = saved_model.SavedModelExporter
-    monkeypatch.setattr(
-        exporter, "write", lambda self, module, folder, *_: (folder / "model").write_text("")
-    )
-    monkeypatch.setattr(exporter, "open", lambda *_: Engine())
-    monkeypatch.setattr(
-        exporter, "compare", lambda self, translator, engine, texts, *_: Comparison([], list(texts))
-    )
-    warning = int8.REQUIREMENT
-    monkeypatch.setattr(exporter, "describe", lambda *_: VersionFacts(warning=warning))
-    return monkeypatch
-
-
-def test_the_highest_version_is_loaded(exported: Path, tmp_path: Path) -> None:
-    for name in ("2", "10", "notes"):
-        (tmp_path / name).mkdir()
-    shutil.copytree(exported, tmp_path / "3")
-    assert loading.load_model(tmp_path).place == str(tmp_path / "3")
-
-
-def test_an_export_with_other_weights_is_not_published(
-    run_directory: RunDirectory, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def other(self: Exporter, translator: Any, folder: Path, options: ExportOptions) -> None:
-        shutil.copytree(exported, folder, dirs_exist_ok=True)  # of the last checkpoint
-
-    monkeypatch.setattr(saved_model.SavedModelExporter, "write", other)
-    with pytest.raises(InputError, match=r"sentence \d\b.*Nothing was exported"):
-        export(
-            f"{run_directory.path}@step-00000100", tmp_path / "export", SENTENCES,
-            settings={"decoding.n_best": 2},
-        )  # fmt: skip
-    assert list((tmp_path / "export").iterdir()) == []
-
-
-def test_the_loss_of_bleu_is_bounded(
-    run_directory: RunDirectory, tmp_path: Path, quick: pytest.MonkeyPatch
-) -> None:
-    evaluate, scores = metrics.evaluate, iter([20.0, 20.2, 20.0, 20.2])
-
-    def scored(*arguments: Any, **options: Any) -> Any:
-        real = evaluate(*arguments, **options)
-        blind = arguments[0] is arguments[1]  # the references, scored against themselves
-        return real if blind else dataclasses.replace(real, bleu=next(scores))
-
-    quick.setattr(metrics, "evaluate", scored)
-    asked = ExportOptions(PHRASES, precision="bfloat16")
-    with pytest.raises(InputError, match=mentions("bfloat16", "BLEU", "20.00")):
-        export(run_directory, tmp_path, PHRASES, asked)
-    assert list(tmp_path.iterdir()) == []
-    # May lose 0.3
-    shortlist = random_shortlist(run_directory, 3)
-    asked = dataclasses.replace(asked, precision="int8", shortlist=shortlist)
-    result = export(run_directory, tmp_path, PHRASES, asked)
-    assert result.scores.bleu == 20
-    assert tells(result.warning, "int8", "oneDNN", "VNNI", "TF_ENABLE_ONEDNN_OPTS=1")
-    with pytest.raises(InputError, match=mentions("precision", "bfloat16", "references")):
-        export(run_directory, tmp_path, PHRASES, ExportOptions(precision="bfloat16"))
-    with pytest.raises(InputError, match=mentions("6", "sentences", "1", "references")):
-        export(run_directory, tmp_path, PHRASES, ExportOptions(PHRASES[:1]))
-    assert [path.name for path in tmp_path.iterdir()] == ["1"]
-
-
-def test_nothing_is_published_if_the_disk_is_full(
-    run_directory: RunDirectory, tmp_path: Path, quick: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    for name in ("describe", "compare"):
-        with quick.context() as patch:
-            patch.setattr(saved_model.SavedModelExporter, name, full)
-            with pytest.raises(InputError, match=mentions("No space left on device")):
-                export(run_directory, tmp_path / "export", PHRASES[:1])
-        assert list((tmp_path / "export").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"format": "onnx"}, mentions("onnx", "format", "saved_model")),
-        (
-            {"format": "ctranslate2", "options": ExportOptions(precision="bfloat16")},
-            mentions("precision", "bfloat16", "ctranslate2"),
-        ),
-        (
-            {"options": ExportOptions(precision="float16")},
-            mentions("precision", "float16", "float32", "bfloat16"),
-        ),
-        ({"sentences": []}, mentions("sentences")),
-        ({"output_dir": "file"}, mentions("file", "written")),
-    ],
-)
-def test_invalid_options_are_refused(
-    run_directory: RunDirectory,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: dict[str, Any],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("file").write_text("")
-    with pytest.raises(InputError, match=message):
-        export(**{"run": run_directory, "output_dir": "new", "sentences": PHRASES, **arguments})
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def _node(name: str, op: str, inputs: str = "", **fields: Any) -> dict[str, Any]:

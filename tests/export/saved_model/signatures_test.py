@@ -11,10 +11,8 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.config import MAX_LENGTH_PENALTY, ModelConfig
-from keras_transformer.export import ExportOptions
 from keras_transformer.export.request_params import Status
-from keras_transformer.export.saved_model import exporter as export
-from keras_transformer.export.saved_model.signatures import AttentionSignature, Signatures
+from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference import loading
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translation_module import TranslationModule
@@ -33,11 +31,8 @@ def translator(run_directory: RunDirectory) -> TranslationModule:
 
 
 @pytest.fixture(scope="module")
-def served(translator: TranslationModule, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    path = tmp_path_factory.mktemp("served") / "1"
-    translator.max_train_source_length = 25
-    export.EXPORTER.write(translator, path, ExportOptions())
-    return tf.saved_model.load(str(path))
+def served(exported_run: Path) -> Any:
+    return tf.saved_model.load(str(exported_run / "1"))
 
 
 def ask(served: Any, signature: str, **inputs: Any) -> dict[str, np.ndarray]:
@@ -300,7 +295,7 @@ GIVEN = [True, False, True, False, False, True]  # spaces give no tokens
 
 
 def ask_attention(
-    signature: AttentionSignature, sources: list[Any], targets: list[Any]
+    signature: Signatures, sources: list[Any], targets: list[Any]
 ) -> dict[str, np.ndarray]:
     texts = tf.constant(sources, tf.string), tf.constant(targets, tf.string)
     found = signature.attention(*texts)
@@ -323,7 +318,7 @@ def test_weights_and_positions_equal_the_reference(
     weights = {
         k: v.numpy().astype(float) for k, v in translator.transformer.weights_by_path().items()
     }
-    signature = AttentionSignature(translator)
+    signature = Signatures(translator)
     check_positions(signature, weights, config)
     found = ask_attention(signature, SOURCES, TARGETS)
     pieces = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.vocabulary.target_model)
@@ -364,9 +359,7 @@ def test_weights_and_positions_equal_the_reference(
         assert not GIVEN[row] or found["status"][row] == cut
 
 
-def check_positions(
-    signature: AttentionSignature, weights: dict[str, Any], config: ModelConfig
-) -> None:
+def check_positions(signature: Signatures, weights: dict[str, Any], config: ModelConfig) -> None:
     found = signature.positions(tf.constant(30))
     learned = config.positions == "learned"  # 20 of them
     expected = (

@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
-from keras_transformer.export.model_card import ModelCardData
 from keras_transformer.extensions.argos import exporter as argos
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
@@ -29,7 +28,6 @@ from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
 from tests.messages import mentions
 
-CARD = ModelCardData(("en", "pt-BR"), "cc0-1.0")
 # The search of Argos Translate, and the same search here.
 SEARCH = {"beam_size": 4, "num_hypotheses": 1, "length_penalty": 0.2, "replace_unknowns": True}
 DECODING = {
@@ -52,7 +50,7 @@ def unpack(package: Path, folder: Path) -> Path:
 
 
 def test_a_package_translates_like_the_run(run: RunDirectory, tmp_path: Path) -> None:
-    options = ExportOptions(card=CARD)
+    options = ExportOptions(languages=("en", "pt-BR"), license="cc0-1.0")
     result = export(run, tmp_path / "export", PHRASES, options, format="argos")
     assert result.largest_difference is not None and result.largest_difference < 1e-4
     check_manifest(result.path)
@@ -92,9 +90,3 @@ def test_two_vocabularies_with_the_same_decoding(tmp_path: Path) -> None:
     with_bytes = learn_vocabulary(phrases[3:], 310, byte_fallback=True)
     with pytest.raises(InputError, match=mentions("'<0x20>'", "joint vocabulary")):
         check(plain, with_bytes)
-
-
-def test_languages_are_required(run: RunDirectory, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=mentions("languages", "--languages=en,de")):
-        export(run, tmp_path / "export", PHRASES, format="argos")
-    assert not (tmp_path / "export").exists()

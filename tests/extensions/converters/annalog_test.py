@@ -1,7 +1,7 @@
 """ANNalog, a real trained model: tokens, scores, search, and the loss of int8 in exports.
 
 It is a Transformer with learned positions that writes variants of molecules, as lines of SMILES
-(annalog 1.0.6, MIT). `make_annalog.py` recorded its results. The weights are in the package:
+(annalog 1.0.6, MIT). `tests/fixtures/make.py` recorded its results. The weights are in the package:
 
     pip install --no-deps annalog==1.0.6
 """
@@ -19,12 +19,7 @@ import tensorflow as tf
 
 from keras_transformer.config import Config
 from keras_transformer.export import ExportOptions, export
-from keras_transformer.extensions.converters import write_run
-from keras_transformer.extensions.converters.converted import (
-    ConvertedModel,
-    SourceWeights,
-    make_model,
-)
+from keras_transformer.extensions.converters import source, write_run
 from keras_transformer.extensions.converters.torch_files import read_torch_file
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translation_module import TranslationModule
@@ -40,27 +35,6 @@ if PACKAGE is None or PACKAGE.origin is None:
 WEIGHTS = Path(PACKAGE.origin).parent / "ckpt_and_vocab" / "Lev_extended.pt"
 RESULTS: dict[str, Any] = json.loads((ROOT / "tests/fixtures/annalog.json").read_text("utf-8"))
 NUM_LAYERS, SPACE = 3, "\u2581"
-SUBLAYERS = {
-    "self_attention": (
-        "self_attn_layer_norm",
-        {
-            "qkv": [f"self_attention.fc_{part}" for part in "qkv"],
-            "output": ["self_attention.fc_o"],
-        },
-    ),
-    "cross_attention": (
-        "enc_attn_layer_norm",
-        {
-            "query": ["encoder_attention.fc_q"],
-            "key_value": ["encoder_attention.fc_k", "encoder_attention.fc_v"],
-            "output": ["encoder_attention.fc_o"],
-        },
-    ),
-    "feed_forward": (
-        "ff_layer_norm",
-        {"inner": ["positionwise_feedforward.fc_1"], "outer": ["positionwise_feedforward.fc_2"]},
-    ),
-}
 
 
 def sentencepiece_model(tokens: list[str], *, is_source: bool) -> bytes:
@@ -86,36 +60,33 @@ def sentencepiece_model(tokens: list[str], *, is_source: bool) -> bytes:
     return bytes(proto.SerializeToString(deterministic=True))
 
 
-def read() -> ConvertedModel:
+def read() -> source.ConvertedModel:
     tokens = RESULTS["vocabulary"]
-    source = SourceWeights(read_torch_file(WEIGHTS), "Lev_extended.pt")
-    table: dict[str, tuple[str, ...]] = {"output_projection/bias": ("decoder.fc_out.bias",)}
-    for stack in ("encoder", "decoder"):
+    found = source.SourceWeights(read_torch_file(WEIGHTS), "Lev_extended.pt")
+    table: source.WeightTable = {"output_projection/bias": ("decoder.fc_out.bias",)}
+    names = {"self_attention": "self", "cross_attention": "encoder"}
+    for stack, (_, sublayers) in source.STACKS.items():
         for i in range(NUM_LAYERS):
-            theirs = f"{stack}.layers.{i}"
-            for sublayer, (norm, projections) in SUBLAYERS.items():
-                if sublayer == "cross_attention" and stack == "encoder":
-                    continue
-                ours = f"{stack}/layer_{i}/{sublayer}"
-                table[f"{ours}_norm/gamma"] = (f"{theirs}.{norm}.weight",)
-                table[f"{ours}_norm/beta"] = (f"{theirs}.{norm}.bias",)
-                for projection, parts in projections.items():
-                    for kind, suffix in (("kernel", "weight"), ("bias", "bias")):
-                        table[f"{ours}/{projection}_{kind}"] = tuple(
-                            f"{theirs}.{part}.{suffix}" for part in parts
-                        )
-    weights = source.read(table, transpose=True)
-    embeddings = source.take("encoder.tok_embedding.weight")
+            ours, theirs = f"{stack}/layer_{i}", f"{stack}.layers.{i}"
+            for sublayer in sublayers:
+                name = f"{theirs}.{names[sublayer]}_attention.fc_"
+                table |= source.attention(f"{ours}/{sublayer}", [f"{name}{p}.{{}}" for p in "qkvo"])
+                norm = f"{theirs}.{names[sublayer].removesuffix('oder')}_attn_layer_norm.{{}}"
+                table |= source.layer_norm(f"{ours}/{sublayer}_norm", norm)
+            inner, outer = (f"{theirs}.positionwise_feedforward.fc_{n}.{{}}" for n in (1, 2))
+            table |= source.feed_forward(f"{ours}/feed_forward", inner, outer)
+            table |= source.layer_norm(f"{ours}/feed_forward_norm", f"{theirs}.ff_layer_norm.{{}}")
+    embeddings = found.take("encoder.tok_embedding.weight")
     start = embeddings[tokens.index("<sos>")]
-    weights |= {
+    weights = {
         "source_embedding/embeddings": np.concatenate([embeddings, start[None]]),
-        "target_embedding/embeddings": source.take("decoder.tok_embedding.weight"),
-        "output_projection/kernel": source.take("decoder.fc_out.weight").T,
-        "source_positions/embeddings": source.take("encoder.pos_embedding.weight"),
-        "target_positions/embeddings": source.take("decoder.pos_embedding.weight"),
+        "target_embedding/embeddings": found.take("decoder.tok_embedding.weight"),
+        "output_projection/kernel": found.take("decoder.fc_out.weight").T,
+        "source_positions/embeddings": found.take("encoder.pos_embedding.weight"),
+        "target_positions/embeddings": found.take("decoder.pos_embedding.weight"),
     }
-    source.check_all_used()
-    models = [sentencepiece_model(tokens, is_source=each) for each in (True, False)]
+    weights |= found.read_rest(table, transpose=True)
+    models = [sentencepiece_model(tokens, is_source=side) for side in (True, False)]
     config = Config().replace(
         model__d_model=256,
         model__num_encoder_layers=NUM_LAYERS,
@@ -132,15 +103,15 @@ def read() -> ConvertedModel:
         decoding__max_length=101,
         decoding__max_source_tokens=102,
     )
-    return make_model(config, weights, Vocabulary(*models))
+    return source.make_model(config, weights, Vocabulary(*models))
 
 
 @pytest.fixture(scope="module")
-def model() -> ConvertedModel:
+def model() -> source.ConvertedModel:
     return read()
 
 
-def test_ids_are_those_of_the_package(model: ConvertedModel) -> None:
+def test_ids_are_those_of_the_package(model: source.ConvertedModel) -> None:
     start = model.vocabulary.start_id
     sources = model.vocabulary.encode_source([line.encode() for line in RESULTS["sources"]])
     targets = model.vocabulary.encode_target([line.encode() for line in RESULTS["sources"]])
@@ -150,7 +121,7 @@ def test_ids_are_those_of_the_package(model: ConvertedModel) -> None:
     assert {ids[0] for ids in sources} == {added}
 
 
-def test_log_probabilities_are_those_of_the_package(model: ConvertedModel) -> None:
+def test_log_probabilities_are_those_of_the_package(model: source.ConvertedModel) -> None:
     module = TranslationModule([model.transformer()], model.tokenizer(), model.config.decoding)
     sources, targets = zip(*RESULTS["pairs"], strict=True)
     ids = module.tokenizer.tokenize_target(tf.constant(targets))
@@ -161,7 +132,7 @@ def test_log_probabilities_are_those_of_the_package(model: ConvertedModel) -> No
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_translations_are_those_of_the_package(model: ConvertedModel, beam: int) -> None:
+def test_translations_are_those_of_the_package(model: source.ConvertedModel, beam: int) -> None:
     decoding = model.config.replace(decoding__beam_size=beam).decoding
     module = TranslationModule([model.transformer()], model.tokenizer(), decoding)
     found = module.search(tf.constant(RESULTS["sources"]))
@@ -176,14 +147,18 @@ def test_translations_are_those_of_the_package(model: ConvertedModel, beam: int)
     ("format", "changes", "least_equal"),
     [
         ("saved_model", {}, 24),
-        ("saved_model", {"precision": "int8"}, 21),
+        ("saved_model", {"weights": "int8"}, 21),
         ("litert", {}, 24),
-        ("litert", {"quantization": "float16"}, 24),
-        ("litert", {"quantization": "int8"}, 15),
+        ("litert", {"weights": "float16"}, 24),
+        ("litert", {"weights": "int8"}, 15),
     ],
 )
 def test_exports_translate_like_the_run(
-    model: ConvertedModel, tmp_path: Path, format: str, changes: dict[str, str], least_equal: int
+    model: source.ConvertedModel,
+    tmp_path: Path,
+    format: str,
+    changes: dict[str, str],
+    least_equal: int,
 ) -> None:
     if format == "litert":
         pytest.importorskip("ai_edge_litert")

@@ -1,10 +1,9 @@
-"""MarianMT models give the results of transformers, which `make_marian_mt.py` recorded."""
+"""MarianMT models give the results of transformers, which `tests/fixtures/make.py` recorded."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,16 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.converters import ConvertOptions, read_model
-from keras_transformer.extensions.converters.converted import ConvertedModel
+from keras_transformer.extensions.converters import read_model
 from keras_transformer.extensions.huggingface.directory import write_directory
-from keras_transformer.inference.scoring import Scorer, score_ids
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import ROOT
+from tests.extensions.converters.toolkits import FIXTURES, change_json, copy_of
 from tests.messages import mentions
 
 pytest.importorskip("safetensors")
 import safetensors.numpy
 
-FIXTURE = ROOT / "tests" / "fixtures" / "marian_mt"
+FIXTURE = FIXTURES / "marian_mt"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +38,7 @@ def translator() -> kt.Translator:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A copy of the model that a test may change."""
-    return Path(shutil.copytree(FIXTURE, tmp_path / "model"))
+    return copy_of("huggingface", tmp_path)
 
 
 def source_ids(translator: kt.Translator, results: dict[str, np.ndarray]) -> np.ndarray:
@@ -81,17 +77,10 @@ def test_beams_are_those_of_transformers(
     translator: kt.Translator, results: dict[str, np.ndarray]
 ) -> None:
     found = translator.translate(results["texts"].tolist(), n_best=3)
-    texts = [[each.text for each in line] for line in found]
+    texts = [[hypothesis.text for hypothesis in line] for line in found]
     assert texts == results["translations"].reshape(-1, 3).tolist()
-    scores = [[each.score for each in line] for line in found]
+    scores = [[hypothesis.score for hypothesis in line] for line in found]
     np.testing.assert_allclose(scores, results["scores"].reshape(-1, 3), rtol=0, atol=1e-5)
-
-
-def test_the_search_is_that_of_the_model() -> None:
-    decoding = read_model(FIXTURE, "huggingface").config.decoding
-    assert (decoding.beam_size, decoding.length_penalty) == (3, 0.8)
-    assert decoding.length_penalty_formula == "power"
-    assert decoding.max_length == 59  # without the start token
 
 
 def test_positions_are_an_option() -> None:
@@ -104,15 +93,6 @@ def test_positions_are_an_option() -> None:
         kt.convert(FIXTURE, source_format="huggingface", position="marian")
 
 
-def test_convert_writes_a_run(translator: kt.Translator, tmp_path: Path) -> None:
-    kt.convert(FIXTURE, tmp_path / "run", source_format="huggingface", positions="huggingface")
-    run = RunDirectory(tmp_path / "run")
-    assert run.config.model == translator.transformer.config
-    assert run.tokenizer().fingerprint == translator.tokenizer.fingerprint
-    weights, expected = run.selected_weights(), translator.transformer.weights_by_path()
-    assert all((weights[path] == expected[path].numpy()).all() for path in weights)
-
-
 def test_both_forms_of_a_model_have_the_same_weights() -> None:
     from_marian = read_model(FIXTURE.with_name("marian") / "post_norm.npz", "marian")
     from_hub = read_model(FIXTURE, "huggingface")
@@ -122,23 +102,13 @@ def test_both_forms_of_a_model_have_the_same_weights() -> None:
     assert from_hub.config.model == from_marian.config.model
 
 
-def test_positions_of_marian_give_the_scores_of_marian() -> None:
-    recorded = json.loads((FIXTURE.with_name("marian") / "results.json").read_text("utf-8"))
-    model = read_model(FIXTURE, "huggingface", ConvertOptions(positions="marian"))
-    module = TranslationModule([model.transformer()], model.tokenizer(), model.config.decoding)
-    targets = model.vocabulary.encode_target([text.encode() for text in recorded["target"]])
-    scores = score_ids(Scorer(module), recorded["source"], targets)
-    np.testing.assert_allclose(
-        [each.log_prob for each in scores],
-        recorded["models"]["post_norm"]["scores"],
-        rtol=0,
-        atol=1e-5,
-    )
-
-
 def test_options_of_the_search_are_those_of_the_model(folder: Path) -> None:
-    change_config(
-        folder, "generation_config.json", max_new_tokens=20, min_new_tokens=2, num_beams=None,
+    found = read_model(folder, "huggingface").config.decoding
+    assert (found.beam_size, found.length_penalty) == (3, 0.8)
+    assert found.length_penalty_formula == "power"
+    assert found.max_length == 59  # without the start token
+    change_json(
+        folder / "generation_config.json", max_new_tokens=20, min_new_tokens=2, num_beams=None,
         no_repeat_ngram_size=3, repetition_penalty=1.2, suppress_tokens=[46],
         do_sample=True, temperature=0.5, num_return_sequences=2, early_stopping=True,
     )  # fmt: skip
@@ -153,32 +123,11 @@ def test_options_of_the_search_are_those_of_the_model(folder: Path) -> None:
     (folder / "generation_config.json").unlink()
     options = {"num_beams": 6, "bad_words_ids": [[46]], "min_length": 4, "max_length": 30}
     for value in ("never", False, True):
-        change_config(folder, early_stopping=value, **options)
+        change_json(folder / "config.json", early_stopping=value, **options)
         found = read_model(folder, "huggingface").config.decoding
         assert found.early_stopping == (value is True)
     assert (found.beam_size, found.min_length, found.max_length) == (6, 4, 29)
     assert not found.sample and found.unknown == "forbid"
-
-
-def test_a_model_in_several_files(folder: Path) -> None:
-    expected = read_model(FIXTURE, "huggingface").weights
-    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    files = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(arrays)}
-    for file in set(files.values()):
-        part = {name: array for name, array in arrays.items() if files[name] == file}
-        safetensors.numpy.save_file(part, folder / file)
-    index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"metadata": {}, "weight_map": files}), "utf-8")
-    found = read_model(folder, "huggingface").weights
-    assert found.keys() == expected.keys()
-    assert all((found[path] == expected[path]).all() for path in found)
-    (folder / "model-1.safetensors").unlink()
-    with pytest.raises(InputError, match=mentions("model-1.safetensors", "not exist")):
-        read_model(folder, "huggingface")
-    index.write_text(json.dumps({"weight_map": {"a": "../model.safetensors"}}), "utf-8")
-    with pytest.raises(InputError, match=mentions("index.json", "../model.safetensors")):
-        read_model(folder, "huggingface")
 
 
 def test_stored_positions_are_those_of_marian_or_transformers(folder: Path) -> None:
@@ -196,14 +145,9 @@ def test_stored_positions_are_those_of_marian_or_transformers(folder: Path) -> N
 def test_an_export_of_a_converted_model_comes_back(tmp_path: Path) -> None:
     model = read_model(FIXTURE.with_name("marian") / "post_norm.npz", "marian")
     search = dataclasses.replace(
-        model.config.decoding,
-        min_length=2,
-        max_length=30,
-        no_repeat_ngram=3,
-        repetition_penalty=1.2,
-        unknown="allow",
-        early_stopping=True,
-    )
+        model.config.decoding, min_length=2, max_length=30, no_repeat_ngram=3,
+        repetition_penalty=1.2, unknown="allow", early_stopping=True,
+    )  # fmt: skip
     module = TranslationModule([model.transformer()], model.tokenizer(), search)
     (tmp_path / "model").mkdir()
     write_directory(tmp_path / "model", module, module.transformers[0], None)
@@ -218,58 +162,26 @@ def test_an_export_of_a_converted_model_comes_back(tmp_path: Path) -> None:
         np.testing.assert_array_equal(again.weights[path], array)
 
 
-def change_config(folder: Path, file: str = "config.json", **changes: Any) -> None:
-    config = json.loads((folder / file).read_text("utf-8"))
-    (folder / file).write_text(json.dumps({**config, **changes}), "utf-8")
-
-
 def change_weights(folder: Path, **changes: np.ndarray | None) -> None:
     arrays = safetensors.numpy.load_file(folder / "model.safetensors")
     arrays = {k: v for k, v in {**arrays, **changes}.items() if v is not None}
     safetensors.numpy.save_file(arrays, folder / "model.safetensors")
 
 
-def test_untied_models(folder: Path, results: dict[str, np.ndarray]) -> None:
-    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
-    matrix = arrays["model.shared.weight"]
+def test_untied_models(folder: Path) -> None:
+    tied = read_model(folder, "huggingface").weights["embedding/embeddings"]
+    matrix = safetensors.numpy.load_file(folder / "model.safetensors")["model.shared.weight"]
     names = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
     change_weights(folder, **{"model.shared.weight": None, **dict.fromkeys(names, matrix)})
-    change_config(folder, share_encoder_decoder_embeddings=False)
-    tied = read_model(FIXTURE, "huggingface")
+    change_json(folder / "config.json", share_encoder_decoder_embeddings=False)
     separate = read_model(folder, "huggingface")
     assert separate.config.model.tie_embeddings == "target"
     change_weights(folder, **{"lm_head.weight": 2 * matrix})
-    change_config(folder, tie_word_embeddings=False)
+    change_json(folder / "config.json", tie_word_embeddings=False)
     untied = read_model(folder, "huggingface")
     assert untied.config.model.tie_embeddings == "none"
-
-    ids = {"source_ids": results["source_ids"][:, :3], "target_ids": results["target_ids"][:, 1:3]}
-
-    def logits(model: ConvertedModel) -> np.ndarray:
-        array: np.ndarray = model.transformer()(ids).numpy()
-        return array - model.weights["output_projection/bias"]
-
-    np.testing.assert_allclose(logits(separate), logits(tied), atol=1e-6)
-    size = len(matrix)
-    np.testing.assert_allclose(
-        logits(untied)[..., :size], 2 * logits(tied)[..., :size], rtol=1e-5, atol=1e-5
-    )
-
-
-class TestBadInput:
-    def test_weights_of_another_model(self, folder: Path) -> None:
-        change_weights(folder, extra=np.ones(2, np.float32))
-        with pytest.raises(InputError, match=mentions("extra")):
-            read_model(folder, "huggingface")
-        change_weights(folder, extra=None, final_logits_bias=np.full((1, 47), np.nan, np.float32))
-        with pytest.raises(InputError, match=mentions("final_logits_bias", "NaN")):
-            read_model(folder, "huggingface")
-        change_weights(folder, final_logits_bias=np.zeros((1, 50), np.float32))
-        with pytest.raises(InputError, match=mentions("47", "50", "vocabulary")):
-            read_model(folder, "huggingface")
-
-    @pytest.mark.parametrize("content", [{"</s>": "x"}, {"</s>": None}, {"</s>": -1}, ["</s>"], {}])
-    def test_a_wrong_vocabulary(self, folder: Path, content: Any) -> None:
-        (folder / "vocab.json").write_text(json.dumps(content), "utf-8")
-        with pytest.raises(InputError, match=mentions("vocab.json")):
-            read_model(folder, "huggingface")
+    for model in (separate, untied):
+        assert (model.weights["source_embedding/embeddings"] == tied).all()
+        np.testing.assert_array_equal(model.weights["target_embedding/embeddings"][:47], tied[:47])
+    assert (untied.weights["output_projection/kernel"][:, :47] == 2 * matrix.T).all()
+    model.transformer()  # checks the shapes

@@ -48,9 +48,10 @@ def fake_model(
 ) -> LoadedModel:
     """A model that counts `tokens` and the end token, and fails for more than `limit`."""
 
-    def lengths(text: np.ndarray) -> dict[str, tf.Tensor]:
+    def lengths(text: np.ndarray) -> dict[str, np.ndarray]:
         counts = [tokens(line.decode()) + 1 for line in text]
-        return {"tokens": tf.constant(counts), "used": tf.constant([min(c, limit) for c in counts])}
+        used, unknown = [min(count, limit) for count in counts], [0] * len(counts)
+        return {"tokens": np.array(counts), "used": np.array(used), "unknown": np.array(unknown)}
 
     def outputs(text: np.ndarray) -> dict[str, tf.Tensor]:
         lines = [line.decode() for line in text]

@@ -49,7 +49,7 @@ def folder_of(variable: str, needed: str) -> Path:
 def version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("phone")
     options = ExportOptions(
-        text_signature=False, quantization="int8", references=PHRASES, max_bleu_loss=100.0
+        text_signature=False, weights="int8", references=PHRASES, max_bleu_loss=100.0
     )
     return export(run_directory, folder, PHRASES, options, format="litert").path
 

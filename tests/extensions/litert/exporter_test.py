@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
+from keras_transformer.export.comparison import Comparison
 from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.litert import engine as litert
 from keras_transformer.extensions.litert import exporter, passes
@@ -72,29 +73,11 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> LiteRTExport:
     return LiteRTExport(make_run(folder / "run"), folder / "export")
 
 
-@pytest.fixture(scope="module")
-def quantized(
-    paper: LiteRTExport, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], LiteRTExport]:
-    """Returns the same run with quantized weights."""
-    made = {"none": paper}
-
-    def get(name: str) -> LiteRTExport:
-        if name not in made:
-            folder = tmp_path_factory.mktemp(name)
-            made[name] = LiteRTExport(
-                paper.run, folder, quantization=name, references=SENTENCES, max_bleu_loss=100.0
-            )
-        return made[name]
-
-    return get
-
-
 def found_by(translator: TranslationModule, text: str, **inputs: Any) -> tuple[Any, Any, Any]:
     if inputs:
         source_ids, lengths = translator.source_ids(tf.constant([text]))
         max_lengths = translator.max_lengths(lengths)
-        result = translator.search_ids(source_ids, SearchInputs(max_lengths, **inputs))
+        result = translator.translate_ids(source_ids, SearchInputs(max_lengths, **inputs))
     else:
         result = translator.search(tf.constant([text]))
     return tuple(field[0].numpy() for field in (result.ids, result.lengths, result.scores))
@@ -192,21 +175,20 @@ def test_the_first_signature_needs_no_operations_of_tensorflow_text(paper: LiteR
 
 
 @pytest.mark.parametrize(
-    ("quantization", "size", "tolerance"),
-    [("none", 4, 0.0), ("float16", 2, 0.01), ("int8", 1, 0.2), ("int4", 0.5, 0.4)],
+    ("weights", "size", "tolerance"),
+    [("float32", 4, 0.0), ("float16", 2, 0.01), ("int8", 1, 0.2), ("int4", 0.5, 0.4)],
 )
 def test_quantization_changes_scores_slightly_and_each_weight_is_stored_once(
-    quantized: Callable[[str], LiteRTExport],
-    paper: LiteRTExport,
-    quantization: str,
-    size: float,
-    tolerance: float,
+    paper: LiteRTExport, tmp_path: Path, weights: str, size: float, tolerance: float
 ) -> None:
-    made = quantized(quantization)
+    made = paper
+    if weights != "float32":
+        options = {"weights": weights, "references": SENTENCES, "max_bleu_loss": 100.0}
+        made = LiteRTExport(paper.run, tmp_path, **options)
     for sentence in PHRASES:
         exact, rounded = paper.model.translate(sentence)[0], made.model.translate(sentence)[0]
         assert rounded.score == pytest.approx(exact.score, abs=tolerance * abs(exact.score))
-        assert (rounded.score != exact.score) == (quantization != "none")
+        assert (rounded.score != exact.score) == (weights != "float32")
     sizes = [int(np.prod(each.shape)) for each in made.translator.transformer.weights]
     model = made.content
     matrices = {  # including embeddings
@@ -224,7 +206,7 @@ def test_quantization_changes_scores_slightly_and_each_weight_is_stored_once(
     # Two signatures, and for each loop (the encoder and the search) a condition, a body, and a
     # condition that is never true.
     assert len(model.subgraphs) == 8
-    if quantization == "int4":
+    if weights == "int4":
         compiled = LiteRTModel(made.path, low_memory=True)
         assert [compiled.translate(each) for each in PHRASES] == [
             made.model.translate(each) for each in PHRASES
@@ -308,13 +290,11 @@ def test_any_text_is_translated_as_by_the_run_and_by_both_signatures(
     )
 
 
-def test_manifest(paper: LiteRTExport) -> None:
-    manifest = check_manifest(paper.exported.path)
-    assert set(manifest["files"]) == {"model.tflite", "joint.model", "example.py", "README.md"}
-    assert manifest["signatures"]["translate"]["outputs"]["translations"] == {
-        "dtype": "string", "shape": [1, 2],
-    }  # fmt: skip
-    inputs = manifest["signatures"]["translate_ids"]["inputs"]
+def test_the_manifest_describes_the_signatures(paper: LiteRTExport) -> None:
+    signatures = check_manifest(paper.exported.path)["signatures"]
+    translations = signatures["translate"]["outputs"]["translations"]
+    assert translations == {"dtype": "string", "shape": [1, 2]}
+    inputs = signatures["translate_ids"]["inputs"]
     assert inputs["ids"] == {"dtype": "int32", "shape": [1, 40]}
     assert set(inputs) == {"ids", "lengths", "max_length", "length_penalty"}
 
@@ -331,7 +311,7 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
         loading.load_model(paper.run.path, threads=2)
     with pytest.raises(InputError, match=mentions("none.tflite", "No such file")):
         loading.load_model(tmp_path / "none.tflite")
-    empty, cut = translate.translation_warnings(model, ["", "ball " * 100])
+    _, (empty, cut), _ = translate.translate_to_text(model, ["", "ball " * 100])
     assert tells(empty, "line 1", "empty") and tells(cut, "line 2", "201 tokens", 40)
     short = loading.load_model(paper.path, {"decoding.max_length": 2, "decoding.length_penalty": 0})
     score = translate.translate_lines(short, PHRASES[:1])[0][0].score
@@ -340,90 +320,36 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "facts"),
     [
-        (
-            {"settings": {"decoding.beam_size": 2}},
-            mentions("LiteRT", "decoding.beam_size"),
-        ),
-        (
-            {"settings": {"decoding.max_length": 10**4}},
-            mentions("decoding.max_length", "10000"),
-        ),
-        ({"precision": "bfloat16"}, mentions("LiteRT", "precision")),
-        ({"jit_compile": True}, mentions("LiteRT", "XLA")),
+        ({"settings": {"decoding.beam_size": 2}}, ("LiteRT", "decoding.beam_size")),
+        ({"settings": {"decoding.max_length": 10**4}}, ("decoding.max_length", 10000)),
+        ({"precision": "bfloat16"}, ("LiteRT", "precision")),
+        ({"jit_compile": True}, ("LiteRT", "XLA")),
     ],
 )
 def test_settings_that_were_fixed_at_export(
-    paper: LiteRTExport, arguments: dict[str, Any], sentence: str
+    paper: LiteRTExport, arguments: dict[str, Any], facts: tuple[Any, ...]
 ) -> None:
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError, match=mentions(*facts)):
         loading.load_model(paper.path, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "facts"),
-    [
-        ({"quantization": "int2"}, ("quantization", "int2", "float16", "int8", "int4")),
-        ({"settings": {"decoding.sample": True}}, ("decoding.sample", "outputs")),
-        (
-            {"quantization": "int8", "references": SENTENCES, "max_bleu_loss": -1.0},
-            ("int8", "BLEU", "-1", "nothing was exported"),
-        ),
-    ],
-)
-def test_invalid_options_are_refused(
-    tmp_path: Path, paper: LiteRTExport, arguments: dict[str, Any], facts: tuple[str, ...]
-) -> None:
-    with pytest.raises(InputError, match=mentions(*facts)):
-        LiteRTExport(paper.run, tmp_path / "export", **{"settings": None, **arguments})
-    assert not [*tmp_path.glob("export/*")]
-
-
-def test_an_export_with_different_translations_is_an_error(
-    tmp_path: Path, paper: LiteRTExport, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exporter, "load_translator", lambda run, settings: translator)
-    translator = loading.load_translator(paper.run, SETTINGS)
-    converted = exporter.convert
-
-    def other(*arguments: Any, **options: Any) -> Any:
-        model = converted(*arguments, **options)
-        variable = translator.transformer.target_embedding.embeddings
-        variable.assign(variable * 1.01)
-        return model
-
-    monkeypatch.setattr(exporter, "convert", other)
-    with pytest.raises(InputError, match=mentions("sentence 1")):
-        export(paper.run, tmp_path / "export", SENTENCES, format="litert", settings=SETTINGS)
-    assert not [*tmp_path.glob("export/*")]
+def test_searches_that_litert_lacks_are_refused(paper: LiteRTExport, tmp_path: Path) -> None:
+    settings = {"decoding.sample": True}
+    with pytest.raises(InputError, match=mentions("decoding.sample", "outputs")):
+        export(paper.run, tmp_path, SENTENCES, format="litert", settings=settings)
 
 
 LINES = [phrase.encode() for phrase in PHRASES]
-# Vocabularies for which the graph has no tokenizer, with a word of the reason.
-IDS_ONLY: dict[str, Callable[[], bytes]] = {
-    "bpe": lambda: learn_vocabulary(LINES, 60, model_type="bpe"),
-    "tabs": lambda: learn_vocabulary(LINES, 60, normalization="nfkc"),
-}
 
 
-@pytest.fixture(scope="module", params=IDS_ONLY)
-def without_text(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, LiteRTExport]:
-    folder = tmp_path_factory.mktemp("ids")
-    run = make_run(folder / "run", tokenizer=Tokenizer(IDS_ONLY[request.param]()))
-    return request.param, LiteRTExport(run, folder / "export")
-
-
-def test_unsupported_vocabularies_have_only_translate_ids(
-    without_text: tuple[str, LiteRTExport],
-) -> None:
-    reason, made = without_text
+def test_unsupported_vocabularies_have_only_translate_ids(tmp_path: Path) -> None:
+    bpe = Tokenizer(learn_vocabulary(LINES, 60, model_type="bpe"))
+    made = LiteRTExport(make_run(tmp_path / "run", tokenizer=bpe), tmp_path / "export")
     assert set(passes.ops_by_signature(made.content)) == {"translate_ids"}
-    assert (made.exported.path / "joint.model").is_file()
     warning = str(made.exported.warning)
-    assert tells(warning, "only", "translate_ids", reason)
+    assert tells(warning, "only", "translate_ids", "bpe")
     assert check_manifest(made.exported.path)["warning"] == warning
     assert warning in (made.exported.path / "README.md").read_text("utf-8")
     for sentence in SENTENCES:
@@ -433,32 +359,35 @@ def test_unsupported_vocabularies_have_only_translate_ids(
         assert found == texts[: len(found)]
 
 
-def test_runtimes_that_differ_are_not_published(
-    paper: LiteRTExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def compare(made: LiteRTExport) -> Comparison:
+    """Compares the version once more, as `export` does before it publishes it."""
+    opened = exporter.EXPORTER.open(made.exported.path)
+    probes = exporter.EXPORTER.probes(made.translator, PHRASES)
+    return exporter.EXPORTER.compare(made.translator, opened, PHRASES, probes, ExportOptions())
+
+
+def test_runtimes_and_tokenizers_that_differ_are_not_published(
+    paper: LiteRTExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = litert._Compiled.run
-
-    def other(self: Any, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return run(self, {**inputs, "max_length": np.array([2], np.int32)})
-
-    monkeypatch.setattr(litert._Compiled, "run", other)
-    with pytest.raises(InputError, match=mentions("CompiledModel", "Interpreter")):
-        export(paper.run, tmp_path / "export", PHRASES, format="litert", settings=SETTINGS)
-    assert not [*tmp_path.glob("export/*")]
-
-
-def test_a_tokenizer_that_differs_is_not_published(
-    paper: LiteRTExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert compare(paper).ties == []
     source_ids = LiteRTModel.source_ids
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            LiteRTModel,
+            "source_ids",
+            lambda self, text: source_ids(self, text.replace("\u3000", "")),
+        )
+        with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens")):
+            compare(paper)
+    compiled = litert._compiled
 
-    def other(self: LiteRTModel, text: str) -> list[int]:
-        return source_ids(self, text.replace("\u3000", ""))
+    def short(path: Path) -> litert.Runtime:
+        run = compiled(path)
+        return lambda **inputs: run(**{**inputs, "max_length": np.array([2], np.int32)})
 
-    monkeypatch.setattr(LiteRTModel, "source_ids", other)
-    with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens", "Nothing was exported")):
-        export(paper.run, tmp_path / "export", PHRASES, format="litert", settings=SETTINGS)
-    assert not [*tmp_path.glob("export/*")]
+    monkeypatch.setattr(litert, "_compiled", short)
+    with pytest.raises(InputError, match=mentions("CompiledModel", "Interpreter")):
+        compare(paper)
 
 
 @pytest.mark.parametrize("first", ["unknown", "space", "spaces and unknown"])

@@ -12,6 +12,8 @@ import pytest
 
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.extensions.litert.engine import LiteRTModel
+from keras_transformer.inference import loading
+from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.damage import DAMAGES, delete
@@ -25,11 +27,11 @@ def run(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def version(tagged_run: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export")
-    options = ExportOptions(quantization="int8", references=PHRASES, max_bleu_loss=100.0)
+    options = ExportOptions(weights="int8", references=PHRASES, max_bleu_loss=100.0)
     settings = {"decoding.beam_size": 3, "decoding.n_best": 2}
-    return export(run_directory, folder, PHRASES, options, format="litert", settings=settings).path
+    return export(tagged_run, folder, PHRASES, options, format="litert", settings=settings).path
 
 
 def test_the_example_runs_without_this_package(version: Path) -> None:
@@ -40,6 +42,14 @@ def test_the_example_runs_without_this_package(version: Path) -> None:
     assert result.stdout.split("\n")[:-2] == expected
     assert result.stderr.count("is too long") == 1
     assert f"Line {len(PHRASES) + 1} is too long" in result.stderr
+
+
+def test_a_tag_selects_the_translation(version: Path) -> None:
+    loaded = loading.load_model(version)
+    assert loaded.symbols == ("<2de>", "<2fr>", "<number>")
+    lines = [f"{tag}a small dog" for tag in ("<2de> ", "<2fr> ")]
+    german, french = translate_lines(loaded, lines)
+    assert german[0].text != french[0].text
 
 
 def flip_a_weight(file: Path) -> None:

@@ -26,13 +26,11 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("quantization", "tolerance"), [("float16", 2e-2), ("int8", 1.0), ("int4", 12.0)]
+    ("weights", "tolerance"), [("float16", 2e-2), ("int8", 1.0), ("int4", 12.0)]
 )
-def test_quantized_weights(
-    content: bytes, tmp_path: Path, quantization: str, tolerance: float
-) -> None:
+def test_quantized_weights(content: bytes, tmp_path: Path, weights: str, tolerance: float) -> None:
     model = prepared(content)
-    quantize(model, quantization)
+    quantize(model, weights)
     result = run(model, tmp_path)
     assert not np.array_equal(result, expected())
     np.testing.assert_allclose(result, expected(), atol=tolerance)
@@ -52,21 +50,12 @@ def test_quantized_weights(
             schema.BuiltinOperator.EMBEDDING_LOOKUP: 4,
         },
     }
-    assert versions.items() >= needed[quantization].items()
-    bits = {"float16": 16, "int8": 8, "int4": 4}[quantization]
+    assert versions.items() >= needed[weights].items()
+    bits = {"float16": 16, "int8": 8, "int4": 4}[weights]
     largest = max(len(each.data) for each in model.buffers if each.data is not None)
     assert largest == TABLE.size * bits // 8
     # The other signature uses the same weights.
     np.testing.assert_allclose(run(model, tmp_path, "two"), np.abs(result), rtol=1e-5)
-
-
-@pytest.mark.parametrize(("limit", "first"), [(127, [70, -127, 32]), (7, [4, -7, 2])])
-def test_rounding_to_integers(limit: int, first: list[int]) -> None:
-    weights = np.float32([[1.1, -2.0, 0.5], [0, 0, 0], [1e-30, 0, -1e-30]])
-    scales, rounded = _rounded(weights, limit)
-    assert rounded.tolist() == [first, [0, 0, 0], [limit, 0, -limit]]
-    error = np.abs(rounded * scales[:, None] - weights)
-    assert np.all(error <= scales[:, None] / 2 * 1.001)
 
 
 def test_few_steps_are_not_wasted_on_the_largest_weights() -> None:

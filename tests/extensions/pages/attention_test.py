@@ -60,7 +60,7 @@ def run(translator: TranslationModule) -> Ask:
 
     def ask(inputs: Any) -> Mapping[str, Any]:
         texts = {name: tf.constant(list(column), tf.string) for name, column in inputs.items()}
-        found = signatures.attention_signature.attention(**texts)
+        found = signatures.attention(**texts)
         return {name: each.numpy() for name, each in found.items()}
 
     return ask
@@ -183,7 +183,7 @@ def test_export_and_servers_return_the_same(
     signatures = Signatures(translator)
     vectors = signatures.embed(tf.constant(PHRASES))["embeddings"]
     np.testing.assert_allclose(embed(exported.embed, PHRASES), vectors, atol=1e-5)
-    for name, each in signatures.attention_signature.positions(tf.constant(50)).items():
+    for name, each in signatures.positions(tf.constant(50)).items():
         np.testing.assert_array_equal(each, exported.positions(50)[name])
 
 

@@ -3,195 +3,242 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.extensions.paper import experiment
-from keras_transformer.extensions.paper.experiment import (
-    Deadline,
-    Trial,
-    check_identity,
-    mean_and_std,
-    open_experiment,
-    results_of,
-    run_trials,
-)
+from keras_transformer.extensions.paper.experiment import Deadline, Experiment, Row, call_in_process
 from keras_transformer.runs.atomic import exclusive_lock
 from tests.messages import mentions
 
+ROOT = Path(__file__).resolve().parents[3]
 IDENTITY: dict[str, Any] = {"settings": {"training.seed": 1, "sizes": (2, 3)}, "data": "abc"}
 
 
 class Clock:
-    """Replaces `time`. Trials advance it."""
+    """Replaces `time.monotonic`. Rows advance it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.seconds
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(experiment, "time", clock)
-    return clock
+def work(tmp_path: Path) -> Path:
+    return tmp_path / "work"
 
 
-def trial(name: str, calls: list[Any], **results: Any) -> Trial:
+def row(name: str, calls: list[Any], **results: Any) -> Row:
     def function(directory: Path, max_minutes: float | None, *arguments: Any) -> dict[str, Any]:
         calls.append((directory, max_minutes, *arguments))
         (directory / "run").mkdir(exist_ok=True)
         return {"finished": True, **results}
 
-    return Trial(name, function, ("argument",), facts={"seed": name})
+    return Row(name, function, ("argument",))
 
 
-def own_process(directory: Path, max_minutes: float | None) -> dict[str, Any]:
-    return {"finished": True, "process": os.getpid(), "directory": str(directory)}
-
-
-def test_each_trial_runs_once_and_leaves_its_results(tmp_path: Path) -> None:
+def test_each_row_runs_once_and_leaves_its_results(work: Path) -> None:
     calls: list[Any] = []
-    trials = [trial("a", calls, bleu=1.5), trial("b", calls)]
+    rows = [row("a", calls, bleu=1.5), row("b", calls)]
+    runner = Experiment(work, IDENTITY, {"recipe": "x"})
     reported: list[list[str]] = []
-    results = run_trials(trials, tmp_path, Deadline(None), lambda found: reported.append([*found]))
-    assert calls == [(tmp_path / name, None, "argument") for name in "ab"]
+    results = runner.run_all(rows, Deadline(None), lambda: reported.append([*runner.records()]))
+    assert calls == [(work / name, None, "argument") for name in "ab"]
     assert reported == [["a"], ["a", "b"]]
-    assert results["a"] == json.loads((tmp_path / "a" / "results.json").read_text())
-    assert results["a"]["bleu"] == 1.5 and results["a"]["seed"] == "a"
-    assert {"command", "commit", "date", "versions", "machine"} < results["a"].keys()
-    more = [*trials, trial("c", calls)]
-    assert run_trials(more, tmp_path, Deadline(None)).keys() == {"a", "b", "c"}
+    lines = (work / "results.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [*results.values()]
+    assert (results["a"]["row"], results["a"]["bleu"], results["a"]["recipe"]) == ("a", 1.5, "x")
+    assert {"command", "commit", "date", "machine"} < results["a"].keys()
+    assert results["a"]["versions"].keys() >= {"tensorflow", "tensorflow-text"}
+    again = Experiment(work, IDENTITY)
+    assert again.run_all([*rows, row("c", calls)], Deadline(None)).keys() == {"a", "b", "c"}
     assert len(calls) == 3
-    assert results_of(trials, tmp_path) == results
 
 
-def test_a_stopped_trial_is_resumed_before_the_next_one(tmp_path: Path) -> None:
+def test_a_stopped_row_is_resumed_before_the_next_one(work: Path) -> None:
     calls: list[Any] = []
-    stopped = run_trials(
-        [trial("a", calls, finished=False), trial("b", calls)], tmp_path, Deadline(None)
-    )
+    runner = Experiment(work, IDENTITY)
+    stopped = runner.run_all([row("a", calls, finished=False), row("b", calls)], Deadline(None))
     assert stopped.keys() == {"a"} and not stopped["a"]["finished"]
-    results = run_trials([trial("a", calls), trial("b", calls)], tmp_path, Deadline(None))
+    results = runner.run_all([row("a", calls), row("b", calls)], Deadline(None))
     assert [directory.name for directory, *_ in calls] == ["a", "a", "b"]
-    assert all(each["finished"] for each in results.values())
+    assert all(record["finished"] for record in results.values())
 
 
-def test_one_trial_always_starts_and_none_after_the_deadline(tmp_path: Path, clock: Clock) -> None:
-    minutes: list[float] = []
+def test_one_row_always_starts_and_none_after_the_deadline(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, minutes = Clock(), []
+    monkeypatch.setattr(experiment.time, "monotonic", clock)
 
     def function(directory: Path, max_minutes: float) -> dict[str, Any]:
         minutes.append(max_minutes)
         clock.seconds += 40
         return {"finished": True}
 
-    trials = [Trial(name, function) for name in "abcd"]
-    assert run_trials(trials, tmp_path, Deadline(1.0)).keys() == {"a", "b"}
+    rows, runner = [Row(name, function) for name in "abcd"], Experiment(work, IDENTITY)
+    assert runner.run_all(rows, Deadline(1.0)).keys() == {"a", "b"}
     assert minutes == [1.0, pytest.approx(1 / 3)]
     late = Deadline(1.0)
     clock.seconds += 600
-    assert run_trials(trials, tmp_path, late).keys() == {"a", "b", "c"}
+    assert runner.run_all(rows, late).keys() == {"a", "b", "c"}
     assert 0 < minutes[2] < 1e-6
     for wrong in (0, -1.0, float("nan")):
         with pytest.raises(InputError, match=mentions("max_minutes", wrong)):
             Deadline(wrong)
 
 
-def test_errors_name_the_trial_and_a_second_process_is_rejected(tmp_path: Path) -> None:
+def test_errors_name_the_row_and_a_second_process_is_rejected(work: Path) -> None:
     def fail(*_: Any) -> dict[str, Any]:
         raise DivergedError("the loss is not finite")
 
+    runner = Experiment(work, IDENTITY)
     with pytest.raises(DivergedError, match="^a: the loss is not finite$"):
-        run_trials([Trial("a", fail)], tmp_path, Deadline(None))
-    assert not (tmp_path / "a").exists(), "nothing has begun"
+        runner.run(Row("a", fail), Deadline(None))
+    assert not (work / "a").exists(), "nothing has begun"
     with (
-        exclusive_lock(tmp_path / "a"),
+        exclusive_lock(work / "a"),
         pytest.raises(InputError, match=mentions("another", "process", "a")),
     ):
-        run_trials([trial("a", [])], tmp_path, Deadline(None))
+        runner.run(row("a", []), Deadline(None))
 
 
-def test_a_trial_finished_by_another_process_meanwhile_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_finished_by_another_process_meanwhile_is_not_run(work: Path) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(experiment, "run_metadata", lambda: _finish(tmp_path / "a"))
-    results = run_trials([trial("a", calls)], tmp_path, Deadline(None))
-    assert calls == [] and results["a"]["by"] == "another"
+    first, second = Experiment(work, IDENTITY), Experiment(work, IDENTITY)
+    done = first.run(row("a", calls), Deadline(None))
+    assert second.run(row("a", calls), Deadline(None)) == done and len(calls) == 1
 
 
-def _finish(directory: Path) -> dict[str, Any]:
-    directory.mkdir(exist_ok=True)
-    (directory / "results.json").write_text('{"finished": true, "by": "another"}')
-    return {}
+@given(st.binary(max_size=20) | st.just(b"[" * 100_000) | st.just(b'{"row": ["a"]}'))
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_other_lines_do_not_count_as_results(work: Path, line: bytes) -> None:
+    Experiment(work, IDENTITY).start()
+    (work / "results.jsonl").write_bytes(b'{"row": "a", "finished": true}\n' + line)
+    assert Experiment(work, IDENTITY).records()["a"]["finished"]
 
 
-def test_a_trial_in_a_child_process(tmp_path: Path) -> None:
-    trials = [Trial("a", own_process, in_child=True), Trial("b", own_process)]
-    results = run_trials(trials, tmp_path, Deadline(None))
-    assert results["a"]["process"] != os.getpid() == results["b"]["process"]
-    assert results["a"]["directory"] == str(tmp_path / "a")
-
-
-def test_the_identity_is_written_once_and_compared(tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    with open_experiment(work, IDENTITY):
-        (work / "a").mkdir()
-    check_identity(work, IDENTITY)
+def test_the_identity_is_written_once_and_compared(work: Path) -> None:
+    Experiment(work, IDENTITY).start()
+    (work / "a").mkdir()
+    Experiment(work, IDENTITY).start()
     for changes, message in (
         ({"data": "x"}, "work was started with data 'abc', not 'x'"),
         ({"settings": {"training.seed": 2}}, "settings: training.seed 1, not 2"),
-        (
-            {"tests": "y"},
-            "with tests .not set., not 'y'. Use the settings, the data",
-        ),
+        ({"tests": "y"}, "with tests .not set., not 'y'. Use the settings, the data"),
     ):
-        for check in (check_identity, lambda *args: open_experiment(*args).__enter__()):
-            with pytest.raises(InputError, match=message):
-                check(work, {**IDENTITY, **changes})
+        with pytest.raises(InputError, match=message):
+            Experiment(work, {**IDENTITY, **changes})
     (work / "experiment.json").write_text("[")
-    with pytest.raises(InputError, match=mentions("experiment.json", "JSON")):
-        check_identity(work, IDENTITY)
+    with pytest.raises(InputError, match=mentions("work", "read")):
+        Experiment(work, IDENTITY)
     (work / "experiment.json").unlink()
     with pytest.raises(InputError, match="work exists, but lacks experiment.json. Name a new"):
-        check_identity(work, IDENTITY)
-
-
-def test_a_directory_without_a_trial_is_unchanged(tmp_path: Path) -> None:
-    def refused(work: Path) -> None:
-        with pytest.raises(InputError, match="refused"), open_experiment(work, IDENTITY):
-            assert (work / "experiment.json").is_file()
-            raise InputError("refused")
-
-    refused(tmp_path / "deep" / "work")
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty")
-    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
-    (tmp_path / "empty" / ".experiment.json.4711.unfinished").touch()  # left by a kill
-    check_identity(tmp_path / "empty", IDENTITY)
-
-
-def test_a_failed_call_keeps_the_directory_of_another_call(tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    with open_experiment(work, IDENTITY):
-        with pytest.raises(InputError, match="refused"), open_experiment(work, IDENTITY):
-            raise InputError("refused")
-        check_identity(work, IDENTITY)
-        assert [path.name for path in work.iterdir()] == ["experiment.json"]
-
-
-def test_a_file_as_work_directory_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
+        Experiment(work, IDENTITY)
+    (work / "a").rmdir()
+    (work / ".experiment.json.4711.unfinished").touch()  # left by a kill
+    Experiment(work, IDENTITY)
+    (work / "file").touch()
     with pytest.raises(InputError, match="file cannot be read or written"):
-        open_experiment(tmp_path / "file", IDENTITY).__enter__()
+        Experiment(work / "file", IDENTITY)
 
 
-def test_mean_and_standard_deviation() -> None:
-    assert mean_and_std([40.0, 41.0, 43.0]) == (41.33, 1.53)
+# Functions in a separate process.
+
+
+def described(directory: Path, max_minutes: float | None) -> dict[str, object]:
+    logging.getLogger("keras_transformer.room").info("said %s", directory.name)
+    return {"finished": True, "process": os.getpid(), "tensorflow": "tensorflow" in sys.modules}
+
+
+def mistaken() -> None:
+    raise InputError("x is 3, not 4")
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_to_be_told(folder: str) -> None:
+    """On any signal, writes its last output and ends."""
+    (Path(folder) / "started").write_text(str(os.getpid()))
+    try:
+        time.sleep(600)
+    finally:
+        time.sleep(0.3)
+        (Path(folder) / "ended").touch()
+
+
+def test_rows_in_processes(work: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    logging.getLogger("keras_transformer").setLevel(logging.INFO)
+    runner = Experiment(work, IDENTITY, in_processes=True)
+    try:
+        found = runner.run(Row("a", described), Deadline(None))
+    finally:
+        logging.getLogger("keras_transformer").setLevel(logging.NOTSET)
+    assert found["process"] != os.getpid() and not found["tensorflow"]
+    assert capfd.readouterr().err == "said a\n"
+
+
+def test_errors_and_kills_of_a_process(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError, match="^x is 3, not 4$"):
+        call_in_process(mistaken)
+    assert capfd.readouterr().err == ""
+    with pytest.raises(InputError, match=mentions("signal 9", "memory")):
+        call_in_process(killed)
+    with pytest.raises(RuntimeError, match="exit code 1"):
+        call_in_process(os.strerror, "a defect")
+
+
+PROGRAM = """
+import sys
+from keras_transformer.extensions.paper.experiment import call_in_process
+from tests.extensions.paper.experiment_test import wait_to_be_told
+if __name__ == "__main__":
+    try:
+        call_in_process(wait_to_be_told, sys.argv[1])
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("how", ["terminal", "SIGTERM", "SIGKILL"])
+def test_a_signal_to_the_parent_stops_the_child_after_a_checkpoint(
+    tmp_path: Path, how: str
+) -> None:
+    (tmp_path / "main.py").write_text(PROGRAM)
+    parent = subprocess.Popen(
+        [sys.executable, tmp_path / "main.py", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    started = tmp_path / "started"
+    while not (started.exists() and started.read_text()):
+        assert parent.poll() is None
+        time.sleep(0.02)
+    if how == "terminal":
+        os.killpg(parent.pid, signal.SIGINT)
+    else:
+        parent.send_signal(getattr(signal, how))
+    _, said = parent.communicate(timeout=60)
+    if how == "SIGKILL":  # then no process waits for it
+        while Path(f"/proc/{started.read_text()}").exists():
+            time.sleep(0.02)
+    assert parent.returncode == (-signal.SIGKILL if how == "SIGKILL" else 130)
+    assert "Traceback" not in said
+    assert (tmp_path / "ended").exists() == (how != "SIGKILL")

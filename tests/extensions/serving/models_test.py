@@ -15,9 +15,8 @@ from unittest import mock
 
 import pytest
 
-from keras_transformer.config import DecodingConfig
 from keras_transformer.errors import InputError
-from keras_transformer.export.manifest import Provenance, write_manifest
+from keras_transformer.export.manifest import write_manifest
 from keras_transformer.extensions.serving.client import Client
 from keras_transformer.extensions.serving.engines import open_engine
 from keras_transformer.extensions.serving.models import ServedModel
@@ -34,7 +33,7 @@ UNNEEDED = {WARM_UP, "fingerprint.pb"}
 def versions(reversing_version: Path, tmp_path: Path) -> Path:
     """A directory of versions with one version, which has a manifest."""
     version = shutil.copytree(reversing_version, tmp_path / NAME / "1")
-    write_manifest(version, Provenance((), DecodingConfig(), "float32", 1024, 1074), {})
+    write_manifest(version, {}, {*files_of(version)} - UNNEEDED)
     return tmp_path / NAME
 
 

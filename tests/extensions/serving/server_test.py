@@ -236,7 +236,7 @@ def test_the_playground_shows_the_same_of_a_run_an_export_and_a_server(
         ("other model", mentions("error:", "127.0.0.1:")),
         ("two models", mentions("error:", "--model_dir", "--server")),
         ("no model", mentions("error:", "--model_dir", "--server")),
-        ("setting", mentions("error:", "decoding.beam_size", "--server")),
+        ("setting", mentions("error:", "--beam_size", "--server")),
         ("precision", mentions("error:", "precision", "--server")),
     ],
 )

@@ -7,7 +7,7 @@ Examples:
 The SavedModel runs in a separate process that has only TensorFlow and tensorflow-text, so that a
 crash, a process that is killed for its memory, and a request without an answer are noticed. A
 request is a batch of 8 rows: seven malformed texts of the kinds in `texts.py`, and one known
-sentence at a changing place. Each batch goes to the first of --signatures and to one of the
+sentence at a changing index. Each batch goes to the first of --signatures and to one of the
 others in turn, with random options and ids.
 
 Checks (`checks.py`):
@@ -18,9 +18,8 @@ Checks (`checks.py`):
 * The known sentence has the same translation as in a batch of one, with scores within 1e-4.
 
 Prints one JSON object: the number of texts and of different texts; batches by signature; texts by
-kind; seconds; the batch that took the most processor time; peak memory (MB) after a tenth of the
-batches and at the end; and the failures. The second example repeats a failed batch. The exit
-code is 1 if there is a failure.
+kind; seconds; peak memory (MB) after a tenth of the batches and at the end; and the failures. The
+second example repeats a failed batch. The exit code is 1 if there is a failure.
 """
 
 from __future__ import annotations
@@ -35,11 +34,9 @@ from typing import Any
 
 import numpy as np
 from absl import flags
-from measuring import describe_machine
 
-from tests.stress.fuzz import checks, requests, texts
-from tests.stress.fuzz.process import Answer, Arrays, ModelProcess
-from tests.stress.fuzz.requests import Known, Request
+from tests.stress.fuzz import checks, texts
+from tests.stress.fuzz.model import Arrays, Known, ModelProcess, Request, make_request
 from tests.stress.fuzz.texts import KINDS, Material
 
 FLAGS = flags.FLAGS
@@ -65,29 +62,51 @@ _BATCHES_PER_STATUS_LINE = 1000
 
 
 class Fuzzer:
-    """Sends requests to a model, and counts.
+    """Sends requests to a model, and counts."""
 
-    Args:
-        process: the model.
-        material: what the texts are made of.
-        max_bytes: the export's `max_source_bytes`; None if unknown.
-    """
-
-    def __init__(self, process: ModelProcess, material: Material, max_bytes: int | None):
-        self._process, self._material, self._max_bytes = process, material, max_bytes
-        self._signatures = FLAGS.signatures or sorted(
-            process.signatures, key="serving_default".__ne__
-        )
-        self._known = [
-            _known(process, sentence) for sentence in material.sentences[:_KNOWN_SENTENCES]
-        ]
+    def __init__(self, process: ModelProcess):
+        self._process = process
+        self._max_bytes = FLAGS.max_source_bytes
+        manifest = Path(FLAGS.export) / "manifest.json"
+        if self._max_bytes is None and manifest.exists():
+            self._max_bytes = (
+                16 * json.loads(manifest.read_bytes())["decoding"]["max_source_tokens"]
+            )
+        sentences = list(SENTENCES)
+        if FLAGS.sentences:
+            lines = Path(FLAGS.sentences).read_text(encoding="utf-8").split("\n")
+            sentences = [line for line in lines if line.strip()]
+        max_tokens = 1024
+        if "tokenize" in process.signatures:
+            max_tokens = process.signatures["tokenize"].outputs["ids"].shape[1] or max_tokens
+        self._material = Material(sentences, self._max_bytes or 16_384, max_tokens)
+        names = sorted(process.signatures, key="serving_default".__ne__)
+        self._signatures = FLAGS.signatures or names
         self._alone: dict[Any, Arrays] = {}  # answers to known sentences in a batch of one
+        self._known = [self._translate(sentence) for sentence in sentences[:_KNOWN_SENTENCES]]
         self.batches: collections.Counter[str] = collections.Counter()
         self.kinds: collections.Counter[str] = collections.Counter()
         self.different: set[int] = set()
-        self.slowest: dict[str, Any] = {"cpu_seconds": 0.0}
         self.peak_memory_mb = 0.0
         self.failures: list[dict[str, Any]] = []
+
+    def _translate(self, sentence: str) -> Known:
+        text = np.array([sentence.encode()], object)
+        best = self._ask_alone(Request("serving_default", {"text": text}, 0))["translations"][0, 0]
+        ids = np.zeros(0, np.int32)
+        if "tokenize" in self._process.signatures:
+            tokenized = self._ask_alone(Request("tokenize", {"text": text}, 0))
+            ids = tokenized["ids"][0][: tokenized["lengths"][0]]
+        return Known(text[0], best, ids)
+
+    def _ask_alone(self, request: Request) -> Arrays:
+        key = request.signature, *(repr(values.tolist()) for values in request.inputs.values())
+        if key not in self._alone:
+            answer = self._process.ask(request.signature, request.inputs)
+            if answer.outputs is None:
+                raise RuntimeError(f"The model does not answer a known sentence: {answer.problem}.")
+            self._alone[key] = answer.outputs
+        return self._alone[key]
 
     def send_batch(self, number: int) -> None:
         """Sends the batch with this number to two signatures."""
@@ -96,89 +115,28 @@ class Fuzzer:
         rows = [texts.make(kind, random, self._material) for kind in kinds]
         self.kinds.update(kinds)
         self.different.update(map(hash, rows))
+        known = self._known[number // (_ROWS + 1) % len(self._known)]
         first, *others = self._signatures
         for name in [first, others[number % len(others)]] if others else [first]:
             signature = self._process.signatures[name]
-            known = self._known[number // (_ROWS + 1) % len(self._known)]
-            place = number % (_ROWS + 1)
-            request = requests.make(name, signature, rows, known, place, random)
-            problem, answer = self._ask(request)
-            self._count(request, answer, kinds)
+            request = make_request(name, signature, rows, known, number % (_ROWS + 1), random)
+            outputs, problem, memory = self._process.ask(name, request.inputs)
+            if outputs is not None:
+                alone = self._ask_alone(request.known_row())
+                problem = checks.first_problem(request, signature, outputs, alone, self._max_bytes)
+            self.batches[name] += 1
+            self.peak_memory_mb = max(self.peak_memory_mb, memory)
             if problem:
                 failure = {"batch": number, "signature": name, "problem": problem, "kinds": kinds}
                 self.failures.append(failure)
                 print(f"Failure: batch {number}, {name}: {problem}", file=sys.stderr)
-
-    def _ask(self, request: Request) -> tuple[str | None, Answer]:
-        answer = self._process.ask(request.signature, request.inputs)
-        if answer.outputs is None:
-            return answer.problem, answer
-        alone = self._ask_alone(request.known_row())
-        signature = self._process.signatures[request.signature]
-        problem = checks.first_problem(request, signature, answer.outputs, alone, self._max_bytes)
-        return problem, answer
-
-    def _ask_alone(self, request: Request) -> Arrays:
-        key = request.signature, *(repr(values.tolist()) for values in request.inputs.values())
-        if key not in self._alone:
-            answer = self._process.ask(request.signature, request.inputs)
-            if answer.outputs is None:
-                raise RuntimeError(
-                    f"The model cannot translate a known sentence: {answer.problem}."
-                )
-            self._alone[key] = answer.outputs
-        return self._alone[key]
-
-    def _count(self, request: Request, answer: Answer, kinds: list[str]) -> None:
-        self.batches[request.signature] += 1
-        self.peak_memory_mb = max(self.peak_memory_mb, answer.peak_memory_mb)
-        is_first = self.batches[request.signature] == 1  # it prepares the graph
-        if not is_first and answer.cpu_seconds > self.slowest["cpu_seconds"]:
-            self.slowest = {
-                "cpu_seconds": round(answer.cpu_seconds, 3),
-                "signature": request.signature,
-                "kinds": kinds,
-                "bytes": [len(text) for text in request.inputs.get("text", [])],
-            }
-
-
-def _known(process: ModelProcess, sentence: str) -> Known:
-    text = np.array([sentence.encode()], object)
-    translations = process.ask("serving_default", {"text": text}).outputs
-    if translations is None:
-        raise RuntimeError(f"The model cannot translate {sentence!r}.")
-    ids = np.zeros(0, np.int32)
-    if "tokenize" in process.signatures:
-        tokenized = process.ask("tokenize", {"text": text}).outputs
-        assert tokenized is not None
-        ids = tokenized["ids"][0][: tokenized["lengths"][0]]
-    return Known(text[0], translations["translations"][0, 0], ids)
-
-
-def _make_material(process: ModelProcess, max_bytes: int | None) -> Material:
-    sentences = list(SENTENCES)
-    if FLAGS.sentences:
-        lines = Path(FLAGS.sentences).read_text(encoding="utf-8").split("\n")
-        sentences = [line for line in lines if line.strip()]
-    max_tokens = 1024
-    if "tokenize" in process.signatures:
-        max_tokens = process.signatures["tokenize"].outputs["ids"].shape[1] or max_tokens
-    return Material(sentences, max_bytes or 16_384, max_tokens)
-
-
-def _read_max_bytes() -> int | None:
-    manifest = Path(FLAGS.export) / "manifest.json"
-    if FLAGS.max_source_bytes or not manifest.exists():
-        return FLAGS.max_source_bytes
-    return 16 * json.loads(manifest.read_bytes())["decoding"]["max_source_tokens"]
 
 
 def main() -> int:
     """Prints the results."""
     started = time.monotonic()
     process = ModelProcess(FLAGS.export, FLAGS.limit_s)
-    max_bytes = _read_max_bytes()
-    fuzzer = Fuzzer(process, _make_material(process, max_bytes), max_bytes)
+    fuzzer = Fuzzer(process)
     num_batches = math.ceil(FLAGS.inputs / _ROWS)
     memory_after_a_tenth = 0.0
     for count in range(num_batches):
@@ -191,19 +149,12 @@ def main() -> int:
             break
     process.close()
     result = {
-        "machine": describe_machine(),
-        "export": FLAGS.export,
-        "seed": FLAGS.seed,
         "inputs": sum(fuzzer.kinds.values()),
         "different": len(fuzzer.different),
         "batches": dict(fuzzer.batches),
         "kinds": dict(fuzzer.kinds.most_common()),
         "seconds": round(time.monotonic() - started, 1),
-        "slowest": fuzzer.slowest,
-        "peak_memory_mb": {
-            "after_a_tenth": round(memory_after_a_tenth),
-            "end": round(fuzzer.peak_memory_mb),
-        },
+        "peak_memory_mb": [round(memory_after_a_tenth), round(fuzzer.peak_memory_mb)],
         "failures": fuzzer.failures,
     }
     print(json.dumps(result))

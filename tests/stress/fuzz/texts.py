@@ -7,9 +7,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-Random = np.random.Generator
+from tests.stress.fuzz.model import Random
 
 
 class Material(NamedTuple):

@@ -38,9 +38,8 @@ class BaselineConfig(EncoderDecoderConfig):
 class Baseline(EncoderDecoder):
     """An encoder-decoder whose output projection is its target embedding.
 
-    A subclass creates its layers in `__init__`, builds them in `build_layers`, and implements
-    the methods of `EncoderDecoder`. The layers of a `DecodeState` have one entry for each
-    hypothesis.
+    A subclass adds its layers in `__init__`, and implements the methods of `EncoderDecoder`. The
+    layers of a `DecodeState` have one entry for each hypothesis.
     """
 
     embedding_stddev: ClassVar[float]
@@ -49,50 +48,43 @@ class Baseline(EncoderDecoder):
     def __init__(self, config: BaselineConfig | Mapping[str, Any], **kwargs: Any):
         kwargs.setdefault("name", self.run_config.architecture)
         super().__init__(**kwargs)
-        self.config = self._config_of(config)
+        make: Any = type(self.run_config().model)
+        self.config = make.from_dict(config) if isinstance(config, Mapping) else config
+        self._shapes: list[tuple[keras.layers.Layer, Any]] = []
         self._add_embeddings()
-        self.source_dropout = self.make_dropout("source_dropout")
-        self.target_dropout = self.make_dropout("target_dropout")
-        self.output_dropout = self.make_dropout("output_dropout")
+        self.source_dropout = self.add_dropout("source_dropout")
+        self.target_dropout = self.add_dropout("target_dropout")
+        self.output_dropout = self.add_dropout("output_dropout")
 
-    @classmethod
-    def _config_of(cls, config: Any) -> Any:
-        return (
-            type(cls.run_config().model).from_dict(config)
-            if isinstance(config, Mapping)
-            else config
-        )
+    def add(self, layer: keras.layers.Layer, *shape: int | None) -> keras.layers.Layer:
+        """Returns the layer, which `build` builds for inputs of this shape."""
+        self._shapes.append((layer, shape))
+        return layer
+
+    def add_dropout(self, name: str, width: int | None = None) -> Dropout:
+        """Adds a dropout layer with the common rate."""
+        dropout = Dropout(self.config.dropout, name=name, dtype=self.dtype_policy)
+        return self.add(dropout, None, None, width or self.config.d_model)
 
     def _make_embedding(self, name: str, vocab_size: int) -> keras.layers.Layer:
-        return keras.layers.ReversibleEmbedding(
+        embedding = keras.layers.ReversibleEmbedding(
             vocab_size,
             self.config.d_model,
             embeddings_initializer=keras.initializers.RandomNormal(stddev=self.embedding_stddev),
             name=name,
             dtype=self.dtype_policy,
         )
-
-    def make_dropout(self, name: str) -> Dropout:
-        """Returns a dropout layer with the common rate."""
-        return Dropout(self.config.dropout, name=name, dtype=self.dtype_policy)
+        return self.add(embedding, None, None)
 
     def build(self, input_shape: Any = None) -> None:
         """Builds all weights; they do not depend on the shapes of the input."""
         if getattr(self, "built", False):
             return
-        embedded = (None, None, self.config.d_model)
         # The scope puts the model's name in front of all paths.
         with keras.name_scope(self.name, caller=self):
-            for layer in dict.fromkeys((self.source_embedding, self.target_embedding)):
-                layer.build((None, None))
-            for layer in (self.source_dropout, self.target_dropout, self.output_dropout):
-                layer.build(embedded)
-            self.build_layers()
+            for layer, shape in self._shapes:
+                layer.build(shape)
         self.built = True
-
-    def build_layers(self) -> None:
-        """Builds the layers of the subclass."""
-        raise NotImplementedError
 
     def reorder_cache(self, cache: Any, parents: Any) -> Any:
         return tf.nest.map_structure(lambda entry: tf.gather(entry, parents, batch_dims=1), cache)

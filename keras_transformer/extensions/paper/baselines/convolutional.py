@@ -10,16 +10,14 @@ Teacher-forced training is one pass over all positions.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
 from keras_transformer.config import PositiveInt, RunConfig, require
-from keras_transformer.extensions.paper.baselines.baseline import (
-    Baseline,
-    BaselineConfig,
-)
+from keras_transformer.extensions.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.state import DecodeState
@@ -55,6 +53,15 @@ class ConvolutionalConfig(BaselineConfig):
         decoder = to_hidden + self.num_decoder_layers * decoder_layer + from_hidden
         positions = 2 * self.max_positions * d
         return self._embedding_parameters() + positions + encoder + decoder
+
+    def multiplications(self, source: Any, target: Any) -> int:
+        """Returns the multiplications of a forward pass over pairs of these lengths."""
+        d, h, s, t = self.d_model, self.hidden, int(source.sum()), int(target.sum())
+        convolution = self.kernel_size * h * 2 * h
+        encoder = s * (2 * d * h + self.num_encoder_layers * convolution)
+        layer = t * (convolution + 2 * d * h) + int((source * target).sum()) * 2 * d
+        decoder = t * 2 * d * h + self.num_decoder_layers * layer
+        return encoder + decoder + t * d * self.target_vocab_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,12 +136,7 @@ class ConvolutionalDecoderLayer(keras.layers.Layer):
     """
 
     def __init__(
-        self,
-        filters: int,
-        kernel_size: int,
-        d_model: int,
-        dropout: float = 0.0,
-        **kwargs: Any,
+        self, filters: int, kernel_size: int, d_model: int, dropout: float = 0.0, **kwargs: Any
     ):
         super().__init__(**kwargs)
         self.d_model = d_model
@@ -195,59 +197,46 @@ class Convolutional(Baseline):
     embedding_stddev: ClassVar[float] = 0.1  # section 4.2
     config: ConvolutionalConfig
 
-    def __init__(self, config: ConvolutionalConfig | dict[str, Any], **kwargs: Any):
+    def __init__(self, config: ConvolutionalConfig | Mapping[str, Any], **kwargs: Any):
         super().__init__(config, **kwargs)
         c, policy = self.config, self.dtype_policy
-        self.source_positions = self._make_positions("source_positions")
-        self.target_positions = self._make_positions("target_positions")
-        self.encoder_input = _linear_map(c.hidden, "encoder_input", policy)
+        embedded, hidden = (None, None, c.d_model), (None, None, c.hidden)
+        self.source_positions = self._add_positions("source_positions")
+        self.target_positions = self._add_positions("target_positions")
+        self.max_positions = c.max_positions
+        self.encoder_input = self.add(_linear_map(c.hidden, "encoder_input", policy), *embedded)
         self.encoder_dropouts = [
-            self.make_dropout(f"encoder_dropout_{i}") for i in range(c.num_encoder_layers)
+            self.add_dropout(f"encoder_dropout_{i}", c.hidden) for i in range(c.num_encoder_layers)
         ]
-        variance = 4.0 * (1.0 - c.dropout)
-        self.encoder_layers = [
+        encoder_layers = [
             GatedConvolution(
-                c.hidden, c.kernel_size, variance=variance, name=f"encoder_layer_{i}", dtype=policy
+                c.hidden, c.kernel_size, variance=4.0 * (1.0 - c.dropout),
+                name=f"encoder_layer_{i}", dtype=policy,
             )
             for i in range(c.num_encoder_layers)
-        ]
-        self.encoder_output = _linear_map(c.d_model, "encoder_output", policy)
-        self.decoder_input = _linear_map(c.hidden, "decoder_input", policy)
-        self.decoder_layers = [
+        ]  # fmt: skip
+        self.encoder_layers = [self.add(layer, *hidden) for layer in encoder_layers]
+        self.encoder_output = self.add(_linear_map(c.d_model, "encoder_output", policy), *hidden)
+        self.decoder_input = self.add(_linear_map(c.hidden, "decoder_input", policy), *embedded)
+        decoder_layers = [
             ConvolutionalDecoderLayer(
                 c.hidden, c.kernel_size, c.d_model, c.dropout, name=f"decoder_layer_{i}",
                 dtype=policy,
             )
             for i in range(c.num_decoder_layers)
         ]  # fmt: skip
-        self.decoder_output = _linear_map(c.d_model, "decoder_output", policy)
+        self.decoder_layers = [self.add(layer, None, *hidden) for layer in decoder_layers]
+        self.decoder_output = self.add(_linear_map(c.d_model, "decoder_output", policy), *hidden)
 
-    @property
-    def max_positions(self) -> int | None:
-        return self.config.max_positions
-
-    def _make_positions(self, name: str) -> keras.layers.Layer:
-        return keras.layers.Embedding(
+    def _add_positions(self, name: str) -> keras.layers.Layer:
+        positions = keras.layers.Embedding(
             self.config.max_positions,
             self.config.d_model,
             embeddings_initializer=keras.initializers.RandomNormal(stddev=self.embedding_stddev),
             name=name,
             dtype=self.dtype_policy,
         )
-
-    def build_layers(self) -> None:
-        embedded = (None, None, self.config.d_model)
-        hidden = (None, None, self.config.hidden)
-        for positions in (self.source_positions, self.target_positions):
-            positions.build((None,))
-        for layer in (self.encoder_input, self.decoder_input):
-            layer.build(embedded)
-        for layer in (
-            *self.encoder_dropouts, *self.encoder_layers, self.encoder_output, self.decoder_output
-        ):  # fmt: skip
-            layer.build(hidden)
-        for layer in self.decoder_layers:
-            layer.build((None, *hidden))
+        return self.add(positions, None)
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         mask = padding_mask(source_ids, self.config.pad_id)

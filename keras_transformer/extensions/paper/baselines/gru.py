@@ -9,16 +9,14 @@ whole batch. XLA compiles one program for each batch shape.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
 from keras_transformer.config import PositiveInt, RunConfig
-from keras_transformer.extensions.paper.baselines.baseline import (
-    Baseline,
-    BaselineConfig,
-)
+from keras_transformer.extensions.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
@@ -42,6 +40,17 @@ class GRUConfig(BaselineConfig):
         output = (d + 3 * u) * d + d
         decoder = attention + first_state + gru(d + 2 * u) + output
         return self._embedding_parameters() + 2 * gru(d) + decoder
+
+    def multiplications(self, source: Any, target: Any) -> int:
+        """Returns the multiplications of a forward pass over pairs of these lengths."""
+        d, u, s, t = self.d_model, self.units, int(source.sum()), int(target.sum())
+        encoder = s * 2 * 3 * (d * u + u * u)
+        once = s * 2 * u * u + len(source) * u * u  # keys, and the first state
+        # Score and weighted mean.
+        attention = t * u * u + int((source * target).sum()) * (u + 2 * u)
+        steps = t * 3 * ((d + 2 * u) * u + u * u)
+        output = t * ((d + 3 * u) * d + d * self.target_vocab_size)
+        return encoder + once + attention + steps + output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,34 +137,26 @@ class GRU(Baseline):
     embedding_stddev: ClassVar[float] = 0.05
     config: GRUConfig
 
-    def __init__(self, config: GRUConfig | dict[str, Any], **kwargs: Any):
+    def __init__(self, config: GRUConfig | Mapping[str, Any], **kwargs: Any):
         super().__init__(config, **kwargs)
-        units, policy = self.config.units, self.dtype_policy
+        d, units, policy = self.config.d_model, self.config.units, self.dtype_policy
+        dense = keras.layers.Dense
         # XLA cannot compile cuDNN kernels.
         one_way = keras.layers.GRU(
             units, return_sequences=True, use_cudnn=False, name="gru", dtype=policy
         )
-        self.encoder = keras.layers.Bidirectional(one_way, name="encoder", dtype=policy)
-        self.memory_dropout = self.make_dropout("memory_dropout")
-        self.keys = keras.layers.Dense(units, use_bias=False, name="keys", dtype=policy)
-        self.first_state = keras.layers.Dense(
-            units, activation="tanh", name="first_state", dtype=policy
-        )
+        encoder = keras.layers.Bidirectional(one_way, name="encoder", dtype=policy)
+        self.encoder = self.add(encoder, None, None, d)
+        self.memory_dropout = self.add_dropout("memory_dropout", 2 * units)
+        keys = dense(units, use_bias=False, name="keys", dtype=policy)
+        self.keys = self.add(keys, None, None, 2 * units)
+        first_state = dense(units, activation="tanh", name="first_state", dtype=policy)
+        self.first_state = self.add(first_state, None, units)
         self.cell = AttentionCell(units, 2 * units, name="cell", dtype=policy)
-        self.decoder = keras.layers.RNN(
-            self.cell, return_sequences=True, name="decoder", dtype=policy
-        )
-        self.output_map = keras.layers.Dense(self.config.d_model, name="output_map", dtype=policy)
-
-    def build_layers(self) -> None:
-        d, units = self.config.d_model, self.config.units
-        embedded, memory = (None, None, d), (None, None, 2 * units)
-        self.encoder.build(embedded)
-        self.memory_dropout.build(memory)
-        self.keys.build(memory)
-        self.first_state.build((None, units))
-        self.decoder.build(embedded)
-        self.output_map.build((None, None, d + 3 * units))
+        decoder = keras.layers.RNN(self.cell, return_sequences=True, name="decoder", dtype=policy)
+        self.decoder = self.add(decoder, None, None, d)
+        output_map = dense(d, name="output_map", dtype=policy)
+        self.output_map = self.add(output_map, None, None, d + 3 * units)
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         mask = padding_mask(source_ids, self.config.pad_id)

@@ -7,14 +7,13 @@ Example:
 Trains a Transformer, ConvS2S and a GRU with attention, each of about 9 million parameters, with
 the same data and settings, and scores them on the test set.
 
-Writes a folder for each model, results.json, table.md and chart.svg. The same command resumes after
-an interruption. The last line of standard output is the content of results.json.
+Writes a folder for each model, results.jsonl, table.md and chart.svg. The same command resumes
+after an interruption. The last line of standard output is a JSON object with the results.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from absl import flags
 
@@ -39,15 +38,16 @@ def main() -> None:
     with needs_extra("plots", "the chart of the results"):
         import matplotlib  # noqa: F401  reports a missing extra before training
     from keras_transformer.evaluation import test_sets  # late, so that --help is fast
-    from keras_transformer.extensions.paper.baselines import comparison
+    from keras_transformer.extensions.paper import tables
 
-    test = test_sets.read_files(FLAGS.reference, FLAGS.source)
-    results = comparison.run_comparison(
-        comparison.ComparisonData(Path(FLAGS.data_dir), test, FLAGS.tokenize),
-        Path(FLAGS.work_dir),
-        only=FLAGS.only,
+    table, results = tables.run_table2(
+        FLAGS.data_dir,
+        FLAGS.work_dir,
+        test_sets.read_files(FLAGS.reference, FLAGS.source),
         settings=config_flags.config_settings(),
+        names=FLAGS.only,
+        tokenize=FLAGS.tokenize,
         max_minutes=FLAGS.max_minutes,
     )
-    print(comparison.summary(results))
+    print(table)
     print(json.dumps(results))

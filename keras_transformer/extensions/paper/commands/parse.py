@@ -17,10 +17,17 @@ are reported on standard error, and the exit code is 3.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from absl import flags
 
 from keras_transformer import console
 from keras_transformer.cli import app, config_flags
+
+if TYPE_CHECKING:
+    from keras_transformer.extensions.paper.parsing.parser import Parsed
 
 FLAGS = flags.FLAGS
 
@@ -41,18 +48,30 @@ def main() -> int:
     app.load_tensorflow()
     from keras_transformer.data.reading import decode_lines
     from keras_transformer.extensions.paper.parsing import parser
-    from keras_transformer.inference import batching  # late, so that --help is fast
-    from keras_transformer.runs import atomic
 
     lines = decode_lines(app.read_input(FLAGS.input), FLAGS.input or "standard input")
-    batching.use_cores_for_batches(len(lines))
-    model = parser.load_parser(
-        FLAGS.model_dir, config_flags.config_settings(), precision=FLAGS.precision
-    )
-    with atomic.output_file(FLAGS.output) as file:
-        results = parser.parse_lines(model, lines, FLAGS.tokens)
-        file.writelines(f"{result.tree}\n".encode() for result in results)
+    results, _ = parse_to(FLAGS.output, lines, FLAGS.tokens)
     remarks = parser.remarks(results)
     for remark in remarks:
         console.warn(remark)
     return 3 if remarks else 0
+
+
+def parse_to(output: str | None, lines: Sequence[str], tokens: bool) -> tuple[list[Parsed], float]:
+    """Parses lines with the model of the flags, and writes the trees to a file.
+
+    Returns the results, and the seconds of the model.
+    """
+    from keras_transformer.extensions.paper.parsing import parser
+    from keras_transformer.inference import batching  # late, so that --help is fast
+    from keras_transformer.runs import atomic
+
+    batching.use_cores_for_batches(len(lines))
+    settings = config_flags.config_settings()
+    model = parser.load_parser(FLAGS.model_dir, settings, precision=FLAGS.precision)
+    with atomic.output_file(output) as file:
+        start = time.perf_counter()
+        results = parser.parse_lines(model, lines, tokens)
+        seconds = time.perf_counter() - start
+        file.writelines(f"{result.tree}\n".encode() for result in results)
+    return results, seconds

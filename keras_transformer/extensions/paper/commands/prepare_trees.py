@@ -18,7 +18,6 @@ OUTPUT_DIR is prepared data, as from keras-transformer prepare, with report.html
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -49,11 +48,6 @@ def define_flags() -> None:
     config_flags.define_seed_flag(DEFAULTS.seed)
 
 
-def _files(trees: str, ids: str) -> list[Path]:
-    patterns = [path for value in FLAGS[trees].value or [] for path in value.split(",")]
-    return treebank.find_files(patterns, FLAGS[ids].value) if patterns else []
-
-
 def main() -> None:
     """Runs `treebank.prepare_trees` with the flags."""
     if FLAGS.valid_trees:
@@ -62,11 +56,12 @@ def main() -> None:
         app.refuse(["valid_ids"], "without --valid_trees. Give both, or neither.")
     names = ("vocab_size", "max_tokens", "valid_pairs", "seed")
     chosen: dict[str, Any] = {name: FLAGS[name].value for name in names}
+    valid = treebank.split_patterns(FLAGS.valid_trees)
     prepared = treebank.prepare_trees(
-        _files("trees", "ids"),
+        treebank.find_files(treebank.split_patterns(FLAGS.trees), FLAGS.ids),
         FLAGS.output_dir,
         dataclasses.replace(DEFAULTS, **chosen),
-        valid_files=_files("valid_trees", "valid_ids"),
+        valid_files=treebank.find_files(valid, FLAGS.valid_ids) if valid else None,
         tags=FLAGS.tags,
         num_workers=available_cores(),
     )

@@ -4,25 +4,21 @@ Examples:
     keras-transformer recipe --recipe=multi30k_en_de --corpus_dir=multi30k/tok \
         --work_dir=build/multi30k
     keras-transformer recipe --recipe=wmt14_en_de_base --variant=rehearsal \
-        --corpus_dir=corpora \
-        --work_dir=build/rehearsal
-    keras-transformer recipe --recipe=multi30k_en_de --variant=diversified \
-        --corpus_dir=multi30k/tok --work_dir=build/diversified --seeds=1,2
+        --corpus_dir=corpora --work_dir=build/rehearsal
     keras-transformer recipe --recipe=multi30k_en_de --variant=back_translation \
-        --corpus_dir=multi30k/tok \
-        --work_dir=build/bt --synthetic_from=back_translation=build/multi30k_de_en/seed-1/export/1
-    keras-transformer recipe --recipe=finetune_opus_mt --init_from=build/en-de --corpus_dir=my_pairs
-    \
-        --work_dir=build/tuned
+        --corpus_dir=multi30k/tok --work_dir=build/bt \
+        --synthetic_from=back_translation=build/multi30k_de_en/seed-1/export/1
+    keras-transformer recipe --recipe=finetune_opus_mt --init_from=build/en-de \
+        --corpus_dir=my_pairs --work_dir=build/tuned
     keras-transformer recipe --recipe=student --teacher=build/en-de --corpus_dir=my_text \
         --work_dir=build/student
 
-Writes the data, a folder for each seed (run, export/1 and results.json), and the results of all
-seeds to the work directory. Recipes with synthetic pairs also write these (synthetic/KIND) and the
-models that generate them (generators/KIND). --synthetic_from uses other models. Recipes that
-fine-tune a model need its run (--init_from) and also score it. Recipes with a teacher need its run
-(--teacher), and compare it with the student in quality and in speed. The same command resumes after
-an interruption. The last line of standard output is results.json.
+Writes the data, a folder for each seed (run, export/1), results.jsonl and table.md to the work
+directory. Recipes with synthetic pairs (synthetic/KIND) need the exports that generate them
+(--synthetic_from). Recipes that fine-tune a model need its run (--init_from) and also score it.
+Recipes with a teacher need its run (--teacher), and compare it with the student in quality and in
+speed. The same command resumes after an interruption. The last line of standard output is a JSON
+object with the results.
 """
 
 from __future__ import annotations
@@ -54,9 +50,7 @@ def define_flags() -> None:
         "a variant, or several, such as short+wide; rehearsal: a small run of everything",
     )
     flags.DEFINE_multi_string(
-        "synthetic_from",
-        [],
-        "KIND=EXPORT: writes synthetic pairs of a kind, not the recipe's generator",
+        "synthetic_from", [], "KIND=EXPORT: the model that generates the synthetic pairs of a kind"
     )
     flags.DEFINE_string("teacher", None, "the run that teaches the model, or RUN@WEIGHTS")
     flags.DEFINE_integer(
@@ -68,31 +62,32 @@ def define_flags() -> None:
 def main() -> None:
     """Runs `run_recipe` with the flags."""
     app.load_tensorflow()
-    from keras_transformer.extensions.paper.recipes import recipe, run, texts
+    from keras_transformer.extensions.paper import recipe_run, texts
+    from keras_transformer.extensions.paper.recipe import Recipe
 
     # A path names the recipe of a user. The models that it needs are next to it.
     path = Path(FLAGS.recipe)
     recipes_dir = path.parent if (path / "recipe.json").is_file() else app.data_folder("recipes")
-    loaded = recipe.Recipe.load(recipes_dir, path.name)
+    recipe = Recipe.load(recipes_dir, path.name)
     if not all(seed.isdecimal() for seed in FLAGS.seeds):
         raise InputError(f"--seeds is {','.join(FLAGS.seeds)!r}. Give numbers, as in 1,2,3.")
     if FLAGS.variant is not None:
-        loaded = loaded.with_variant(FLAGS.variant)
+        recipe = recipe.with_variant(FLAGS.variant)
     if FLAGS.symbols:
-        loaded = loaded.with_symbols(config_flags.parse_symbols(FLAGS.symbols))
-    if loaded.teacher:
+        recipe = recipe.with_symbols(config_flags.parse_symbols(FLAGS.symbols))
+    if recipe.teacher:
         with needs_extra("plots", "the chart of the comparison"):
             import matplotlib  # noqa: F401
-    results = run.run_recipe(
-        loaded,
+    runs = {"init_from": FLAGS.init_from, "teacher": FLAGS.teacher}
+    results = recipe_run.run_recipe(
+        recipe,
         FLAGS.corpus_dir,
         FLAGS.work_dir,
         seeds=[int(seed) for seed in FLAGS.seeds],
-        given=run.GivenModels(
-            texts.parse_generators(FLAGS.synthetic_from), FLAGS.init_from, FLAGS.teacher
-        ),
+        synthetic_from=texts.parse_generators(FLAGS.synthetic_from),
+        runs={role: path for role, path in runs.items() if path is not None},
         num_microbatches=FLAGS.num_microbatches,
         max_minutes=FLAGS.max_minutes,
     )
-    print(run.summary(results))
+    print(recipe_run.summary(results))
     print(json.dumps(results))

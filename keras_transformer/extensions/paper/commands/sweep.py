@@ -14,8 +14,8 @@ The same command resumes after an interruption, even in the middle of a row. Oth
 to the existing results. A row that diverges is marked in the table, and training continues with the
 next row. Ctrl-C stops after the current step and writes a checkpoint.
 
-The work directory has a run for each row, table.md, chart.svg and results.json,
-which is also the last line of standard output.
+The work directory has a run for each row, results.jsonl, table.md and chart.svg. The last line of
+standard output is a JSON object with the results.
 """
 
 from __future__ import annotations
@@ -55,14 +55,11 @@ def main() -> None:
     """Runs `run_table3` with the flags."""
     with needs_extra("plots", "the chart of the results"):
         import matplotlib  # noqa: F401  found missing now, not after training
-    from keras_transformer.extensions.paper.table3 import (
-        printed,
-        running,
-    )  # late, so that --help is fast
+    from keras_transformer.extensions.paper import tables  # late, so that --help is fast
 
     if not FLAGS.table3:
         raise InputError("Name a table: --table3.")
-    results = running.run_table3(
+    table, results = tables.run_table3(
         FLAGS.data_dir,
         FLAGS.work_dir,
         preset_base=FLAGS.preset_base,
@@ -72,5 +69,5 @@ def main() -> None:
         lowercase=FLAGS.lowercase,
         max_minutes=FLAGS.max_minutes,
     )
-    print(printed.markdown(results))
+    print(table)
     print(json.dumps(results))

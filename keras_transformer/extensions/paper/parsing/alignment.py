@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.symbols import word_boundaries
+from keras_transformer.extensions.paper.parsing.treebank import word_boundaries
 from keras_transformer.text.vocabulary import Vocabulary
 
 

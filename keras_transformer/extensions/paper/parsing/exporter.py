@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -13,9 +12,8 @@ from keras_transformer.export.model_card import TaskCard
 from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.export.saved_model.exporter import SavedModelExporter, check_scores
 from keras_transformer.extensions.paper.parsing.parser import Parser
-from keras_transformer.extensions.paper.parsing.symbols import require_parser
+from keras_transformer.extensions.paper.parsing.treebank import require_parser
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.runs.run_directory import RunDirectory
 
 _TASK = TaskCard(
     name="constituency-parsing",
@@ -35,15 +33,9 @@ class ParserExporter(SavedModelExporter):
     options = SavedModelExporter.options - {"shortlist"}
     task = _TASK
 
-    def load(
-        self,
-        run: str | Path | RunDirectory,
-        settings: Mapping[str, Any] | None,
-        options: ExportOptions,
-    ) -> TranslationModule:
-        translator = super().load(run, settings, options)
-        require_parser(translator.tokenizer.vocabulary, str(run))
-        return translator
+    def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
+        require_parser(translator.tokenizer.vocabulary, "the run")
+        return super().prepare(translator, options)
 
     def extra_signatures(
         self, translator: TranslationModule

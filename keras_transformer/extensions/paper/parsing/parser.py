@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,19 +13,98 @@ import tensorflow as tf
 
 from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.constraint import TreeConstraint
-from keras_transformer.extensions.paper.parsing.symbols import (
-    require_parser,
-    word_boundaries,
-)
-from keras_transformer.extensions.paper.parsing.text_ops import (
-    restored,
-    tokenize,
-    words_of,
-)
-from keras_transformer.extensions.paper.parsing.trees import Does
+from keras_transformer.extensions.paper.parsing.text_ops import restored, tokenize, words_of
+from keras_transformer.extensions.paper.parsing.treebank import require_parser, word_boundaries
+from keras_transformer.extensions.paper.parsing.trees import SymbolKind
 from keras_transformer.inference import batching, loading
 from keras_transformer.inference.translation_module import TranslationModule, sample_offsets
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeConstraint:
+    """A `decoding.TokenConstraint` that only allows trees.
+
+    A token may come if a tree can continue with it, given the number of leaves of its sentence
+    and the maximum number of tokens:
+
+    * a leaf or an opening bracket, while leaves are missing;
+    * a closing bracket, if the innermost open bracket is not empty;
+    * the end token, if all brackets are closed and no leaf is missing.
+
+    No other token may come, and labels are not checked. If the leaves exceed the maximum, the
+    output consists of leaves.
+
+    A prefix must be the beginning of a tree. Bans can leave a tree without a next token, and
+    its sentence without a result.
+
+    Attributes:
+        opening, closing, leaves: ids of the tokens of each kind.
+        end: id of the end token.
+    """
+
+    opening: Sequence[int]
+    closing: Sequence[int]
+    leaves: Sequence[int]
+    end: int
+    vocab_size: int
+
+    @classmethod
+    def of(cls, symbols: Sequence[str], end: int, vocab_size: int) -> TreeConstraint:
+        """Returns the constraint for a vocabulary, from the symbol of each id, or ""."""
+        kinds = [SymbolKind.of(symbol) for symbol in symbols]
+        opening, closing, leaves = (
+            [i for i, kind in enumerate(kinds) if kind is wanted]
+            for wanted in (SymbolKind.OPEN, SymbolKind.CLOSE, SymbolKind.WORD)
+        )
+        return cls(opening, closing, leaves, end, vocab_size)
+
+    def allowed_tokens(
+        self,
+        inputs: tf.Tensor | None,
+        histories: tf.Tensor,
+        length: tf.Tensor,
+        max_lengths: tf.Tensor,
+    ) -> tf.Tensor:
+        """Returns the tokens that may come next, bool `[rows, vocab]`.
+
+        Args:
+            inputs: int32 `[rows]`, the number of leaves of the whole tree.
+            histories: int32 `[rows, longest]`, the ids of the beginning of a tree.
+            length: int32 scalar, the number of ids that each history has.
+            max_lengths: int32 `[rows]`, the maximum number of tokens, including the end token.
+        """
+        if inputs is None:
+            raise InputError(
+                "Trees need the number of leaves of each sentence. Pass it as constraint_inputs."
+            )
+        # --> [vocab]
+        opens, closes, is_leaf, ends = (
+            tf.reduce_any(tf.one_hot(list(ids), self.vocab_size, True, False), axis=0)
+            for ids in (self.opening, self.closing, self.leaves, [self.end])
+        )
+        depth_change = tf.cast(opens, tf.int32) - tf.cast(closes, tf.int32)
+        is_written = tf.range(tf.shape(histories)[1]) < length
+        # --> [rows]
+        depth, num_written = (
+            tf.reduce_sum(tf.where(is_written, tf.gather(change, histories), 0), axis=1)
+            for change in (depth_change, tf.cast(is_leaf, tf.int32))
+        )
+        last = tf.gather(histories, tf.maximum(length - 1, 0), axis=1)
+        is_empty = tf.gather(opens, last) & (length > 0)  # the innermost open bracket
+        missing = tf.cast(inputs, tf.int32) - num_written
+        # Tokens left after all leaves, closing brackets and the end token. A bracket takes two.
+        spare = max_lengths - length - missing - depth - 1
+        may_write_leaf = missing > 0
+        may_open = may_write_leaf & (spare >= 2)
+        may_close = (depth > 0) & ~is_empty
+        may_end = (depth == 0) & (missing == 0)
+        # --> [rows, vocab]
+        return (
+            (may_write_leaf[:, None] & is_leaf)
+            | (may_open[:, None] & opens)
+            | (may_close[:, None] & closes)
+            | (may_end[:, None] & ends)
+        )
 
 
 class Parser(tf.Module):
@@ -37,18 +117,15 @@ class Parser(tf.Module):
     text, in their order, including words that were truncated.
     """
 
-    def __init__(self, translator: TranslationModule, place: str = "the model"):
+    def __init__(self, translator: TranslationModule, model: str = "the model"):
         super().__init__(name="parser")
         self.translator = translator
         tokenizer = translator.tokenizer
         vocabulary = tokenizer.vocabulary
-        self._symbols = require_parser(vocabulary, place)
-        does = [Does.of(symbol) for symbol in self._symbols]
-        ids = {kind: [i for i, each in enumerate(does) if each is kind] for kind in Does}
-        self._constraint = TreeConstraint(
-            ids[Does.OPEN], ids[Does.CLOSE], ids[Does.STAND], tokenizer.end_id,
-            tokenizer.target_vocab_size,
-        )  # fmt: skip
+        self._symbols = require_parser(vocabulary, model)
+        self._constraint = TreeConstraint.of(
+            self._symbols, tokenizer.end_id, tokenizer.target_vocab_size
+        )
         self._begins, _ = word_boundaries(vocabulary) or ([], [])
 
     @tf.function(
@@ -83,7 +160,7 @@ class Parser(tf.Module):
         seen = tf.reduce_sum(tf.gather(tf.cast(self._begins, tf.int32), source_ids), axis=1) - 1
         count = tf.cast(words.row_lengths(), tf.int32)
         leaves = tf.where(is_cut, tf.minimum(seen, count), count)
-        result = self.search_fn(
+        result = self.parse_ids(
             source_ids, self.translator.max_lengths(lengths), sample_offsets(text), leaves
         )
         batch, count, length = tf.unstack(tf.shape(result.ids))
@@ -104,40 +181,37 @@ class Parser(tf.Module):
         }
 
     @tf.function(autograph=False, jit_compile=False)
-    def search_fn(
+    def parse_ids(
         self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, leaves: tf.Tensor
     ) -> SearchResult:
         """Searches for trees, as one function that the signatures of an export share.
 
         Args:
-            source_ids, max_lengths, offsets: the arguments of `TranslationModule.search_fn`.
+            source_ids, max_lengths, offsets: as in `TranslationModule.translate_ids_once`.
             leaves: int32 `[B]`, the number of leaves of each tree.
         """
         inputs = SearchInputs(max_lengths, sample_offsets=offsets, constraint_inputs=leaves)
-        return self.translator.search_ids(source_ids, inputs, constraint=self._constraint)
+        return self.translator.translate_ids(source_ids, inputs, constraint=self._constraint)
 
 
 class ParserModel(NamedTuple):
     """A parser read from disk.
 
     Attributes:
-        place: the path that it was read from.
+        path: the path that it was read from.
         parse: the signature of `Parser.parse`, from texts, string `[B]`.
         parse_tokens: the signature of `Parser.parse_tokens`, from tokens, string `[B]`.
         owner: the object that keeps the weights alive.
     """
 
-    place: str
+    path: str
     parse: Callable[..., dict[str, tf.Tensor]]
     parse_tokens: Callable[..., dict[str, tf.Tensor]]
     owner: Any
 
 
 def load_parser(
-    model_dir: str | Path,
-    settings: Mapping[str, Any] | None = None,
-    *,
-    precision: str = "float32",
+    model_dir: str | Path, settings: Mapping[str, Any] | None = None, *, precision: str = "float32"
 ) -> ParserModel:
     """Loads a run, an ensemble of runs, or a SavedModel, with the arguments of `load_model`."""
     model = loading.load_model(model_dir, settings, precision=precision)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from keras_transformer.extensions.paper.parsing.trees import OPEN, WORD, Does
+from keras_transformer.extensions.paper.parsing.trees import OPEN, WORD, SymbolKind
 
 # As in `data.corpora.cleaning`, control characters and line separators are spaces.
 _SPACES = r"[\x00-\x20\x7f\x{80}-\x{9f}\x{2028}\x{2029}]+"
@@ -104,22 +104,24 @@ def restored(
         words: string `[N, any]`.
         max_length: maximum of L.
     """
-    does, names = _looked_up(symbols, ids, lengths)  # --> [N, L + 1], the last nothing
+    kinds, names = _looked_up(symbols, ids, lengths)  # --> [N, L + 1], the last nothing
     counts = tf.expand_dims(tf.cast(words.row_lengths(), tf.int32), 1)  # --> [N, 1]
     number = tf.cumsum(
-        tf.cast(does == Does.STAND, tf.int32), axis=1
+        tf.cast(kinds == SymbolKind.WORD, tf.int32), axis=1
     )  # number of words up to each place
-    stands = (does == Does.STAND) & (number <= counts)
+    stands = (kinds == SymbolKind.WORD) & (number <= counts)
     number = tf.minimum(number, counts)
     more = number < counts  # True if words follow
-    change = tf.cast(does == Does.OPEN, tf.int32) - tf.cast(does == Does.CLOSE, tf.int32)
+    change = tf.cast(kinds == SymbolKind.OPEN, tf.int32) - tf.cast(
+        kinds == SymbolKind.CLOSE, tf.int32
+    )
     total = tf.cumsum(change, axis=1)
     # A closing bracket without an open one changes nothing (Lindley's recursion).
     depth = total - tf.minimum(_running_minimum(total, max_length + 1), 0)
     # A gap is a word and all symbols up to the next word. A bracket that opens and closes in the
     # same gap contains no word, nor does one that opens after the last word.
     least = _minimum_to_the_end_of_the_gap(depth, number, max_length + 1)
-    opens = (does == Does.OPEN) & (depth == least) & more
+    opens = (kinds == SymbolKind.OPEN) & (depth == least) & more
     closing = tf.where(stands, depth - tf.where(more, least, 0), 0)
     leaves = _leaf(names, _words_at(words, number - 1, stands)) + _closing(closing, max_length)
     texts = tf.where(opens, " (" + names, tf.where(stands, leaves, ""))
@@ -138,9 +140,9 @@ def _looked_up(
     ids = tf.pad(
         tf.where(counted, ids, len(symbols)), [[0, 0], [0, 1]], constant_values=len(symbols)
     )
-    does = tf.constant([int(Does.of(symbol)) for symbol in known])
+    kinds = tf.constant([int(SymbolKind.of(symbol)) for symbol in known])
     names = tf.constant([symbol.removeprefix(OPEN) for symbol in known])
-    return tf.gather(does, ids), tf.gather(names, ids)
+    return tf.gather(kinds, ids), tf.gather(names, ids)
 
 
 def _words_at(words: tf.RaggedTensor, places: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:

@@ -70,31 +70,31 @@ class Tree:
 
     def __str__(self) -> str:
         """Returns the tree in brackets, as in `(TOP (S (NP (DT The) (NN cat)) (VP …)))`."""
-        parts = ["(TOP"]
-        for constituent, place in self.walk():
-            if constituent is None:
-                parts.append(f" ({self.tags[place]} {self.words[place]})")
-            elif place == constituent.start:
-                parts.append(f" ({constituent.label}")
-            else:
-                parts.append(")")
-        return "".join([*parts, ")"])
+        parts = [
+            f" ({self.tags[position]} {self.words[position]})"
+            if constituent is None
+            else f" ({constituent.label}"
+            if position == constituent.start
+            else ")"
+            for constituent, position in self.walk()
+        ]
+        return f"(TOP{''.join(parts)})"
 
     def walk(self) -> Iterator[tuple[Constituent | None, int]]:
         """Yields the parts of the tree depth first, from the left.
 
-        A word is `(None, place)`, an opening constituent `(constituent, start)`, and a closing one
+        A word is `(None, position)`, the start of a constituent `(constituent, start)`, and its end
         `(constituent, end)`.
         """
         waiting = list(reversed(self.constituents))
         opened: list[Constituent] = []
-        for place in range(len(self.words)):
-            while waiting and waiting[-1].start == place:
+        for position in range(len(self.words)):
+            while waiting and waiting[-1].start == position:
                 opened.append(waiting.pop())
-                yield opened[-1], place
-            yield None, place
-            while opened and opened[-1].end == place + 1:
-                yield opened.pop(), place + 1
+                yield opened[-1], position
+            yield None, position
+            while opened and opened[-1].end == position + 1:
+                yield opened.pop(), position + 1
 
 
 def read_trees(path: str | Path) -> list[Tree]:
@@ -102,35 +102,11 @@ def read_trees(path: str | Path) -> list[Tree]:
     return list(parse_trees(read_text(path), str(path)))
 
 
-def parse_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
-    """Yields the trees of a text."""
-    reader = _Reader(name)
-    for number, line in enumerate(lines, start=1):
-        if control := _CONTROL.search(line):
-            raise InputError(
-                f"{name}, {_Place(number, control.start() + 1)}: the tree contains the control "
-                f"character U+{ord(control[0]):04X}. Remove it."
-            )
-        for found in _TOKEN.finditer(line):
-            tree = reader.take(found[0], _Place(number, found.start() + 1))
-            if tree is not None:
-                yield tree
-    reader.end()
-
-
-class _Place(NamedTuple):
-    line: int
-    column: int
-
-    def __str__(self) -> str:
-        return f"line {self.line}, column {self.column}"
-
-
 @dataclasses.dataclass
 class _Bracket:
     """An open bracket, and its content so far."""
 
-    place: _Place
+    location: str
     start: int  # words before it
     number: int  # constituents before it
     label: str | None = None  # None while a label may still come
@@ -138,106 +114,86 @@ class _Bracket:
     has_children: bool = False
 
 
-class _Reader:
-    """Builds trees from a stream of tokens."""
+def parse_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
+    """Yields the trees of a text."""
+    opened: list[_Bracket] = []
+    words: list[str] = []
+    tags: list[str] = []
+    # A constituent reserves its index when it opens, and fills it when it closes.
+    constituents: list[Constituent | None] = []
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._open: list[_Bracket] = []
-        self._begin()
+    def refused(location: str, message: str) -> InputError:
+        return InputError(f"{name}, {location}: {message}")
 
-    def _begin(self) -> None:
-        self._words: list[str] = []
-        self._tags: list[str] = []
-        # A constituent reserves its place when it opens, and fills it when it closes.
-        self._constituents: list[Constituent | None] = []
-
-    def take(self, token: str, place: _Place) -> Tree | None:
-        """Reads the next token, and returns the tree that it completes, or None."""
+    for location, token in _tokens(lines, name):
+        last = opened[-1] if opened else None
         if token == "(":
-            self._opens(place)
-        elif token == ")":
-            self._closes(place)
-            if not self._open:
-                return self._finished(place)
+            if last is not None:
+                if last.word is not None:
+                    message = f"a bracket opens next to the word {last.word!r}, where it should"
+                    raise refused(location, f"{message} close")
+                last.has_children, last.label = True, last.label or ""
+                if last.label == "" and len(opened) > 1:
+                    raise refused(
+                        last.location,
+                        f"a bracket without a label is inside the tree that begins at "
+                        f"{opened[0].location}: it needs a label, or the tree is not closed",
+                    )
+            opened.append(_Bracket(location, len(words), len(constituents)))
+            constituents.append(None)
+        elif last is None:
+            raise refused(
+                location,
+                "a bracket closes that was never opened"
+                if token == ")"
+                else f"{token[:40]!r} is outside of brackets, where a tree should begin with '('",
+            )
+        elif token != ")":
+            if last.label is None:
+                last.label = token
+            elif last.word is None and not last.has_children:
+                last.word = token
+            else:
+                sibling = "brackets" if last.has_children else f"the word {last.word!r}"
+                message = f"the word {token[:40]!r} is next to {sibling}: it needs separate"
+                raise refused(location, f"{message} brackets")
         else:
-            self._says(token, place)
-        return None
-
-    def end(self) -> None:
-        """Raises `InputError` if a tree is not closed."""
-        if self._open:
-            raise self._error(
-                self._open[0].place,
-                f"the tree that begins here is not closed, {len(self._open)} closing brackets are "
-                "missing",
-            )
-
-    def _opens(self, place: _Place) -> None:
-        if self._open:
-            parent = self._open[-1]
-            if parent.word is not None:
-                raise self._error(
-                    place,
-                    f"a bracket opens next to the word {parent.word!r}, where it should close",
+            opened.pop()
+            label = last.label or ""
+            if last.word is not None:
+                if label != TRACE:
+                    words.append(last.word)
+                    tags.append(label)
+            elif not last.has_children:
+                message = f"the bracket ({label}) is empty: it needs a word or brackets inside"
+                raise refused(last.location, message)
+            elif len(words) > last.start and (opened or label not in ROOTS):
+                constituents[last.number] = Constituent(
+                    _without_function(label), last.start, len(words)
                 )
-            parent.has_children = True
-            if parent.label is None:
-                parent.label = ""
-            if parent.label == "" and len(self._open) > 1:
-                raise self._error(
-                    parent.place,
-                    "a bracket without a label is inside the tree that begins at "
-                    f"{self._open[0].place}: it needs a label, or that tree must be closed first",
-                )
-        self._open.append(_Bracket(place, len(self._words), len(self._constituents)))
-        self._constituents.append(None)
+            if not opened:
+                if not words:
+                    raise refused(location, "the tree that ends here lacks words")
+                kept = tuple(found for found in constituents if found is not None)
+                yield Tree(tuple(words), tuple(tags), kept)
+                words, tags, constituents = [], [], []
+    if opened:
+        raise refused(
+            opened[0].location,
+            f"the tree that begins here is not closed, {len(opened)} closing brackets are missing",
+        )
 
-    def _says(self, token: str, place: _Place) -> None:
-        if not self._open:
-            raise self._error(
-                place, f"{token[:40]!r} is outside of brackets, where a tree should begin with '('"
-            )
-        bracket = self._open[-1]
-        if bracket.label is None:
-            bracket.label = token
-        elif bracket.word is None and not bracket.has_children:
-            bracket.word = token
-        else:
-            what = "brackets" if bracket.has_children else f"the word {bracket.word!r}"
-            raise self._error(
-                place, f"the word {token[:40]!r} is next to {what}: it needs separate brackets"
-            )
 
-    def _closes(self, place: _Place) -> None:
-        if not self._open:
-            raise self._error(place, "a bracket closes that was never opened")
-        bracket = self._open.pop()
-        label = bracket.label or ""
-        if bracket.word is not None:
-            if label != TRACE:
-                self._words.append(bracket.word)
-                self._tags.append(label)
-        elif not bracket.has_children:
-            raise self._error(
-                bracket.place,
-                f"the bracket ({label}) is empty: it needs a word or brackets inside",
+def _tokens(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
+    """Yields the location and the text of each bracket and word."""
+    for number, line in enumerate(lines, start=1):
+        if control := _CONTROL.search(line):
+            raise InputError(
+                f"{name}, line {number}, column {control.start() + 1}: the tree contains the "
+                f"control character U+{ord(control[0]):04X}. Remove it."
             )
-        elif len(self._words) > bracket.start and (self._open or label not in ROOTS):
-            self._constituents[bracket.number] = Constituent(
-                _without_function(label), bracket.start, len(self._words)
-            )
-
-    def _finished(self, place: _Place) -> Tree:
-        if not self._words:
-            raise self._error(place, "the tree that ends here lacks words")
-        constituents = tuple(each for each in self._constituents if each is not None)
-        tree = Tree(tuple(self._words), tuple(self._tags), constituents)
-        self._begin()
-        return tree
-
-    def _error(self, place: _Place, message: str) -> InputError:
-        return InputError(f"{self._name}, {place}: {message}")
+        for found in _TOKEN.finditer(line):
+            yield f"line {number}, column {found.start() + 1}", found[0]
 
 
 def _without_function(label: str) -> str:
@@ -255,31 +211,31 @@ CLOSE = ")"
 def linearize(tree: Tree, tags: bool = True) -> list[str]:
     """Returns the symbols of a tree. `restore` is the inverse."""
     symbols = []
-    for constituent, place in tree.walk():
+    for constituent, position in tree.walk():
         if constituent is None:
-            symbols.append(tree.tags[place] if tags else WORD)
+            symbols.append(tree.tags[position] if tags else WORD)
         else:
-            bracket = OPEN if place == constituent.start else CLOSE
+            bracket = OPEN if position == constituent.start else CLOSE
             symbols.append(bracket + constituent.label)
     return symbols
 
 
-class Does(enum.IntEnum):
-    """The function of a symbol."""
+class SymbolKind(enum.IntEnum):
+    """What a symbol does to a tree."""
 
     NOTHING = 0
     OPEN = 1
     CLOSE = 2
-    STAND = 3  # for a word
+    WORD = 3
 
     @classmethod
-    def of(cls, symbol: str) -> Does:
+    def of(cls, symbol: str) -> SymbolKind:
         """Parses any text as a symbol. Labels and tags must be possible in a tree."""
         if symbol.startswith(CLOSE):
             return cls.CLOSE
         if not is_name(symbol.removeprefix(OPEN)) or symbol == TRACE:
             return cls.NOTHING
-        return cls.OPEN if symbol.startswith(OPEN) else cls.STAND
+        return cls.OPEN if symbol.startswith(OPEN) else cls.WORD
 
 
 def restore(words: Sequence[str], symbols: Iterable[str]) -> Tree:
@@ -296,16 +252,16 @@ def restore(words: Sequence[str], symbols: Iterable[str]) -> Tree:
     constituents: list[Constituent] = []
     opened: list[int] = []  # indices of the open `constituents`
     for symbol in (*symbols, *[WORD] * len(words)):
-        does = Does.of(symbol)
-        if does is Does.STAND and len(tags) < len(words):
+        kind = SymbolKind.of(symbol)
+        if kind is SymbolKind.WORD and len(tags) < len(words):
             tags.append(symbol)
-        elif does is Does.OPEN:
+        elif kind is SymbolKind.OPEN:
             opened.append(len(constituents))
             constituents.append(Constituent(symbol.removeprefix(OPEN), len(tags), len(words)))
-        elif does is Does.CLOSE and opened:
+        elif kind is SymbolKind.CLOSE and opened:
             last = opened.pop()
             constituents[last] = constituents[last]._replace(end=len(tags))
-    held = tuple(each for each in constituents if each.start < each.end)
+    held = tuple(found for found in constituents if found.start < found.end)
     return Tree(tuple(words), tuple(tags), held)
 
 

@@ -11,9 +11,7 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.baselines.convolutional import (
-    ConvolutionalConfig,
-)
+from keras_transformer.extensions.paper.baselines.convolutional import ConvolutionalConfig
 from keras_transformer.extensions.paper.baselines.gru import GRUConfig
 from keras_transformer.training.trainer import Trainer
 from tests.extensions.paper.baselines.tiny import MODELS, START, VOCAB, make, source_ids, target_ids

@@ -143,22 +143,20 @@ def test_a_step_has_the_gradients_of_tokens_and_alignment(model, layer: int) -> 
     assert_close(moved(trainer, BATCH), expected)
 
 
-def test_in_parts_it_is_the_same() -> None:
-    found = [
-        moved(shared_trainer(training=t, gradient_descent=True, auxiliary_loss=ALIGNMENT), BATCH)
-        for t in (GUIDED, dataclasses.replace(GUIDED, num_microbatches=2))
-    ]
-    assert_close(found[1], found[0])
-
-
-def test_replicas_and_xla_take_the_same_steps(two_cpus: list[str]) -> None:
-    one, both, compiled = (
-        make_trainer(training=GUIDED, gradient_descent=True, auxiliary_loss=ALIGNMENT, **options)
-        for options in ({}, {"devices": two_cpus}, {"jit_compile": True})
+def test_replicas_microbatches_and_xla_take_the_same_steps(two_cpus: list[str]) -> None:
+    parts = dataclasses.replace(GUIDED, num_microbatches=2)
+    one, *others = (
+        make_trainer(gradient_descent=True, auxiliary_loss=ALIGNMENT, training=training, **options)
+        for training, options in (
+            (GUIDED, {}),
+            (parts, {}),
+            (GUIDED, {"devices": two_cpus}),
+            (GUIDED, {"jit_compile": True}),
+        )
     )
     expected = moved(one, BATCH)
-    assert_close(moved(both, BATCH), expected)
-    assert_close(moved(compiled, BATCH), expected)
+    for trainer in others:
+        assert_close(moved(trainer, BATCH), expected)
 
 
 def test_float16_also_scales_the_auxiliary_loss() -> None:
@@ -174,18 +172,14 @@ def test_float16_also_scales_the_auxiliary_loss() -> None:
 def test_the_auxiliary_loss_is_logged_separately() -> None:
     guided = shared_trainer(training=GUIDED, gradient_descent=True, auxiliary_loss=ALIGNMENT)
     plain = shared_trainer(gradient_descent=True)
-    losses = [train(guided, [BATCH])[0]["auxiliary_loss"] for _ in range(5)]
-    assert losses[-1] < losses[0] < np.log(BATCH[0]["source_ids"].shape[1]) + 1
-    guided, logs = (
-        shared_trainer(training=GUIDED, gradient_descent=True, auxiliary_loss=ALIGNMENT),
-        [],
-    )
-    for trainer in (guided, plain):
-        logs.append(trainer.evaluate(dataset([BATCH]), verbose=0, return_dict=True))
-        logs[-1] |= train(trainer, [BATCH])[0]
+    logs = [
+        trainer.evaluate(dataset([BATCH]), verbose=0, return_dict=True) | train(trainer, [BATCH])[0]
+        for trainer in (guided, plain)
+    ]
     assert logs[0].keys() - logs[1].keys() == {"auxiliary_loss"}
     assert logs[0]["loss"] == pytest.approx(logs[1]["loss"], rel=1e-6)
-    assert logs[0]["gradient_norm"] != pytest.approx(logs[1]["gradient_norm"], rel=1e-3)
+    losses = [train(guided, [BATCH])[0]["auxiliary_loss"] for _ in range(4)]
+    assert losses[-1] < logs[0]["auxiliary_loss"] < np.log(BATCH[0]["source_ids"].shape[1]) + 1
 
 
 def test_vocabularies_without_word_boundaries_are_refused() -> None:

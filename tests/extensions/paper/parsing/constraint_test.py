@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.constraint import TreeConstraint
+from keras_transformer.extensions.paper.parsing.parser import TreeConstraint
 from tests.decoding.reference import (
     END,
     EXHAUSTIVE_BEAMS,

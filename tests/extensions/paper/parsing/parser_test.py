@@ -14,21 +14,21 @@ from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions
 from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.export.saved_model.exporter import SavedModelExporter
-from keras_transformer.extensions.paper.parsing.constraint import TreeConstraint
 from keras_transformer.extensions.paper.parsing.exporter import EXPORTER
 from keras_transformer.extensions.paper.parsing.parser import (
     ParserModel,
+    TreeConstraint,
     load_parser,
     parse_lines,
     remarks,
 )
-from keras_transformer.extensions.paper.parsing.symbols import (
+from keras_transformer.extensions.paper.parsing.treebank import (
     require_parser,
     symbol_model,
     word_boundaries,
 )
 from keras_transformer.extensions.paper.parsing.trees import (
-    Does,
+    SymbolKind,
     parse_trees,
     restore,
     symbols_of,
@@ -96,23 +96,22 @@ def test_trees_equal_the_results_of_the_search(model: ParserModel) -> None:
     translator = model.owner.translator
     source_ids, lengths = translator.source_ids(tf.constant(sentences))
     max_lengths = translator.max_lengths(lengths)
-    kinds = (Does.OPEN, Does.CLOSE, Does.STAND)
     tokenizer = translator.tokenizer
     symbols = require_parser(tokenizer.vocabulary, "the model")
-    ids = ([i for i, symbol in enumerate(symbols) if Does.of(symbol) is kind] for kind in kinds)
-    found = translator.search_ids(
+    found = translator.translate_ids(
         source_ids,
         SearchInputs(max_lengths, constraint_inputs=tf.constant([len(t.words) for t in TREES])),
-        constraint=TreeConstraint(*ids, tokenizer.end_id, tokenizer.target_vocab_size),
+        constraint=TreeConstraint.of(symbols, tokenizer.end_id, tokenizer.target_vocab_size),
     )
     np.testing.assert_allclose(parsed["scores"], found.scores, rtol=1e-6)
     texts = translator.texts(found, tf.constant(sentences)).numpy()
     for row, tree in enumerate(TREES):
-        for place in range(2):
-            written = texts[row, place].decode().split(" ")
-            assert [Does.of(symbol) for symbol in written].count(Does.STAND) == len(tree.words)
+        for rank in range(2):
+            written = texts[row, rank].decode().split(" ")
+            kinds = [SymbolKind.of(symbol) for symbol in written]
+            assert kinds.count(SymbolKind.WORD) == len(tree.words)
             expected = str(restore(tree.words, written))
-            assert parsed["trees"][row, place].numpy().decode() == expected
+            assert parsed["trees"][row, rank].numpy().decode() == expected
     assert found.finished.numpy().all()
 
 
@@ -154,23 +153,14 @@ def test_a_model_without_a_sensible_output_has_flat_trees(model: ParserModel) ->
 
 
 def test_ordinary_translators_are_refused_as_parsers(
-    run_directory: RunDirectory, tmp_path: Path
+    run_directory: RunDirectory, exported_run: Path
 ) -> None:
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
         load_parser(run_directory.path)
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
-        EXPORTER.load(run_directory.path, None, ExportOptions())
-    text = [tf.TensorSpec([None], tf.string, name="text")]
-    module = tf.Module()
-    other = {
-        "serving_default": tf.function(
-            lambda text: {"translations": tf.reshape(text, [-1, 1])}, text
-        ),
-        "lengths": tf.function(lambda text: {"used": tf.strings.length(text)}, text),
-    }
-    tf.saved_model.save(module, str(tmp_path / "1"), signatures=other)
+        EXPORTER.prepare(loading.load_translator(run_directory), ExportOptions())
     with pytest.raises(InputError, match=mentions("/1", "parser", "signature")):
-        load_parser(tmp_path)
+        load_parser(exported_run)
 
 
 def test_an_export_with_different_trees_is_an_error(

@@ -13,11 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.export.saved_model.serving_checks import served_ops
-from keras_transformer.extensions.paper.parsing.text_ops import (
-    restored,
-    tokenize,
-    words_of,
-)
+from keras_transformer.extensions.paper.parsing.text_ops import restored, tokenize, words_of
 from keras_transformer.extensions.paper.parsing.trees import read_trees, restore
 
 TEXT = [tf.TensorSpec([None], tf.string)]

@@ -1,4 +1,4 @@
-"""Prepares treebanks: words and symbols become pairs, and files are selected by name."""
+"""Treebanks become pairs of words and symbols. The vocabulary has one piece for each symbol."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from keras_transformer.data.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.symbols import symbols_by_id
 from keras_transformer.extensions.paper.parsing.treebank import (
     DEFAULTS,
     Treebank,
     find_files,
     prepare_trees,
+    require_parser,
+    symbol_model,
+    symbols_by_id,
+    word_boundaries,
 )
-from keras_transformer.extensions.paper.parsing.trees import linearize, restore
-from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.extensions.paper.parsing.trees import restore
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.extensions.paper.parsing.sentences import TREEBANK
 from tests.messages import mentions
 
@@ -43,34 +50,12 @@ def test_files_follow_patterns_and_names(tmp_path: Path, files: list[Path]) -> N
     one, three, seven = files
     pattern = str(tmp_path / "penn" / "*.tree")
     assert find_files([pattern]) == [one, three, seven]  # sorted as text
-    assert find_files([str(three), pattern]) == [three, one, seven]
-    ids = tmp_path / "ids.txt"
-    ids.write_text("7\n12.tree\n\n")
-    assert find_files([pattern], ids) == [seven, one]
-
-
-def test_a_file_that_is_given_twice_is_read_once(
-    tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, three, seven = files
-    monkeypatch.chdir(tmp_path)
-    link = tmp_path / "link.tree"
-    link.symlink_to(three)
     (tmp_path / "folder").symlink_to("penn")
-    for again in ("penn/3.tree", "penn/../penn/3.tree", "folder/*", "penn/*", str(link)):
-        found = find_files([str(three), again])
-        assert found[0] == three and len({path.resolve() for path in found}) == len(found)
+    again = [str(three), pattern, str(tmp_path / "folder" / "*"), f"{tmp_path}/penn/../penn/7.tree"]
+    assert find_files(again) == [three, one, seven]
     ids = tmp_path / "ids.txt"
-    ids.write_text("link\n7\n3\n7.tree\n")
-    assert find_files(["link.tree", str(one.with_name("*")), "folder/*"], ids) == [
-        Path("link.tree"), seven
-    ]  # fmt: skip
-    report = prepare_trees([*files, link, one], tmp_path / "data", small(valid_pairs=2)).report
-    assert report["cleaning"]["train"]["read"] == len(TREEBANK)
-
-
-def test_ambiguous_and_missing_names_are_errors(tmp_path: Path, files: list[Path]) -> None:
-    pattern, ids = str(tmp_path / "penn" / "*.tree"), tmp_path / "ids.txt"
+    ids.write_text("7\n12.tree\n\n7.tree\n")
+    assert find_files([pattern], ids) == [seven, one]
     with pytest.raises(InputError, match=mentions("file", "none*")):
         find_files([str(tmp_path / "none*")])
     ids.write_text("12\n4\n")
@@ -127,18 +112,6 @@ def test_sentences_are_held_out(tmp_path: Path, files: list[Path]) -> None:
     assert (report["held_out"], report["train"]["pairs"], report["valid"]["pairs"]) == (2, 4, 2)
 
 
-def test_sentences_that_are_too_long_are_counted(tmp_path: Path, files: list[Path]) -> None:
-    trees = [tree for path in files for tree in Treebank((path,)).trees()]
-    most = sorted(len(linearize(tree)) for tree in trees)[-1]  # the end token does not fit
-    files[0].with_name("more.tree").write_text("(S (NN a))\n")
-    more = [*files, files[0].with_name("more.tree")]
-    options = small(vocab_size=200, max_tokens=most)
-    report = prepare_trees(more[:3], tmp_path / "data", options, valid_files=more[3:]).report
-    dropped = report["cleaning"]["train"]["dropped"]
-    assert dropped == {"too_many_tokens": 6 - report["train"]["pairs"]}
-    assert report["cleaning"]["train"]["examples"]["too_many_tokens"]
-
-
 def test_validation_files_must_not_be_training_files(tmp_path: Path, files: list[Path]) -> None:
     with pytest.raises(InputError, match=mentions("3.tree", "training", "validation")):
         prepare_trees(files, tmp_path / "data", small(), valid_files=files[1:2])
@@ -150,3 +123,70 @@ def test_invalid_trees_are_reported_and_leave_nothing(tmp_path: Path, files: lis
     with pytest.raises(InputError, match=mentions("3.tree", "line 2", "column 1", "tree")):
         prepare_trees(files, tmp_path / "data", small())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["penn"]
+
+
+# The vocabulary of symbols.
+
+# Some are prefixes of others, and some have characters that SentencePiece splits off.
+SYMBOLS = ["XX", "NN", "NNS", "(S", "(SBAR", ")S", ")SBAR", "(X|Y", ")X|Y", "``", ",", "é"]
+WORDS = learn_vocabulary([b"the old mice eat seeds", b"the lab is old"], 40)
+MODEL = symbol_model(SYMBOLS)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(WORDS, MODEL)
+
+
+@settings(deadline=None)
+@given(symbols=st.lists(st.sampled_from(SYMBOLS), max_size=20))
+def test_every_symbol_is_one_piece(tokenizer: Tokenizer, symbols: list[str]) -> None:
+    vocabulary, text = tokenizer.vocabulary, " ".join(symbols)
+    by_id = symbols_by_id(vocabulary)
+    assert by_id is not None
+    (ids,) = vocabulary.encode_target([text.encode()])
+    assert [by_id[i] for i in ids] == [*symbols, ""]  # the end id
+    assert ids[-1] == vocabulary.end_id
+    row = tokenizer.tokenize_target(tf.constant([text]))
+    assert row.to_list() == [ids]
+    assert tokenizer.detokenize(row.to_tensor(), tf.constant([len(ids)])).numpy() == [text.encode()]
+    assert vocabulary.target_text(ids) == text
+
+
+def test_special_ids_and_missing_symbols(tokenizer: Tokenizer) -> None:
+    ids = (tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, tokenizer.end_id)
+    assert ids == (0, 1, 2, 3) and tokenizer.target_vocab_size == 5 + len(SYMBOLS)
+    (found,) = tokenizer.vocabulary.encode_target([b"(S (INTJ XX )INTJ )S"])
+    by_id = symbols_by_id(tokenizer.vocabulary) or []
+    assert [by_id[i] for i in found if by_id[i]] == ["(S", "XX", ")S"]
+    assert found.count(tokenizer.unknown_id) == 2
+    assert symbol_model(SYMBOLS) == MODEL, "the same symbols give the same bytes"
+
+
+def test_target_tokens_belong_to_words(tokenizer: Tokenizer) -> None:
+    vocabulary = tokenizer.vocabulary
+    begins, stands = word_boundaries(vocabulary) or ([], [])
+    assert (len(begins), len(stands)) == (tokenizer.source_vocab_size, 5 + len(SYMBOLS))
+    words = "the old mice eat seeds"
+    (source,) = vocabulary.encode_source([words.encode()])
+    assert len(source) > 6  # some words have several pieces
+    assert sum(begins[i] for i in source) == 5 + 1 and begins[source[-1]]
+    (target,) = vocabulary.encode_target([b"(S NN NNS , )S XX"])
+    assert [stands[i] for i in target] == [False, True, True, True, False, True, False]
+    assert word_boundaries(Vocabulary(WORDS)) is None
+
+
+@pytest.mark.parametrize(
+    "vocabulary",
+    [
+        Vocabulary(WORDS),
+        Vocabulary(MODEL, WORDS),
+        Vocabulary(WORDS, learn_vocabulary([b"(S XX )S"] * 3, 20, symbols=["(S", ")S", "XX"])),
+        Vocabulary(WORDS, symbol_model([])),
+    ],
+    ids=["joint", "the wrong way round", "learned, with symbols", "no symbols"],
+)
+def test_other_models_are_refused_as_parsers(vocabulary: Vocabulary) -> None:
+    assert symbols_by_id(vocabulary) is None
+    with pytest.raises(InputError, match=mentions("build/run", "parser", "vocabulary")):
+        require_parser(vocabulary, "build/run")

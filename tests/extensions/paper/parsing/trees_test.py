@@ -103,10 +103,6 @@ def test_control_characters_are_reported_with_their_place(text: str) -> None:
         assert tells(str(error.value), *place, f"U+{control:04X}")
 
 
-def test_tabs_and_returns_are_spaces() -> None:
-    assert parsed("\t(S\r(NN\ta))\r") == ["(TOP (S (NN a)))"]
-
-
 @pytest.mark.parametrize("character", ["\0", "\x0b", "\x1f", "\x7f", "\x85", "\u2028", "\t", " "])
 def test_names_have_neither_spaces_nor_control_characters(character: str) -> None:
     assert is_name("a\u200ab") and not is_name(f"a{character}b") and not is_name(character)
@@ -164,12 +160,6 @@ def test_a_real_treebank(test_data: Path) -> None:
             leaf for leaf in leaves if leaf[0] != "-NONE-"
         ]
         assert not any(set("-=") & set(each.label) for each in tree.constituents)
-
-
-def test_the_small_treebank() -> None:
-    assert parsed(TREEBANK[0]) == [
-        "(TOP (S (NP (DT The) (NNS mice)) (VP (VBD were) (RB n't) (VP (VBN fed))) (. .)))"
-    ]
 
 
 # Figure 2 of Vinyals et al. (2015), with tags instead of words.
@@ -282,10 +272,3 @@ def test_symbols_of_a_treebank() -> None:
     found = symbols_of(parse_trees(TREEBANK[2:3], "text"), tags=False)
     assert found == sorted(["XX", "(HEADING", ")HEADING", "(NP", ")NP"])
     assert symbols_of(parse_trees(["(NN a)"], "text")) == ["NN"]
-
-
-@given(st.lists(SYMBOLS | st.text(), max_size=20))
-def test_a_tree_of_any_symbols_is_well_formed(symbols: list[str]) -> None:
-    tree = restore(["a", "b"], symbols)
-    (again,) = parse_trees(str(tree).split("\n"), "text")
-    assert (again.words, again.tags) == (tree.words, tree.tags)

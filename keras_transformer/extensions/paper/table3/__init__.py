@@ -1,1 +1,0 @@
-"""The paper's Table 3: models that differ from one base, trained row by row."""

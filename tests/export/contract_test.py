@@ -1,0 +1,237 @@
+"""What all formats have in common: they translate like the run, or nothing is published."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import export as exports
+from keras_transformer.errors import InputError
+from keras_transformer.evaluation import metrics
+from keras_transformer.export import (
+    Exporter,
+    ExportOptions,
+    Hypotheses,
+    export,
+    find_exporter,
+)
+from keras_transformer.export.comparison import source_tokens
+from keras_transformer.export.probes import ProbeTexts
+from keras_transformer.inference import loading
+from keras_transformer.inference.manifest import check_manifest, file_names
+from keras_transformer.inference.scoring import Scorer, score_ids
+from keras_transformer.inference.translate import translate_lines
+from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import FORMATS, PHRASES, ROOT, random_shortlist
+from tests.messages import mentions
+
+VersionOf = Callable[[str], Path]
+
+
+def translator_of(run: RunDirectory, format: str) -> TranslationModule:
+    """Returns the translator of `version_of(format)`."""
+    n_best = 2 if format == "saved_model" else 1
+    return loading.load_translator(run, {"decoding.n_best": n_best})
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_export_translates_like_its_run(
+    run_directory: RunDirectory, version_of: VersionOf, format: str
+) -> None:
+    exporter, translator = find_exporter(format), translator_of(run_directory, format)
+    with contextlib.closing(exporter.open(version_of(format))) as engine:
+        assert engine.tokenize(PHRASES) == source_tokens(translator, PHRASES)
+        if exporter.compared == "tokens":
+            expected = Hypotheses.of(translator.search(tf.constant(PHRASES)))
+            for own, found in zip(expected, engine.translate(PHRASES), strict=True):
+                assert found.tokens() == own.tokens()
+                assert len(found.scores) == translator.config.n_best
+                np.testing.assert_allclose(found.scores, own.scores, atol=1e-4)
+        else:
+            targets = translator.tokenizer.vocabulary.encode_target([b"das Haus"] * len(PHRASES))
+            scores = score_ids(Scorer(translator), PHRASES, targets)
+            found = engine.log_probs(PHRASES, targets)
+            np.testing.assert_allclose(found, [score.log_prob for score in scores], atol=1e-3)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_version_is_described(
+    run_directory: RunDirectory, version_of: VersionOf, format: str
+) -> None:
+    version = version_of(format)
+    manifest = check_manifest(version)
+    assert version.name == "1" and manifest["weights"] == "float32"
+    assert manifest["versions"]["tensorflow"] == tf.__version__
+    assert manifest["decoding"]["length_penalty"] == 0.6
+    [member] = manifest["members"]
+    assert (member["weights"], member["step"]) == ("last", 300)
+    assert member["data_fingerprint"] == run_directory.data_fingerprint
+    files = {*file_names(version)} - {"manifest.json"}
+    needed = set(manifest["needed"])
+    assert set(manifest["files"]) == files and needed and needed <= files - {"README.md"}
+    assert ("README.md" in files) == find_exporter(format).has_card
+    if "README.md" in files:
+        text = (version / "README.md").read_text("utf-8")
+        size = sum((version / name).stat().st_size for name in needed)
+        assert f"Weights: float32. Files of the model: {size:,} bytes" in text
+        assert not manifest["warning"] or format == "huggingface" or manifest["warning"] in text
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_export_with_other_weights_is_not_published(
+    run_directory: RunDirectory,
+    version_of: VersionOf,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    format: str,
+) -> None:
+    def write(self: Exporter, translator: Any, folder: Path, options: ExportOptions) -> None:
+        shutil.copytree(version_of(format), folder, dirs_exist_ok=True)  # the last checkpoint
+
+    monkeypatch.setattr(type(find_exporter(format)), "write", write)
+    options = ExportOptions(weights="float32")
+    if format == "argos":
+        options = dataclasses.replace(options, languages=("en", "de"))
+    settings = {"decoding.n_best": 2} if format == "saved_model" else {}
+    with pytest.raises(InputError, match=r"sentence \d\b.*Nothing was exported"):
+        export(
+            f"{run_directory.path}@step-00000100",
+            tmp_path / "export",
+            PHRASES,
+            options,
+            format=format,
+            settings=settings,
+        )
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("format", "options", "facts"),
+    [
+        ("onnx", {}, ("onnx", "format", "saved_model")),
+        ("saved_model", {"weights": "float16"}, ("float16", "bfloat16", "int8", "litert")),
+        ("saved_model", {"text_signature": False}, ("text_signature=False", "litert")),
+        ("saved_model", {"max_bleu_loss": 1.0}, ("max_bleu_loss", "float32")),
+        ("litert", {"weights": "int2"}, ("int2", "float16", "int8", "int4", "none")),
+        ("cpu", {"text_signature": False}, ("text_signature=False", "litert")),
+        ("ctranslate2", {"license": "mit"}, ("license=mit", "argos", "huggingface")),
+        ("ctranslate2", {"max_bleu_loss": 1.0}, ("max_bleu_loss=1.0", "cpu")),
+        ("ctranslate2", {"weights": "int4"}, ("int4", "int16", "litert")),
+        ("huggingface", {"weights": "int8"}, ("weights=int8", "ctranslate2", "cpu")),
+        ("huggingface", {"shortlist": True}, ("shortlist", "cpu", "ctranslate2", "saved_model")),
+        ("argos", {}, ("languages", "--languages=en,de")),
+        ("cpu", {}, ("int8", "references")),
+        ("cpu", {"weights": "float32", "shortlist": True}, ("shortlist", 2, "references")),
+        ("saved_model", {"references": PHRASES[:1]}, (6, "sentences", 1, "references")),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    run_directory: RunDirectory,
+    tmp_path: Path,
+    format: str,
+    options: dict[str, Any],
+    facts: tuple[Any, ...],
+) -> None:
+    if "shortlist" in options:
+        options = {**options, "shortlist": random_shortlist(run_directory, 2)}
+    with pytest.raises(InputError, match=mentions(*facts)):
+        export(run_directory, tmp_path, PHRASES, ExportOptions(**options), format=format)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def documented() -> dict[str, Any]:
+    """The module of docs/api/export.md, a format of another package."""
+    page = (ROOT / "docs" / "api" / "export.md").read_text("utf-8")
+    module: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], module)
+    return module
+
+
+@pytest.fixture
+def other_format(documented: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Exporter:
+    """The documented format, installed as "numpy", with a bound for int8 weights."""
+    exporter: Exporter = documented["EXPORTER"]
+    monkeypatch.setattr(exporter, "options", {"max_bleu_loss"}, raising=False)
+    monkeypatch.setattr(exporter, "weights", {"float32": 0.0, "int8": 0.3}, raising=False)
+    monkeypatch.setattr(exporter, "probes", lambda *_: ProbeTexts(["a", " b"], ["a"]))
+    monkeypatch.setattr(exports, "formats", lambda: ("numpy",))
+    monkeypatch.setattr(exports, "find_exporter", lambda _: exporter)
+    return exporter
+
+
+@pytest.mark.usefixtures("other_format")
+def test_the_format_of_the_documentation(
+    run_directory: RunDirectory, tmp_path: Path, documented: dict[str, Any]
+) -> None:
+    results = [export(run_directory, tmp_path, PHRASES, format="numpy") for _ in range(2)]
+    assert [result.path for result in results] == [tmp_path / "1", tmp_path / "2"]
+    result = results[0]
+    assert (result.sentences, result.ties, result.warning) == (6, [], None)
+    needed = {"weights.npz", "config.json", "joint.model"}
+    assert {*file_names(result.path)} == needed | {"README.md", "manifest.json"}
+    assert {*check_manifest(result.path)["needed"]} == needed
+    assert "kt.load(PATH)" in (result.path / "README.md").read_text("utf-8")
+    loader = documented["LOADER"]
+    assert loader.accepts(str(result.path)) and not loader.accepts(str(tmp_path))
+    loaded = loader.open(str(result.path), loading.LoadOptions())
+    own = loading.load_model(run_directory.path)
+    found, expected = (translate_lines(model, PHRASES) for model in (loaded, own))
+    assert found == expected
+
+
+@pytest.mark.usefixtures("other_format")
+def test_the_loss_of_bleu_is_bounded(
+    run_directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate, scores = metrics.evaluate, iter([20.0, 20.4, 20.0, 20.2])
+
+    def scored(*arguments: Any, **options: Any) -> Any:
+        real = evaluate(*arguments, **options)
+        blind = arguments[0] is arguments[1]  # the references, scored against themselves
+        return real if blind else dataclasses.replace(real, bleu=next(scores))
+
+    monkeypatch.setattr(metrics, "evaluate", scored)
+    options = ExportOptions(PHRASES, weights="int8")
+    with pytest.raises(InputError, match=mentions("int8", "BLEU", "20.00", "20.40", "0.3")):
+        export(run_directory, tmp_path, PHRASES, options, format="numpy")
+    assert list(tmp_path.iterdir()) == []
+    result = export(run_directory, tmp_path, PHRASES, options, format="numpy")
+    assert result.scores is not None and result.scores.bleu == 20
+
+
+@pytest.mark.parametrize("step", ["write", "open", "describe"])
+def test_nothing_is_published_if_the_disk_is_full(
+    run_directory: RunDirectory,
+    tmp_path: Path,
+    other_format: Exporter,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(other_format, step, full)
+    with pytest.raises(InputError, match=mentions("No space left on device")):
+        export(run_directory, tmp_path / "export", PHRASES[:1], format="numpy")
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+@pytest.mark.usefixtures("other_format")
+def test_sentences_and_a_folder_are_needed(run_directory: RunDirectory, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=mentions("sentences")):
+        export(run_directory, tmp_path, [], format="numpy")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=mentions("file", "written")):
+        export(run_directory, tmp_path / "file", PHRASES[:1], format="numpy")

@@ -1,0 +1,128 @@
+"""An export with any damaged file is refused in one line that names the file, or it works."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.errors import InputError
+from keras_transformer.inference import loading
+from keras_transformer.inference.manifest import check_manifest, check_needed_files
+from tests.conftest import FORMATS, PHRASES
+from tests.damage import DAMAGES, cut, delete, empty, files_of
+from tests.messages import mentions
+
+VersionOf = Callable[[str], Path]
+LOADABLE = ("saved_model", "litert", "huggingface")
+
+
+def needed_files(version: Path) -> list[str]:
+    return [*check_needed_files(version)["needed"]]
+
+
+def scores(path: Path) -> np.ndarray:
+    model = loading.load_model(path)  # holds the variables of the function
+    return np.asarray(model.translate(text=tf.constant(PHRASES[:2]))["scores"])
+
+
+def assert_refused(read: Callable[[Path], object], path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=mentions(name.rpartition("/")[2])) as error:
+        read(path)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize("format", LOADABLE)
+def test_needed_files_are_checked_and_others_are_not(
+    version_of: VersionOf, tmp_path: Path, format: str
+) -> None:
+    version = version_of(format)
+    needed = needed_files(version)
+    for damage in DAMAGES:
+        for name in [*needed, *(["manifest.json"] if damage in (cut, empty) else [])]:
+            path = shutil.copytree(version, tmp_path / "needed", dirs_exist_ok=True)
+            damage(path / name)
+            assert_refused(loading.load_model, path, name)
+    path = shutil.copytree(version, tmp_path / "others")
+    for name in {*files_of(version)} - {*needed, "manifest.json"}:
+        cut(path / name)
+    np.testing.assert_array_equal(scores(path), scores(version))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_manifest_finds_damage_of_every_file(
+    version_of: VersionOf, tmp_path: Path, format: str
+) -> None:
+    version = version_of(format)
+    for damage in DAMAGES:
+        for name in files_of(version):
+            path = shutil.copytree(version, tmp_path / "1", dirs_exist_ok=True)
+            damage(path / name)
+            assert_refused(check_manifest, path, name)
+    path = shutil.copytree(version, tmp_path / "1", dirs_exist_ok=True)
+    check_manifest(path)
+    (path / "more").write_text("")
+    assert_refused(check_manifest, path, "more")
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("{}", ("KeyError",)),
+        ("[", ("JSONDecodeError",)),
+        ('{"format_version": 9, "files": {}}', ("format", 9, 1)),
+        (None, ("No such file",)),
+    ],
+)
+def test_invalid_manifests_are_refused(
+    tmp_path: Path, text: str | None, facts: tuple[object, ...]
+) -> None:
+    if text is not None:
+        (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match=mentions(*facts)):
+        check_manifest(tmp_path)
+
+
+def test_a_litert_file_without_its_folder(version_of: VersionOf, tmp_path: Path) -> None:
+    original, file = version_of("litert") / "model.tflite", tmp_path / "phone.tflite"
+    shutil.copy(original, file)
+    np.testing.assert_array_equal(scores(file), scores(original.parent))
+    for damage in DAMAGES:
+        shutil.copy(original, file)
+        damage(file)
+        assert_refused(loading.load_model, file, file.name)
+    content = original.read_bytes()
+    for index in np.random.default_rng(0).integers(len(content) // 2, size=20):
+        damaged = bytearray(content)
+        damaged[index] ^= 1 << int(index) % 8
+        file.write_bytes(damaged)
+        assert_refused(loading.load_model, file, file.name)
+
+
+@pytest.mark.parametrize("damage", [empty, cut, delete])
+def test_a_saved_model_without_a_manifest(
+    version_of: VersionOf, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    version = version_of("saved_model")
+    for name in needed_files(version):
+        path = shutil.copytree(version, tmp_path / name.replace("/", "-"))
+        (path / "manifest.json").unlink()
+        assert check_needed_files(path) == {}  # there is nothing to compare with
+        damage(path / name)
+        assert_refused(loading.load_model, path, path.name)
+
+
+def test_the_newest_version_is_loaded_even_if_it_is_damaged(
+    version_of: VersionOf, tmp_path: Path
+) -> None:
+    for number in ("3", "10", "notes"):
+        shutil.copytree(version_of("litert"), tmp_path / number)
+    assert loading.load_model(tmp_path).place == str(tmp_path / "10" / "model.tflite")
+    (tmp_path / "10" / "model.tflite").unlink()
+    with pytest.raises(InputError, match=mentions("10/model.tflite", "missing")):
+        loading.load_model(tmp_path)

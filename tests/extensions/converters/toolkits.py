@@ -1,0 +1,65 @@
+"""The models of other toolkits in tests/fixtures, and the outputs that the toolkits recorded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.extensions.converters import make_options, read_model
+from keras_transformer.extensions.converters.source import ConvertedModel
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+# The files of a model that a format needs.
+FILES = {
+    "marian": "marian/post_norm.npz marian/vocab.yml marian/source.spm marian/target.spm",
+    "huggingface": "marian_mt/*",
+    "opennmt_tf": "opennmt_tf/separate/*",
+    "tensor2tensor": "tensor2tensor/shared/*",
+    "fairseq": "fairseq/sentencepiece/*",
+    "fsmt": "fsmt/*",
+}
+DE_TOK = 8  # the target space of the models of Tensor2Tensor
+
+
+def copy_of(source_format: str, folder: Path) -> Path:
+    """Copies a model, which a test may change."""
+    for pattern in FILES[source_format].split():
+        for file in FIXTURES.glob(pattern):
+            if file.is_file():
+                shutil.copy(file, folder)
+    return folder
+
+
+def convert(folder: Path, source_format: str, **options: Any) -> ConvertedModel:
+    """Converts a model with the SentencePiece models or subwords of its folder."""
+    is_tensor2tensor = source_format == "tensor2tensor"
+    pattern, kind = (
+        ("*.subwords", "vocabulary") if is_tensor2tensor else ("*.model", "sentencepiece")
+    )
+    names = [f"source_{kind}", f"target_{kind}"]
+    given: dict[str, Any] = dict(zip(names, map(str, sorted(folder.glob(pattern))), strict=False))
+    if is_tensor2tensor:
+        given["target_space"] = DE_TOK
+    return read_model(folder, source_format, make_options(**{**given, **options}))
+
+
+def change_json(file: Path, **changes: Any) -> None:
+    """Changes fields of a JSON object."""
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **changes}), "utf-8")
+
+
+def change_npz(file: Path, **changes: np.ndarray) -> None:
+    """Changes arrays of a model of Marian."""
+    np.savez(file, allow_pickle=False, **{**np.load(file), **changes})
+
+
+def change_marian(file: Path, old: str, new: str) -> None:
+    """Replaces a part of the configuration inside a model of Marian."""
+    text = np.load(file)["special:model.yml"].tobytes()
+    assert old.encode() in text
+    content = np.frombuffer(text.replace(old.encode(), new.encode()), np.int8)
+    change_npz(file, **{"special:model.yml": content})

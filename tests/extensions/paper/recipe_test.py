@@ -1,0 +1,317 @@
+"""recipe.json: its fields, its variants, error messages, and held-out parts."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import hypothesis
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.data.corpus import ParallelFiles
+from keras_transformer.data.prepare import PrepareOptions
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.paper.recipe import Recipe, Synthetic, split_by_source
+from tests.extensions.paper.recipes import FIELDS, write_recipe
+from tests.messages import mentions
+
+ROOT = Path(__file__).resolve().parents[3]
+KINDS = get_args(Synthetic)
+
+
+def test_the_fingerprint_covers_the_fields_that_results_depend_on(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    def of(**changes: Any) -> str:
+        return Recipe.load(write_recipe(tmp_path, **changes), "animals").fingerprint
+
+    same = recipe.fingerprint
+    assert same == of(description="other words", published={}, variants={})
+    # A field with its default value equals a missing field, so that recipes can get new fields.
+    assert same == of(synthetic={}, held_out={})
+    assert len({same, of(average_last=[]), of(prepare={}), of(preset="small")}) == 4
+
+
+def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
+    smooth = recipe.with_variant("smooth")
+    assert smooth.config().training.label_smoothing == 0.3
+    assert smooth.prepare == {"vocab_size": 40, "max_bytes": 99}
+    assert smooth.config().training.max_steps == recipe.config().training.max_steps
+    assert (smooth.tests, smooth.published) == (recipe.tests, recipe.published)
+    assert (smooth.name, smooth.variant) == ("animals", "smooth")
+    assert smooth.fingerprint != recipe.fingerprint
+    variants = {kind: {"synthetic": {kind: {"recipe": "x"}}} for kind in KINDS}
+    both = dataclasses.replace(recipe, variants=variants).with_variant(
+        "back_translation+distillation"
+    )
+    assert both.synthetic == {kind: {"recipe": "x"} for kind in KINDS}
+    both = recipe.with_variant("rehearsal+smooth")
+    assert both.variant == "rehearsal+smooth"
+    assert both.config().training.label_smoothing == 0.3
+    assert both.train == recipe.with_variant("rehearsal").train
+    with pytest.raises(InputError, match=mentions("variant", "rough", "rehearsal", "smooth")):
+        recipe.with_variant("rough")
+    with pytest.raises(InputError, match=mentions("smooth+smooth", "smooth", "twice")):
+        recipe.with_variant("smooth+smooth")
+    with pytest.raises(InputError, match=mentions("variant", "smooth")):
+        smooth.with_variant("smooth")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 3}, mentions("fields", "description", "evaluate", "prepare", "preset")),
+        ({"train": ["a", "b"]}, mentions("train", "['a', 'b']")),
+        ({"valid": {"source": "a"}}, mentions("valid", "{'source': 'a'}")),
+        ({"valid": {"held_out": "v"}}, mentions("valid", "v", "held_out")),
+        (
+            {"valid": {"sacrebleu": "wmt13", "language_pair": "en-de"}},
+            mentions("valid", "sacrebleu"),
+        ),
+        ({"held_out": {"t": 2}, "train": {"held_out": "t"}}, mentions("train", "held_out")),
+        ({"held_out": {"t": 0}}, mentions("held_out", "0", "t", "1")),
+        ({"tests": {"x": {}}}, mentions("x", "{}")),
+        ({"prepare": {"vocab": 40}}, mentions("prepare", "vocab", "vocab_size")),
+        ({"prepare": {"vocab_size": "40"}}, mentions("prepare.vocab_size", "40")),
+        ({"prepare": {"max_tokens": 1}}, mentions("max_tokens", "1")),
+        ({"preset": "huge"}, mentions("huge", "preset")),
+        ({"settings": {"training.steps": 3}}, mentions("training.steps", "setting")),
+        ({"settings": [1]}, mentions("settings", "[1]")),
+        ({"synthetic": {"translation": {"recipe": "a"}}}, mentions("synthetic", "translation")),
+        ({"synthetic": {"distillation": {}}}, mentions("{}", "recipe")),
+        ({"average_last": [1]}, mentions("average_last", "1", "2")),
+        ({"average_last": ["5"]}, mentions("average_last[0]", "5")),
+        ({"length_penalties": [-1]}, mentions("length_penalty", "-1.0")),
+        ({"held_out": {"train": 2}}, mentions("held_out", "train")),
+        ({"held_out": {"../a": 2}}, mentions("held_out", "../a")),
+        ({"tests": {"valid": FIELDS["valid"]}}, mentions("test", "valid")),
+        ({"published": {"animals": {"source": "x"}}}, mentions("bleu", "source")),
+        (
+            {"published": {"test_2018": {"bleu": 1, "source": ""}}},
+            mentions("published", "test_2018", "animals"),
+        ),
+        ({"evaluate": {"tokenize": "14a"}}, mentions("14a", "tokenizer")),
+        ({"evaluate": {"case": "lc"}}, mentions("evaluate", "{'case': 'lc'}")),
+        ({"evaluate": {"lowercase": "false"}}, mentions("lowercase", "false", "true")),
+        ({"variants": {"x": {"preset": "huge"}}}, mentions("variant x", "huge", "preset")),
+        (
+            {"variants": {"x": {"prepare": {"max_tokens": "9"}}}},
+            mentions("variant x", "prepare.max_tokens", "9"),
+        ),
+        ({"variants": {"x+y": {}}}, mentions("variant", "x+y")),
+        ({"tests": {"../x": FIELDS["valid"]}}, mentions("test", "../x")),
+        ({"tests": {"x" * 101: FIELDS["valid"]}}, mentions("test", "x" * 101)),
+        ({"variants": {"x": {"steps": 3}}}, mentions("fields", "recipe")),
+        ({"variants": {"x": {"variants": {}}}}, mentions("variant x", "variants")),
+        ({"variants": {"x": []}}, mentions("variants.x", "[]")),
+        ({"variants": {"x": {"settings": 3}}}, mentions("variants.x.settings", "3")),
+        ({"train": {"source": "train.en"}}, mentions("train", "{'source': 'train.en'}")),
+        ({"teacher": True, "fine_tune": True}, mentions("teacher", "fine_tune")),
+        (
+            {"teacher": True, "synthetic": {"distillation": {"recipe": "x"}}},
+            mentions("teacher", "synthetic"),
+        ),
+    ],
+)
+def test_a_wrong_recipe_names_its_file(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    write_recipe(tmp_path, **changes)
+    with pytest.raises(InputError, match=message) as error:
+        Recipe.load(tmp_path, "animals")
+    assert str(error.value).startswith(str(tmp_path / "animals" / "recipe.json"))
+    assert "\n" not in str(error.value)
+
+
+def paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Yields the path of keys of each part of a JSON value."""
+    found = [before] if before else []
+    if isinstance(value, (dict, list)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            found += paths(inner, (*before, key))
+    return found
+
+
+EVERYTHING: dict[str, Any] = {
+    **FIELDS,
+    "prepare": {"vocab_size": 40, "check_languages": ["en", "de"], "drop_identical": True},
+    "held_out": {"more": 3},
+    "synthetic": {"distillation": {"recipe": "plants", "variant": "x", "seeds": [1, 2]}},
+}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@hypothesis.given(path=st.sampled_from(paths(EVERYTHING)), value=JSON)
+@hypothesis.example(path=("settings", "training.warmup_steps"), value=0)
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+def test_any_value_anywhere_is_read_or_refused(
+    tmp_path: Path, path: tuple[Any, ...], value: Any
+) -> None:
+    fields = copy.deepcopy(EVERYTHING)
+    inner: Any = fields
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    write_recipe(tmp_path, **fields)
+    try:
+        loaded = Recipe.load(tmp_path, "animals")
+    except InputError as error:
+        assert str(error).startswith(str(tmp_path / "animals" / "recipe.json"))
+        assert len(str(error).removeprefix(str(tmp_path)).split()) > 3
+    else:
+        found: Any = getattr(loaded, path[0])
+        for key in path[1:]:
+            found = found[key]
+        assert found == value or math.isnan(value)
+
+
+def test_missing_and_unreadable_recipes(tmp_path: Path) -> None:
+    write_recipe(tmp_path, "plants")
+    write_recipe(tmp_path)
+    with pytest.raises(InputError, match=mentions("recipe", "stones", "animals", "plants")):
+        Recipe.load(tmp_path, "stones")
+    for name in ("./animals", "", "x" * 300):  # a single name is accepted, too
+        with pytest.raises(InputError, match=mentions("recipe", f"'{name}'", "animals")):
+            Recipe.load(tmp_path, name)
+    assert Recipe.load(tmp_path, "plants/").name == "plants"
+    for text in (b'{"description": ', b"\xff", b"[]", b"null"):
+        (tmp_path / "animals" / "recipe.json").write_bytes(text)
+        with pytest.raises(InputError, match=r"animals/recipe\.json.*(JSON|fields)"):
+            Recipe.load(tmp_path, "animals")
+    twice = '{"preset": "tiny", "preset": "big"}'
+    (tmp_path / "animals" / "recipe.json").write_text(twice)
+    with pytest.raises(InputError, match=mentions("preset", "twice")):
+        Recipe.load(tmp_path, "animals")
+    (tmp_path / "stones" / "recipe.json").mkdir(parents=True)
+    with pytest.raises(InputError, match=mentions("recipe", "stones", "animals", "plants")):
+        Recipe.load(tmp_path, "stones")
+    fields = {name: value for name, value in FIELDS.items() if name != "preset"}
+    (tmp_path / "animals" / "recipe.json").write_text(json.dumps(fields))
+    with pytest.raises(InputError, match=mentions("fields", "recipe")):
+        Recipe.load(tmp_path, "animals")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.parent.name for path in (ROOT / "recipes").glob("*/recipe.json"))
+)
+def test_recipes_of_the_project_fit_the_code(name: str) -> None:
+    recipe = Recipe.load(ROOT / "recipes", name)
+    config = recipe.config().training
+    assert config.max_steps >= max(recipe.average_last) * config.checkpoint_steps
+    for each in (recipe, *map(recipe.with_variant, recipe.variants)):
+        config = each.config().training
+        assert config.keep_checkpoints >= max(each.average_last)
+        # Otherwise the last two checkpoints of an average would be nearly equal.
+        last_interval = (config.max_steps - 1) % config.checkpoint_steps + 1
+        assert last_interval >= config.checkpoint_steps / 2, each.variant
+        options = PrepareOptions(**each.prepare)
+        assert options.vocab_size > 0
+        assert options.drop_repetitive or not each.synthetic, each.variant
+        for kind in each.synthetic:
+            train = Recipe.load(ROOT / "recipes", each.synthetic[kind]["recipe"]).train
+            if kind == "back_translation":
+                train = {"source": train["target"], "target": train["source"]}
+            assert train == each.train, each.variant
+    readme = (ROOT / "recipes" / name / "README.md").read_text()
+    assert f"--recipe={name}" in readme
+
+
+def test_the_multi30k_recipes_share_model_and_training() -> None:
+    """The pages state that models and training equal multi30k_en_de."""
+    own = {"training.max_steps", "training.bleu_steps"}
+    names = [path.name for path in (ROOT / "recipes").glob("multi30k_*")]
+    assert len(names) == 6
+    recipes = [Recipe.load(ROOT / "recipes", name) for name in names]
+    common = [{k: v for k, v in each.settings.items() if k not in own} for each in recipes]
+    assert all(settings == common[0] for settings in common)
+    assert len({(each.preset, tuple(each.length_penalties)) for each in recipes}) == 1
+
+
+# Held-out parts.
+
+Pair = tuple[bytes, bytes]
+
+
+class Pairs:
+    """A corpus in memory."""
+
+    name = "pairs"
+
+    def __init__(self, pairs: list[Pair]) -> None:
+        self._pairs = pairs
+
+    def pairs(self) -> Iterator[Pair]:
+        return iter(self._pairs)
+
+
+def read(files: ParallelFiles) -> list[Pair]:
+    return list(zip(*(path.read_bytes().split(b"\n")[:-1] for path in files.paths), strict=True))
+
+
+LINES = st.binary(max_size=3).filter(lambda line: b"\n" not in line)
+
+
+@settings(deadline=None)  # it waits for the disk
+@given(st.lists(st.tuples(LINES, LINES)), st.integers(1, 4), st.integers(1, 4))
+def test_parts_of_any_corpus(
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[Pair], valid: int, test: int
+) -> None:
+    folder: Path = tmp_path_factory.mktemp("split")
+    sources = {source for source, _ in pairs}
+    held_out = {"valid": valid, "test": test}
+    if len(sources) <= valid + test:
+        with pytest.raises(InputError, match=mentions("pairs", *held_out)):
+            split_by_source(Pairs(pairs), folder, held_out)
+        return
+    parts = {
+        name: read(files) for name, files in split_by_source(Pairs(pairs), folder, held_out).items()
+    }
+    assert (len(parts["valid"]), len(parts["test"])) == (valid, test)
+    of_parts = [{source for source, _ in part} for part in parts.values()]
+    assert sum(map(len, of_parts)) == len(sources) and set.union(*of_parts) == sources
+    first: dict[bytes, bytes] = {}
+    for source, target in pairs:
+        first.setdefault(source, target)
+    for name in held_out:
+        assert all(first[source] == target for source, target in parts[name])
+    kept = [pair for pair in dict.fromkeys(pairs) if pair[0] in of_parts[0]]
+    assert parts["train"] == kept
+    shuffled = split_by_source(Pairs(pairs[::-1]), folder / "again", held_out)
+    assert {source for source, _ in read(shuffled["test"])} == of_parts[2], "only the sources count"
+
+
+def test_held_out_sentences_are_spread_over_the_corpus(tmp_path: Path) -> None:
+    pairs = [(b"%d" % i, b"t") for i in range(1000)]
+    parts = split_by_source(Pairs(pairs), tmp_path, {"test": 100})
+    numbers = [int(source) for source, _ in read(parts["test"])]
+    assert 400 < sum(numbers) / len(numbers) < 600 and numbers != sorted(numbers)
+
+
+def test_existing_files_stay_complete_during_a_rewrite(tmp_path: Path) -> None:
+    class Stopping(Pairs):
+        readings = 0
+
+        def pairs(self) -> Iterator[Pair]:
+            self.readings += 1
+            yield from self._pairs[:3]
+            if self.readings == 2:  # the order in which the parts are written
+                raise KeyboardInterrupt
+            yield from self._pairs[3:]
+
+    pairs = [(b"%d" % i, b"t") for i in range(10)]
+    split_by_source(Pairs(pairs), tmp_path, {"test": 1})
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(KeyboardInterrupt):
+        split_by_source(Stopping(pairs), tmp_path, {"test": 1})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

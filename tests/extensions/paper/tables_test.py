@@ -1,0 +1,546 @@
+"""Tables 2 and 3: rows against sizes worked out by hand, their runner, the table and the chart."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.cost import Sizes
+from benchmarks.cost import training_flop as benchmarks_training_flop
+from keras_transformer.config import Config, ModelConfig
+from keras_transformer.data.corpus import parallel_files
+from keras_transformer.data.prepare import PrepareOptions, prepare
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import DivergedError, InputError
+from keras_transformer.evaluation.test_sets import EvaluationSet
+from keras_transformer.extensions.paper import experiment, report, tables
+from keras_transformer.extensions.paper.baselines.gru import GRURun
+from keras_transformer.extensions.paper.presets import TABLE_3
+from keras_transformer.extensions.paper.tables import (
+    TableRow,
+    chosen_rows,
+    columns,
+    markdown,
+    run_table2,
+    run_table3,
+    scaled,
+    table2,
+    table3,
+    train_row,
+    training_flop,
+)
+from keras_transformer.inference import loading
+from keras_transformer.models.encoder_decoder import get_architecture
+from keras_transformer.presets import preset, resolve_config
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from keras_transformer.training import training_run
+from tests.conftest import PHRASES
+from tests.extensions.paper.baselines.tiny import MODELS, make, source_ids, target_ids
+from tests.messages import mentions, tells
+
+# `tiny` has 4 + 4 layers, d_model 128, d_ff 256, 4 heads of 32 and 3,000 steps.
+BASE: dict[str, Any] = {
+    "N": 4, "d_model": 128, "d_ff": 256, "h": 4, "d_k": 32, "d_v": 32, "P_drop": 0.1,
+    "eps_ls": 0.1, "positions": "sinusoidal", "steps": 3000,
+}  # fmt: skip
+TINY: dict[str, dict[str, Any]] = {
+    "base": {},
+    "A_h1": {"h": 1, "d_k": 128, "d_v": 128},  # 4 / 8 is a half, which makes 1
+    "A_h4": {"h": 2, "d_k": 64, "d_v": 64},
+    "A_h16": {"h": 8, "d_k": 16, "d_v": 16},
+    "A_h32": {"h": 16, "d_k": 8, "d_v": 8},
+    "B_dk16": {"d_k": 8},
+    "B_dk32": {"d_k": 16},
+    "C_n2": {"N": 1},  # 4 · 2/6 = 1.33
+    "C_n4": {"N": 3},  # 2.67
+    "C_n8": {"N": 5},  # 5.33
+    "C_d256": {"d_model": 64, "d_k": 16, "d_v": 16},
+    "C_d1024": {"d_model": 256, "d_k": 64, "d_v": 64},
+    "C_ff1024": {"d_ff": 128},
+    "C_ff4096": {"d_ff": 512},
+    "D_dropout0.0": {"P_drop": 0.0},
+    "D_dropout0.2": {"P_drop": 0.2},
+    "D_smoothing0.0": {"eps_ls": 0.0},
+    "D_smoothing0.2": {"eps_ls": 0.2},
+    "E_learned": {"positions": "learned"},
+    "big": {"d_model": 256, "d_ff": 512, "h": 8, "P_drop": 0.3, "steps": 9000},
+}
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return Vocabulary(learn_vocabulary((phrase.encode() for phrase in PHRASES), 60))
+
+
+@pytest.fixture(scope="module")
+def tiny(vocabulary: Vocabulary) -> list[TableRow]:
+    return table3("tiny", {}, vocabulary)
+
+
+def config_of(row: TableRow) -> Config:
+    assert row.config is not None
+    return row.config
+
+
+def test_rows_of_table_3_on_tiny(tiny: list[TableRow], vocabulary: Vocabulary) -> None:
+    assert [row.name for row in tiny] == list(TINY) and not any(row.same_as for row in tiny)
+    for row in tiny:
+        config = config_of(row)
+        expected = {name: str(value) for name, value in {**BASE, **TINY[row.name]}.items()}
+        assert columns(config) == expected, row.name
+        assert row.published == TABLE_3[row.name]._asdict()
+        # The settings turn the preset into the row.
+        made = resolve_config(preset("tiny"), row.settings, vocabulary)
+        assert made.settings() == config.settings(), row.name
+        # Everything else is as in base: the budget, the search and the vocabulary.
+        of_base = config_of(tiny[0])
+        fields = [field for fields in tables.COLUMNS.values() for field in fields]
+        assert config.updated({name: tables._get(of_base, name) for name in fields}) == of_base
+    rules = {row.name: row.title for row in tiny}
+    assert rules["base"] == ""
+    assert rules["A_h1"] == "h × 1/8, d_k × 8, d_v × 8"
+    assert rules["D_smoothing0.0"] == "eps_ls 0.0"
+    assert rules["big"] == "d_model × 2, d_ff × 2, h × 2, P_drop 0.3, steps × 3"
+    training = config_of(tiny[0]).training
+    assert (training.schedule, training.learning_rate) == ("noam", 1.0)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_on_the_papers_base_they_are_the_papers(name: str) -> None:
+    # Big keeps 20 checkpoints to average them, which Table 3 does not.
+    expected = preset(name).updated({"training.keep_checkpoints": 5})
+    assert scaled(name, preset("base")) == expected
+
+
+def test_sizes_are_at_least_one_and_halves_are_rounded_up() -> None:
+    base = Config().updated({"model.num_encoder_layers": 1, "model.num_decoder_layers": 6})
+    assert columns(scaled("C_n2", base))["N"] == "1/2"
+    assert columns(scaled("C_n4", base))["N"] == "1/4"
+    base = Config().updated({"model.d_model": 60, "model.num_heads": 5, "model.d_ff": 5})
+    assert base.model.key_dim == 12
+    one, half = scaled("A_h1", base).model, scaled("A_h4", base).model
+    assert (one.num_heads, one.key_dim) == (1, 60)  # 5/8
+    assert (half.num_heads, half.key_dim, half.value_dim) == (3, 20, 20)  # 5/2
+    assert scaled("C_ff1024", base).model.d_ff == 3
+
+
+def test_settings_are_in_all_rows_and_equal_rows_are_marked(vocabulary: Vocabulary) -> None:
+    settings = {
+        "model.num_encoder_layers": 1, "model.num_decoder_layers": 1, "model.d_model": 32,
+        "model.num_heads": 2, "training.label_smoothing": 0.2, "training.seed": "7",
+        "training.max_steps": "10",
+    }  # fmt: skip
+    rows = table3("tiny", settings, vocabulary)
+    assert {config_of(row).training.seed for row in rows} == {7}
+    assert [config_of(row).training.max_steps for row in rows] == [10] * 19 + [30]
+    assert {row.name: row.same_as for row in rows if row.same_as} == {
+        "A_h4": "A_h1",  # 2/8 and 2/2 heads
+        **dict.fromkeys(("C_n2", "C_n4", "C_n8", "D_smoothing0.2"), "base"),
+    }
+    # If d_k is not given, it is d_model / h.
+    sizes = {"model.d_model": 256, "model.key_dim": 32, "model.value_dim": 32}
+    for row in table3("tiny", sizes, vocabulary):
+        assert resolve_config(preset("tiny"), row.settings, vocabulary) == row.config
+
+
+def test_rows_are_chosen_by_name_and_by_group(tiny: list[TableRow]) -> None:
+    def chosen(*names: str) -> list[str]:
+        return [row.name for row in chosen_rows(tiny, names)]
+
+    assert chosen() == list(TINY)
+    assert chosen("E", "B") == ["base", "B_dk16", "B_dk32", "E_learned"]
+    assert chosen("big", "A_h1", "A_h1") == ["base", "A_h1", "big"]
+    assert [row.name for row in chosen_rows(table2({}), ["gru"])] == ["gru"]
+
+
+def test_models_of_table_2_have_the_same_training_search_and_size() -> None:
+    sizes = {"model.source_vocab_size": 4000, "model.target_vocab_size": 4000}
+    configs = [
+        get_architecture(row.architecture).run_config().updated({**row.settings, **sizes})
+        for row in table2({})
+    ]
+    assert all(8.7e6 < config.model.num_parameters() < 9.3e6 for config in configs)
+    assert all(config.training == configs[0].training for config in configs)
+    assert all(config.decoding == configs[0].decoding for config in configs)
+
+
+# The runner, without training.
+
+NUMBERS = [("one", "ein"), ("two", "zwei"), ("three", "drei"), ("four", "vier")]
+
+
+def prepared(folder: Path, joined: str = "and") -> Path:
+    folder.mkdir(exist_ok=True)
+    pairs = [(f"{a} {joined} {b}", f"{x} und {y}") for a, x in NUMBERS for b, y in NUMBERS]
+    for side, name in enumerate(("c.en", "c.de")):
+        (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    corpora = parallel_files([folder / "c.en"], [folder / "c.de"])
+    prepare(corpora, folder / "data", PrepareOptions(vocab_size=35, valid_pairs=2))
+    return folder / "data"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepared(tmp_path_factory.mktemp("sweep"))
+
+
+class Rows:
+    """Replaces `call_in_process`: records the arguments, and returns the results in `found`."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, tuple[Any, ...]] = {}
+        self.found: dict[str, Any] = {}
+
+    def __call__(self, function: Any, directory: Path, *arguments: Any) -> dict[str, Any]:
+        assert function is train_row
+        self.jobs[directory.name] = arguments
+        (directory / "run").mkdir(parents=True, exist_ok=True)
+        found = self.found.get(directory.name, {})
+        if isinstance(found, BaseException):
+            raise found
+        return {
+            "finished": True, "steps": 3000, "perplexity": 6.5, "bleu": 31.25, "signature": "s|13a",
+            "parameters": 3, "precision": "float32", "curve": CURVE, **found,
+        }  # fmt: skip
+
+
+CURVE = [{"step": s, "flop": 1e12 * s, "minutes": s / 60, "val_bleu": 5.0 + s} for s in (1, 2)]
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
+    rows = Rows()
+    monkeypatch.setattr(experiment, "call_in_process", rows)
+    return rows
+
+
+def cells(table: str) -> dict[str, dict[str, str]]:
+    """Returns the cells of a table by row and column."""
+    lines = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in table.split("\n\n")[0].splitlines()
+    ]
+    assert len({len(line) for line in lines}) == 1
+    return {line[0]: dict(zip(lines[0], line, strict=True)) for line in lines[2:]}
+
+
+def test_rows_are_trained_once_shown_and_added(data: Path, tmp_path: Path, rows: Rows) -> None:
+    rows.found = {"B_dk16": {"perplexity": 7.0, "bleu": 30.0}, "E_learned": {"bleu": 31.35}}
+    work = tmp_path / "work"
+    table, results = run_table3(data, work, names=["B"], tokenize="none")
+    assert list(rows.jobs) == ["base", "B_dk16", "B_dk32"] == list(results["rows"])
+    assert results["finished"] and results["rows"]["B_dk16"]["bleu"] == 30.0
+    minutes, row, job = rows.jobs["B_dk16"]
+    assert minutes is None and row.settings["model.key_dim"] == 8
+    assert job["scoring"] == {"tokenize": "none", "lowercase": False}
+    assert len((work / "reference").read_text().splitlines()) == 2
+    assert table == (work / "table.md").read_text()
+    base, other, _ = cells(table).values()
+    assert {name: base[name] for name in BASE} == {name: str(v) for name, v in BASE.items()}
+    expected = {
+        "change": "d_k × 1/4", "d_k": "8", "h": "", "minutes": "0.0", "FLOP": "2.00e+12",
+        "PPL": "7.00", "BLEU": "30.0", "ΔPPL": "+0.50", "ΔBLEU": "-1.2", "published: PPL": "5.16",
+        "published: BLEU": "25.1", "published: 10⁶": "58", "published: ΔPPL": "+0.24",
+        "published: ΔBLEU": "-0.7",
+    }  # fmt: skip
+    assert expected.items() <= other.items() and base["ΔPPL"] == ""
+    assert "s|13a" in table and (work / "chart.svg").read_text().startswith("<?xml")
+
+    rows.jobs = {}
+    assert run_table3(data, work, names=["B"], tokenize="none") == (table, results)
+    assert rows.jobs == {}
+    _, more = run_table3(data, work, names=["E"], tokenize="none")
+    assert list(rows.jobs) == ["E_learned"]
+    assert list(more["rows"]) == ["base", "B_dk16", "B_dk32", "E_learned"]
+
+
+def test_a_stopped_row_is_resumed_and_a_diverged_row_is_a_result(
+    data: Path, tmp_path: Path, rows: Rows
+) -> None:
+    work = tmp_path / "work"
+    rows.found = {"B_dk16": {"finished": False, "bleu": None, "perplexity": None}}
+    table, results = run_table3(data, work, names=["B"], max_minutes=60)
+    assert not results["finished"] and list(rows.jobs) == ["base", "B_dk16"]
+    assert 59 < rows.jobs["B_dk16"][0] <= rows.jobs["base"][0] <= 60
+    assert "B_dk16 is not finished." in table and "B_dk32 is not finished." in table
+    rows.jobs, rows.found = {}, {"B_dk16": InputError("it is too large")}
+    with pytest.raises(InputError, match="^B_dk16: it is too large$"):
+        run_table3(data, work, names=["B"])
+    diverged = {"diverged": "no number", "bleu": None, "perplexity": None, "curve": []}
+    rows.jobs, rows.found = {}, {"B_dk16": diverged}
+    table, results = run_table3(data, work, names=["B"])
+    assert results["finished"] and list(rows.jobs) == ["B_dk16", "B_dk32"]
+    row = cells(table)["B_dk16"]
+    assert (row["PPL"], row["BLEU"], row["ΔBLEU"]) == ("diverged", "", "")
+    assert "B_dk16, diverged" in (work / "chart.svg").read_text()
+
+
+def test_equal_rows_are_one_run(data: Path, tmp_path: Path, rows: Rows) -> None:
+    settings = {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1}
+    settings["model.num_heads"] = 2
+    table, results = run_table3(data, tmp_path / "work", names=["A_h4", "C_n2"], settings=settings)
+    # Half of 2 heads is 1, and so is an eighth; a third of 1 layer is 1 again.
+    assert list(results["rows"]) == ["base", "A_h1", "A_h4", "C_n2"]
+    assert list(rows.jobs) == ["base", "A_h1"] and results["finished"]
+    assert cells(table)["C_n2"]["ΔBLEU"] == "+0.0"
+    assert "A_h4 equals A_h1 on this base" in table and "C_n2 equals base on this base" in table
+
+
+def test_a_directory_of_another_experiment_is_an_error(
+    data: Path, tmp_path: Path, rows: Rows
+) -> None:
+    work = tmp_path / "work"
+    run_table3(data, work, names=["base"])
+    start = "work was started with "
+    for message, changes in (
+        (start + "base: training.seed .not set., not 2. Use", {"settings": {"training.seed": 2}}),
+        (start + "preset_base 'tiny', not 'small'", {"preset_base": "small"}),
+        (start + "bleu: tokenize '13a', not 'none'", {"tokenize": "none"}),
+        (start + "data: vocabulary '", {"data_dir": prepared(tmp_path, joined="with")}),
+    ):
+        with pytest.raises(InputError, match=message):
+            run_table3(**{"data_dir": data, "work_dir": work, "names": ["base"], **changes})
+    # Defaults are left out, so that it fits a version with more settings.
+    found = json.loads((work / "experiment.json").read_text())
+    assert "training.auxiliary_loss_weight" not in found["base"]
+    assert list(rows.jobs) == ["base"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_minutes": 0}, mentions("max_minutes", "0")),
+        ({"tokenize": "14a"}, mentions("14a", "tokenizer")),
+        ({"names": ["A1"]}, mentions("row", "A1", "A", "B", "C")),
+        ({"preset_base": "huge"}, mentions("huge", "preset")),
+        ({"settings": {"training.steps": 3}}, mentions("training.steps", "setting")),
+        ({"settings": {"training.ema_decay": 0.9}}, mentions("training.ema_decay", "0.9", "0")),
+        ({"settings": {"training.early_stopping": 3}}, mentions("training.early_stopping", "3")),
+        (
+            {"settings": {"model.d_model": 6, "model.num_heads": 2}},
+            mentions("tiny", "C_d256", "model.d_model"),
+        ),
+        ({"data_dir": "nowhere"}, "nowhere"),
+        ({"test": EvaluationSet([["a"]], ["b"]), "names": ["lstm"]}, mentions("row", "lstm")),
+        (
+            {"test": EvaluationSet([["a"]], ["b"]), "settings": {"training.seed": "x"}},
+            mentions("training.seed", "x"),
+        ),
+    ],
+)
+def test_invalid_input_is_reported_before_anything_is_written(
+    data: Path, tmp_path: Path, rows: Rows, arguments: dict[str, Any], message: str
+) -> None:
+    run = run_table2 if "test" in arguments else run_table3
+    with pytest.raises(InputError, match=message):
+        run(**{"data_dir": data, "work_dir": tmp_path / "work", **arguments})
+    assert rows.jobs == {} and list(tmp_path.iterdir()) == []
+
+
+def test_table_2_and_its_chart_of_curves(data: Path, tmp_path: Path, rows: Rows) -> None:
+    test = EvaluationSet([["zwei"]], ["two"])
+    rows.found = {"gru": {"commit": "def"}, "transformer": {"parameters": 62_984_192}}
+    table, results = run_table2(data, tmp_path / "work", test)
+    found = cells(table)
+    assert list(found) == ["transformer", "convolutional", "gru"] == list(results["rows"])
+    assert (found["gru"]["change"], found["gru"]["published: BLEU"]) == (
+        "GRU with attention",
+        "28.1",
+    )
+    assert found["transformer"]["10⁶"] == "63" and "published: PPL" not in found["gru"]
+    assert tells(table, "Results from different commits", "def on")
+    chart = (tmp_path / "work" / "chart.svg").read_text()
+    assert "GRU with attention: BLEU 31.2" in chart and "training FLOP" in chart
+    with pytest.raises(InputError, match=mentions("data and test")):
+        run_table2(data, tmp_path / "work", test, tokenize="none")
+
+
+def test_finished_results_of_version_0_1_are_shown(data: Path, tmp_path: Path, rows: Rows) -> None:
+    test, work = EvaluationSet([["zwei"]], ["two"]), tmp_path / "work"
+    run_table2(data, work, test)
+    for line in (work / "results.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        scores = {"bleu": record.pop("bleu"), "perplexity": record.pop("perplexity")}
+        path = work / record.pop("row") / "results.json"
+        path.write_text(json.dumps({**record, "test": scores}))
+    (work / "results.jsonl").unlink()
+    rows.jobs = {}
+    table, _ = run_table2(data, work, test)
+    assert rows.jobs == {} and cells(table)["gru"]["BLEU"] == "31.2"
+
+
+def test_the_chart_has_a_dot_for_each_row_here_and_in_the_paper(
+    tiny: list[TableRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(report, "draw", lambda _, panels, **__: drawn.extend(*panels.values()))
+    records = {"base": {"bleu": 31.46}, "A_h1": {"bleu": 31.04}, "A_h4": {}}
+    tables.draw_differences(tiny[:3], records, tmp_path)
+    here, paper = ([*series.points] for series in drawn)
+    assert here == [(-0.42, 0)]  # the last row is not trained
+    assert paper == [(-0.9, 0), (-0.3, 1)]
+
+
+def test_rows_of_different_precisions_have_a_note(tiny: list[TableRow]) -> None:
+    origin = {"finished": True, "commit": "a", "machine": {"processor": "p"}}
+    same = {row.name: {**origin, "precision": "float32"} for row in tiny[:2]}
+    assert "different" not in markdown(tiny[:2], same)
+    same["A_h1"]["precision"] = "bfloat16"
+    assert "base: a on p, float32; A_h1: a on p, bfloat16." in markdown(tiny[:2], same)
+
+
+# Training.
+
+PAIRS = [
+    ("the dog sees the cow", "der Hund sieht den Stier"),
+    ("the cow hears the dog", "der Stier hört den Hund"),
+    ("a bird likes a fish", "ein Vogel mag einen Fisch"),
+    ("the fish", "der Fisch"),
+    ("a dog likes the bird", "ein Hund mag den Vogel"),
+    ("the cow sees a fish", "der Stier sieht einen Fisch"),
+    ("a fish hears a cow", "ein Fisch hört einen Stier"),
+    ("the bird", "der Vogel"),
+]
+# A model that learns eight pairs in seconds.
+MEMORY: dict[str, Any] = {
+    "model.d_model": 16,
+    "model.units": 24,
+    "model.dropout": 0.0,
+    "training.learning_rate": 0.01,  # with 0.02, rounding decides whether 60 steps are enough
+    "training.schedule": "constant",
+    "training.warmup_steps": 5,
+    "training.label_smoothing": 0.0,
+    "training.max_steps": 100,
+    "training.checkpoint_steps": 50,
+    "training.bleu_steps": 50,
+    "decoding.beam_size": 2,
+}
+
+
+@pytest.mark.usefixtures("one_replica")
+def test_a_row_is_trained_validated_and_scored(tmp_path: Path) -> None:
+    sides = [list(side) for side in zip(*PAIRS, strict=True)]
+    for name, lines in zip(("c.en", "c.de"), sides, strict=True):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    corpora = parallel_files([tmp_path / "c.en"], [tmp_path / "c.de"])
+    data_dir = tmp_path / "data"
+    prepare(corpora, data_dir, PrepareOptions(vocab_size=50), valid_corpora=corpora)
+    *_, row = table2(MEMORY)
+    job = {"data_dir": data_dir, "preset": None, "weights": "best", "scoring": {}}
+    job["test"] = EvaluationSet([sides[1]], sides[0])
+    result = train_row(tmp_path / "gru", None, row, job)
+    assert result["finished"] and (result["steps"], result["weights"]) == (100, "best")
+    assert result["bleu"] == pytest.approx(100) and 1.0 <= result["perplexity"] < 1.1
+    assert (tmp_path / "gru" / "translations").read_text().splitlines() == sides[1]
+    run = RunDirectory(tmp_path / "gru" / "run", GRURun)
+    assert result["parameters"] == run.config.model.num_parameters()
+    first, last = result["curve"]
+    assert (first["step"], last["step"]) == (50, 100) and 0 < first["minutes"] < last["minutes"]
+    assert last["val_bleu"] >= first["val_bleu"] and last["val_loss"] < first["val_loss"]
+    store = TokenStore(data_dir / "train")
+    once = training_flop(run.config.model, store.source_lengths, store.target_lengths)
+    assert last["flop"] == pytest.approx(100 * once), "all pairs are one batch"
+    # Runs of a baseline load with their architecture only.
+    with pytest.raises(InputError, match=mentions("run/config.json", "gru", "transformer")):
+        training_run.train(data_dir, run.path, "tiny")
+    assert type(loading.load_translator(run).transformer) is get_architecture("gru")
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "message"),
+    [
+        (DivergedError("no number"), "base", "^no number$"),
+        (InputError("too large"), "A_h1", "^too large.*leave out"),
+        (DivergedError("no number"), "A_h1", None),
+        (None, "A_h1", None),
+    ],
+)
+def test_errors_and_divergence_of_a_row(
+    data: Path, tmp_path: Path, tiny: list[TableRow], run_directory: RunDirectory,
+    monkeypatch: pytest.MonkeyPatch, error: InputError | None, name: str, message: str | None,
+) -> None:  # fmt: skip
+    def train(_: Any, run_dir: Path, *__: Any, **___: Any) -> training_run.TrainingResult:
+        of = run_directory
+        RunDirectory.create(run_dir, of.config, of.tokenizer(), of.data_fingerprint)
+        if error:
+            raise error
+        return training_run.TrainingResult(60, True, False, "", "last", "float32", {})
+
+    monkeypatch.setattr(training_run, "train", train)
+    [row] = [row for row in tiny if row.name == name]
+    job = {"data_dir": data, "preset": "tiny", "weights": "last", "scoring": {}, "test": None}
+    if message is None:
+        found = train_row(tmp_path / name, None, row, job)
+        assert found["finished"] and found["parameters"] > 0 and found["curve"] == []
+        facts = ["no number"] if error else ["run", "60", "training.learning_rate"]
+        assert tells(found["diverged"], *facts)
+        return
+    with pytest.raises(InputError, match=message):
+        train_row(tmp_path / name, None, row, job)
+
+
+# FLOP.
+
+
+def multiplications(graph: Any) -> int:
+    """Counts the multiplications of the products in a graph of known shapes, with all iterations of
+    loops."""
+    total = 0
+    for op in needed(graph):
+        if op.type in ("MatMul", "BatchMatMulV2", "Einsum"):
+            assert op.type != "Einsum", "the FLOP of Einsum are not counted"
+            transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
+            inner = op.inputs[0].shape.as_list()[-2 if transposed else -1]
+            total += math.prod(op.outputs[0].shape.as_list()) * inner
+        elif op.type == "Conv2D":
+            height, width, channels, _ = op.inputs[1].shape.as_list()
+            total += math.prod(op.outputs[0].shape.as_list()) * height * width * channels
+        elif op.type == "Sum" and len(op.inputs[0].shape) >= 4:  # of vᵀ tanh(q + k)
+            total += math.prod(op.inputs[0].shape.as_list())
+        elif op.type in ("While", "StatelessWhile"):
+            times = tf.get_static_value(op.inputs[1].op.inputs[0])  # the most iterations
+            total += int(times) * multiplications(function(graph, op.get_attr("body")))
+        elif op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+            total += multiplications(function(graph, op.get_attr("f")))
+    return total
+
+
+def needed(graph: Any) -> set[Any]:
+    """The operations that the outputs depend on. Keras takes a step of a loop for its shapes."""
+    found, todo = set(), [output.op for output in graph.outputs]
+    while todo:
+        op = todo.pop()
+        if op not in found:
+            found.add(op)
+            todo += [tensor.op for tensor in op.inputs]
+    return found
+
+
+def function(graph: Any, attribute: Any) -> Any:
+    return graph._get_function(attribute.name).graph
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_formula_is_a_count_over_the_graph(name: str) -> None:
+    model, _ = make(name)
+    rows, s, t = 2, 5, 4
+    source, target = source_ids([s] * rows), target_ids([t] * rows)
+    forward = tf.function(
+        lambda source, target: model({"source_ids": source, "target_ids": target}), autograph=False
+    ).get_concrete_function(tf.constant(source), tf.constant(target))
+    flop = training_flop(model.config, np.full(rows, s), np.full(rows, t))
+    assert flop == 3 * 2 * multiplications(forward.graph)
+
+
+def test_the_transformers_is_that_of_the_benchmarks() -> None:
+    config = ModelConfig(d_model=64, d_ff=96, num_heads=4, key_dim=8, value_dim=20)
+    sizes = Sizes(6, 6, 64, 96, 4, 8, 20, config.target_vocab_size)
+    source, target = np.array([3, 17, 9]), np.array([5, 12, 30])
+    assert training_flop(config, source, target) == benchmarks_training_flop(sizes, source, target)

@@ -1,0 +1,152 @@
+"""Pairs with one generated side. Here, the model writes capital letters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_transformer.data.corpus import ParallelFiles
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.paper import texts
+from keras_transformer.extensions.paper.recipe import Synthetic
+from keras_transformer.extensions.paper.texts import (
+    check_generator,
+    parse_generators,
+    synthetic_pairs,
+)
+from keras_transformer.inference.corpus_translation import model_fingerprint
+from tests.messages import mentions
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> ParallelFiles:
+    (tmp_path / "train.en").write_text("a dog\n\na cow\n")
+    (tmp_path / "train.de").write_text("ein hund\nnichts\neine kuh\n")
+    return ParallelFiles(tmp_path / "train.en", tmp_path / "train.de")
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model whose translation of a line is the line in capitals."""
+
+    def shout(model_dir: Path, source: Path, output_dir: Path) -> dict[str, Any]:
+        output_dir.mkdir()
+        (output_dir / "translations.txt").write_text(source.read_text().upper())
+        report = {"model": model_fingerprint(model_dir)}
+        (output_dir / "report.json").write_text(json.dumps(report))
+        return report
+
+    monkeypatch.setattr(texts, "translate_corpus", shout)
+    monkeypatch.setattr(texts, "load_model", Path.read_text)
+    (tmp_path / "model").write_text("capitals")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (
+            "back_translation",
+            [(b"EIN HUND", b"ein hund"), (b"NICHTS", b"nichts"), (b"EINE KUH", b"eine kuh")],
+        ),
+        ("distillation", [(b"a dog", b"A DOG"), (b"", b""), (b"a cow", b"A COW")]),
+    ],
+)
+def test_one_side_is_generated(
+    corpus: ParallelFiles,
+    model: Path,
+    tmp_path: Path,
+    kind: Synthetic,
+    expected: list[tuple[bytes, bytes]],
+) -> None:
+    pairs = synthetic_pairs(kind, corpus, model, tmp_path / "synthetic")
+    assert list(pairs.pairs()) == expected
+
+
+def test_finished_pairs_are_neither_repeated_nor_replaced_by_another_model(
+    corpus: ParallelFiles, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "synthetic"
+    check_generator(directory, model)  # nothing is there yet
+    first = list(synthetic_pairs("distillation", corpus, model, directory).pairs())
+    monkeypatch.delattr(texts, "translate_corpus")
+    assert list(synthetic_pairs("distillation", corpus, model, directory).pairs()) == first
+    check_generator(directory, tmp_path / "removed")
+    assert (
+        list(synthetic_pairs("distillation", corpus, tmp_path / "removed", directory).pairs())
+        == first
+    )
+    model.write_text("another")
+    with pytest.raises(InputError, match=mentions("synthetic", "generated")):
+        synthetic_pairs("distillation", corpus, model, directory)
+
+
+def test_unfinished_pairs_are_not_discarded_by_another_model(
+    corpus: ParallelFiles, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "synthetic"
+
+    def stop(model_dir: Path, source: Path, output_dir: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(texts, "translate_corpus", stop)
+        with pytest.raises(KeyboardInterrupt):
+            synthetic_pairs("distillation", corpus, model, directory)
+        (tmp_path / "other").write_text("another")
+        for check in (
+            lambda: check_generator(directory, tmp_path / "other"),
+            lambda: synthetic_pairs("distillation", corpus, tmp_path / "other", directory),
+        ):
+            with pytest.raises(InputError, match=mentions("synthetic", "generated")):
+                check()
+    written = list(synthetic_pairs("distillation", corpus, model, directory).pairs())
+    assert written[0] == (b"a dog", b"A DOG")
+
+
+@pytest.mark.parametrize("text", ["a dog\n\na cat\n", "a dog\n\n", "a dog\n\na cow\na\n"])
+def test_different_text_in_the_same_directory_is_an_error(
+    corpus: ParallelFiles, model: Path, tmp_path: Path, text: str
+) -> None:
+    synthetic_pairs("distillation", corpus, model, tmp_path / "synthetic")
+    (tmp_path / "other.en").write_text(text)
+    (tmp_path / "other.de").write_text("ja\n" * text.count("\n"))
+    other = ParallelFiles(tmp_path / "other.en", tmp_path / "other.de")
+    with pytest.raises(InputError, match=mentions("given.txt", "corpus")):
+        synthetic_pairs("distillation", other, model, tmp_path / "synthetic")
+
+
+def test_an_unusable_model_is_refused_before_anything_is_written(
+    corpus: ParallelFiles, tmp_path: Path
+) -> None:
+    directory = tmp_path / "synthetic"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "run").mkdir()
+    for name in ("config.json", "data.json"):
+        (tmp_path / "run" / name).write_text("{}")
+    for name, message in (
+        ("missing", mentions("missing", "read", "export")),
+        ("empty", mentions("empty", "run directory", "SavedModel")),
+        ("run", mentions("run directory", "keras-transformer export")),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_generator(directory, tmp_path / name)
+        with pytest.raises(InputError, match=message):
+            synthetic_pairs("distillation", corpus, tmp_path / name, directory)
+    assert not directory.exists()
+
+
+def test_generators_are_parsed_by_kind() -> None:
+    given = ["distillation=build/a=b/export/1", "back_translation=export/2"]
+    assert parse_generators(given) == {
+        "distillation": "build/a=b/export/1",
+        "back_translation": "export/2",
+    }
+    for wrong in ("export/1", "distillation=", "translation=export/1"):
+        with pytest.raises(InputError, match=mentions(f"'{wrong}'", "KIND=EXPORT")):
+            parse_generators([wrong])
+    with pytest.raises(InputError, match=mentions("distillation", "twice")):
+        parse_generators(["distillation=a", "distillation=b"])
