@@ -71,7 +71,7 @@ def _units(measures: str) -> Iterator[tuple[str, list[float]]]:
 def _measured(measures: str, length: Literal["short", "long"] = "long") -> Pairs:
     """Returns numbers with a CLDR unit, whose name is in the nominative or accusative."""
     return _pairs(
-        lambda measure, locale: units.format_unit(*measure, length, locale=locale),
+        lambda measure, locale: units.format_unit(measure[0], measure[1], length, locale=locale),
         [(value, unit) for unit, values in _units(measures) for value in values],
     )
 
@@ -206,12 +206,12 @@ def _number_slots() -> dict[str, Pairs]:
             sorted(_values("2:100 halves")),
         ),
         "price": _pairs(
-            lambda money, locale: numbers.format_currency(*money, locale=locale),
+            lambda money, locale: numbers.format_currency(money[0], money[1], locale=locale),
             _prices("EUR USD GBP", cents),
         ),
         "amount": _pairs(
             lambda money, locale: numbers.format_currency(
-                *money, money_patterns[locale], locale, currency_digits=False
+                money[0], money[1], money_patterns[locale], locale, currency_digits=False
             ),
             _prices("EUR USD GBP", _values("10:100:10 100:1000:50 1000:10000:500")),
         ),
