@@ -79,7 +79,7 @@ class Translator:
         self._variants: dict[str, LoadedModel] = {}  # by their options
 
     def __repr__(self) -> str:
-        return f"<Translator of {self._model.place}>"
+        return f"<Translator of {self._model.label}>"
 
     @overload
     def __call__(self, text: str) -> str: ...
@@ -239,7 +239,7 @@ class Translator:
     def _module(self) -> TranslationModule:
         if not isinstance(self._model.owner, TranslationModule):
             raise InputError(
-                f"{self._model.place} is an export or a server, which contains no Keras model. "
+                f"{self._model.label} is an export or a server, which contains no Keras model. "
                 "Load the run directory."
             )
         return self._model.owner

@@ -129,7 +129,7 @@ def test_quantized_layers_are_saved(
     randomize(layer)
     with warnings.catch_warnings(record=True) as caught:
         model.quantize("int8")
-    assert all("InputLayer" in str(each.message) for each in caught), caught
+    assert all("InputLayer" in str(warning.message) for warning in caught), caught
     expected = to_numpy(model(inputs))
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")

@@ -135,7 +135,7 @@ def translate_document(
     """
     if model.n_best > 1:
         raise InputError(
-            f"{model.place} returns {model.n_best} translations per sentence, but a document needs "
+            f"{model.label} returns {model.n_best} translations per sentence, but a document needs "
             "exactly 1 (decoding.n_best)."
         )
     tagged = [split_tags(line, model.symbols) for line in text.splitlines(keepends=True)]

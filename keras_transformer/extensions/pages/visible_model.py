@@ -74,10 +74,10 @@ def open_visible_model(
         positions = getattr(owner, "positions", None)
     if "attention" not in functions or positions is None:
         raise InputError(
-            f"{model.place} does not return its attention, like LiteRT models and older exports. "
+            f"{model.label} does not return its attention, like LiteRT models and older exports. "
             "Use the run directory, or a new SavedModel."
         )
-    return VisibleModel(model.place, owner, functions, positions)
+    return VisibleModel(model.label, owner, functions, positions)
 
 
 def _as_ask(function: Any) -> Ask:

@@ -164,19 +164,15 @@ def _rewritten(report: Mapping[str, Any], split: str) -> str:
     if not count:
         return ""
     rows = [
-        (
-            _excerpt(entry["corpus"]),
-            entry["line"],
-            *map(_excerpt, (entry["before"], entry["after"])),
-        )
+        tuple(_excerpt(entry[name]) for name in ("before", "after"))
         for entry in target["rewritten_examples"]
     ]
-    share = percent(count / report[split]["pairs"])
+    compared = number(target["compared"])
     return (
-        f"<p>{_SPLITS[split].capitalize()}: {number(count)} targets ({share}). The model learns "
-        "and writes the changed text. To keep the text as it is, prepare it with "
+        f"<p>{_SPLITS[split].capitalize()}: {number(count)} targets of {compared}. The model "
+        "learns and writes the changed text. To keep the text as it is, prepare it with "
         f"<code>--normalization=identity</code>.</p>\n"
-        f"{table(('corpus', 'line', 'text', 'becomes'), rows, 'examples')}"
+        f"{table(('text', 'becomes'), rows, 'examples')}"
     )
 
 
