@@ -69,29 +69,26 @@ def test_addresses(reversing_version: Path, host: str) -> None:
 def test_requests_are_answered_while_the_server_stops(
     reversing_version: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_DRAIN_SECONDS", 1.0)
-    answers: list[httpx.Response] = []
+    monkeypatch.setattr(server, "_DRAIN_SECONDS", 2.0)
+    settings = {"batches_at_once": 1, "batch_timeout_ms": 0.0}
 
-    def ask(running: Running) -> None:
-        with contextlib.suppress(httpx.ConnectError):  # then another server would answer
-            while True:
-                answers.append(running.predict(PREDICT))
+    def predict() -> httpx.Response:
+        return Running(running.server, running.port).predict(PREDICT)  # on a new connection
 
     with (
-        concurrent.futures.ThreadPoolExecutor(4) as pool,
-        running_server(reversing_version.parent, batches_at_once=1) as running,
+        concurrent.futures.ThreadPoolExecutor(5) as pool,
+        running_server(reversing_version.parent, **settings) as running,
     ):
-        asking = [pool.submit(ask, Running(running.server, running.port)) for _ in range(4)]
-        wait_until(lambda: len(answers) > 20)
-        assert "connection" not in answers[-1].headers
+        assert "connection" not in predict().headers
         with model_held():
-            wait_until(lambda: running.metric("serving_waiting_rows") > 0)
+            waiting = [pool.submit(predict) for _ in range(4)]
+            wait_until(lambda: running.metric("serving_waiting_rows") == 3)
             running.stop()
             wait_until(lambda: running.http.get("/healthz").status_code == 503)
-        for future in asking:
-            future.result()
-    assert {answer.status_code for answer in answers} == {200}
-    assert answers[-1].headers["connection"] == "close"
+            waiting.append(pool.submit(predict))
+            wait_until(lambda: running.metric("serving_waiting_rows") == 4)
+        for answer in (future.result() for future in waiting):
+            assert (answer.status_code, answer.headers["connection"]) == (200, "close")
 
 
 @contextlib.contextmanager
