@@ -22,6 +22,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import PAIRS, refuses, tiny_data, tiny_run
 from tests.messages import mentions
 
+pytestmark = pytest.mark.usefixtures("one_replica")  # which halves the time to trace
 TRAINING = {
     "d_model": 16, "d_ff": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2,
     "checkpoint_steps": 2, "batch_tokens": 128,
