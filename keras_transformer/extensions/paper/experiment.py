@@ -157,9 +157,9 @@ class Experiment:
             except InputError as error:
                 raise type(error)(f"{row.name}: {error}") from error
             record = {"row": row.name, **metadata, **self.facts, **found}
-            with (self.work_dir / RESULTS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-                file.flush()
+            line = json.dumps(record) + "\n"
+            with (self.work_dir / RESULTS).open("ab", buffering=0) as file:
+                file.write(line.encode())  # in one call, which a kill does not split
                 os.fsync(file.fileno())
         return record
 
