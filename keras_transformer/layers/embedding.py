@@ -39,6 +39,8 @@ class TokenEmbedding(ProjectingLayer):
     ((1, 3, 4), (1, 3, 10))
     """
 
+    embeddings: Any
+
     def __init__(
         self,
         vocab_size: int,
