@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import keras_transformer as kt
-from tests.conftest import PHRASES
+from tests.builders import PHRASES, tiny_data
 
 PACKAGE = Path(__file__).parents[1] / "keras_transformer"
 # Classes with settings, which are described one by one.
@@ -28,32 +28,18 @@ WITH_EXAMPLES = sorted(path for path in PACKAGE.rglob("*.py") if ">>> " in path.
 
 
 @pytest.fixture(scope="session")
-def example_folder(run_directory, exported_run, litert_version, tmp_path_factory):
-    """The files that examples read: a corpus of three pairs, and data, a run and its exports."""
-    from keras_transformer.data.corpus import parallel_files
-    from keras_transformer.data.prepare import PrepareOptions, prepare
-
+def example_folder(run_directory, litert_version, tmp_path_factory):
+    """The files that examples read: a corpus of three pairs, data, a run, and other models."""
     folder: Path = tmp_path_factory.mktemp("examples")
     half = len(PHRASES) // 2
     for name, lines in (("train.en", PHRASES[:half]), ("train.de", PHRASES[half:])):
         (folder / name).write_text("".join(f"{line}\n" for line in lines))
-    corpora = parallel_files([folder / "train.en"], [folder / "train.de"])
-    prepare(corpora, folder / "build/data", PrepareOptions(vocab_size=60, valid_pairs=1))
-    shutil.copytree(run_directory.path, folder / "build" / "run")
-    shutil.copytree(exported_run, folder / "build" / "export")
-    shutil.copytree(litert_version.parent, folder / "build" / "litert")
-    marian = folder / "build" / "opus-mt"
-    marian.mkdir()
+    shutil.copytree(tiny_data(), folder / "build/data")
+    shutil.copytree(run_directory.path, folder / "build/run")
+    shutil.copytree(litert_version, folder / "build/litert/1")
+    (folder / "build/opus-mt").mkdir()
     for name in ("post_norm.npz", "vocab.yml", "source.spm", "target.spm"):
-        shutil.copy(PACKAGE.parent / "tests" / "fixtures" / "marian" / name, marian)
-    for toolkit, variant in (
-        ("opennmt_tf", "shared"),
-        ("tensor2tensor", "shared"),
-        ("fairseq", "words"),
-        ("fsmt", ""),
-    ):
-        fixture = PACKAGE.parent / "tests" / "fixtures" / toolkit / variant
-        shutil.copytree(fixture, folder / "build" / toolkit)
+        shutil.copy(PACKAGE.parent / "tests/fixtures/marian" / name, folder / "build/opus-mt")
     return folder
 
 
@@ -70,7 +56,7 @@ def definitions(name):
     """The docstrings of the classes and functions of a module of the package, by their names."""
     path = PACKAGE.joinpath(*name.split("."))
     paths = path.glob("*.py") if path.is_dir() else [path.with_suffix(".py")]
-    nodes = (node for each in paths for node in ast.parse(each.read_bytes()).body)
+    nodes = (node for module in paths for node in ast.parse(module.read_bytes()).body)
     kinds = (ast.ClassDef, ast.FunctionDef)
     return {node.name: ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)}
 

@@ -79,7 +79,7 @@ class Translator:
         self._variants: dict[str, LoadedModel] = {}  # by their options
 
     def __repr__(self) -> str:
-        return f"<Translator of {self._model.place}>"
+        return f"<Translator of {self._model.label}>"
 
     @overload
     def __call__(self, text: str) -> str: ...
@@ -239,7 +239,7 @@ class Translator:
     def _module(self) -> TranslationModule:
         if not isinstance(self._model.owner, TranslationModule):
             raise InputError(
-                f"{self._model.place} is an export or a server, which contains no Keras model. "
+                f"{self._model.label} is an export or a server, which contains no Keras model. "
                 "Load the run directory."
             )
         return self._model.owner
@@ -318,13 +318,7 @@ def checked_texts(lines: Sequence[str]) -> list[str]:
 
 def is_text(value: Any) -> bool:
     r"""Returns whether a value is a str that UTF-8 can encode: without half of a surrogate pair."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
 
 
 def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) -> None:

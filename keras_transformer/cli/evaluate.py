@@ -62,7 +62,7 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
     batching.use_cores_for_batches(len(sources))
     options = {"precision": FLAGS.precision, "threads": FLAGS.threads}
     model = loading.load_model(FLAGS.model_dir, config_flags.config_settings(), **options)
-    tags.check_tag(FLAGS.source_tag, model.symbols, model.place)
+    tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
     if remark := tags.missing_tags(sources, model.symbols, FLAGS.source_tag):
         console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
     sources = [tags.add_tag(source, FLAGS.source_tag or "") for source in sources]

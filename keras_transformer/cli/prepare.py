@@ -88,9 +88,8 @@ def _corpora(prefix: str) -> list[corpus.Corpus]:
         return [path for paths in lists for path in paths]
 
     corpora: list[corpus.Corpus] = [*corpus.parallel_files(given("source"), given("target"))]
-    for path in given("tsv"):
-        file, columns = reading.require_file(path), FLAGS.tsv_columns
-        corpora.append(corpus.TsvColumns(file, columns) if columns else corpus.TsvFile(file))
+    columns = FLAGS.tsv_columns and tuple(FLAGS.tsv_columns)
+    corpora += [corpus.TsvFile(reading.require_file(path), columns) for path in given("tsv")]
     for name, reader in _readers().items():
         options = reader.options(**config_flags.values_of(_names(reader.options)))
         for location in FLAGS[f"{prefix}{name}"].value or []:

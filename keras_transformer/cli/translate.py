@@ -169,7 +169,7 @@ def main() -> int:
     model = _model()
     if model.threads is not None:
         console.say(f"Translating with LiteRT (threads: {model.threads}).")
-    tags.check_tag(FLAGS.source_tag, model.symbols, model.place)
+    tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
     with atomic.output_file(FLAGS.output) as file:
         warnings = _translate_all(model, parts, file)
     return 3 if warnings else 0

@@ -7,6 +7,7 @@ second for 5 million pairs. So training resumes at any step without reading the 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import itertools
 import math
@@ -18,20 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from keras_transformer.data.bucketing import (
-    MAX_SHAPES,
-    Histogram,
-    choose_shapes,
-    place_pairs,
-)
+from keras_transformer.data.bucketing import MAX_SHAPES, Histogram, choose_shapes, plan_epoch
 from keras_transformer.data.subwords import (
     Lengths,
-    PlannedLengths,
-    Sentences,
     SubwordSampler,
     TokenArray,
     draw,
     hashed,
+    joined,
     key_of,
 )
 from keras_transformer.data.token_store import IntArray, TokenStore
@@ -40,6 +35,8 @@ from keras_transformer.errors import InputError
 Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
 Shape: TypeAlias = tuple[int, int, int]
 Pairs: TypeAlias = npt.NDArray[np.unsignedinteger]
+# The sampled segmentations of the rows of a batch, for the source and the target.
+Segmentations: TypeAlias = tuple[list[TokenArray], list[TokenArray]]
 
 # Segmentations are drawn for this many steps together, or for this many tokens of new words.
 _STEPS_AT_ONCE = 32
@@ -81,10 +78,9 @@ class Batches(abc.ABC):
         Elements have the structure of `batch`'s result, with the spec
         `({"source_ids": int32[None, None], "target_ids": int32[None, None]}, int32[None, None])`.
         """
-        if num_steps is None:  # an endless dataset needs no look-ahead
-            indices = tf.data.Dataset.counter(first_step * len(own))
-        else:
-            first = first_step * len(own)
+        first = first_step * len(own)
+        indices = tf.data.Dataset.counter(first)
+        if num_steps is not None:
             indices = tf.data.Dataset.range(first, first + num_steps * len(own))
         return self._batches_at(indices, parts, own)
 
@@ -110,8 +106,8 @@ class Batches(abc.ABC):
         """Returns the batches for a dataset of `step * len(own) + i`, of the part `own[i]`."""
 
         def arrays(index: np.int64) -> tuple[TokenArray, TokenArray, TokenArray]:
-            step, place = divmod(int(index), len(own))
-            inputs, labels = self.batch(step, own[place], parts)
+            step, number = divmod(int(index), len(own))
+            inputs, labels = self.batch(step, own[number], parts)
             return inputs["source_ids"], inputs["target_ids"], labels
 
         def tensors(index: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -119,7 +115,11 @@ class Batches(abc.ABC):
             source, target, labels = (tf.ensure_shape(ids, [None, None]) for ids in arrays_)
             return {"source_ids": source, "target_ids": target}, labels
 
-        return indices.map(tensors).prefetch(2 * len(own)).with_options(_untuned())
+        # Autotuning runs a thread per iterator. Releasing an iterator waits for its thread, for
+        # seconds after each validation and during garbage collection.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return indices.map(tensors).prefetch(2 * len(own)).with_options(options)
 
     def distributed(
         self, strategy: tf.distribute.Strategy, first_step: int = 0, num_steps: int | None = None
@@ -138,27 +138,15 @@ class Batches(abc.ABC):
 def _pipelines(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptions | None:
     """Returns options that give each replica on a CPU a separate pipeline; none on other devices.
 
-    With a single pipeline for all replicas, `_untuned` would not reach the iterators.
+    With a single pipeline for all replicas, the options of a dataset would not reach the iterators.
     """
-    if not isinstance(strategy, tf.distribute.MirroredStrategy):
-        return None
-    if any("CPU" not in device for device in strategy.extended.worker_devices):
+    is_mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
+    if not is_mirrored or any("CPU" not in name for name in strategy.extended.worker_devices):
         return None
     return tf.distribute.InputOptions(
         experimental_fetch_to_device=False,
         experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
     )
-
-
-def _untuned() -> tf.data.Options:
-    """Returns dataset options without autotuning.
-
-    Autotuning runs a thread per iterator. Releasing an iterator waits for its thread, for seconds
-    after each validation and during garbage collection.
-    """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return options
 
 
 class CorpusBatches(Batches):
@@ -188,8 +176,9 @@ class CorpusBatches(Batches):
         """Plans the epoch.
 
         Args:
-            shapes: int64[C, 3], shapes from `common_shapes` for several corpora; None for the best
-                shapes of this corpus.
+            shapes: int64[C, 3], common shapes of several corpora; None for the best shapes of this
+                corpus.
+            number: number of the corpus, for orders that differ between equal corpora.
         """
         if seed is not None and seed < 0:
             raise InputError(f"The seed of the batches is {seed}, but it must be at least 0.")
@@ -200,24 +189,25 @@ class CorpusBatches(Batches):
         self._start_id = start_id
         self._sampler = sampler
         planned = _planned_lengths(store, batch_tokens, sampler)
-        histogram, bucket = Histogram.of(planned.source, planned.target)
+        histogram, bucket = Histogram.of(*planned)
         if shapes is None:
             shapes = choose_shapes(histogram, batch_tokens)
-        plan = place_pairs(shapes, histogram)
+        plan = plan_epoch(shapes, histogram)
         self.shapes = tuple((rows, source, target) for rows, source, target in plan.shapes.tolist())
         self.steps_per_epoch = int(plan.num_batches.sum())
         self.filler_rows = plan.filler_rows
-        self.tokens, self.positions = planned.tokens, plan.positions
+        self.tokens = sum(int(lengths.sum(dtype=np.int64)) for lengths in planned)
+        self.positions = plan.positions
         self.padding_share = 1.0 - self.tokens / self.positions
 
         # For each shape, and for the end: the first batch, and the first pair in the order of an
         # epoch.
         self._first_batch = np.cumsum([0, *plan.num_batches])
-        self._first_place = np.cumsum([0, *plan.places.sum(axis=1)])
+        self._first_pair = np.cumsum([0, *plan.counts.sum(axis=1)])
         self._first_in_bucket = _begins(histogram.count)
         # Each shape takes the pairs of a bucket that the larger shapes have left.
-        ends = (self._first_in_bucket + np.cumsum(plan.places, axis=0))[plan.places > 0]
-        self._segments = list(map(slice, ends - plan.places[plan.places > 0], ends))
+        ends = (self._first_in_bucket + np.cumsum(plan.counts, axis=0))[plan.counts > 0]
+        self._segments = list(map(slice, ends - plan.counts[plan.counts > 0], ends))
         # Sorting small integers is a radix sort in NumPy: linear.
         by_bucket = np.argsort(bucket, kind="stable")
         self._by_bucket: Pairs = by_bucket.astype(np.min_scalar_type(len(bucket)))
@@ -240,35 +230,36 @@ class CorpusBatches(Batches):
                 random.shuffle(bucket)
         pairs = np.concatenate([pairs[segment] for segment in self._segments])
         if self._seed is not None:
-            for shape in np.split(pairs, self._first_place[1:-1]):
+            for shape in np.split(pairs, self._first_pair[1:-1]):
                 random.shuffle(shape)
             random.shuffle(batches)
         return batches, pairs
 
-    def _place(self, step: int) -> tuple[int, int, Pairs]:
+    def _shape_of(self, step: int) -> tuple[int, int, Pairs]:
         """Returns the shape of a step, the number of its batch, and the order of all pairs."""
-        epoch, place = divmod(step, self.steps_per_epoch)
+        _check_step(step)
+        epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
         batches, pairs = self._epoch(epoch)
-        batch = int(batches[place])
+        batch = int(batches[step_of_epoch])
         return int(np.searchsorted(self._first_batch, batch, side="right")) - 1, batch, pairs
 
     def _planned(self, step: int) -> tuple[int, IntArray]:
         """Returns the shape of a step, and the pairs in its rows, filler rows left out."""
-        shape, batch, pairs = self._place(step)
+        shape, batch, pairs = self._shape_of(step)
         rows = self.shapes[shape][0]
-        first = self._first_place[shape] + (batch - self._first_batch[shape]) * rows
-        end = min(first + rows, self._first_place[shape + 1])
+        first = self._first_pair[shape] + (batch - self._first_batch[shape]) * rows
+        end = min(first + rows, self._first_pair[shape + 1])
         return shape, pairs[first:end].astype(np.int64)
 
-    def _rows(self, step: int) -> tuple[int, IntArray, Sentences | None]:
-        """Returns the result of `_planned`, and the sentences if segmentations are sampled."""
-        _check_step(step)
+    def _rows(self, step: int) -> tuple[int, IntArray, Segmentations | None]:
+        """Returns the result of `_planned`, and the segmentations if they are sampled."""
         if self._sampler is None:
             return *self._planned(step), None
-        block, place = divmod(step, self._steps_at_once)
-        return self._sampled_steps(block)[place]
+        _check_step(step)
+        block, number = divmod(step, self._steps_at_once)
+        return self._sampled_steps(block)[number]
 
-    def _sample_steps(self, block: int) -> list[tuple[int, IntArray, Sentences]]:
+    def _sample_steps(self, block: int) -> list[tuple[int, IntArray, Segmentations]]:
         """Returns several consecutive steps. Within an epoch, pairs may change their rows.
 
         Several steps are drawn together, because a segmentation that is longer than planned may fit
@@ -284,12 +275,11 @@ class CorpusBatches(Batches):
             bounds = np.repeat([self.shapes[shape][1:] for shape in shapes], counts, axis=0)
             # The last number makes this key differ from those of `SubwordSampler.planned_lengths`.
             keys = hashed(key_of(self._seed or 0, self._number, epoch, 1), together)
-            row_of, drawn = draw(self._sampler, self._store, together, keys, bounds)
+            row_of, (sources, targets) = draw(self._sampler, self._store, together, keys, bounds)
             rows = np.split(np.argsort(row_of), np.cumsum(counts)[:-1])
-            sampled += [
-                (shape, together[each], drawn.of(each.tolist()))
-                for shape, each in zip(shapes, rows, strict=True)
-            ]
+            for shape, pairs in zip(shapes, rows, strict=True):
+                drawn = ([sources[i] for i in pairs], [targets[i] for i in pairs])
+                sampled.append((shape, together[pairs], drawn))
         return sampled
 
     def indices(self, step: int) -> IntArray:
@@ -299,27 +289,23 @@ class CorpusBatches(Batches):
 
     def shape(self, step: int) -> Shape:
         """Returns the shape of a step; see `Batches.shape`."""
-        _check_step(step)
-        return self.shapes[self._place(step)[0]]
+        return self.shapes[self._shape_of(step)[0]]
 
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """Returns the batch of a step; see `Batches.batch`."""
-        shape, pairs, sentences = self._rows(step)
+        shape, pairs, sampled = self._rows(step)
         rows, source_length, target_length = self.shapes[shape]
         rows = -(-rows // parts)
         own = slice(part * rows, (part + 1) * rows)
-        if sentences is not None:
-            sentences = sentences.rows(own.start, own.stop)
-        else:
+        if sampled is None:
             store, pairs = self._store, pairs[own]
-            sentences = Sentences(
-                store.source_ids(pairs), store.source_lengths[pairs],
-                store.target_ids(pairs), store.target_lengths[pairs],
-            )  # fmt: skip
-        source = self._padded(sentences.source_ids, sentences.source_lengths, rows, source_length)
-        labels = self._padded(sentences.target_ids, sentences.target_lengths, rows, target_length)
-        shifted = self._shifted(labels, sentences.target_lengths)
-        return {"source_ids": source, "target_ids": shifted}, labels
+            source = (store.source_ids(pairs), store.source_lengths[pairs])
+            target = (store.target_ids(pairs), store.target_lengths[pairs])
+        else:
+            source, target = (joined(side[own]) for side in sampled)
+        source_ids = self._padded(*source, rows, source_length)
+        labels = self._padded(*target, rows, target_length)
+        return {"source_ids": source_ids, "target_ids": self._shifted(labels, target[1])}, labels
 
     def _padded(self, ids: TokenArray, lengths: Lengths, rows: int, length: int) -> TokenArray:
         """Pads consecutive sentences to int32[rows, length]."""
@@ -338,28 +324,10 @@ class CorpusBatches(Batches):
         return shifted
 
 
-def common_shapes(
-    stores: Sequence[TokenStore],
-    batch_tokens: int,
-    sampler: SubwordSampler | None = None,
-    frequencies: Sequence[float] | None = None,
-    max_shapes: int = MAX_SHAPES,
-) -> IntArray:
-    """Returns int64[C, 3]: shapes (rows, S, T) for several corpora."""
-    lengths = (_planned_lengths(store, batch_tokens, sampler) for store in stores)
-    histograms = [Histogram.of(planned.source, planned.target)[0] for planned in lengths]
-    if frequencies is not None:
-        most = max(frequencies)
-        histograms = [
-            histogram.scaled(max(frequency / most, 1e-6))
-            for histogram, frequency in zip(histograms, frequencies, strict=True)
-        ]
-    return choose_shapes(Histogram.union(histograms), batch_tokens, max_shapes)
-
-
 def _planned_lengths(
     store: TokenStore, batch_tokens: int, sampler: SubwordSampler | None
-) -> PlannedLengths:
+) -> tuple[Lengths, Lengths]:
+    """Returns the source and target lengths that batches are planned for."""
     if len(store) == 0:
         raise InputError("The corpus has 0 sentence pairs, so there is nothing to batch.")
     longest = int(store.target_lengths.max())
@@ -370,9 +338,7 @@ def _planned_lengths(
             "prepare the data."
         )
     if sampler is None:
-        source, target = store.source_lengths, store.target_lengths
-        tokens = source.sum(dtype=np.int64) + target.sum(dtype=np.int64)
-        return PlannedLengths(source, target, int(tokens))
+        return store.source_lengths, store.target_lengths
     return sampler.planned_lengths(store, batch_tokens)
 
 
@@ -446,13 +412,16 @@ class MixedBatches(Batches):
             raise InputError(
                 f"The temperature of the mixture is {temperature}, but it must be at least 1."
             )
-        sizes = [int(store.target_lengths.sum(dtype=np.int64)) for store in stores]
-        by_tokens = weights or [_tempered(max(size, 1), temperature) for size in sizes]
-        shapes = common_shapes(
-            stores, batch_tokens, sampler,
-            [float(share / max(size, 1)) for share, size in zip(by_tokens, sizes, strict=True)],
-            max_shapes,
-        )  # fmt: skip
+        tokens = [max(1, int(store.target_lengths.sum(dtype=np.int64))) for store in stores]
+        by_tokens = weights or [_tempered(count, temperature) for count in tokens]
+        frequencies = [float(share / count) for share, count in zip(by_tokens, tokens, strict=True)]
+        histograms = []
+        for store, frequency in zip(stores, frequencies, strict=True):
+            histogram = Histogram.of(*_planned_lengths(store, batch_tokens, sampler))[0]
+            scaled = np.rint(histogram.count * max(frequency / max(frequencies), 1e-6))
+            count = np.maximum(1, scaled).astype(np.int64)
+            histograms.append(dataclasses.replace(histogram, count=count))
+        shapes = choose_shapes(Histogram.union(histograms), batch_tokens, max_shapes)
         self.corpora = [
             CorpusBatches(
                 store, batch_tokens, seed, pad_id, start_id, sampler,
@@ -461,38 +430,36 @@ class MixedBatches(Batches):
             for number, store in enumerate(stores)
         ]  # fmt: skip
         sizes = [corpus.steps_per_epoch for corpus in self.corpora]
-        self._weights = _whole(weights or [_tempered(size, temperature) for size in sizes])
+        exact = weights or [_tempered(size, temperature) for size in sizes]
+        denominator = math.lcm(*(weight.denominator for weight in exact))
+        self._weights = [int(weight * denominator) for weight in exact]
         self.shapes = tuple(sorted({shape for corpus in self.corpora for shape in corpus.shapes}))
         self.steps_per_epoch = sum(sizes)
-        self.filler_rows = round(self._in_an_epoch([c.filler_rows for c in self.corpora]))
-        tokens = self._in_an_epoch([corpus.tokens for corpus in self.corpora])
-        positions = self._in_an_epoch([corpus.positions for corpus in self.corpora])
-        self.padding_share = float(1 - tokens / positions)
 
-    def _in_an_epoch(self, counts: Sequence[int]) -> Fraction:
-        """Returns the sum of counts over an epoch of all corpora, from the counts in an epoch of
-        each.
-        """
-        found = Fraction()
-        for weight, count, corpus in zip(self._weights, counts, self.corpora, strict=True):
-            steps = Fraction(self.steps_per_epoch * weight, sum(self._weights))
-            found += steps * count / corpus.steps_per_epoch
-        return found
+        def in_an_epoch(counts: Sequence[int]) -> Fraction:
+            """Returns a sum over an epoch of all corpora, from the counts in an epoch of each."""
+            total = Fraction(self.steps_per_epoch, sum(self._weights))
+            parts = zip(self._weights, counts, sizes, strict=True)
+            return sum((total * weight * count / size for weight, count, size in parts), Fraction())
+
+        self.filler_rows = round(in_an_epoch([corpus.filler_rows for corpus in self.corpora]))
+        used = in_an_epoch([corpus.tokens for corpus in self.corpora])
+        positions = in_an_epoch([corpus.positions for corpus in self.corpora])
+        self.padding_share = float(1 - used / positions)
 
     def shape(self, step: int) -> Shape:
         """Returns the shape of a step; see `Batches.shape`."""
-        corpus, own_step = self._place(step)
+        corpus, own_step = self._corpus_of(step)
         return corpus.shape(own_step)
 
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """Returns the batch of a step; see `Batches.batch`."""
-        corpus, own_step = self._place(step)
+        corpus, own_step = self._corpus_of(step)
         return corpus.batch(own_step, part, parts)
 
-    def _place(self, step: int) -> tuple[CorpusBatches, int]:
-        if step < 0:
-            raise InputError(f"The step is {step}, but it must be at least 0.")
-        corpus, own_step = place_of_step(step, self._weights)
+    def _corpus_of(self, step: int) -> tuple[CorpusBatches, int]:
+        _check_step(step)
+        corpus, own_step = corpus_and_step(step, self._weights)
         return self.corpora[corpus], own_step
 
 
@@ -501,13 +468,7 @@ def _tempered(size: int, temperature: float) -> Fraction:
     return Fraction(size) if temperature == 1 else Fraction(size ** (1 / temperature))
 
 
-def _whole(weights: Sequence[Fraction]) -> list[int]:
-    """Returns weights of the same proportions that are whole numbers."""
-    denominator = math.lcm(*(weight.denominator for weight in weights))
-    return [int(weight * denominator) for weight in weights]
-
-
-def place_of_step(step: int, weights: Sequence[int]) -> tuple[int, int]:
+def corpus_and_step(step: int, weights: Sequence[int]) -> tuple[int, int]:
     """Returns the corpus of a step, and the number of the step in this corpus, from 0.
 
     Step j of a corpus with weight w is due at time (j + 1/2) / w, and steps are sorted by this time

@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-IntArray: TypeAlias = npt.NDArray[np.int64]
+from keras_transformer.data.token_store import IntArray
+
 Lengths: TypeAlias = npt.NDArray[np.integer[Any]]
 
 MAX_SHAPES = 16
@@ -57,11 +58,6 @@ class Histogram:
         bucket_of_key[found[order]] = np.arange(len(found))
         return cls(source[order], target[order], count[found[order]]), bucket_of_key[keys]
 
-    def scaled(self, factor: float) -> Histogram:
-        """Returns a copy whose counts are multiplied by `factor` and rounded, but at least 1."""
-        count = np.maximum(1, np.rint(self.count * factor)).astype(np.int64)
-        return dataclasses.replace(self, count=count)
-
     @classmethod
     def union(cls, histograms: Sequence[Histogram]) -> Histogram:
         """Returns one histogram for several corpora together."""
@@ -86,12 +82,12 @@ class BatchPlan:
     Attributes:
         shapes: int64[C, 3], the (rows, S, T) of each shape, in decreasing order of S + T.
         num_batches: int64[C], number of batches of each shape.
-        places: int64[C, K], number of pairs of bucket k in shape c. Each pair has one place.
+        counts: int64[C, K], number of pairs of bucket k in shape c.
     """
 
     shapes: IntArray
     num_batches: IntArray
-    places: IntArray
+    counts: IntArray
 
     @property
     def positions(self) -> int:
@@ -102,7 +98,7 @@ class BatchPlan:
     @property
     def filler_rows(self) -> int:
         """Number of rows in an epoch that contain no pair."""
-        return int((self.num_batches * self.shapes[:, 0]).sum() - self.places.sum())
+        return int((self.num_batches * self.shapes[:, 0]).sum() - self.counts.sum())
 
 
 def choose_shapes(
@@ -117,7 +113,7 @@ def choose_shapes(
         int64[C, 3], the (rows, S, T) of the shapes. Every pair fits into one of them.
     """
     grids = _grids(histogram, max_shapes)
-    costs = [_place(grid, histogram, batch_tokens).positions for grid in grids]
+    costs = [_plan(grid, histogram, batch_tokens).positions for grid in grids]
     best = int(np.argmin(costs))
     bounds, cost = grids[best], costs[best]
     trials = min(_MAX_TRIALS, _MAX_WORK // (MAX_SHAPES * len(histogram.count)))
@@ -129,22 +125,22 @@ def choose_shapes(
                 moved = bounds.copy()
                 moved[cell, side] += step
                 trials -= 1
-                if moved.min() < 1 or not _covers(moved, histogram):
+                if moved.min() < 1 or not _fits(moved, histogram).any(axis=0).all():
                     continue
-                moved_cost = _place(moved, histogram, batch_tokens).positions
+                moved_cost = _plan(moved, histogram, batch_tokens).positions
                 if moved_cost < cost:
                     bounds, cost, improved = moved, moved_cost, True
-    return _place(bounds, histogram, batch_tokens).shapes
+    return _plan(bounds, histogram, batch_tokens).shapes
 
 
-def place_pairs(shapes: IntArray, histogram: Histogram) -> BatchPlan:
+def plan_epoch(shapes: IntArray, histogram: Histogram) -> BatchPlan:
     """Plans an epoch with batches of the given shapes. The epoch contains every pair once.
 
     Args:
         shapes: int64[C, 3] (rows, S, T). Every pair must fit into one of them. The plan omits
             unused shapes.
     """
-    return _place(shapes[:, 1:], histogram, rows=shapes[:, 0])
+    return _plan(shapes[:, 1:], histogram, rows=shapes[:, 0])
 
 
 def _grids(histogram: Histogram, most: int) -> list[IntArray]:
@@ -196,17 +192,13 @@ def _fits(bounds: IntArray, histogram: Histogram) -> npt.NDArray[np.bool_]:
     return (histogram.source <= bounds[:, :1]) & (histogram.target <= bounds[:, 1:])
 
 
-def _covers(bounds: IntArray, histogram: Histogram) -> bool:
-    return bool(_fits(bounds, histogram).any(axis=0).all())
-
-
-def _place(
+def _plan(
     bounds: IntArray,
     histogram: Histogram,
     batch_tokens: int = 0,
     rows: IntArray | None = None,
 ) -> BatchPlan:
-    """Gives every pair a place, from the largest shape to the smallest.
+    """Assigns every pair to a shape, from the largest shape to the smallest.
 
     The home of a pair is the smallest shape that the pair fits into. Each shape first takes all
     remaining pairs whose home it is. Then the longest fitting pairs of smaller shapes fill the free
@@ -225,10 +217,10 @@ def _place(
     fits = _fits(bounds, histogram)
     home = len(bounds) - 1 - fits[::-1].argmax(axis=0)
     left = histogram.count.copy()
-    shapes, num_batches, places = [], [], []
+    shapes, num_batches, counts = [], [], []
     for cell, (source, target) in enumerate(bounds.tolist()):
-        place = np.where(home == cell, left, 0)
-        pairs = int(place.sum())
+        taken = np.where(home == cell, left, 0)
+        pairs = int(taken.sum())
         if pairs == 0:
             continue
         size = int(most[cell])
@@ -236,15 +228,15 @@ def _place(
         if rows is None:
             size = max(_rows_for(pairs, batches), _rows_for(size, 2))
         guests = np.flatnonzero(fits[cell] & (home > cell))
-        taken = np.minimum(np.cumsum(left[guests]), batches * size - pairs)
-        place[guests] = np.diff(taken, prepend=0)
-        left -= place
+        free = np.minimum(np.cumsum(left[guests]), batches * size - pairs)
+        taken[guests] = np.diff(free, prepend=0)
+        left -= taken
         if rows is None:
-            size = _rows_for(int(place.sum()), batches)
+            size = _rows_for(int(taken.sum()), batches)
         shapes.append((size, source, target))
         num_batches.append(batches)
-        places.append(place)
-    return BatchPlan(np.array(shapes, np.int64), np.array(num_batches, np.int64), np.stack(places))
+        counts.append(taken)
+    return BatchPlan(np.array(shapes, np.int64), np.array(num_batches, np.int64), np.stack(counts))
 
 
 def _rows_for(pairs: int, batches: int) -> int:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from keras_transformer.data.reading import raw_lines, read_lines, require_file, split_columns
 from keras_transformer.errors import InputError
 
-__all__ = ["Corpus", "CorpusReader", "ParallelFiles", "TsvColumns", "TsvFile", "parallel_files"]
+__all__ = ["Corpus", "CorpusReader", "ParallelFiles", "TsvFile", "parallel_files"]
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 _END = 200  # lines at either end of files that differ; those of one end fit
@@ -103,16 +103,12 @@ class ParallelFiles:
         return f"{self.source} + {self.target}"
 
     @property
-    def paths(self) -> tuple[Path, ...]:
+    def paths(self) -> tuple[Path, Path]:
         """Both paths."""
         return self.source, self.target
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the lines of both files, pair by pair.
-
-        Raises:
-            InputError: as in `read_lines`, or for different numbers of lines.
-        """
+        """Yields the lines of both files, pair by pair."""
         for source, target in itertools.zip_longest(*map(read_lines, self.paths)):
             if source is None or target is None:
                 raise self.misaligned()
@@ -143,55 +139,23 @@ def _first_misfit(shorter: FloatArray, longer: FloatArray) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class TsvFile:
-    r"""A corpus of a file whose lines are a sentence, a TAB, and its translation.
-
-    Example:
-    >>> _ = Path("a.tsv").write_text("A dog.\tEin Hund.\n")
-    >>> list(TsvFile(Path("a.tsv")).pairs())
-    [(b'A dog.', b'Ein Hund.')]
-    """
-
-    path: Path
-
-    @property
-    def name(self) -> str:
-        """The path."""
-        return str(self.path)
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """The path."""
-        return (self.path,)
-
-    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the two columns.
-
-        Raises:
-            InputError: as in `read_lines`, or for another number of columns.
-        """
-        for number, line in enumerate(read_lines(self.path), start=1):
-            yield split_columns(self.name, number, line)
-
-
-@dataclasses.dataclass(frozen=True)
-class TsvColumns:
     r"""A corpus of two columns of a file whose columns are separated by TABs.
 
-    Pair i is line i, or line i + 1 if the first line has the names of the columns. Invalid UTF-8
-    is refused.
+    Pair i is line i, or line i + 1 if the first line has the names of the columns.
 
     Attributes:
         path: the file, which may be compressed.
-        columns: source and target column: numbers from 1, or names in the first line.
+        columns: source and target column: numbers from 1, or names in the first line. None for a
+            file with only two columns.
 
     Example:
     >>> _ = Path("a.tsv").write_text("id\ten\tde\n7\tA dog.\tEin Hund.\n")
-    >>> list(TsvColumns(Path("a.tsv"), ("en", "de")).pairs())
+    >>> list(TsvFile(Path("a.tsv"), ("en", "de")).pairs())
     [(b'A dog.', b'Ein Hund.')]
     """
 
     path: Path
-    columns: tuple[str, str]
+    columns: tuple[str, str] | None = None
 
     @property
     def name(self) -> str:
@@ -199,17 +163,16 @@ class TsvColumns:
         return str(self.path)
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the two columns.
-
-        Raises:
-            InputError: as in `read_lines`, or if a line or the header lacks a column.
-        """
+        """Yields the two columns."""
         lines = enumerate(read_lines(self.path), start=1)
+        if self.columns is None:
+            for number, line in lines:
+                yield split_columns(self.name, number, line)
+            return
         if all(column.isdecimal() and int(column) > 0 for column in self.columns):
             source, target = (int(column) - 1 for column in self.columns)
         else:
-            _, header = next(lines)
-            names = header.decode().split("\t")
+            names = next(lines)[1].decode().split("\t")
             for column in self.columns:
                 if column not in names:
                     raise InputError(
@@ -232,13 +195,6 @@ def parallel_files(
     sources: Sequence[str | Path], targets: Sequence[str | Path]
 ) -> list[ParallelFiles]:
     r"""Pairs source files with target files, in order.
-
-    Args:
-        sources: paths of the source files.
-        targets: paths of the target files.
-
-    Raises:
-        InputError: for different numbers of files, or a path that is not a regular file.
 
     Example:
     >>> _ = Path("a.en").write_text("A dog.\n"), Path("a.de").write_text("Ein Hund.\n")

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
+import collections
 import dataclasses
 import hashlib
 import itertools
 import json
+import os
 import random
-import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from keras_transformer import plugins
 from keras_transformer.console import progress_bar
 from keras_transformer.data.blocks import (
-    BlockFiles,
-    BlockReader,
-    CleanedBlock,
-    CleanTask,
-    EncodeTask,
+    DUPLICATE,
+    HELD_OUT,
+    STORED,
+    Fates,
     clean_block,
+    clean_lines,
     encode_block,
+    read_blocks,
 )
 from keras_transformer.data.cleaning import (
+    EXAMPLE_CHARACTERS,
     EXAMPLES,
     CleaningOptions,
     CleaningReport,
@@ -35,6 +38,7 @@ from keras_transformer.data.cleaning import (
     find_duplicates,
 )
 from keras_transformer.data.corpus import Corpus
+from keras_transformer.data.reading import Block
 from keras_transformer.data.token_store import TokenStore, write_index
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
@@ -60,19 +64,19 @@ if TYPE_CHECKING:
 __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
 SPLITS = ("train", "valid")
+_STAGES = ("cleaning", "vocabulary", "encoding")
 # Part of the fingerprint: raised whenever the same input would give another result.
 _FORMAT = 3
 # Raised when the intermediate files of a stage change. Then unfinished work starts again.
-_WORK_FORMAT = 5
-_WORK = "work"
-_EXAMPLE_CHARACTERS = 200
+_WORK_FORMAT = 6
+_EXAMPLE_CHARACTERS = 200  # of the first validation sources
 # Options that are ignored if a vocabulary is given. Missing symbols are appended to it.
 LEARNING_OPTIONS = (
     "vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization",
     "vocabulary_lines",
 )  # fmt: skip
 _HISTOGRAM_STEP = 16
-_Task = TypeVar("_Task")
+_COMPARED_TARGETS = 1000  # of each store: targets that are compared with their normalized text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,11 +96,6 @@ class PrepareOptions(CleaningOptions):
         valid_pairs: number of pairs to hold out of the training corpora if there are no validation
             corpora. None for 2 %, but at least 1 and at most 1000.
         seed: seed of the held-out pairs, and of the lines that a vocabulary is learned from.
-
-    Example:
-    >>> options = PrepareOptions(vocab_size=60, symbols=("<2de>",), max_tokens=100)
-    >>> options.all_symbols(), options.effective_options(learned=False)["max_tokens"]
-    (('<2de>',), 100)
     """
 
     vocab_size: int = 8000
@@ -150,187 +149,6 @@ class PrepareOptions(CleaningOptions):
         }
 
 
-@dataclasses.dataclass
-class _Cleaned:
-    """The cleaned corpora of a split."""
-
-    blocks: list[CleanedBlock]
-    report: CleaningReport
-    inputs: list[dict[str, Any]]
-
-    def hold_out(self, options: PrepareOptions) -> None:
-        """Draws the pairs that are held out for validation."""
-        sizes = [block.pairs - len(block.duplicates) for block in self.blocks]
-        pairs = sum(sizes)
-        wanted = options.valid_pairs or min(1000, max(1, pairs // 50))
-        if wanted >= pairs:
-            raise InputError(
-                f"The corpus has {pairs} clean pairs, which is too few to hold out {wanted} for "
-                "validation. Use a larger corpus, fewer valid_pairs, or separate validation files."
-            )
-        drawn = np.sort(random.Random(options.seed).sample(range(pairs), wanted))
-        first = np.cumsum([0, *sizes])
-        ends = np.searchsorted(drawn, first)
-        for block, a, b, start in zip(self.blocks, ends, ends[1:], first, strict=False):
-            single = np.delete(np.arange(block.pairs), block.duplicates)
-            block.held_out = single[drawn[a:b] - start]
-
-
-class _Preparation:
-    """The stages of a preparation. Each stage resumes after a kill."""
-
-    def __init__(self, directory: Path, options: PrepareOptions, num_workers: int) -> None:
-        self._directory = directory
-        self._options = options
-        self._num_workers = num_workers
-
-    def clean(self, split: str, corpora: Sequence[Corpus]) -> _Cleaned:
-        """Cleans the corpora of a split, and finds duplicates."""
-        work = self._directory / _WORK / split
-        report = CleaningReport()
-        blocks: list[CleanedBlock] = []
-        readers = [BlockReader(corpus) for corpus in corpora]
-        tasks = (
-            CleanTask(BlockFiles(work, number), block, self._options)
-            for number, block in enumerate(itertools.chain.from_iterable(readers))
-        )
-        results = self._results(clean_block, tasks, f"cleaning {split}", None)
-        for number, result in enumerate(results):
-            part = CleaningReport.from_dict(result["cleaning"])
-            report.add(part)
-            blocks.append(CleanedBlock(BlockFiles(work, number), result["corpus"], part.kept))
-        inputs = [_describe_input(*pair) for pair in zip(corpora, readers, strict=True)]
-        if self._options.drop_duplicates:
-            duplicates = find_duplicates([block.files.path("hashes.npy") for block in blocks])
-            for block, places in zip(blocks, duplicates, strict=True):
-                block.duplicates = places
-        _require_pairs(report.kept, split, report)
-        return _Cleaned(blocks, report, inputs)
-
-    def continues(self, fingerprint: str) -> bool:
-        """Returns whether all files in the directory are made from the input with a fingerprint.
-
-        If they are not, because the input has changed since a kill, they are removed.
-        """
-        work = self._directory / _WORK
-        path = work / "fingerprint"
-        if not path.exists() or path.read_text() == fingerprint:
-            write_text(path, fingerprint)
-            return True
-        for split in SPLITS:
-            shutil.rmtree(self._directory / split, ignore_errors=True)
-            shutil.rmtree(work / split, ignore_errors=True)
-        shutil.rmtree(self._directory / "tokenizer", ignore_errors=True)
-        path.unlink()  # last, so that a kill before it repeats the removal
-        return False
-
-    def vocabulary(self, cleaned: _Cleaned, given: Vocabulary | None) -> Vocabulary:
-        """Writes the vocabulary and returns it."""
-        directory = self._directory / "tokenizer"
-        if not directory.exists():
-            with atomic_path(directory) as partial:
-                (given or self._learn(cleaned)).save(partial)
-        return Vocabulary.load(directory)
-
-    def _learn(self, cleaned: _Cleaned) -> Vocabulary:
-        options = self._options
-
-        def model(*sides: str) -> bytes:
-            return options.learn(_lines(cleaned.blocks, sides))
-
-        if options.separate_vocabularies:
-            return Vocabulary(model("source"), model("target"))
-        return Vocabulary(model("source", "target"))
-
-    def encode(self, cleaned: Mapping[str, _Cleaned], vocabulary: Vocabulary) -> dict[str, Any]:
-        """Writes both token stores and returns their part of the report."""
-        shards: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
-        hashes: dict[str, list[Path]] = {split: [] for split in SPLITS}
-        for split, part in cleaned.items():
-            options = (self._directory, split, vocabulary.fingerprint, self._options.max_tokens)
-            tasks = [EncodeTask(block, *options) for block in part.blocks]
-            results = self._results(encode_block, tasks, f"encoding {split}", part.report.kept)
-            for block, result in zip(part.blocks, results, strict=True):
-                part.report.add(CleaningReport.from_dict(result["cleaning"]))
-                for store, shard in result["shards"].items():
-                    shards[store].append(shard)
-                    hashes[store].append(block.files.path(f"{store}_hashes.npy"))
-                block.files.remove_clean_text()
-        report: dict[str, Any] = {
-            "held_out": sum(len(block.held_out) for block in cleaned["train"].blocks),
-            "valid_pairs_in_train": count_known(hashes["valid"], hashes["train"]),
-            "cleaning": {split: part.report.as_dict() for split, part in cleaned.items()},
-        }
-        for split, parts in shards.items():
-            index = [(shard["name"], shard["pairs"], shard["sha256"]) for shard in parts]
-            pairs = write_index(self._directory / split, index)
-            _require_pairs(pairs, split, cleaned.get(split, cleaned["train"]).report)
-            source, target = (
-                _describe([shard[s] for shard in parts]) for s in ("source", "target")
-            )
-            report[split] = {"pairs": pairs, "source": source, "target": target}
-            for name in ("compared", "rewritten"):
-                target[name] = sum(shard["target"][name] for shard in parts)
-            examples = (e for shard in parts for e in shard["target"]["rewritten_examples"])
-            target["rewritten_examples"] = list(itertools.islice(examples, EXAMPLES))
-        store = TokenStore(self._directory / "valid")
-        first = store.source_lines(np.arange(len(store))[:3])
-        report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]
-        return report
-
-    def _results(
-        self,
-        stage: Callable[[_Task], dict[str, Any]],
-        tasks: Iterable[_Task],
-        title: str,
-        pairs: int | None,
-    ) -> Iterator[dict[str, Any]]:
-        with progress_bar(pairs, "pairs", title) as bar:
-            for result in run_tasks(stage, tasks, self._num_workers):
-                bar.update(result["pairs"])
-                yield result
-
-
-def _lines(blocks: Sequence[CleanedBlock], sides: Sequence[str]) -> Iterator[bytes]:
-    """Yields the lines to learn a vocabulary from."""
-    for block in blocks:
-        left_out = {*block.held_out.tolist(), *block.duplicates.tolist()}
-        texts = [block.files.clean_lines(side) for side in sides]
-        for place, lines in enumerate(zip(*texts, strict=True)):
-            if place not in left_out:
-                yield from lines
-
-
-def _require_pairs(pairs: int, split: str, report: CleaningReport) -> None:
-    if not pairs:
-        dropped = ", ".join(f"{n} {reason}" for reason, n in report.dropped.items())
-        raise InputError(
-            f"No pair is left for {split}: {report.read} were read (dropped: {dropped or 'none'})."
-        )
-
-
-def _describe(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the report of one side of a store from the counts of its shards."""
-    lengths = itertools.zip_longest(*(part["lengths"] for part in parts), fillvalue=0)
-    counts = np.array([sum(same) for same in lengths])  # sentences with 0, 1, 2, … tokens
-    tokens = int(counts @ np.arange(len(counts)))
-    unknown = sum(part["unknown"] for part in parts)
-    return {
-        "tokens": tokens,
-        "unknown": unknown,
-        "unknown_rate": unknown / tokens,
-        "mean_length": round(tokens / int(counts.sum()), 2),
-        "max_length": len(counts) - 1,
-        # Sentences per range of lengths: {"1-16": 12, "17-32": 30, ...}.
-        "length_histogram": {
-            f"{least}-{least + _HISTOGRAM_STEP - 1}": int(
-                counts[least : least + _HISTOGRAM_STEP].sum()
-            )
-            for least in range(1, len(counts), _HISTOGRAM_STEP)
-        },
-    }
-
-
 @dataclasses.dataclass(frozen=True)
 class PreparedData:
     """Prepared data: the result of `prepare`.
@@ -356,11 +174,7 @@ class PreparedData:
 
     @classmethod
     def open(cls, directory: str | Path) -> PreparedData:
-        """Opens data that `prepare` wrote.
-
-        Raises:
-            InputError: if the directory does not contain prepared data.
-        """
+        """Opens data that `prepare` wrote."""
         report = _existing_report(Path(directory))
         if report is None:
             raise InputError(f"{directory} does not contain prepared data. Prepare a corpus first.")
@@ -385,9 +199,6 @@ class PreparedData:
         Args:
             batch_tokens: approximate target positions of a batch.
             seed: seed of the order.
-
-        Raises:
-            InputError: if `batch_tokens` is below the longest target sentence.
         """
         return self._batches("train", batch_tokens, seed).epochs()
 
@@ -411,31 +222,27 @@ class PreparedData:
 
     def summary(self) -> str:
         """Returns a few lines for a person to read."""
-        state = "already holds this data" if self.reused else "is ready"
-        report = self.report
-        vocabulary = report["vocabulary"]
+        report, vocabulary = self.report, self.report["vocabulary"]
         lines = [
-            f"{self.directory} {state}",
+            f"{self.directory} {'already holds this data' if self.reused else 'is ready'}",
             f"vocabulary: {vocabulary['type']}, {vocabulary['source_size']:,} source and "
             f"{vocabulary['target_size']:,} target pieces",
         ]
-        for split in ("train", "valid"):
+        for split in SPLITS:
             store = report[split]
             lines.append(
                 f"{split}: {store['pairs']:,} pairs, {store['source']['tokens']:,} source and "
                 f"{store['target']['tokens']:,} target tokens"
             )
-        for split, side in itertools.product(("train", "valid"), ("source", "target")):
-            rate = report[split][side]["unknown_rate"]
-            if rate > MAX_UNKNOWN_RATE:
-                lines.append(
-                    f"Warning: {rate:.1%} of the {side} tokens of {split} are not in the "
-                    "vocabulary, so the model cannot read or write them. Learn a vocabulary from "
-                    "text of this language (without --vocab_from), or set --byte_fallback."
-                )
+            for side in ("source", "target"):
+                if (rate := store[side]["unknown_rate"]) > MAX_UNKNOWN_RATE:
+                    lines.append(
+                        f"Warning: {rate:.1%} of the {side} tokens of {split} are not in the "
+                        "vocabulary, so the model cannot read or write them. Learn a vocabulary "
+                        "from text of this language (without --vocab_from), or set --byte_fallback."
+                    )
         target = report["train"]["target"]
-        if target["rewritten"]:
-            example = target["rewritten_examples"][0]
+        for example in target["rewritten_examples"][:1]:
             lines.append(
                 f"normalization {vocabulary['normalization']} changes {target['rewritten']:,} of "
                 f"{target['compared']:,} training targets, for example {example['before']!r} to "
@@ -448,12 +255,8 @@ class PreparedData:
             )
             if cleaning["bad_utf8_replaced"]:
                 lines.append(f"{cleaning['bad_utf8_replaced']:,} lines of it had invalid UTF-8")
-        if report["held_out"]:
-            dropped = report["held_out"] - report["valid"]["pairs"]
-            lines.append(
-                f"held out of the training corpus for validation: {report['held_out']:,} pairs"
-                + f", and {dropped:,} were dropped as too long" * (dropped > 0)
-            )
+        if held_out := report["held_out"]:
+            lines.append(f"held out of the training corpus for validation: {held_out:,} pairs")
         if known := report["valid_pairs_in_train"]:
             lines.append(
                 f"validation pairs that are also in the training text: {known:,} of "
@@ -479,7 +282,7 @@ def prepare(
     text is processed in blocks.
 
     Args:
-        corpora: training corpora. Each is read twice.
+        corpora: training corpora.
         output_dir: a new directory. If it is complete for the same input and options, nothing
             changes.
         options: None for the defaults.
@@ -487,13 +290,6 @@ def prepare(
         vocab_from: directory of a tokenizer or of prepared data, a SentencePiece model, or a
             vocabulary; None to learn one. Symbols that it lacks are appended.
         num_workers: number of processes. The result does not depend on it.
-
-    Returns:
-        Directory and report.
-
-    Raises:
-        InputError: for corpora that cannot be read, an `output_dir` with other files, a vocabulary
-            that cannot be learned or read, and if no pairs are left.
 
     Example:
     >>> from keras_transformer.data.corpus import parallel_files
@@ -505,53 +301,225 @@ def prepare(
         raise InputError("Give a corpus: parallel files, TSV, TMX, or a TFDS translation set.")
     options = options or PrepareOptions()
     output_dir = Path(output_dir)
-    seconds: dict[str, float] = {}
-    vocabulary = None if vocab_from is None else _given_vocabulary(vocab_from, options)
-    corpora_of = {"train": corpora, "valid": valid_corpora or ()}
-    corpora_of = {split: group for split, group in corpora_of.items() if group}
-    if (existing := _existing_report(output_dir)) is not None:
-        inputs = {split: list(map(_read, group)) for split, group in corpora_of.items()}
-        return _reuse(output_dir, existing, _fingerprint(inputs, options, vocabulary))
-    kinds = {
-        split: [
-            {"kind": type(corpus).__name__, "sha256": {"name": corpus.name}} for corpus in group
-        ]
+    given = None if vocab_from is None else _given_vocabulary(vocab_from, options)
+    corpora_of = {"train": corpora} | ({"valid": valid_corpora} if valid_corpora else {})
+    if (report := _existing_report(output_dir)) is not None:
+        inputs: dict[str, list[dict[str, Any]]] = {split: [] for split in corpora_of}
+        for split, group in corpora_of.items():
+            collections.deque(_read(group, inputs[split]), maxlen=0)
+        return _reuse(output_dir, report, _fingerprint(inputs, options, given))
+    names = {
+        split: [{"kind": type(corpus).__name__, "sha256": {"": corpus.name}} for corpus in group]
         for split, group in corpora_of.items()
     }
-    key = f"{_fingerprint(kinds, options, vocabulary)} {_WORK_FORMAT}"
+    key = f"{_fingerprint(names, options, given)} {_WORK_FORMAT}"
     with work_directory(output_dir, key) as directory:
-        preparation = _Preparation(directory, options, num_workers)
-        with _timed("cleaning", seconds):
-            continues = False
-            while not continues:
-                cleaned = {s: preparation.clean(s, group) for s, group in corpora_of.items()}
-                inputs = {split: part.inputs for split, part in cleaned.items()}
-                fingerprint = _fingerprint(inputs, options, vocabulary)
-                continues = preparation.continues(fingerprint)
-            if not valid_corpora:
-                cleaned["train"].hold_out(options)
-        report: dict[str, Any] = {
+        times = [time.monotonic()]
+        cleaned = {
+            split: _clean(directory / "work" / split, group, options, num_workers)
+            for split, group in corpora_of.items()
+        }
+        inputs = {split: part.inputs for split, part in cleaned.items()}
+        fingerprint = _fingerprint(inputs, options, given)
+        _check_unchanged(directory / "work" / "fingerprint", fingerprint)
+        if not valid_corpora:
+            _hold_out(cleaned["train"].fates, options)
+        times.append(time.monotonic())
+        if not (directory / "tokenizer").exists():
+            with atomic_path(directory / "tokenizer") as partial:
+                (given or _learn(cleaned["train"], options)).save(partial)
+        vocabulary = Vocabulary.load(directory)
+        times.append(time.monotonic())
+        results = _encode(directory, cleaned, vocabulary, options.max_tokens, num_workers)
+        times.append(time.monotonic())
+        seconds = [round(end - start, 1) for start, end in itertools.pairwise(times)]
+        report = {
             "fingerprint": fingerprint,
             "inputs": inputs,
-            "options": options.effective_options(learned=vocabulary is None),
+            "options": options.effective_options(learned=given is None),
             "vocab_from": str(vocab_from) if isinstance(vocab_from, str | Path) else None,
+            **results,
+            "vocabulary": vocabulary.describe(),
+            "seconds_of_stages": dict(zip(_STAGES, seconds, strict=True)),
         }
-        with _timed("vocabulary", seconds):
-            vocabulary = preparation.vocabulary(cleaned["train"], vocabulary)
-        with _timed("encoding", seconds):
-            report |= preparation.encode(cleaned, vocabulary)
-        report |= {"vocabulary": vocabulary.describe(), "seconds_of_stages": seconds}
         text = json.dumps(report, indent=1, ensure_ascii=False)
         (directory / "report.json").write_text(text + "\n", "utf-8", "backslashreplace")
     plugins.call_all("after_preparation", output_dir)
     return PreparedData(output_dir, json.loads(text), reused=False)
 
 
-@contextlib.contextmanager
-def _timed(stage: str, seconds: dict[str, float]) -> Iterator[None]:
-    start = time.monotonic()
-    yield
-    seconds[stage] = round(time.monotonic() - start, 1)
+class _Cleaned(NamedTuple):
+    """The cleaned corpora of a split.
+
+    Attributes:
+        blocks: folder of each block, and the name of its corpus.
+        fates: for each block, what happens to its pairs.
+        inputs: description of each corpus.
+    """
+
+    blocks: list[tuple[Path, str]]
+    fates: list[Fates]
+    report: CleaningReport
+    inputs: list[dict[str, Any]]
+
+
+def _read(corpora: Sequence[Corpus], inputs: list[dict[str, Any]]) -> Iterator[Block]:
+    """Yields the blocks of corpora, and appends a description of each corpus to `inputs`."""
+    for corpus in corpora:
+        entry: dict[str, Any] = {"name": corpus.name, "kind": type(corpus).__name__}
+        entry |= {"blocks": 0, "pairs": 0, "sha256": {}}
+        inputs.append(entry)
+        for block in read_blocks(corpus):
+            pairs = entry["pairs"] + block.texts[0].count(b"\n")
+            entry |= {"blocks": entry["blocks"] + 1, "pairs": pairs, "sha256": block.sha256}
+            yield block
+
+
+def _clean(
+    work: Path, corpora: Sequence[Corpus], options: PrepareOptions, num_workers: int
+) -> _Cleaned:
+    """Reads and cleans the corpora of a split, and finds duplicates."""
+    cleaned = _Cleaned([], [], CleaningReport(), [])
+    blocks = enumerate(_read(corpora, cleaned.inputs))
+    tasks = ((block, work / f"{number:05d}", options) for number, block in blocks)
+    with progress_bar(None, "pairs", f"cleaning {work.name}") as bar:
+        for number, result in enumerate(run_tasks(clean_block, tasks, num_workers)):
+            part = CleaningReport.from_dict(result["cleaning"])
+            cleaned.report.add(part)
+            cleaned.blocks.append((work / f"{number:05d}", result["corpus"]))
+            cleaned.fates.append(np.full(part.kept, STORED, np.uint8))
+            bar.update(part.read)
+    if options.drop_duplicates:
+        duplicates = find_duplicates([folder / "hashes.npy" for folder, _ in cleaned.blocks])
+        for fates, positions in zip(cleaned.fates, duplicates, strict=True):
+            fates[positions] = DUPLICATE
+    _require_pairs(cleaned.report.kept, work.name, cleaned.report)
+    return cleaned
+
+
+def _check_unchanged(path: Path, fingerprint: str) -> None:
+    """Raises `InputError`, which removes the work, if it was made from other text before a kill."""
+    if not path.exists():
+        write_text(path, fingerprint)
+    if path.read_text() != fingerprint:
+        raise InputError(
+            "The corpora have changed since this preparation was interrupted, so its files were "
+            "removed. Run the same command again."
+        )
+
+
+def _hold_out(fates: Sequence[Fates], options: PrepareOptions) -> None:
+    """Draws the pairs that are held out for validation."""
+    pairs = sum(int((block == STORED).sum()) for block in fates)
+    wanted = options.valid_pairs or min(1000, max(1, pairs // 50))
+    if wanted >= pairs:
+        raise InputError(
+            f"The corpus has {pairs} clean pairs, which is too few to hold out {wanted} for "
+            "validation. Use a larger corpus, fewer valid_pairs, or separate validation files."
+        )
+    drawn = np.sort(random.Random(options.seed).sample(range(pairs), wanted))
+    for block in fates:
+        single = np.flatnonzero(block == STORED)
+        block[single[drawn[(drawn >= 0) & (drawn < len(single))]]] = HELD_OUT
+        drawn -= len(single)
+
+
+def _learn(cleaned: _Cleaned, options: PrepareOptions) -> Vocabulary:
+    """Learns a vocabulary from the pairs that are stored for training."""
+
+    def lines(*sides: str) -> Iterator[bytes]:
+        for (folder, _), fates in zip(cleaned.blocks, cleaned.fates, strict=True):
+            texts = zip(*(clean_lines(folder, side) for side in sides), strict=True)
+            for pair in itertools.compress(texts, fates == STORED):
+                yield from pair
+
+    if options.separate_vocabularies:
+        return Vocabulary(options.learn(lines("source")), options.learn(lines("target")))
+    return Vocabulary(options.learn(lines("source", "target")))
+
+
+def _encode(
+    directory: Path, cleaned: Mapping[str, _Cleaned], vocabulary: Vocabulary, max_tokens: int,
+    num_workers: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Writes both token stores, and returns their part of the report."""
+    shards: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
+    hashes: dict[str, list[Path]] = {split: [] for split in SPLITS}
+    for split, part in cleaned.items():
+        shared = (directory, split, vocabulary.fingerprint, max_tokens)
+        blocks = list(zip(part.blocks, part.fates, strict=True))
+        tasks = ((*block, fates, *shared) for block, fates in blocks)
+        results = run_tasks(encode_block, tasks, num_workers)
+        with progress_bar(part.report.kept, "pairs", f"encoding {split}") as bar:
+            for ((folder, _), fates), result in zip(blocks, results, strict=True):
+                part.report.add(CleaningReport.from_dict(result["cleaning"]))
+                for store, shard in result["shards"].items():
+                    shards[store].append(shard)
+                    hashes[store].append(folder / f"{store}.npy")
+                bar.update(len(fates))
+    report: dict[str, Any] = {
+        "held_out": sum(int((fates == HELD_OUT).sum()) for fates in cleaned["train"].fates),
+        "valid_pairs_in_train": count_known(hashes["valid"], hashes["train"]),
+        "cleaning": {split: part.report.as_dict() for split, part in cleaned.items()},
+    }
+    for split, parts in shards.items():
+        pairs = write_index(directory / split, [part["shard"] for part in parts])
+        _require_pairs(pairs, split, cleaned.get(split, cleaned["train"]).report)
+        store = TokenStore(directory / split)
+        source, target = (sum(part["unknown"][side] for part in parts) for side in (0, 1))
+        report[split] = {
+            "pairs": pairs,
+            "source": _describe(store.source_lengths, source),
+            "target": _describe(store.target_lengths, target) | _count_rewritten(store, vocabulary),
+        }
+    first = store.source_lines(np.arange(min(3, len(store))))  # of the validation pairs
+    report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]
+    return report
+
+
+def _require_pairs(pairs: int, split: str, report: CleaningReport) -> None:
+    if not pairs:
+        dropped = ", ".join(f"{n} {reason}" for reason, n in report.dropped.items())
+        raise InputError(
+            f"No pair is left for {split}: {report.read} were read (dropped: {dropped or 'none'})."
+        )
+
+
+def _describe(lengths: npt.NDArray[np.uint32], unknown: int) -> dict[str, Any]:
+    """Returns the report of one side of a store, from the length of each sentence."""
+    tokens = int(lengths.sum(dtype=np.int64))
+    histogram = np.bincount((lengths - 1) // _HISTOGRAM_STEP).tolist()
+    starts = itertools.count(1, _HISTOGRAM_STEP)
+    return {
+        "tokens": tokens,
+        "unknown": unknown,
+        "unknown_rate": unknown / tokens,
+        "mean_length": round(tokens / len(lengths), 2),
+        "max_length": int(lengths.max()),
+        # Sentences per range of lengths: {"1-16": 12, "17-32": 30, ...}.
+        "length_histogram": {
+            f"{start}-{start + _HISTOGRAM_STEP - 1}": count
+            for start, count in zip(starts, histogram, strict=False)
+        },
+    }
+
+
+def _count_rewritten(store: TokenStore, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Counts the targets that normalization changes in a sample of a store, with examples."""
+    sample = np.unique(np.linspace(0, len(store) - 1, _COMPARED_TARGETS).astype(np.int64))
+    texts = [" ".join(line.decode().split()) for line in store.target_lines(sample)]
+    rewritten = vocabulary.rewritten_targets(texts)
+    examples = []
+    for index, after in itertools.islice(rewritten.items(), EXAMPLES):
+        # A long text is shown from a little before its first change.
+        start = len(os.path.commonprefix([texts[index], after])) - EXAMPLE_CHARACTERS // 4
+        part = slice(max(0, start), max(0, start) + EXAMPLE_CHARACTERS)
+        examples.append({"before": texts[index][part], "after": after[part]})
+    return {
+        "compared": len(texts),
+        "rewritten": len(rewritten),
+        "rewritten_examples": examples,
+    }
 
 
 def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOptions) -> Vocabulary:
@@ -571,24 +539,6 @@ def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOption
             "a model that has the vocabulary can then be trained further with --init_from."
         )
     return vocabulary.with_symbols(options.all_symbols())
-
-
-def _read(corpus: Corpus) -> dict[str, Any]:
-    """Reads a corpus to its end, and describes it."""
-    reader = BlockReader(corpus)
-    for _ in reader:
-        pass
-    return _describe_input(corpus, reader)
-
-
-def _describe_input(corpus: Corpus, reader: BlockReader) -> dict[str, Any]:
-    return {
-        "name": corpus.name,
-        "kind": type(corpus).__name__,
-        "blocks": reader.blocks,
-        "pairs": reader.pairs,
-        "sha256": reader.sha256,
-    }
 
 
 def _fingerprint(
@@ -611,18 +561,14 @@ def _existing_report(output_dir: Path) -> dict[str, Any] | None:
     try:
         if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
             return None
-    except OSError as error:
-        raise InputError(
-            f"{output_dir} cannot be read ({error.strerror}). Choose a new directory."
-        ) from None
-    try:
         report = json.loads((output_dir / "report.json").read_bytes())
-        if isinstance(report, dict) and "fingerprint" in report:
-            return report
-    except (OSError, ValueError, TypeError):
-        pass
+        if "fingerprint" in report and "cleaning" in report:
+            return dict(report)
+        reason = "its report.json describes something else"
+    except (OSError, ValueError, TypeError) as error:
+        reason = str(error)
     raise InputError(
-        f"{output_dir} exists and does not contain prepared data. Choose a new directory."
+        f"{output_dir} exists and is not prepared data ({reason}). Choose a new directory."
     )
 
 

@@ -11,7 +11,7 @@ import gzip
 import lzma
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
@@ -34,14 +34,14 @@ class Block(NamedTuple):
         line: number of the first line, from 1.
         offsets: position in the file of each side, in bytes.
         texts: text of each side, with the same number of lines, or one text with both sides.
-        digest: SHA-256 in hex of the text of each file up to the end of the block.
+        sha256: by file name, SHA-256 in hex of the text up to the end of the block.
     """
 
     names: tuple[str, ...]
     line: int
     offsets: tuple[int, ...]
     texts: tuple[bytes, ...]
-    digest: str = ""
+    sha256: Mapping[str, str]
 
 
 def open_binary(path: Path) -> IO[bytes]:

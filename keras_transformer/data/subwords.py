@@ -16,8 +16,8 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -61,19 +61,6 @@ def _mixed(values: Keys) -> Keys:
     return values
 
 
-class PlannedLengths(NamedTuple):
-    """The lengths that batches are planned for.
-
-    Attributes:
-        source: int[pairs], source lengths.
-        target: int[pairs], target lengths.
-    """
-
-    source: Lengths
-    target: Lengths
-    tokens: int
-
-
 class SubwordSampler:
     """Draws the segmentations of sentences."""
 
@@ -87,30 +74,24 @@ class SubwordSampler:
 
     def source_ids(
         self, store: TokenStore, pairs: IntArray, keys: Keys, longest: Lengths | None = None
-    ) -> tuple[TokenArray, IntArray]:
-        """Draws source segmentations.
+    ) -> list[TokenArray]:
+        """Returns the source ids of pairs, int64[N], drawn with a random key for each, uint64[N].
 
-        Args:
-            pairs: int64[N], numbers of the pairs.
-            keys: uint64[N], the random key of each pair.
-            longest: int[N], maximum tokens of each sentence, including the end id. A sentence
-                keeps its best segmentation if a few samples are all longer than this.
-
-        Returns:
-            The ids of all sentences, int32[tokens], and the length of each, int64[N].
+        A sentence keeps its best segmentation if a few samples are all longer than `longest`,
+        int[N], including the end id.
         """
         lines = store.source_lines(pairs)
         return self._source.draw(lines, pairs, keys, longest, store.source_ids)
 
     def target_ids(
         self, store: TokenStore, pairs: IntArray, keys: Keys, longest: Lengths | None = None
-    ) -> tuple[TokenArray, IntArray]:
-        """Draws target segmentations. See `source_ids` for the arguments."""
+    ) -> list[TokenArray]:
+        """Returns drawn target ids. See `source_ids` for the arguments."""
         lines = store.target_lines(pairs)
         return self._target.draw(lines, pairs, ~keys, longest, store.target_ids)
 
-    def planned_lengths(self, store: TokenStore, most: int) -> PlannedLengths:
-        """Returns the lengths that a corpus needs, estimated from some of its pairs.
+    def planned_lengths(self, store: TokenStore, most: int) -> tuple[Lengths, Lengths]:
+        """Returns the source and target lengths to plan batches for, estimated from some pairs.
 
         The segmentations of some pairs are sampled. Each pair is planned with the relative growth
         of a sampled pair of similar length, so that there are enough rows for long sentences.
@@ -119,21 +100,17 @@ class SubwordSampler:
         keys = hashed(key_of(0), sampled)
         best = store.source_lengths + store.target_lengths
         sampled = sampled[np.argsort(best[sampled], kind="stable")]
-        places = np.searchsorted(best[sampled], best)
+        similar = np.searchsorted(best[sampled], best)
         some = hashed(key_of(1), np.arange(len(store))) % np.uint64(2 * _SIMILAR_PAIRS + 1)
-        places = np.clip(places + some.astype(np.int64) - _SIMILAR_PAIRS, 0, len(sampled) - 1)
-        sides = []
-        for lengths, draw in (
-            (store.source_lengths, self.source_ids),
-            (store.target_lengths, self.target_ids),
-        ):
-            growth = draw(store, sampled, keys)[1] / lengths[sampled]
-            sides.append(np.rint(lengths * np.maximum(growth, 1.0)[places]).astype(np.int32))
-        source, target = sides
-        target = np.maximum(np.minimum(target, most), store.target_lengths)
-        return PlannedLengths(
-            source, target, int(source.sum(dtype=np.int64) + target.sum(dtype=np.int64))
-        )
+        similar = np.clip(similar + some.astype(np.int64) - _SIMILAR_PAIRS, 0, len(sampled) - 1)
+
+        def planned(lengths: Lengths, drawn: list[TokenArray]) -> Lengths:
+            growth = np.array([len(ids) for ids in drawn]) / lengths[sampled]
+            return np.rint(lengths * np.maximum(growth, 1.0)[similar]).astype(np.int32)
+
+        source = planned(store.source_lengths, self.source_ids(store, sampled, keys))
+        target = planned(store.target_lengths, self.target_ids(store, sampled, keys))
+        return source, np.maximum(np.minimum(target, most), store.target_lengths)
 
 
 class _Side:
@@ -165,13 +142,9 @@ class _Side:
         return array.array("d", chances), array.array("l", 4 * begins), ids.tobytes()
 
     def draw(
-        self,
-        lines: Sequence[bytes],
-        pairs: IntArray,
-        keys: Keys,
-        longest: Lengths | None,
+        self, lines: Sequence[bytes], pairs: IntArray, keys: Keys, longest: Lengths | None,
         best_ids: Callable[[IntArray], TokenArray],
-    ) -> tuple[TokenArray, IntArray]:
+    ) -> list[TokenArray]:  # fmt: skip
         """Draws segmentations of lines; see `SubwordSampler.source_ids`."""
         normalize = self._model.normalize
         words = [[word for word in normalize(line).split(_SPACE) if word] for line in lines]
@@ -184,16 +157,15 @@ class _Side:
                 break
         for i in todo:
             drawn[i] = best_ids(pairs[i : i + 1]).astype(np.int32).tobytes()
-        lengths = np.fromiter(map(len, drawn), np.int64, len(drawn)) // 4
-        return np.frombuffer(b"".join(drawn), np.int32), lengths
+        return [np.frombuffer(ids, np.int32) for ids in drawn]
 
     def _draw_once(
         self, words: list[list[bytes]], todo: list[int], keys: Keys, drawn: list[bytes]
     ) -> None:
         """Writes the ids of the sentences `todo` into `drawn`: int32 with the end id last."""
         counts = [len(words[i]) for i in todo]
-        places = np.concatenate([np.arange(0), *map(np.arange, counts)])
-        numbers = hashed(np.repeat(keys[todo], counts), places) >> np.uint64(11)
+        positions = np.concatenate([np.arange(0), *map(np.arange, counts)])
+        numbers = hashed(np.repeat(keys[todo], counts), positions) >> np.uint64(11)
         chance = iter((numbers * 2.0**-53).tolist())
         for i in todo:
             ids = []
@@ -227,54 +199,17 @@ def _check(side: str, proto: Any) -> None:
         )
 
 
-class Sentences(NamedTuple):
-    """Consecutive sentences, and the length of each."""
-
-    source_ids: TokenArray
-    source_lengths: Lengths
-    target_ids: TokenArray
-    target_lengths: Lengths
-
-    def rows(self, begin: int, end: int) -> Sentences:
-        """Returns the sentences of rows `begin` to `end`."""
-        return Sentences(
-            _part(self.source_ids, self.source_lengths, begin, end),
-            self.source_lengths[begin:end],
-            _part(self.target_ids, self.target_lengths, begin, end),
-            self.target_lengths[begin:end],
-        )
-
-
-class Drawn(NamedTuple):
-    """Drawn segmentations of pairs: for each side, an array of ids per pair."""
-
-    source: list[TokenArray]
-    target: list[TokenArray]
-
-    def of(self, pairs: Iterable[int]) -> Sentences:
-        """Returns the sentences of some pairs, in the given order."""
-        pairs = list(pairs)
-        source, target = (_joined([side[pair] for pair in pairs]) for side in self)
-        return Sentences(*source, *target)
-
-
 def draw(
     sampler: SubwordSampler, store: TokenStore, pairs: IntArray, keys: Keys, bounds: IntArray
-) -> tuple[IntArray, Drawn]:
+) -> tuple[IntArray, list[list[TokenArray]]]:
     """Draws segmentations of N pairs, and assigns each pair to one of N rows that is long enough.
 
-    Args:
-        pairs: int64[N], numbers of the pairs.
-        keys: uint64[N], the random key of each pair.
-        bounds: int64[N, 2], the S and T of each row. The best segmentation of pair i fits into
-            row i.
-
-    Returns:
-        The row of each pair, int64[N], and the sentences of all pairs. A pair that is too long for
-        every free row is drawn again, shorter.
+    `bounds`, int64[N, 2], are the S and T of each row. The best segmentation of pair i fits into
+    row i. Returns the row of each pair, int64[N], and for each side the ids of each pair. A pair
+    that is too long for every free row is drawn again, shorter.
     """
     draws = (sampler.source_ids, sampler.target_ids)
-    drawn = Drawn(*(_split(*side(store, pairs, keys)) for side in draws))
+    drawn = [side(store, pairs, keys) for side in draws]
     lengths = np.array([[len(ids) for ids in side] for side in drawn]).T
     best = np.stack([store.source_lengths[pairs], store.target_lengths[pairs]], axis=1)
     row_of, too_long = regroup(bounds, lengths, best.astype(np.int64))
@@ -282,7 +217,7 @@ def draw(
         longest = bounds[row_of, side]
         again = np.flatnonzero(too_long & (lengths[:, side] > longest))
         if len(again):
-            shorter = _split(*again_of(store, pairs[again], keys[again], longest[again]))
+            shorter = again_of(store, pairs[again], keys[again], longest[again])
             for pair, ids in zip(again.tolist(), shorter, strict=True):
                 drawn[side][pair] = ids
     return row_of, drawn
@@ -342,19 +277,7 @@ def _insert_pairs(
             rows.remove(row)
 
 
-def _split(ids: TokenArray, lengths: Lengths) -> list[TokenArray]:
-    """Returns the ids of each sentence."""
-    ends = np.cumsum(lengths, dtype=np.int64).tolist()
-    return [ids[begin:end] for begin, end in itertools.pairwise([0, *ends])]
-
-
-def _joined(sentences: Sequence[TokenArray]) -> tuple[TokenArray, Lengths]:
+def joined(sentences: Sequence[TokenArray]) -> tuple[TokenArray, Lengths]:
     """Returns the ids of all sentences, and the length of each."""
     lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
     return np.concatenate([np.zeros(0, np.int32), *sentences]), lengths
-
-
-def _part(ids: TokenArray, lengths: Lengths, begin: int, end: int) -> TokenArray:
-    """Returns the ids of sentences `begin` to `end`."""
-    first = int(lengths[:begin].sum())
-    return ids[first : first + int(lengths[begin:end].sum())]

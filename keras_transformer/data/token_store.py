@@ -17,7 +17,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,13 +25,11 @@ import numpy.typing as npt
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import atomic_path
 
-Side = Literal["source", "target"]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 _FORMAT = 2
 _INDEX = "store.json"
 _MAPS = 100  # open maps of ids and of text, for each side
-_SIDES: tuple[Side, Side] = ("source", "target")
 
 
 class Encoded(NamedTuple):
@@ -72,56 +70,44 @@ class TokenStore:
     def __init__(self, directory: str | Path) -> None:
         """Opens a store."""
         self.directory = Path(directory)
-        index = self._index()
-        self.fingerprint: str = index["fingerprint"]
-        self._shards = [self.directory / name for name in index["shards"]]
-        self._source, self._target = (
-            _SideReader(self._shards, "source"),
-            _SideReader(self._shards, "target"),
-        )
-        self.source_lengths, self.target_lengths = self._source.lengths, self._target.lengths
-        sizes = self._source.sizes
-        if self._target.sizes != sizes or sum(sizes) != index["pairs"]:
-            raise InputError(
-                f"{self.directory} is damaged: {_INDEX} has {index['pairs']} pairs, but "
-                f"the shards have {sum(sizes)} sources and {sum(self._target.sizes)} targets. "
-                "Prepare the data again."
-            )
-        self._first = np.cumsum([0, *sizes])
-
-    def _index(self) -> dict[str, Any]:
         try:
             index = json.loads((self.directory / _INDEX).read_bytes())
-            if index["format"] == _FORMAT:
-                return dict(index)
-            reason = (
-                f"{_INDEX} has format {index['format']}, but this version reads format {_FORMAT}"
-            )
+            if index["format"] != _FORMAT:
+                raise ValueError(f"it has format {index['format']}, not {_FORMAT}")
         except (OSError, ValueError, TypeError, KeyError) as error:
-            reason = f"{_INDEX} cannot be read ({error})"
-        raise InputError(
-            f"{self.directory} is not a token store: {reason}. It must be the folder train or "
-            "valid of prepared data."
-        )
+            raise InputError(
+                f"{self.directory} is not a token store: {_INDEX} cannot be read ({error}). It "
+                "must be the folder train or valid of prepared data."
+            ) from error
+        self.fingerprint: str = index["fingerprint"]
+        shards = [self.directory / name for name in index["shards"]]
+        self._source, self._target = _SideReader(shards, "source"), _SideReader(shards, "target")
+        self.source_lengths, self.target_lengths = self._source.lengths, self._target.lengths
+        found = [len(self.source_lengths), len(self.target_lengths)]
+        if found != [index["pairs"]] * 2:
+            raise InputError(
+                f"{self.directory} is damaged: {_INDEX} has {index['pairs']} pairs, but the shards "
+                f"have {found[0]} sources and {found[1]} targets. Prepare the data again."
+            )
 
     def __len__(self) -> int:
-        return int(self._first[-1])
+        return len(self.source_lengths)
 
     def source_ids(self, pairs: IntArray) -> npt.NDArray[np.int32]:
         """Returns the concatenated source ids of pairs, each with its end id."""
-        return self._source.take_ids(self._shards_of(pairs), pairs)
+        return self._source.take_ids(pairs)
 
     def target_ids(self, pairs: IntArray) -> npt.NDArray[np.int32]:
         """Returns the concatenated target ids of pairs, each with its end id."""
-        return self._target.take_ids(self._shards_of(pairs), pairs)
+        return self._target.take_ids(pairs)
 
     def source_lines(self, pairs: IntArray) -> list[bytes]:
         """Returns the cleaned source lines of pairs."""
-        return self._take_lines(self._source, pairs)
+        return self._source.take_lines(pairs)
 
     def target_lines(self, pairs: IntArray) -> list[bytes]:
         """Returns the cleaned target lines of pairs."""
-        return self._take_lines(self._target, pairs)
+        return self._target.take_lines(pairs)
 
     def source_text(self) -> list[str]:
         """Returns all cleaned source lines."""
@@ -130,21 +116,6 @@ class TokenStore:
     def target_text(self) -> list[str]:
         """Returns all cleaned target lines."""
         return self._target.text()
-
-    def _shards_of(self, pairs: IntArray) -> list[int]:
-        if len(pairs) and not 0 <= pairs.min() <= pairs.max() < len(self):
-            raise IndexError(
-                f"pairs {pairs.min()} to {pairs.max()}: the store has {len(self)} pairs"
-            )
-        return list((np.searchsorted(self._first, pairs, side="right") - 1).tolist())
-
-    def _take_lines(self, side: _SideReader, pairs: IntArray) -> list[bytes]:
-        shards = self._shards_of(pairs)
-        places = (pairs - self._first[shards]).tolist()
-        lines = [b""] * len(pairs)
-        for i in np.argsort(shards, kind="stable").tolist():  # as `take_ids` does
-            lines[i] = side.line(shards[i], places[i])
-        return lines
 
 
 class _SideReader:
@@ -160,31 +131,42 @@ class _SideReader:
         self._text = functools.lru_cache(_MAPS)(self._map_text)
         self._line_ends = functools.cache(self._find_line_ends)
         lengths = [np.array(_load(shard / f"{side}_lengths.npy")) for shard in shards]
+        self._first = np.cumsum([0, *map(len, lengths)])  # pair of each shard
+        self.lengths = np.concatenate([np.zeros(0, np.uint32), *lengths])
         # End of each pair within its shard.
         ends = [np.cumsum(shard, dtype=np.uint32) for shard in lengths]
-        for shard, path, end in zip(shards, self._paths, ends, strict=True):
-            if len(_load(path)) != (end[-1] if len(end) else 0):
-                raise InputError(
-                    f"{shard} is damaged: {side}_lengths.npy does not fit "
-                    f"{side}_ids.npy. Prepare the data again."
-                )
-        self.sizes = [len(shard) for shard in lengths]
-        self.lengths = np.concatenate([np.zeros(0, np.uint32), *lengths])
         self._ends = np.concatenate([np.zeros(0, np.uint32), *ends])
 
-    def take_ids(self, shards: Sequence[int], pairs: IntArray) -> npt.NDArray[np.int32]:
+    def _shards_of(self, pairs: IntArray) -> IntArray:
+        if len(pairs) and not 0 <= pairs.min() <= pairs.max() < len(self.lengths):
+            raise IndexError(
+                f"pairs {pairs.min()} to {pairs.max()}: the store has {len(self.lengths)} pairs"
+            )
+        return np.searchsorted(self._first, pairs, side="right") - 1
+
+    def take_ids(self, pairs: IntArray) -> npt.NDArray[np.int32]:
+        shards = self._shards_of(pairs)
         lengths = self.lengths[pairs].astype(np.int64)
         after = np.cumsum(lengths)
         taken = np.empty(int(after[-1]) if len(after) else 0, np.int32)
         # Reads shard by shard, so that each is mapped once, and few are mapped at the same time.
         order = np.argsort(shards, kind="stable")
-        ends = self._ends[pairs]
-        for place, shard, end, length in zip(
-            after[order].tolist(), np.asarray(shards)[order].tolist(), ends[order].tolist(),
-            lengths[order].tolist(), strict=True,
-        ):  # fmt: skip
-            taken[place - length : place] = self._ids(shard)[end - length : end]
+        columns = (after, shards, self._ends[pairs], lengths)
+        for position, shard, end, length in zip(
+            *(column[order].tolist() for column in columns), strict=True
+        ):
+            taken[position - length : position] = self._ids(shard)[end - length : end]
         return taken
+
+    def take_lines(self, pairs: IntArray) -> list[bytes]:
+        shards = self._shards_of(pairs)
+        located = list(zip(shards.tolist(), (pairs - self._first[shards]).tolist(), strict=True))
+        lines = [b""] * len(pairs)
+        for i in np.argsort(shards, kind="stable").tolist():  # as `take_ids` does
+            shard, index = located[i]
+            text, ends = self._text(shard), self._line_ends(shard)
+            lines[i] = text[ends[index - 1] + 1 if index else 0 : ends[index]].tobytes()
+        return lines
 
     def _map_ids(self, shard: int) -> npt.NDArray[Any]:
         # A plain array, because slices of memmap take ten times as long.
@@ -196,10 +178,6 @@ class _SideReader:
     def _find_line_ends(self, shard: int) -> npt.NDArray[Any]:
         ends = np.flatnonzero(self._text(shard) == ord("\n"))
         return ends.astype(np.uint32 if not len(ends) or ends[-1] < 2**32 else np.int64)
-
-    def line(self, shard: int, place: int) -> bytes:
-        text, ends = self._text(shard), self._line_ends(shard)
-        return text[ends[place - 1] + 1 if place else 0 : ends[place]].tobytes()
 
     def text(self) -> list[str]:
         # str.splitlines would also split at characters other than \n.
@@ -236,17 +214,15 @@ def write_lines(path: Path, lines: Sequence[bytes]) -> None:
 
 
 def write_index(directory: Path, shards: Sequence[tuple[str, int, str]]) -> int:
-    """Makes a store of shards."""
-    digest = hashlib.sha256()
-    for _, pairs, shard_digest in shards:
-        if pairs:
-            digest.update(bytes.fromhex(shard_digest))
+    """Makes a store of shards: name, pairs and SHA-256 of each. Returns the number of pairs."""
+    shards = [shard for shard in shards if shard[1]]
+    digests = b"".join(bytes.fromhex(digest) for _, _, digest in shards)
     count = sum(pairs for _, pairs, _ in shards)
     index = {
         "format": _FORMAT,
         "pairs": count,
-        "fingerprint": digest.hexdigest(),
-        "shards": [name for name, pairs, _ in shards if pairs],
+        "fingerprint": hashlib.sha256(digests).hexdigest(),
+        "shards": [name for name, _, _ in shards],
     }
     directory.mkdir(exist_ok=True)  # missing if there are no shards
     (directory / _INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
@@ -51,30 +52,34 @@ class Constraints:
         self._phrases = sorted({tuple(phrase) for phrase in banned if len(phrase) > 1})
         if {*self._tokens, *ids.excluded} >= set(range(vocab_size)):
             raise InputError("Every token is banned, so there is no possible output.")
-        self._excluded, self._end = ids.excluded, ids.end
-        self._min_length = config.min_length
+        self._penalties = np.zeros(vocab_size, np.float32)
+        self._penalties[ids.excluded] = NEG_INF
+        self._end, self._min_length = ids.end, config.min_length
         self._repetition_penalty = config.repetition_penalty
         self._no_repeat_ngram = config.no_repeat_ngram
         self._vocab_size = vocab_size
 
     @property
     def only_exclude(self) -> bool:
-        """True if `is_excluded` is the only rule."""
+        """True if `penalties` are the only rule."""
         has_bans = self._tokens or self._phrases or self._no_repeat_ngram
         return self._repetition_penalty == 1 and not has_bans
 
     @property
     def num_excluded(self) -> int:
-        """The largest number of tokens that `is_excluded` excludes in a step."""
-        return len(self._excluded) + (self._min_length > 1)
+        """The largest number of tokens that are excluded in a step."""
+        return int(np.count_nonzero(self._penalties)) + (self._min_length > 1)
 
-    def is_excluded(self, tokens: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
-        """Returns which tokens are never generated, or end an output before its minimum length."""
-        excluded = tf.constant(self._excluded, tf.int32)
-        mask = tf.reduce_any(tf.expand_dims(tokens, -1) == excluded, axis=-1)
+    def penalties(self, tokens: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+        """Returns `NEG_INF` for excluded tokens, and 0 for others.
+
+        Excluded tokens are never generated, or end an output before its minimum length.
+        """
+        penalties = tf.gather(self._penalties, tokens)
         if self._min_length > 1:
-            mask |= (tokens == self._end) & (length + 1 < self._min_length)
-        return mask
+            is_early = (tokens == self._end) & (length + 1 < self._min_length)
+            penalties = tf.where(is_early, NEG_INF, penalties)
+        return penalties
 
     def apply(
         self,
@@ -112,8 +117,7 @@ class Constraints:
         for mask in forbidden:
             log_probs = tf.where(scored(mask), NEG_INF, log_probs)
         columns = tf.range(log_probs.shape[1] or tf.shape(log_probs)[1])
-        is_excluded = self.is_excluded(columns if tokens is None else tokens, length)
-        return tf.where(is_excluded, NEG_INF, log_probs)
+        return log_probs + self.penalties(columns if tokens is None else tokens, length)
 
     def _completes_phrase(
         self, histories: tf.Tensor, length: tf.Tensor, phrase: Sequence[int]

@@ -209,8 +209,7 @@ class SearchLoop(abc.ABC):
                 is_free and rules.only_exclude
             ):  # reads the scores once, and computes only a few log-probabilities
                 best, columns = top_k(scores, count + rules.num_excluded)
-                is_excluded = rules.is_excluded(columns, length)
-                best = tf.where(is_excluded, NEG_INF, best - normalizer)
+                best += rules.penalties(columns, length) - normalizer
             else:
                 # A decoder scores enough tokens. A constant number keeps all shapes constant.
                 best, columns = (tf.math.top_k if tokens is not None else top_k)(log_probs, count)

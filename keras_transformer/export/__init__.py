@@ -348,7 +348,7 @@ def _check_options(exporter: Exporter, format: str, options: ExportOptions) -> N
             continue
         others = []
         for other in formats():
-            with contextlib.suppress(InputError):  # a format whose packages are not installed
+            with contextlib.suppress(InputError, ImportError):  # without its packages
                 if _supports(find_exporter(other), name, value):
                     others.append(other)
         shown = f"{name}={value}" if isinstance(value, str | int | float) else name

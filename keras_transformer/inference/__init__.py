@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-EMPTY_SCORE = -5e8  # unused places of a search result have a lower score, -1e9
+EMPTY_SCORE = -5e8  # unused entries of a search result have a lower score, -1e9
 
 
 class Translation(NamedTuple):
@@ -28,11 +28,11 @@ class Translation(NamedTuple):
 
 
 def translations_of(texts: Iterable[str | bytes], scores: Iterable[float]) -> list[Translation]:
-    """Returns the translations of a line, without the unused places of the search result.
+    """Returns the translations of a line, without the unused entries of the search result.
 
     Args:
-        texts: the text of each place; bytes are UTF-8.
-        scores: the score of each place.
+        texts: the text of each entry; bytes are UTF-8.
+        scores: the score of each entry.
     """
     return [
         Translation(

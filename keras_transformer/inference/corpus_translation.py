@@ -13,10 +13,10 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_transformer.console import progress_bar
-from keras_transformer.data.blocks import BlockReader, TextFile
+from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.reading import Block, decode_lines, require_file
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
@@ -26,16 +26,6 @@ from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.atomic import atomic_path, work_directory
 
 BLOCK_LINES = 4096  # lines per block; a kill loses at most the block in progress
-
-
-class _Task(NamedTuple):
-    """A block of the file. `directory` gets the translated blocks."""
-
-    model_dir: Path
-    model: str  # fingerprint
-    directory: Path
-    number: int
-    block: Block
 
 
 def translate_corpus(
@@ -67,10 +57,10 @@ def translate_corpus(
     check_export(model_dir)
     if output_dir.exists():
         raise InputError(f"{output_dir} exists. Choose a new directory.")
-    reader = BlockReader(TextFile(require_file(source)), BLOCK_LINES)
-    for block in reader:  # refuses invalid text before anything is translated
-        _decoded(block)
-    lines, digest = reader.pairs, reader.sha256[str(source)]
+    lines = 0
+    for block in read_blocks(require_file(source), BLOCK_LINES):
+        lines += len(_decoded(block))  # refuses invalid text before anything is translated
+    digest = block.sha256[str(source)]
     model = model_fingerprint(model_dir)
     inputs = {"sha256": digest, "model": model}
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
@@ -78,7 +68,7 @@ def translate_corpus(
         work = directory / "work"
         work.mkdir(exist_ok=True)
         tasks = (
-            _Task(model_dir.absolute(), model, work, number, block)
+            (block, work / f"{number:06d}", model_dir.absolute(), model)
             for number, block in enumerate(_blocks(source, digest))
         )
         report: dict[str, Any] = {"source": str(source), **inputs, "lines": lines}
@@ -117,23 +107,22 @@ def model_fingerprint(model_dir: Path) -> str:
 
 
 def _blocks(source: Path, digest: str) -> Iterator[Block]:
-    reader = BlockReader(TextFile(source), BLOCK_LINES)
-    yield from reader
-    if reader.sha256[str(source)] != digest:
+    for block in read_blocks(source, BLOCK_LINES):
+        yield block
+    if block.sha256[str(source)] != digest:
         raise InputError(
             f"{source} has changed while it was translated. Start again with the new file."
         )
 
 
-def _translate_block(task: _Task) -> dict[str, Any]:
+def _translate_block(block: Block, path: Path, model_dir: Path, fingerprint: str) -> dict[str, Any]:
     """Translates a block unless its result exists, and writes the result atomically."""
-    path = task.directory / f"{task.number:06d}"
     done = path.with_suffix(".json")
     if done.exists():
         return dict(json.loads(done.read_bytes()))
     start = time.monotonic()
-    lines = _decoded(task.block)
-    model = _model(task.model_dir, task.model)
+    lines = _decoded(block)
+    model = _model(model_dir, fingerprint)
     best = [translations[0] for translations in translate_lines(model, lines)]
     # A line break in a translation would misalign all following lines.
     texts = [" ".join(translation.text.splitlines()) for translation in best]

@@ -30,7 +30,7 @@ class LoadedModel(NamedTuple):
     """A model that translates.
 
     Attributes:
-        place: the path or address of the model.
+        label: the path or address of the model.
         n_best: number of translations per line.
         translate: a function from `text`, string `(batch,)`, to `translations`, string
             `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`; of a run also the outputs
@@ -50,7 +50,7 @@ class LoadedModel(NamedTuple):
         change: returns the same model with other `decoding.` settings; None if all are fixed.
     """
 
-    place: str
+    label: str
     n_best: int
     translate: BatchFunction
     lengths: BatchFunction
@@ -64,22 +64,22 @@ class LoadedModel(NamedTuple):
     change: Callable[[Mapping[str, Any]], LoadedModel] | None = None
 
     @classmethod
-    def of(cls, module: TranslationModule, place: str, jit_compile: bool = False) -> LoadedModel:
+    def of(cls, module: TranslationModule, label: str, jit_compile: bool = False) -> LoadedModel:
         """Returns a model that translates with the Keras models of `module`.
 
         Args:
             module: the models, the tokenizer and the options of the search.
-            place: the name of the model in messages.
+            label: the name of the model in messages.
             jit_compile: compile the search with XLA, for each batch shape.
         """
         from keras_transformer.inference.translation_module import compiled_translation
 
         def change(settings: Mapping[str, Any]) -> LoadedModel:
             config = dataclasses.replace(Config(), decoding=module.config).updated(settings)
-            return cls.of(module.with_config(config.decoding), place, jit_compile)
+            return cls.of(module.with_config(config.decoding), label, jit_compile)
 
         return cls(
-            place,
+            label,
             module.config.n_best,
             compiled_translation(module) if jit_compile else module.translate_and_count,
             module.lengths,
@@ -103,7 +103,7 @@ class LoadedModel(NamedTuple):
             return self
         if self.change is None:
             raise InputError(
-                f"{self.place} is a SavedModel or a server: {' and '.join(settings)} cannot be "
+                f"{self.label} is a SavedModel or a server: {' and '.join(settings)} cannot be "
                 "changed after the export. Use the run directory."
             )
         return self.change(settings)

@@ -78,13 +78,13 @@ def add_missing_tag(text: str, tag: str, symbols: Sequence[str] | None) -> str:
     return text if has_tag else add_tag(text, tag)
 
 
-def check_tag(tag: str | None, symbols: Sequence[str] | None, place: str) -> None:
+def check_tag(tag: str | None, symbols: Sequence[str] | None, label: str) -> None:
     """Raises `InputError` if the vocabulary of a model does not have a tag.
 
     Args:
         tag: the tag, which is any symbol; None for none.
         symbols: the symbols of the model; None if they are unknown.
-        place: the path or address of the model.
+        label: the path or address of the model.
     """
     if tag is None or symbols is None or tag in symbols:
         return
@@ -94,7 +94,7 @@ def check_tag(tag: str | None, symbols: Sequence[str] | None, place: str) -> Non
         shown = ", ".join(others[:_MAX_SHOWN]) + (", ..." if len(others) > _MAX_SHOWN else "")
         known += f" Its other symbols are {shown}."
     raise InputError(
-        f"source_tag is {tag!r}, but the vocabulary of {place} does not have it. {known}"
+        f"source_tag is {tag!r}, but the vocabulary of {label} does not have it. {known}"
     )
 
 

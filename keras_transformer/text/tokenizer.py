@@ -32,10 +32,6 @@ class Tokenizer(tf.Module):
         fingerprint: SHA-256 of the models, in hex.
         vocabulary: the models.
 
-    Raises:
-        InputError: for invalid models, a missing special token, or special ids that differ between
-            the two.
-
     Example:
     >>> from keras_transformer.text.vocabulary import learn_vocabulary
     >>> tokenizer = Tokenizer(learn_vocabulary([b"the cat sees the dog"], vocab_size=30))
@@ -71,13 +67,9 @@ class Tokenizer(tf.Module):
         return self._target.tokenize(text)
 
     def source_texts(self, text: tf.Tensor) -> tf.Tensor:
-        """Returns the part of each source text that each of its tokens stands for.
+        """Returns the part of each text, string `[B]`, that each of its tokens stands for.
 
-        Args:
-            text: string `[B]`.
-
-        Returns:
-            String `[B, S]`, as in "a", " dog"; empty for the end token and for padding.
+        The result, string `[B, S]`, is empty for the end token and for padding.
         """
         _, starts, ends = self._source.tokenize_with_offsets(text)
         lengths = starts.row_lengths()
@@ -149,14 +141,7 @@ class Tokenizer(tf.Module):
 
     @classmethod
     def load(cls, directory: str | Path) -> Tokenizer:
-        """Reads a tokenizer that `save` wrote.
-
-        Args:
-            directory: see `Vocabulary.load`.
-
-        Raises:
-            InputError: if the vocabulary is missing or broken.
-        """
+        """Reads a tokenizer that `save` wrote; see `Vocabulary.load`."""
         vocabulary = Vocabulary.load(directory)
         target_model = None if vocabulary.joint else vocabulary.target_model
         return cls(vocabulary.source_model, target_model)
@@ -165,19 +150,8 @@ class Tokenizer(tf.Module):
 def truncate_text(text: tf.Tensor, max_bytes: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Truncates texts to at most `max_bytes` bytes, between two characters.
 
-    Invalid UTF-8 is also truncated: at most 3 bytes more are dropped.
-
-    Args:
-        text: string `[B]`.
-        max_bytes: maximum length.
-
-    Returns:
-        The texts, string `[B]`, and bool `[B]`, True for those that were truncated.
-
-    Example:
-    >>> text, is_truncated = truncate_text(tf.constant(["äöü", "a"]), max_bytes=5)
-    >>> text.numpy()[0].decode(), is_truncated.numpy().tolist()
-    ('äö', [True, False])
+    Invalid UTF-8 is also truncated: at most 3 bytes more are dropped. Returns the texts, string
+    `[B]`, and bool `[B]`, True for those that were truncated.
     """
     too_long = tf.strings.length(text) > max_bytes
     # Bytes 10xxxxxx continue a character. Of the first byte beyond the limit and the three bytes

@@ -55,9 +55,9 @@ def sample_lines(lines: Iterable[bytes], max_lines: int = MAX_LINES, seed: int =
         if number < max_lines:
             sample.append(line)
             in_bytes += len(line)
-        elif (place := random_.randrange(number + 1)) < max_lines:
-            in_bytes += len(line) - len(sample[place])
-            sample[place] = line
+        elif (index := random_.randrange(number + 1)) < max_lines:
+            in_bytes += len(line) - len(sample[index])
+            sample[index] = line
         if in_bytes > MAX_BYTES and len(sample) > 1:
             max_lines = len(sample) // 2
             sample = random_.sample(sample, max_lines)
@@ -107,8 +107,16 @@ def learn_vocabulary(
             user_defined_symbols=symbols,
             minloglevel=2,
         )
-    except RuntimeError as error:
-        raise _learning_error(vocab_size, error) from error
+    except RuntimeError as error:  # its message names parts of SentencePiece's source code
+        message = str(error)
+        if too_small := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+            raise InputError(
+                f"vocab_size is {vocab_size}, but the text has {too_small[1]} different characters "
+                f"and special tokens. Raise it to at least {too_small[1]}."
+            ) from error
+        if "sentences_.empty()" in message or "all_chars_count" in message:
+            raise InputError("There is no text to learn a vocabulary from.") from error
+        raise
     return _with_exact_sums(model.getvalue()) if model_type == "unigram" else model.getvalue()
 
 
@@ -116,13 +124,11 @@ def check_learning_options(
     vocab_size: int, model_type: str, character_coverage: float, normalization: str
 ) -> None:
     """Raises `InputError` for options of `learn_vocabulary` that are invalid for every text."""
-    if vocab_size < 5:
+    if not 5 <= vocab_size <= MAX_VOCAB_SIZE:
         raise InputError(
-            f"vocab_size is {vocab_size}. It must be at least 5: four special tokens and one of "
-            "text."
+            f"vocab_size is {vocab_size}. It must be at least 5, for four special tokens and one "
+            f"of text, and at most {MAX_VOCAB_SIZE:,}."
         )
-    if vocab_size > MAX_VOCAB_SIZE:
-        raise InputError(f"vocab_size is {vocab_size}, but the maximum is {MAX_VOCAB_SIZE:,}.")
     if not 0.98 <= character_coverage <= 1:
         raise InputError(
             f"character_coverage is {character_coverage}. It must be between 0.98 and 1."
@@ -142,34 +148,16 @@ def check_symbols(symbols: Iterable[str], byte_fallback: bool) -> None:
         byte_fallback: True if the vocabulary has tokens for bytes.
     """
     for symbol in symbols:
-        if not symbol or any(character.isspace() for character in symbol):
+        if not symbol or any(map(str.isspace, symbol)):
             raise InputError(
                 f"The symbol {symbol!r} is empty or contains spaces. Use a form such as <2de>."
             )
-        if symbol in SPECIAL_PIECES:
+        if symbol in SPECIAL_PIECES or (byte_fallback and symbol in BYTE_PIECES):
+            condition = " with byte_fallback" * (symbol in BYTE_PIECES)
             raise InputError(
-                f"The symbol {symbol} is already a token of every vocabulary. Choose another name, "
-                "such as <2de>."
+                f"The symbol {symbol} is already a token of every vocabulary{condition}. Choose "
+                "another name, such as <2de>."
             )
-        if byte_fallback and symbol in BYTE_PIECES:
-            raise InputError(
-                f"The symbol {symbol} is already a token of every vocabulary with byte_fallback. "
-                "Choose another name, such as <2de>."
-            )
-
-
-def _learning_error(vocab_size: int, error: RuntimeError) -> Exception:
-    """Translates an error of SentencePiece, which names parts of its source code."""
-    message = str(error)
-    too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
-    if too_small:
-        return InputError(
-            f"vocab_size is {vocab_size}, but the text has {too_small[1]} different characters and "
-            f"special tokens. Raise it to at least {too_small[1]}."
-        )
-    if "sentences_.empty()" in message or "all_chars_count" in message:
-        return InputError("The text is empty: there is no text to learn a vocabulary from.")
-    return error
 
 
 def _with_exact_sums(model: bytes) -> bytes:
@@ -194,15 +182,12 @@ class Vocabulary:
         self.target_model = source_model if target_model is None else target_model
         self._source = _parse(source_model)
         self._target = self._source if target_model is None else _parse(target_model)
-        ids = _special_ids(self._source)
-        for (name, source_id), target_id in zip(
-            ids.items(), _special_ids(self._target).values(), strict=True
-        ):
-            if source_id != target_id:
-                raise InputError(
-                    f"The {name} id is {source_id} in the source vocabulary, but {target_id} in "
-                    "the target vocabulary. Both must be equal."
-                )
+        ids, target_ids = _special_ids(self._source), _special_ids(self._target)
+        if ids != target_ids:
+            raise InputError(
+                f"The special ids are {ids} in the source vocabulary, but {target_ids} in the "
+                "target vocabulary. Both must be equal."
+            )
         self.pad_id, self.unknown_id, self.start_id, self.end_id = ids.values()
         self.source_vocab_size: int = self._source.get_piece_size()
         self.target_vocab_size: int = self._target.get_piece_size()
@@ -221,18 +206,17 @@ class Vocabulary:
         """Returns the target ids of each line, with `end_id` at the end; -1 uses all cores."""
         return _encode(self._target, lines, threads)
 
-    def rewritten_targets(self, lines: Sequence[bytes]) -> dict[int, str]:
-        """Returns the target lines that normalization changes: their places and new text.
+    def rewritten_targets(self, texts: Sequence[str]) -> dict[int, str]:
+        """Returns the target texts that normalization changes: their indices and new text.
 
-        A model that learns from such lines never writes the original characters. Spaces that are
+        A model that learns from such texts never writes the original characters. Spaces that are
         added, removed or replaced by other spaces do not count.
         """
         rewritten = {}
-        texts = [line.decode() for line in lines]
-        for place, normal in enumerate(self._target.normalize(texts)):
-            text = normal.replace(_SPACE, " ").split()
-            if text != texts[place].replace(_SPACE, " ").split():
-                rewritten[place] = " ".join(text)
+        for index, normal in enumerate(self._target.normalize(list(texts))):
+            words = normal.replace(_SPACE, " ").split()
+            if words != texts[index].replace(_SPACE, " ").split():
+                rewritten[index] = " ".join(words)
         return rewritten
 
     @functools.cached_property
@@ -264,10 +248,7 @@ class Vocabulary:
             "normalization": proto.normalizer_spec.name,
             "source_size": self.source_vocab_size,
             "target_size": self.target_vocab_size,
-            "pad_id": self.pad_id,
-            "unknown_id": self.unknown_id,
-            "start_id": self.start_id,
-            "end_id": self.end_id,
+            **{f"{name}_id": value for name, value in _special_ids(self._source).items()},
             "fingerprint": self.fingerprint,
         }
 
@@ -352,7 +333,7 @@ class Vocabulary:
         )
 
     def extends(self, old: Vocabulary) -> bool:
-        """Returns True if this vocabulary is `old`, perhaps with more symbols after its ids."""
+        """Returns True if this vocabulary is `old`, or `old` with more symbols after its ids."""
         return self.joint == old.joint and all(
             is_extension(*models)
             for models in zip(self.models().values(), old.models().values(), strict=True)
@@ -361,21 +342,26 @@ class Vocabulary:
     @classmethod
     def load(cls, directory: str | Path) -> Vocabulary:
         """Reads a vocabulary that `save` wrote, or a SentencePiece model."""
-        if Path(directory).is_file():
-            model = Path(directory).read_bytes()
-            try:
-                _parse(model)
-                return cls(add_missing_special_pieces(model))
-            except InputError as error:
-                raise InputError(f"{directory}: {error}") from None
-        for place in (Path(directory), Path(directory) / "tokenizer"):
-            for names in (["joint.model"], ["source.model", "target.model"]):
-                paths = [place / name for name in names]
-                if all(path.is_file() for path in paths):
-                    try:
-                        return cls.from_models({path.name: path.read_bytes() for path in paths})
-                    except InputError as error:
-                        raise InputError(f"{' and '.join(map(str, paths))}: {error}") from None
+        path = Path(directory)
+        candidates = (
+            [[path]]
+            if path.is_file()
+            else [
+                [folder / name for name in names]
+                for folder in (path, path / "tokenizer")
+                for names in (["joint.model"], ["source.model", "target.model"])
+            ]
+        )
+        for files in candidates:
+            if all(file.is_file() for file in files):
+                models = {file.name: file.read_bytes() for file in files}
+                try:
+                    if path.is_file():
+                        _parse(models[path.name])
+                        return cls(add_missing_special_pieces(models[path.name]))
+                    return cls.from_models(models)
+                except InputError as error:
+                    raise InputError(f"{' and '.join(map(str, files))}: {error}") from None
         raise InputError(
             f"{directory} contains no vocabulary. It needs joint.model, or source.model and "
             "target.model, directly or in its folder tokenizer. Or give the file of a "
@@ -393,12 +379,8 @@ def _parse(model: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def _special_ids(model: sentencepiece.SentencePieceProcessor) -> dict[str, int]:
-    ids = {
-        "pad": model.pad_id(),
-        "unknown": model.unk_id(),
-        "start": model.bos_id(),
-        "end": model.eos_id(),
-    }
+    functions = (model.pad_id, model.unk_id, model.bos_id, model.eos_id)
+    ids = {name: f() for name, f in zip(("pad", "unknown", "start", "end"), functions, strict=True)}
     missing = [name for name, piece_id in ids.items() if piece_id < 0]
     if missing:
         raise InputError(

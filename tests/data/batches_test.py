@@ -122,27 +122,17 @@ def test_a_batch_depends_only_on_corpus_seed_and_step():
         walked.batch(step)
     for step in (0, 3, walked.steps_per_epoch + 2, 1_000_003):
         assert_same_batch(walked.batch(step), batches(store, seed=5).batch(step))
-
-
-def test_seeds_and_epochs_differ_in_company_and_order():
-    store = like_text(1000)
-    made = batches(store, seed=1)
-    first = epoch_indices(made, 0)
-    for other in (epoch_indices(made, 1), epoch_indices(batches(store, seed=2), 0)):
+    # Seeds and epochs differ in the company of each pair and in the order of shapes.
+    first = epoch_indices(walked, 0)
+    for other in (epoch_indices(walked, 1), epoch_indices(batches(store, seed=2), 0)):
         assert {frozenset(b.tolist()) for b in first} != {frozenset(b.tolist()) for b in other}
         shapes_in_order = [len(b) for b in first], [len(b) for b in other]
         assert shapes_in_order[0] != shapes_in_order[1]
         assert sorted(shapes_in_order[0]) == sorted(shapes_in_order[1])
-
-
-def test_without_a_seed_all_epochs_are_the_same():
-    store = like_text(400)
     made = batches(store, seed=None)
-    other = batches(store, seed=None)
-    for step in range(made.steps_per_epoch):
-        expected = made.indices(step)
-        np.testing.assert_array_equal(made.indices(step + 3 * made.steps_per_epoch), expected)
-        np.testing.assert_array_equal(other.indices(step), expected)
+    for step in range(made.steps_per_epoch):  # without a seed, all epochs are the same
+        again = made.indices(step + 3 * made.steps_per_epoch)
+        np.testing.assert_array_equal(made.indices(step), again)
 
 
 def assert_same_batch(actual, expected):
@@ -154,7 +144,7 @@ def assert_same_batch(actual, expected):
     np.testing.assert_array_equal(labels, expected_labels)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 5, 8, 16])
+@pytest.mark.parametrize("parts", [1, 3, 8, 16])
 def test_parts_are_the_rows_of_the_batch_in_order(parts):
     made = batches(like_text(300))
     for step in range(3):
@@ -201,7 +191,7 @@ def test_replicas_get_their_rows_of_each_step(two_cpus):
     assert steps == 3
 
 
-@pytest.mark.parametrize("workers, replicas", [(1, 4), (2, 4), (4, 4), (2, 6)])
+@pytest.mark.parametrize("workers, replicas", [(1, 4), (2, 6)])
 def test_workers_share_the_rows_of_each_step(workers, replicas):
     """Each replica of each worker gets different rows, and a worker computes only its own rows."""
     made = batches(like_text(300))
@@ -214,17 +204,14 @@ def test_workers_share_the_rows_of_each_step(workers, replicas):
             assert options is None  # only for replicas on CPUs
             return list(own_rows(self.context).as_numpy_iterator())
 
-    each = replicas // workers
+    per_worker = replicas // workers
     for number in range(workers):
         elements = made.distributed(Worker(number), first_step=1, num_steps=2)
-        assert len(elements) == 2 * each
+        assert len(elements) == 2 * per_worker
         for i, element in enumerate(elements):
-            step, place = divmod(i, each)
-            assert_same_batch(element, made.batch(1 + step, number * each + place, replicas))
-
-
-def test_padding_of_lengths_that_vary_as_in_text():
-    assert batches(like_text(20_000), 4096).padding_share < 0.12
+            step, replica = divmod(i, per_worker)
+            expected = made.batch(1 + step, number * per_worker + replica, replicas)
+            assert_same_batch(element, expected)
 
 
 def test_any_step_is_entered_by_one_permutation_of_an_epoch():
@@ -241,14 +228,14 @@ def test_any_step_is_entered_by_one_permutation_of_an_epoch():
 def test_pairs_of_equal_lengths_are_shuffled_over_batches():
     made = batches(of_lengths([5] * 64, [5] * 64), batch_tokens=80)  # 4 batches of 16 rows
     together = np.zeros((64, 64))
-    places = np.zeros((64, 64))
+    positions = np.zeros((64, 64))
     for epoch in range(400):
         steps = epoch_indices(made, epoch)
         for pairs in steps:
             together[np.ix_(pairs, pairs)] += 1
-        places[np.arange(64), np.concatenate(steps)] += 1
+        positions[np.arange(64), np.concatenate(steps)] += 1
     assert is_plausible(together[~np.eye(64, dtype=bool)], 400 * 15 / 63)
-    assert is_plausible(places, 400 / 64)
+    assert is_plausible(positions, 400 / 64)
 
 
 def is_plausible(counts, expected):
@@ -261,31 +248,27 @@ def test_errors_name_the_invalid_argument():
     store = of_lengths([3, 9], [4, 30])
     made = batches(store, batch_tokens=30)
     assert made.shapes[0][0] == 8
-    for call, message in (
-        (lambda: batches(store, batch_tokens=29), mentions("batch_tokens", "29", "30")),
-        (lambda: batches(of_lengths([], [])), mentions("0", "sentence", "pairs")),
-        (lambda: batches(store, seed=-1), mentions("seed", "-1")),
-        (lambda: made.batch(-1), mentions("step", "-1")),
-        (lambda: made.shape(-1), mentions("step", "-1")),
+    for call, facts in (
+        (lambda: batches(store, batch_tokens=29), ("batch_tokens", "29", "30")),
+        (lambda: batches(of_lengths([], [])), ("0", "sentence", "pairs")),
+        (lambda: batches(store, seed=-1), ("seed", "-1")),
+        (lambda: made.batch(-1), ("step", "-1")),
+        (lambda: made.shape(-1), ("step", "-1")),
     ):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=mentions(*facts)):
             call()
 
 
 @pytest.mark.parametrize(
     "files, most, sizes",
-    [
-        ("multi30k/train", 0.12, (1024, 2048, 4096, 8192, 25_000)),
-        ("multi30k/tok/train.lc.norm.tok", 0.12, (2048, 25_000)),
-        ("newstest/newstest2013", 0.15, (1024, 2048, 4096, 8192)),
-    ],
+    [("multi30k/train", 0.12, (1024, 25_000)), ("newstest/newstest2013", 0.15, (1024, 8192))],
 )
 def test_padding_and_shapes_on_real_corpora(test_data, files, most, sizes):
-    paths = [test_data / f"{files}.{code}" for code in ("en", "de")]
-    if not all(path.exists() for path in paths):
-        pytest.skip(f"no {files} in {test_data}")
-    lines = [path.read_bytes().removesuffix(b"\n").split(b"\n") for path in paths]
-    sample = (line for side in lines for line in side[:9000])
+    lines = [
+        (test_data / f"{files}.{code}").read_bytes().removesuffix(b"\n").split(b"\n")
+        for code in ("en", "de")
+    ]
+    sample = lines[0][:9000] + lines[1][:9000]
     store = encoded(Vocabulary(learn_vocabulary(sample, 4000)), *lines)
     for batch_tokens in sizes:
         made = batches(store, batch_tokens)

@@ -4,21 +4,21 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 
-from keras_transformer.data.bucketing import Histogram, choose_shapes, place_pairs
+from keras_transformer.data.bucketing import Histogram, choose_shapes, plan_epoch
 
 
 def plan_batches(source, target, batch_tokens):
     """Returns the plan of a corpus with its best shapes, and its histogram."""
     histogram, _ = Histogram.of(np.asarray(source), np.asarray(target))
-    return place_pairs(choose_shapes(histogram, batch_tokens), histogram), histogram
+    return plan_epoch(choose_shapes(histogram, batch_tokens), histogram), histogram
 
 
 def assert_every_pair_has_one_place_that_fits(plan, histogram):
-    np.testing.assert_array_equal(plan.places.sum(axis=0), histogram.count)
-    assert plan.places.min() >= 0
+    np.testing.assert_array_equal(plan.counts.sum(axis=0), histogram.count)
+    assert plan.counts.min() >= 0
     rows = 0
     for (size, source, target), batches, places in zip(
-        plan.shapes, plan.num_batches, plan.places, strict=True
+        plan.shapes, plan.num_batches, plan.counts, strict=True
     ):
         inside = places > 0
         assert (histogram.source[inside] <= source).all()
@@ -58,7 +58,7 @@ def test_every_pair_of_corpora_that_share_shapes_has_one_place_that_fits(corpora
     shapes = choose_shapes(Histogram.union(histograms), batch_tokens)
     assert len(shapes) <= 16
     for histogram in histograms:
-        plan = place_pairs(shapes, histogram)
+        plan = plan_epoch(shapes, histogram)
         assert_every_pair_has_one_place_that_fits(plan, histogram)
         assert set(map(tuple, plan.shapes.tolist())) <= set(map(tuple, shapes.tolist()))
         rows, _, longest_target = plan.shapes.T
@@ -72,7 +72,7 @@ def test_fewer_shapes_need_more_padding():
     for most in (16, 8, 3, 1):
         shapes = choose_shapes(histogram, 800, most)
         assert 1 <= len(shapes) <= most
-        positions.append(place_pairs(shapes, histogram).positions)
+        positions.append(plan_epoch(shapes, histogram).positions)
     assert positions == sorted(set(positions))
 
 
@@ -88,7 +88,7 @@ def test_rows_left_over_are_filled_with_shorter_pairs():
     plan, _ = plan_batches(lengths, lengths, 640)
     assert plan.shapes.tolist() == [[32, 20, 20], [128, 5, 5]]
     assert plan.num_batches.tolist() == [1, 1]
-    assert plan.places.tolist() == [[26, 6], [0, 128]]
+    assert plan.counts.tolist() == [[26, 6], [0, 128]]
 
 
 def test_a_shape_with_few_pairs_has_fewer_rows_and_no_shorter_pairs():

@@ -1,9 +1,6 @@
 """Small corpora, and the texts of prepared data."""
 
 import dataclasses
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from keras_transformer.data.prepare import PrepareOptions
@@ -32,14 +29,3 @@ def numbered(count, start=0):
 def texts(directory, split):
     store = TokenStore(directory / split)
     return list(zip(store.source_text(), store.target_text(), strict=True))
-
-
-def run_binary(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, ROOT / "bin" / "prepare.py", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )

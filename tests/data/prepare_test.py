@@ -1,12 +1,10 @@
 """Preparation: an aligned store and a correct report, or an error and no files."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-import os
-import subprocess
-import sys
-import time
+import resource
 
 import hypothesis
 import hypothesis.strategies as st
@@ -14,15 +12,20 @@ import numpy as np
 import pytest
 
 from keras_transformer.data import blocks as blocks_module
-from keras_transformer.data.blocks import BlockReader
+from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.cleaning import CleaningReport, clean
-from keras_transformer.data.corpus import TsvFile, parallel_files
+from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
+from keras_transformer.runs import atomic
 from keras_transformer.text.vocabulary import Vocabulary
-from tests.data.corpora import ROOT, SMALL, Pairs, numbered, run_binary, texts
+from tests.data.corpora import SMALL, Pairs, numbered, texts
 from tests.messages import mentions, tells
+
+
+def changed(**options):
+    return dataclasses.replace(SMALL, **options)
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def files(tmp_path):
 @pytest.mark.parametrize("separate", [False, True])
 def test_ids_text_and_vocabulary_belong_together(tmp_path, monkeypatch, separate):
     monkeypatch.setattr(blocks_module, "BLOCK_LINES", 7)
-    options = dataclasses.replace(SMALL, separate_vocabularies=separate, vocab_size=60)
+    options = changed(separate_vocabularies=separate, vocab_size=60)
     prepared = prepare([Pairs(numbered(20)), Pairs(numbered(13, 20))], tmp_path / "d", options)
     assert prepared.directory == tmp_path / "d" and not prepared.reused
     vocabulary = Vocabulary.load(tmp_path / "d")
@@ -59,8 +62,9 @@ def test_ids_text_and_vocabulary_belong_together(tmp_path, monkeypatch, separate
 
 def test_report_has_the_counts_of_the_data(tmp_path):
     content = [*numbered(30), ("", "leer"), ("\u200b", "null"), ("lang " * 50, "x"), ("a\tb", "c")]
-    options = dataclasses.replace(SMALL, max_tokens=40, valid_pairs=4, max_length_ratio=None)
-    prepare([Pairs(content)], tmp_path / "d", options, valid_corpora=[Pairs(numbered(5, 50))])
+    options = changed(max_tokens=40, valid_pairs=4, max_length_ratio=None)
+    valid = Pairs([*numbered(3, 50), ("the 1 dogs", "ΩΩ die ΩΩ"), ("the", "die")])
+    prepared = prepare([Pairs(content)], tmp_path / "d", options, valid_corpora=[valid])
     report = json.loads((tmp_path / "d" / "report.json").read_text())
     cleaning = report["cleaning"]["train"]
     assert (cleaning["read"], cleaning["kept"]) == (34, 31)
@@ -77,70 +81,44 @@ def test_report_has_the_counts_of_the_data(tmp_path):
             assert stored["tokens"] == lengths.sum() and stored["max_length"] == lengths.max()
             assert sum(stored["length_histogram"].values()) == pairs
             assert stored["length_histogram"]["1-16"] == (lengths <= 16).sum()
-    lines = "".join(f"{pair[side]}\n" for side in (0, 1) for pair in numbered(5, 50))
+    lines = "".join(f"{pair[side]}\n" for side in (0, 1) for pair in valid.content)
     digest = hashlib.sha256(lines.encode()).hexdigest()
-    assert report["inputs"]["valid"] == [
-        {
-            "name": "pairs",
-            "kind": "Pairs",
-            "blocks": 1,
-            "pairs": 5,
-            "sha256": {"pairs": digest},
-        }
-    ]
+    description = {"name": "pairs", "kind": "Pairs", "blocks": 1, "pairs": 5}
+    assert report["inputs"]["valid"] == [{**description, "sha256": {"pairs": digest}}]
     vocabulary = Vocabulary.load(tmp_path / "d")
     assert report["vocabulary"]["source_size"] == vocabulary.source_vocab_size
     assert report["vocabulary"]["fingerprint"] == vocabulary.fingerprint
     assert report["options"]["max_tokens"] == 40
     assert report["examples"] == ["the 50 dogs", "the 51 dogs", "the 52 dogs"]
-
-
-def test_unknown_pieces_are_counted_and_reported(tmp_path):
-    valid = Pairs([("the 1 dogs", "ΩΩ die ΩΩ"), ("the", "die")])
-    prepared = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL, valid_corpora=[valid])
-    report = prepared.report
-    (warning,) = (line for line in prepared.summary().splitlines() if "Warning" in line)
-    assert "valid" in warning and "target" in warning and "--byte_fallback" in warning
+    # A run of unknown characters is one piece.
+    target = report["valid"]["target"]
+    assert (target["unknown"], target["unknown_rate"]) == (2, 2 / target["tokens"])
     assert report["valid"]["source"]["unknown"] == 0 == report["train"]["target"]["unknown"]
-    assert report["valid"]["target"]["unknown"] == 2, "a run of unknown characters is one piece"
-    rate = report["valid"]["target"]["unknown_rate"]
-    assert rate == 2 / report["valid"]["target"]["tokens"]
+    (warning,) = (line for line in prepared.summary().splitlines() if "Warning" in line)
+    assert tells(warning, "valid", "target", "--byte_fallback")
 
 
 def test_targets_that_normalization_changes_are_counted(tmp_path):
     pairs = [(f"the {i} dogs", f"{i}隻狗，喺度") for i in range(30)]
     pairs += [(f"the {i} cats", f"{i} Katzen  gut") for i in range(30, 40)]
-    pairs.append(("fund", "x" * 30 + " చిట్\u200cఫండు"))
+    pairs.append(("fund " * 20, "die Hunde " * 10 + "… ja"))
     valid = Pairs([("the 1 dogs", "１隻狗"), ("the 2 dogs", "2隻狗")])
     prepared = prepare([Pairs(pairs)], tmp_path / "d", SMALL, valid_corpora=[valid])
     target = prepared.report["train"]["target"]
     assert target["rewritten"] == 31 and prepared.report["valid"]["target"]["rewritten"] == 1
-    first, *_ = examples = target["rewritten_examples"]
-    assert len(examples) == 5 and first["line"] == 1
-    assert (first["before"], first["after"]) == ("0隻狗，喺度", "0隻狗,喺度")
-    assert tells(
-        prepared.summary(), "nmt_nfkc", "31 of 41", "0隻狗，喺度", "normalization=identity"
-    )
-    kept = dataclasses.replace(SMALL, normalization="identity")
-    other = prepare([Pairs(pairs)], tmp_path / "e", kept, valid_corpora=[valid])
-    assert other.report["train"]["target"]["rewritten"] == 0
-    assert "identity" not in other.summary()
+    examples = target["rewritten_examples"]
+    assert len(examples) == 5 and examples[0] == {"before": "0隻狗，喺度", "after": "0隻狗,喺度"}
+    summary = prepared.summary()
+    assert tells(summary, "nmt_nfkc", "31 of 41", "0隻狗，喺度", "normalization=identity")
+    kept = changed(normalization="identity", max_tokens=999)
+    other = prepare([Pairs(pairs[-1:] * 9)], tmp_path / "e", kept, valid_corpora=[valid])
+    assert other.report["train"]["target"]["rewritten"] == 0 and "identity" not in other.summary()
     vocabulary = Vocabulary.load(tmp_path / "e")
-    for _, target in texts(tmp_path / "e", "train"):
-        assert vocabulary.target_text(vocabulary.encode_target([target.encode()])[0]) == " ".join(
-            target.split()
-        )
-
-
-def test_a_changed_target_is_shown_from_its_difference(tmp_path):
-    pairs = [("the dogs " * 20 + f"{i}", f"{i} " + "die Hunde " * 20 + "… ja") for i in range(9)]
-    report = prepare(
-        [Pairs(pairs)],
-        tmp_path / "d",
-        dataclasses.replace(SMALL, vocab_size=60),
-        valid_corpora=[Pairs(numbered(2))],
-    ).report
-    example = report["train"]["target"]["rewritten_examples"][0]
+    (ids,) = vocabulary.encode_target([pairs[-1][1].encode()])
+    assert vocabulary.target_text(ids) == pairs[-1][1]
+    # A long text is shown from its difference.
+    long = prepare([Pairs(pairs[-1:] * 9)], tmp_path / "f", SMALL, valid_corpora=[valid]).report
+    example = long["train"]["target"]["rewritten_examples"][0]
     assert example["before"].endswith("Hunde … ja") and example["after"].endswith("Hunde ... ja")
     assert len(example["before"]) < 30
 
@@ -163,55 +141,35 @@ def test_held_out_pairs_are_a_seeded_sample_that_the_vocabulary_never_saw(tmp_pa
     assert defaults.report["held_out"] == 4, "two in a hundred"
 
 
-def test_the_same_text_in_other_columns_is_other_data(tmp_path, files):
-    tsv = b"".join(b"the %d dogs\tdie %d Hunde\n" % (i, i) for i in range(20))
-    (tmp_path / "c.tsv").write_bytes(tsv)
-    prepare([TsvFile(tmp_path / "c.tsv")], tmp_path / "d", SMALL)
-    twice = parallel_files([tmp_path / "c.tsv"], [tmp_path / "c.tsv"])
-    with pytest.raises(InputError, match=mentions("data", "input")):
-        prepare(twice, tmp_path / "d", SMALL)
-
-
-def test_many_shards_need_few_open_files(tmp_path):
+def test_many_shards_need_few_open_files(tmp_path, monkeypatch):
     """The limit of open files, often 1,024 per process."""
-    program = """
-import resource, sys
-import numpy as np
-from pathlib import Path
-from keras_transformer.data import blocks
-from keras_transformer.data.corpus import TsvFile
-from keras_transformer.data.prepare import PrepareOptions, prepare
-from keras_transformer.data.token_store import TokenStore
-resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
-blocks.BLOCK_LINES = 2
-options = PrepareOptions(vocab_size=60, drop_duplicates=True, valid_pairs=3)
-prepare([TsvFile(Path("c.tsv"))], "d", options)
-store = TokenStore("d/train")
-pairs = np.arange(len(store))
-print(len(list(store.directory.iterdir())), len(store.source_ids(pairs)), sum(store.source_lengths))
-print(len(store.target_lines(pairs)), len(list(TokenStore("d/valid").directory.iterdir())))
-"""
-    lines = "".join(f"{source}\t{target}\n" for source, target in numbered(1200))
-    (tmp_path / "c.tsv").write_text(lines)
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    shards, found, tokens, texts, valid = map(int, done.stdout.split())
-    assert shards > 590 and found == tokens and texts == 1197 and valid <= 4
+    monkeypatch.setattr(blocks_module, "BLOCK_LINES", 2)
+    monkeypatch.setattr(atomic, "_sync", lambda _: None)  # which takes long for many files
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        options = PrepareOptions(vocab_size=60, drop_duplicates=True, valid_pairs=3)
+        prepare([Pairs(numbered(1200))], tmp_path / "d", options)
+        store = TokenStore(tmp_path / "d/train")
+        pairs = np.arange(len(store))
+        assert len(list(store.directory.iterdir())) > 590
+        assert len(store.source_ids(pairs)) == store.source_lengths.sum()
+        assert len(store.target_lines(pairs)) == 1197
+        assert len(list((tmp_path / "d/valid").iterdir())) <= 4
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_duplicates_are_dropped_over_all_corpora(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks_module, "BLOCK_LINES", 7)
     corpora = [Pairs(numbered(20)), Pairs(numbered(20, 10))]
-    options = dataclasses.replace(SMALL, drop_duplicates=True, valid_pairs=5)
-    report = prepare(corpora, tmp_path / "d", options).report
+    report = prepare(corpora, tmp_path / "d", changed(drop_duplicates=True, valid_pairs=5)).report
     stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
     assert sorted(stored) == sorted(numbered(30)) and report["held_out"] == 5
     cleaning = report["cleaning"]["train"]
     assert cleaning["dropped"] == {"duplicate": 10} and cleaning["kept"] == 30
     assert [example["line"] for example in cleaning["examples"]["duplicate"]] == [1, 2, 3, 4, 5]
+    assert report["valid_pairs_in_train"] == 0
     assert prepare(corpora, tmp_path / "e", SMALL).report["cleaning"]["train"]["kept"] == 40
 
 
@@ -221,7 +179,7 @@ def test_validation_pairs_that_are_in_the_training_text_are_counted(tmp_path, mo
     # Pairs with only one equal side are not duplicates. Dropped pairs are in neither store.
     known = [*numbered(2), *numbered(1), *numbered(1, 19), ("lang " * 50, "x")]
     other = [*numbered(9, 50), ("the 1 dogs", "die 2 Hunde")]
-    options = dataclasses.replace(SMALL, max_tokens=40, max_length_ratio=None, valid_pairs=20)
+    options = changed(max_tokens=40, max_length_ratio=None, valid_pairs=20)
     if given:
         corpora, valid = [Pairs([*numbered(20), known[-1]])], [Pairs([*known, *other])]
     else:
@@ -234,124 +192,110 @@ def test_validation_pairs_that_are_in_the_training_text_are_counted(tmp_path, mo
     assert tells(prepared.summary(), f"{expected} of {len(valid)}", "training text")
 
 
-def test_distinct_validation_pairs_are_not_reported(tmp_path):
-    prepared = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL)
-    assert prepared.report["valid_pairs_in_train"] == 0
-    assert "as well" not in prepared.summary()
-
-
 def test_a_tag_is_one_piece_before_every_source(tmp_path):
-    options = dataclasses.replace(SMALL, source_tag="<2de>", symbols=("<2de>", "<2fr>"))
+    options = changed(source_tag="<2de>", symbols=("<2de>", "<2fr>"))
     prepare([Pairs(numbered(30))], tmp_path / "a", options)
     vocabulary = Vocabulary.load(tmp_path / "a")
-    for split in ("train", "valid"):
-        store = TokenStore(tmp_path / "a" / split)
-        assert all(line.startswith("<2de> the ") for line in store.source_text())
-        assert not any("<2de>" in line for line in store.target_text())
-        for i in range(len(store)):
-            ids = store.source_ids(np.array([i])).tolist()
-            assert vocabulary.source_piece(ids[0]) in ("<2de>", "▁")
-            assert [vocabulary.source_piece(id) for id in ids].count("<2de>") == 1
-    french = dataclasses.replace(SMALL, source_tag="<2fr>")
-    prepare([Pairs(numbered(30))], tmp_path / "b", french, vocab_from=tmp_path / "a")
-    for options in ({"source_tag": "<2it>"}, {"source_tag": "s"}):
-        others = dataclasses.replace(SMALL, **options)
-        with pytest.raises(InputError, match=mentions("/a", "token") + r"(?=.*(<2it>|\bs\b))"):
-            prepare([Pairs(numbered(30))], tmp_path / "c", others, vocab_from=tmp_path / "a")
-    for symbol, message in (
-        ("to German", mentions("to German", "spaces")),
-        ("</s>", mentions("</s>", "vocabulary")),
-    ):
-        with pytest.raises(InputError, match=message):
-            PrepareOptions(source_tag=symbol)
-    with pytest.raises(InputError, match=mentions("<0x0A>", "byte_fallback")):
-        PrepareOptions(source_tag="<0x0A>", byte_fallback=True)
-    assert PrepareOptions(source_tag="<0x0A>").all_symbols() == ("<0x0A>",)
+    store = TokenStore(tmp_path / "a" / "train")
+    assert all(line.startswith("<2de> the ") for line in store.source_text())
+    assert not any("<2de>" in line for line in store.target_text())
+    for i in range(len(store)):
+        pieces = [vocabulary.source_piece(id_) for id_ in store.source_ids(np.array([i]))]
+        assert pieces[0] in ("<2de>", "▁") and pieces.count("<2de>") == 1
 
 
-def test_a_vocabulary_can_be_taken_from_other_data(tmp_path):
-    prepare([Pairs(numbered(30))], tmp_path / "a", SMALL)
-    for place in ("a", "a/tokenizer"):
-        name = place.replace("/", "_") + "_b"
-        prepare([Pairs(numbered(9, 30))], tmp_path / name, vocab_from=tmp_path / place)
-        assert Vocabulary.load(tmp_path / name).fingerprint == (
-            Vocabulary.load(tmp_path / "a").fingerprint
-        )
-    separate = dataclasses.replace(SMALL, separate_vocabularies=True)
-    with pytest.raises(InputError, match=mentions("/a", "joint", "separate")):
-        prepare([Pairs(numbered(9))], tmp_path / "c", separate, vocab_from=tmp_path / "a")
-    with pytest.raises(InputError, match=mentions("nowhere", "vocabulary")):
-        prepare([Pairs(numbered(9))], tmp_path / "c", SMALL, vocab_from=tmp_path / "nowhere")
+@pytest.fixture
+def vocabulary_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folded = changed(normalization="nmt_nfkc_cf", model_type="bpe", symbols=("<2de>", "<2fr>"))
+    return prepare([Pairs(numbered(30))], "a", folded)
 
 
-def test_the_report_has_the_normalization_of_a_given_vocabulary(tmp_path):
-    folded = dataclasses.replace(SMALL, normalization="nmt_nfkc_cf", model_type="bpe")
-    reports = [
-        prepare([Pairs(numbered(30))], tmp_path / "a", folded).report,
-        prepare([Pairs(numbered(30))], tmp_path / "b", vocab_from=tmp_path / "a").report,
-    ]
-    for report in reports:
-        assert report["vocabulary"]["normalization"] == "nmt_nfkc_cf"
-        assert report["vocabulary"]["model_type"] == "bpe"
-    assert reports[0]["options"]["normalization"] == "nmt_nfkc_cf"
-    assert not {"normalization", "model_type", "vocab_size"} & set(reports[1]["options"])
+def test_a_vocabulary_can_be_taken_from_other_data(vocabulary_folder):
+    expected = vocabulary_folder.report["vocabulary"]
+    assert (expected["normalization"], expected["model_type"]) == ("nmt_nfkc_cf", "bpe")
+    for origin in ("a", "a/tokenizer", Vocabulary.load("a")):
+        name = f"from_{len(str(origin))}"
+        options = changed(source_tag="<2fr>")
+        report = prepare([Pairs(numbered(9, 30))], name, options, vocab_from=origin).report
+        assert report["vocabulary"] == expected
+        assert not {"normalization", "model_type", "vocab_size"} & set(report["options"])
+    assert vocabulary_folder.report["options"]["normalization"] == "nmt_nfkc_cf"
 
 
-def test_line_breaks_inside_a_sentence_keep_the_alignment(tmp_path):
-    breaks = [(f"the\n{i}\u2028dogs", f"die\r{i}\x85Hunde\n") for i in range(20)]
-    prepare([Pairs(breaks)], tmp_path / "d", SMALL)
-    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
-    assert sorted(stored) == sorted(numbered(20))
-
-
-def test_crlf_and_bom_are_not_text(tmp_path, files):
-    source = b"\xef\xbb\xbf" + b"".join(b"%b\r\n" % s.encode() for s, _ in numbered(20))
-    target = b"".join(b"%b\n" % t.encode() for _, t in numbered(20))
-    prepare(files(source, target), tmp_path / "d", SMALL)
-    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
-    assert sorted(stored) == sorted(numbered(20))
-
-
-def test_a_line_of_megabytes_is_a_counted_drop(tmp_path, files):
-    source = b"the dogs\n" * 20 + b"dog " * 1_000_000 + b"\n"
-    start = time.process_time()
-    report = prepare(files(source, b"die Hunde\n" * 21), tmp_path / "d", SMALL).report
-    assert time.process_time() - start < 3
-    assert report["cleaning"]["train"]["dropped"] == {"too_many_bytes": 1}
+LONG = "x" * 300
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "message"),
+    ("options", "output", "vocab_from", "facts"),
     [
-        (b"a\nb\n", b"c\n", mentions("c.en", "2", "c.de", "1")),
-        (b"a\nb\n", b"", mentions("c.de", "empty")),
-        (b"a\n\xff\n", b"c\nd\n", mentions("c.en", "line 2", "0xff")),
-        (b"a\n\n", b"\nd\n", mentions("train", "2", "empty")),
-        (b"a\n", b"c\n", mentions("1", "clean pairs", "hold out")),
+        ({"separate_vocabularies": True}, "d", "a", ("a", "joint", "separate")),
+        ({}, "d", "nowhere", ("nowhere", "vocabulary")),
+        ({"source_tag": "<2it>"}, "d", "a", ("a", "token", "<2it>")),
+        ({"source_tag": "s"}, "d", "a", ("a", "token")),
+        ({}, LONG, None, ("File name too long", LONG)),
+        ({}, "/proc", None, ("/proc", "exists")),
+        ({}, "mine", None, ("mine", "exists")),
+        ({}, "list", None, ("list", "exists")),
+        ({}, "mine/thesis.txt", None, ("thesis.txt", "exists")),
+        ({}, "mine/thesis.txt/d", None, ("mine/thesis.txt", "written")),
+        ({}, "a", None, ("a", "data", "input")),
     ],
 )
-def test_invalid_input_is_an_error_and_leaves_no_files(tmp_path, files, source, target, message):
-    with pytest.raises(InputError, match=message):
+def test_unusable_vocabularies_and_directories_are_refused(
+    vocabulary_folder, tmp_path, options, output, vocab_from, facts
+):
+    for name, text in (("mine/thesis.txt", "years of work"), ("list/report.json", "[]")):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match=mentions(*facts)):
+        prepare([Pairs(numbered(9))], output, changed(**options), vocab_from=vocab_from)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_line_ends_breaks_inside_a_sentence_and_bom_are_not_text(tmp_path, files):
+    source = b"\xef\xbb\xbf" + b"".join(b"%b\r\n" % s.encode() for s, _ in numbered(20))
+    target = b"".join(b"%b\n" % t.encode() for _, t in numbered(20))
+    breaks = [(f"the\n{i}\u2028dogs", f"die\r{i}\x85Hunde\n") for i in range(20)]
+    for name, corpora in (("files", files(source, target)), ("pairs", [Pairs(breaks)])):
+        prepare(corpora, tmp_path / name, SMALL)
+        stored = texts(tmp_path / name, "train") + texts(tmp_path / name, "valid")
+        assert sorted(stored) == sorted(numbered(20))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "facts"),
+    [
+        (b"a\nb\n", b"c\n", ("c.en", "2", "c.de", "1")),
+        (b"a\nb\n", b"", ("c.de", "empty")),
+        (b"a\n\xff\n", b"c\nd\n", ("c.en", "line 2", "0xff")),
+        (b"a\n\n", b"\nd\n", ("train", "2", "empty")),
+        (b"a\n", b"c\n", ("1", "clean pairs", "hold out")),
+    ],
+)
+def test_invalid_input_is_an_error_and_leaves_no_files(tmp_path, files, source, target, facts):
+    with pytest.raises(InputError, match=mentions(*facts)):
         prepare(files(source, target), tmp_path / "d", SMALL)
     assert not [path for path in tmp_path.iterdir() if path.name not in ("c.en", "c.de")]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "facts"),
     [
-        ({"max_tokens": 1}, mentions("max_tokens", "1", "2")),
-        ({"valid_pairs": 0}, mentions("valid_pairs", "0", "1")),
-        ({"model_type": "char"}, mentions("model_type", "char")),
+        ({"max_tokens": 1}, ("max_tokens", "1", "2")),
+        ({"valid_pairs": 0}, ("valid_pairs", "0", "1")),
+        ({"model_type": "char"}, ("model_type", "char")),
+        ({"source_tag": "to German"}, ("to German", "spaces")),
+        ({"source_tag": "</s>"}, ("</s>", "vocabulary")),
+        ({"source_tag": "<0x0A>", "byte_fallback": True}, ("<0x0A>", "byte_fallback")),
     ],
 )
-def test_unusable_options_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
+def test_unusable_options_are_refused(options, facts):
+    with pytest.raises(InputError, match=mentions(*facts)):
         PrepareOptions(**options)
-
-
-def test_an_empty_list_of_corpora_is_an_error(tmp_path):
     with pytest.raises(InputError, match=mentions("corpus")):
-        prepare([], tmp_path / "d")
+        prepare([], "d")
 
 
 LINE = st.text(
@@ -387,7 +331,7 @@ def test_any_bytes_are_refused_or_stored_aligned(tmp_path_factory, files, tokens
         assert {path.name for path in directory.iterdir()} == {"s", "t"}
         return
     vocabulary = Vocabulary.load(directory / "d")
-    (block,) = BlockReader(corpora[0])
+    (block,) = read_blocks(corpora[0])
     cleaned = clean(block, options, CleaningReport())
     pairs = [
         (source.decode(), target.decode())
@@ -404,25 +348,24 @@ def test_any_bytes_are_refused_or_stored_aligned(tmp_path_factory, files, tokens
     assert any(pairs == [*train[:i], *valid, *train[i:]] for i in range(len(train) + 1))
 
 
-def test_the_command_prepares_and_prints_a_summary(tmp_path):
-    for name, pairs in (("a", numbered(20)), ("b", numbered(20, 20)), ("v", numbered(3, 90))):
-        for suffix, side in (("en", 0), ("de", 1)):
-            lines = "".join(f"{pair[side]}\n" for pair in pairs)
-            (tmp_path / f"{name}.{suffix}").write_text(lines)
-    for name in "xy":
-        (tmp_path / f"{name}.tsv").write_text(f"the {name}\tdas {name}\n")
-    command = (
-        "--source=a.en,b.en --target=a.de --target=b.de --tsv=x.tsv --tsv=y.tsv "
-        "--valid_source=v.en --valid_target=v.de "
-        "--vocab_size=60 --model_type=bpe --output_dir=deep/data"
-    ).split()
-    done = run_binary(*command, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert tells(done.stdout, "train", "42 pairs") and tells(done.stdout, "valid", "3 pairs")
-    columns = [("the x", "das x"), ("the y", "das y")]
-    assert texts(tmp_path / "deep/data", "train") == [*numbered(40), *columns]
-    assert tells(run_binary(*command, cwd=tmp_path).stdout, "already")
-    (tmp_path / "b.de").write_text("nur eine Zeile\n")
-    done = run_binary(*command[:-1], "--output_dir=new", cwd=tmp_path)
-    assert done.returncode == 1 and not (tmp_path / "new").exists()
-    assert done.stderr.startswith("error: ") and tells(done.stderr, "b.en", "20", "b.de", "1")
+@contextlib.contextmanager
+def file_size_limit(size):
+    """Writing beyond the limit fails, as on a full disk. Python ignores the signal."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_an_error_and_work_resumes_later(tmp_path):
+    arguments = ([Pairs(numbered(20_000))], tmp_path / "d", PrepareOptions(vocab_size=60))
+    for size in (100_000, 1_000, 300_000):
+        with file_size_limit(size), pytest.raises(InputError) as caught:
+            prepare(*arguments)
+        assert tells(str(caught.value), "d", "File too large")
+        assert tells(str(caught.value), "same command")
+        assert not (tmp_path / "d").exists()
+    prepare(*arguments)
+    assert len(texts(tmp_path / "d", "train")) == 19_600

@@ -37,13 +37,9 @@ def file(tmp_path):
     return write
 
 
-def test_lines_end_only_at_lf(file):
+def test_lines_end_only_at_lf_and_bom_and_cr_before_lf_are_not_text(file):
     path = file("a\rb\nc\x0bd\u2028e\x85f\u0085g\n\n h".encode())
     assert list(read_lines(path)) == [b"a\rb", "c\x0bd\u2028e\x85f\u0085g".encode(), b"", b" h"]
-    assert read_text(path)[2:] == ["", " h"]
-
-
-def test_bom_and_cr_before_lf_are_not_text(file):
     lines = read_lines(file(b"\xef\xbb\xbfa\r\nb\r\r\n\xef\xbb\xbfc\r\n"))
     assert list(lines) == [b"a", b"b\r", b"\xef\xbb\xbfc"]
 
@@ -53,6 +49,7 @@ def test_packed_files_give_their_lines_and_are_read_to_their_end(file, suffix):
     pack = PACKED[suffix]
     path = file(pack(b"one\n") + pack(b"two\nthree\n"), suffix)  # as `cat` joins two
     assert list(read_lines(path)) == [b"one", b"two", b"three"]
+    assert read_text(file(pack(b"one\ntwo\n"), ".en")) == ["one", "two"], "by its first bytes"
     for content in (pack(b"line\n" * 1000)[:-4], b"nothing packed"):
         with pytest.raises(InputError, match=mentions(f"s{suffix}", "read")):
             list(read_lines(file(content, suffix)))
@@ -73,21 +70,18 @@ def test_zstandard_is_an_extra(file, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "facts"),
     [
-        (b"", mentions("s.en", "empty")),
-        (b"ab\nc\xffd\n", mentions("s.en", "line 2", "0xff", "4", "UTF-8")),
-        (b"\xef\xbb\xbfab\xc3", mentions("s.en", "line 1", "0xc3", "5", "UTF-8")),
-        ("é\nab\0\n".encode(), mentions("s.en", "line 2", "NUL", "5")),
-        ("ab\n".encode("utf-16"), mentions("s.en", "line 1", "NUL", "3")),
+        (b"", ("empty",)),
+        (b"ab\nc\xffd\n", ("line 2", "0xff", "4", "UTF-8")),
+        (b"\xef\xbb\xbfab\xc3", ("line 1", "0xc3", "5", "UTF-8")),
+        ("é\nab\0\n".encode(), ("line 2", "NUL", "5")),
+        ("ab\n".encode("utf-16"), ("line 1", "NUL", "3")),
     ],
 )
-def test_bad_bytes_name_line_and_offset(file, content, message):
-    with pytest.raises(InputError, match=message):
+def test_bad_bytes_name_line_and_offset(file, tmp_path, content, facts):
+    with pytest.raises(InputError, match=mentions("s.en", *facts)):
         list(read_lines(file(content)))
-
-
-def test_errors_name_missing_files(tmp_path):
     with pytest.raises(InputError, match=mentions("absent.de", "missing")):
         list(read_lines(tmp_path / "absent.de"))
 
@@ -122,10 +116,3 @@ def test_text_in_memory_ends_its_lines_only_at_line_feeds() -> None:
     assert (decode_lines(b"", "x"), decode_lines(b"\n", "x")) == ([], [""])
     with pytest.raises(InputError, match=mentions("x", "line 8", "13", "0xff")):
         decode_lines(b"a\nb\xff\n", "x", first_line=7, offset=10)
-
-
-@pytest.mark.parametrize("module", [gzip, bz2, lzma, zstd])
-def test_compressed_text_is_recognized_by_its_first_bytes(tmp_path, module):
-    path = tmp_path / "text.en"
-    path.write_bytes(module.compress(b"one\ntwo\n"))
-    assert read_text(path) == ["one", "two"]

@@ -1,10 +1,7 @@
-"""Drawn segmentations: the text, the probabilities, the keys, and the maximum length."""
+"""Sampled segmentations: text, probabilities, keys, lengths, and a row for each pair that fits."""
 
 import collections
 import itertools
-import os
-import subprocess
-import sys
 
 import hypothesis
 import hypothesis.strategies as st
@@ -13,10 +10,10 @@ import pytest
 import sentencepiece
 
 from keras_transformer.data.batches import CorpusBatches
-from keras_transformer.data.subwords import SubwordSampler, hashed, key_of
+from keras_transformer.data.subwords import SubwordSampler, hashed, key_of, regroup
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
-from tests.conftest import PHRASES, ROOT
+from tests.conftest import PHRASES
 from tests.data.pairs_in_memory import END, PAD, START, encoded
 from tests.messages import mentions
 
@@ -40,9 +37,7 @@ def draw(vocabulary, lines, alpha=0.2, keys=None, longest=None):
     keys = hashed(key_of(1), pairs) if keys is None else keys
     sampler = SubwordSampler(vocabulary, alpha)
     longest = None if longest is None else np.full(len(lines), longest)
-    ids, lengths = sampler.source_ids(store, pairs, keys, longest)
-    assert ids.dtype == np.int32 and lengths.sum() == len(ids)
-    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+    return [ids.tolist() for ids in sampler.source_ids(store, pairs, keys, longest)]
 
 
 def test_drawn_ids_spell_the_same_text(vocabulary, model):
@@ -104,29 +99,6 @@ def test_words_of_a_sentence_are_drawn_each_by_itself(vocabulary):
     assert 0.1 < first < 0.9 and abs(same - first**2) < 0.05
 
 
-SCRIPT = """
-import sys
-import numpy as np
-from keras_transformer.data.subwords import SubwordSampler, hashed, key_of
-from keras_transformer.text.vocabulary import Vocabulary
-from tests.data.pairs_in_memory import encoded
-vocabulary, lines, pairs = Vocabulary.load(sys.argv[1]), [b"the old house"] * 20, np.arange(20)
-keys = hashed(key_of(1), pairs)
-store = encoded(vocabulary, lines, lines)
-print(SubwordSampler(vocabulary, 0.2).source_ids(store, pairs, keys)[0].tolist())
-"""
-
-
-def test_another_process_draws_the_same(vocabulary, tmp_path):
-    vocabulary.save(tmp_path)
-    process = subprocess.run(
-        [sys.executable, "-c", SCRIPT, tmp_path], check=True, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    here = draw(vocabulary, [b"the old house"] * 20)
-    assert process.stdout == f"{[i for ids in here for i in ids]}\n"
-
-
 def test_keys_decide_for_each_sentence_by_itself(vocabulary):
     lines = LINES * 3
     keys = hashed(key_of(1), np.arange(len(lines)))
@@ -170,7 +142,7 @@ def test_byte_fallback_and_two_vocabularies():
     assert [ids] == vocabulary.encode_source(lines)
     store = encoded(vocabulary, lines, LINES[3:4])
     sampler = SubwordSampler(vocabulary, 1e6)
-    found, _ = sampler.target_ids(store, np.arange(1), key_of(1))
+    (found,) = sampler.target_ids(store, np.arange(1), key_of(1))
     assert [found.tolist()] == vocabulary.encode_target(LINES[3:4])
 
 
@@ -228,17 +200,14 @@ class TestBatches:
         best = store.target_lengths.sum()
         assert sum(drawn) - best > 0.8 * (sum(map(len, free)) - best)
 
-    @pytest.mark.parametrize("batch_tokens", [2048, 8192])
-    def test_have_little_padding(self, test_data, batch_tokens):
+    def test_have_little_padding(self, test_data):
         lines = [
             (test_data / f"multi30k/train.{code}").read_bytes().split(b"\n")[:6000]
             for code in ("en", "de")
         ]
         vocabulary = Vocabulary(learn_vocabulary(itertools.chain(*lines), 4000))
         sampler = SubwordSampler(vocabulary, 0.2)
-        made = CorpusBatches(
-            encoded(vocabulary, *lines), batch_tokens, 1, PAD, START, sampler=sampler
-        )
+        made = CorpusBatches(encoded(vocabulary, *lines), 2048, 1, PAD, START, sampler=sampler)
         epoch = [made.batch(step) for step in range(made.steps_per_epoch)]
         arrays = [ids for inputs, labels in epoch for ids in (inputs["source_ids"], labels)]
         padding = 1 - sum(map(np.count_nonzero, arrays)) / sum(ids.size for ids in arrays)
@@ -248,18 +217,67 @@ class TestBatches:
 
 def test_errors_name_the_invalid_argument(vocabulary):
     bpe = Vocabulary(learn_vocabulary(LINES, 90, model_type="bpe"))
-    with pytest.raises(InputError, match=mentions("source vocabulary", "bpe", "unigram")):
-        SubwordSampler(bpe, 0.2)
     mixed = Vocabulary(vocabulary.source_model, bpe.source_model)
-    with pytest.raises(InputError, match=mentions("target vocabulary", "bpe")):
-        SubwordSampler(mixed, 0.2)
-    with pytest.raises(InputError, match=mentions("alpha", "subword", "0")):
-        SubwordSampler(vocabulary, 0)
-    with pytest.raises(InputError, match=mentions("alpha", "subword", "inf")):
-        SubwordSampler(vocabulary, float("inf"))
+    for vocabulary_, alpha, facts in (
+        (bpe, 0.2, ("source vocabulary", "bpe", "unigram")),
+        (mixed, 0.2, ("target vocabulary", "bpe")),
+        (vocabulary, 0, ("alpha", "subword", "0")),
+        (vocabulary, float("inf"), ("alpha", "subword", "inf")),
+    ):
+        with pytest.raises(InputError, match=mentions(*facts)):
+            SubwordSampler(vocabulary_, alpha)
 
 
 def test_keys_depend_on_each_number_and_its_place():
     keys = [int(key_of(*numbers)[0]) for numbers in ((1, 2), (2, 1), (1, 2, 1), (1,), (12,))]
     assert len(set(keys)) == len(keys)
     assert len(np.unique(hashed(key_of(1), np.arange(100_000)))) == 100_000
+
+
+SIDE = st.integers(1, 6)
+PAIRS = st.lists(
+    st.tuples(SIDE, SIDE, SIDE, SIDE, st.integers(0, 3), st.integers(0, 3)), min_size=1
+)
+
+
+@hypothesis.given(PAIRS)
+def test_rows_of_any_pairs(pairs):
+    columns = np.array(pairs)
+    least = columns[:, :2]
+    bounds = least + columns[:, 4:]
+    lengths = np.maximum(columns[:, 2:4], least)
+    row_of, too_long = regroup(bounds, lengths, least)
+    assert sorted(row_of.tolist()) == list(range(len(pairs)))
+    assert (too_long == (lengths > bounds[row_of]).any(axis=1)).all()
+    assert (least <= bounds[row_of]).all(), "who is too long can be shortened"
+    if (lengths <= bounds).all() and len(np.unique(bounds, axis=0)) == 1:
+        assert not too_long.any()
+
+
+def test_long_segmentations_change_places_with_short_ones():
+    bounds = np.array([[5, 5], [9, 9], [5, 5], [9, 9]])
+    lengths = np.array([[8, 7], [4, 5], [5, 5], [6, 3]])
+    row_of, too_long = regroup(bounds, lengths, np.full((4, 2), 3))
+    assert not too_long.any() and set(row_of[[1, 2]].tolist()) == {0, 2}
+
+
+def test_a_pair_is_shortened_only_if_it_fits_into_no_batch():
+    bounds = np.array([[5, 5], [5, 5], [5, 5]])
+    lengths = np.array([[5, 5], [5, 9], [1, 1]])
+    row_of, too_long = regroup(bounds, lengths, np.minimum(lengths, 5))
+    assert too_long.tolist() == [False, True, False] and sorted(row_of) == [0, 1, 2]
+
+
+def test_lengths_of_a_real_corpus_leave_few_too_long():
+    random = np.random.default_rng(1)
+    least = random.integers(5, 40, 2000)[:, None] + random.integers(-3, 4, (2000, 2))
+    least = np.maximum(least, 1)
+    shapes = np.array([[12, 12], [18, 20], [24, 25], [32, 34], [44, 46], [60, 60]])
+    lengths, planned = (
+        np.rint(least * random.normal(1.3, 0.12, (2000, 2)).clip(1)).astype(int) for _ in range(2)
+    )
+    home = (planned[:, None] <= shapes).all(axis=2).argmax(axis=1)
+    bounds = shapes[home]
+    before = (lengths > bounds).any(axis=1).mean()
+    row_of, too_long = regroup(bounds, lengths, least)
+    assert too_long.mean() < 0.04 < 0.1 < before

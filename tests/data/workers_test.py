@@ -50,122 +50,95 @@ def interrupted(task):
     return {"ignored": IGNORED}
 
 
-def killed(task):
-    number, _ = task
+def killed(number, _):
     if number == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return {}
 
 
+def in_order(numbers):
+    return ((number,) for number in numbers)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_results_come_in_the_order_of_the_tasks(count):
-    results = list(run_tasks(slow_first, [0, 1, 0, 1, 2], count))
+    results = list(run_tasks(slow_first, in_order([0, 1, 0, 1, 2]), count))
     assert [result["task"] for result in results] == [0, 1, 0, 1, 2]
     processes = {result["process"] for result in results}
     assert (os.getpid() in processes) == (count == 1) and len(processes) == count
 
 
-def test_tasks_are_made_as_they_are_needed():
-    made = []
-
-    def tasks():
-        for number in itertools.count(1):
-            made.append(number)
-            yield number
-
-    results = run_tasks(slow_first, tasks(), 2)
-    assert next(results)["task"] == 1 and len(made) < 8
-    results.close()
-
-
 def test_a_single_task_needs_no_process():
-    assert list(run_tasks(slow_first, [1], 2))[0]["process"] == os.getpid()
+    assert next(run_tasks(slow_first, in_order([1]), 2))["process"] == os.getpid()
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_errors_pass_through_unchanged(count):
-    results = run_tasks(picky, range(9), count)
+def test_errors_pass_through_unchanged_and_tasks_are_made_as_they_are_needed(count):
+    made = []
+    tasks = ((number,) for number in itertools.count() if not made.append(number))
+    results = run_tasks(picky, tasks, count)
     assert [next(results)["task"] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(InputError, match="task 3 is odd"):
         next(results)
+    assert len(made) < 9
 
 
-@pytest.mark.parametrize("size", [0, 2**20])  # more than a pipe holds, so others wait to be written
+@pytest.mark.parametrize("size", [0, 2**20])  # more than a pipe holds
 def test_a_killed_process_is_an_error(size):
-    tasks = [(number, bytes(size)) for number in range(6)]
+    tasks = ((number, bytes(size)) for number in range(6))
     with pytest.raises(StoppedError, match=mentions("worker", "process", "killed")):
         list(run_tasks(killed, tasks, 2))
 
 
-def test_workers_end_with_the_process_that_began_them(tmp_path):
-    program = """
-import os, signal
-from keras_transformer.data.workers import run_tasks
-from tests.data.workers_test import begin_and_wait
-if __name__ == "__main__":
-    for result in run_tasks(begin_and_wait, range(4), 2):
-        pass
-"""
-    (tmp_path / "main.py").write_text(program)
-    parent = subprocess.Popen(
-        [sys.executable, tmp_path / "main.py", tmp_path],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "WORKERS": str(tmp_path)},
-    )
-    while len(started := list(tmp_path.glob("*.pid"))) < 2:
-        assert parent.poll() is None
-        time.sleep(0.02)
-    parent.kill()
-    parent.wait()
-    for path in started:
-        while Path(f"/proc/{path.stem}").exists():  # a hang is a failure
-            time.sleep(0.02)
-
-
-def test_workers_leave_interrupts_to_the_process_that_began_them():
-    results = run_tasks(interrupted, range(3), 2)
-    assert [result["ignored"] for result in results] == [True] * 3
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-@pytest.mark.parametrize("moment", ["working", "starting"])
-def test_ctrl_c_stops_all_processes_immediately_without_output(tmp_path, moment):
+@pytest.mark.parametrize("end", ["kill", "ctrl-c", "ctrl-c while starting"])
+def test_workers_end_with_the_process_that_began_them_without_output(tmp_path, end):
     """A terminal interrupts all processes. Those that wait for a block would wait for a minute."""
     program = """
-import os, pathlib, sys, time
+import sys
 from keras_transformer.data.workers import run_tasks
 from tests.data.workers_test import begin_and_wait
-if __name__ == "__mp_main__" and sys.argv[1] == "starting":
+if __name__ == "__mp_main__" and "starting" in sys.argv[1]:
     begin_and_wait(None)
 if __name__ == "__main__":
     try:
         # More than a pipe holds, as blocks are.
-        for result in run_tasks(begin_and_wait, [bytes(2**20)] * 6, 2):
+        for result in run_tasks(begin_and_wait, [(bytes(2**20),)] * 6, 2):
             pass
     except KeyboardInterrupt:
         sys.exit(130)
 """
     (tmp_path / "main.py").write_text(program)
     parent = subprocess.Popen(
-        [sys.executable, tmp_path / "main.py", moment], start_new_session=True,
+        [sys.executable, tmp_path / "main.py", end], start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "WORKERS": str(tmp_path)},
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     while len(started := list(tmp_path.glob("*.pid"))) < 2:
         assert parent.poll() is None
         time.sleep(0.02)
-    os.killpg(parent.pid, signal.SIGINT)
+    if end == "kill":
+        parent.kill()
+    else:
+        os.killpg(parent.pid, signal.SIGINT)
     try:
         _, errors = parent.communicate(timeout=60)
+        while any(Path(f"/proc/{path.stem}").exists() for path in started):  # a hang is a failure
+            time.sleep(0.02)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)
-    assert (parent.returncode, errors) == (130, "")
-    assert not [path for path in started if Path(f"/proc/{path.stem}").exists()]
+    assert end == "kill" or (parent.returncode, errors) == (130, "")
+
+
+def test_workers_leave_interrupts_to_the_process_that_began_them():
+    results = run_tasks(interrupted, in_order(range(3)), 2)
+    assert [result["ignored"] for result in results] == [True] * 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_closing_the_results_stops_the_workers(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKERS", str(tmp_path))
-    results = run_tasks(wait_unless_first, range(9), 2)
+    results = run_tasks(wait_unless_first, in_order(range(9)), 2)
     assert next(results) == {}
     start = time.monotonic()
     results.close()

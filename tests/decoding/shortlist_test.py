@@ -96,8 +96,8 @@ def test_a_prefix_that_is_not_on_the_shortlist_is_generated(
 def test_output_rows_are_those_of_all_logits(changes: dict[str, object]) -> None:
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
     model = Transformer({**sizes, **changes, "source_vocab_size": 20, "target_vocab_size": 20})
-    for each in model.weights:
-        each.assign(np.random.default_rng(5).normal(size=each.shape))
+    for weight in model.weights:
+        weight.assign(np.random.default_rng(5).normal(size=weight.shape))
     features, ids = tf.random.stateless_normal([3, 8], [1, 2]), tf.constant([2, 7, 19])
     rows, bias = model.output_rows(ids)
     found = tf.matmul(features, rows, transpose_b=True) + (0.0 if bias is None else bias)

@@ -175,9 +175,9 @@ def other_format(documented: dict[str, Any], monkeypatch: pytest.MonkeyPatch) ->
 def test_the_format_of_the_documentation(
     run_directory: RunDirectory, tmp_path: Path, documented: dict[str, Any]
 ) -> None:
-    results = [export(run_directory, tmp_path, PHRASES, format="numpy") for _ in range(2)]
-    assert [result.path for result in results] == [tmp_path / "1", tmp_path / "2"]
-    result = results[0]
+    (tmp_path / "7").mkdir()
+    result = export(run_directory, tmp_path, PHRASES, format="numpy")
+    assert result.path == tmp_path / "8"
     assert (result.sentences, result.ties, result.warning) == (6, [], None)
     needed = {"weights.npz", "config.json", "joint.model"}
     assert {*file_names(result.path)} == needed | {"README.md", "manifest.json"}

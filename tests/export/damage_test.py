@@ -122,7 +122,7 @@ def test_the_newest_version_is_loaded_even_if_it_is_damaged(
 ) -> None:
     for number in ("3", "10", "notes"):
         shutil.copytree(version_of("litert"), tmp_path / number)
-    assert loading.load_model(tmp_path).place == str(tmp_path / "10" / "model.tflite")
+    assert loading.load_model(tmp_path).label == str(tmp_path / "10" / "model.tflite")
     (tmp_path / "10" / "model.tflite").unlink()
     with pytest.raises(InputError, match=mentions("10/model.tflite", "missing")):
         loading.load_model(tmp_path)

@@ -78,14 +78,13 @@ def test_text_is_segmented_as_by_the_original_model(tmp_path: Path, kind: str, i
     assert Vocabulary.load(tmp_path / "saved").fingerprint == vocabulary.fingerprint
 
 
-def test_a_model_that_lacks_nothing_is_unchanged(tmp_path: Path) -> None:
+def test_a_model_that_lacks_nothing_is_unchanged_and_another_file_is_refused(
+    tmp_path: Path,
+) -> None:
     model = learn_vocabulary([line.encode() for line in LINES], 40)
     assert add_missing_special_pieces(model) == model
     (tmp_path / "x.model").write_bytes(model)
     assert Vocabulary.load(tmp_path / "x.model").fingerprint == Vocabulary(model).fingerprint
-
-
-def test_a_file_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.model").write_bytes(b"garbage")
     with pytest.raises(InputError, match=mentions("x.model", 7, "SentencePiece")):
         Vocabulary.load(tmp_path / "x.model")

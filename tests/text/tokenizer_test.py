@@ -1,8 +1,6 @@
 """The in-graph tokenizer equals the sentencepiece library, for any text and any ids."""
 
 import itertools
-import subprocess
-import sys
 
 import hypothesis
 import hypothesis.strategies as st
@@ -49,38 +47,26 @@ def ids_of(tokenize, texts):
     return tokenize(tf.constant(texts, tf.string)).to_list()
 
 
-def test_every_row_ends_with_the_end_id(tokenizers):
-    for tokenizer in tokenizers.values():
-        ids = tokenizer.tokenize_source(tf.constant(["eine Möwe", "", " "]))
+def test_rows_end_with_the_end_id_and_names_of_special_pieces_are_ordinary_text(models, tokenizers):
+    for key, tokenizer in tokenizers.items():
+        ids = tokenizer.tokenize_source(tf.constant([SPECIAL_NAMES, "", " "]))
         assert ids.dtype == tf.int32 and ids.to_list()[1:] == [[tokenizer.end_id]] * 2
-        assert ids.to_list()[0][-1] == tokenizer.end_id
+        special = ids.to_list()[0]
+        assert not {tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id} & set(special[:-1])
+        assert special == library(models[key]).encode(SPECIAL_NAMES, add_eos=True)
         assert tokenizer.tokenize_source(tf.zeros([0], tf.string)).to_list() == []
 
 
-def test_names_of_special_pieces_are_ordinary_text(models, tokenizers):
-    for key, tokenizer in tokenizers.items():
-        (ids,) = ids_of(tokenizer.tokenize_source, [SPECIAL_NAMES])
-        assert not {tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id} & set(ids[:-1])
-        assert ids == library(models[key]).encode(SPECIAL_NAMES, add_eos=True)
-
-
-def test_source_and_target_use_their_own_models(models):
-    source, target = models["unigram", False], models["bpe", False]
-    tokenizer = Tokenizer(source, target)
-    text = LINES[3]
-    assert ids_of(tokenizer.tokenize_source, [text]) == [library(source).encode(text, add_eos=True)]
-    assert ids_of(tokenizer.tokenize_target, [text]) == [library(target).encode(text, add_eos=True)]
-    assert tokenizer.source_vocab_size == library(source).get_piece_size()
-    assert tokenizer.target_vocab_size == library(target).get_piece_size()
-    (ids,) = ids_of(tokenizer.tokenize_target, [text])
-    assert tokenizer.detokenize(tf.constant([ids]), [len(ids)]).numpy().tolist() == [text]
-
-
-def test_each_side_has_the_pieces_of_its_language(models):
+def test_each_side_has_the_model_of_its_language(models):
     source, target = models["unigram", False], models["bpe", True]
     tokenizer = Tokenizer(source, target)
-    for pieces, model in ((tokenizer.source_pieces, source), (tokenizer.target_pieces, target)):
-        size = library(model).get_piece_size()
+    sides = (
+        (tokenizer.tokenize_source, tokenizer.source_pieces, tokenizer.source_vocab_size, source),
+        (tokenizer.tokenize_target, tokenizer.target_pieces, tokenizer.target_vocab_size, target),
+    )
+    for tokenize, pieces, size, model in sides:
+        assert ids_of(tokenize, LINES) == library(model).encode(LINES, add_eos=True)
+        assert size == library(model).get_piece_size()
         ids = tf.reshape(tf.range(size - size % 6), [2, 3, -1])  # any shape
         assert pieces(ids).shape == ids.shape
         expected = [library(model).id_to_piece(i) for i in range(size - size % 6)]
@@ -90,6 +76,8 @@ def test_each_side_has_the_pieces_of_its_language(models):
         outside = pieces(tf.constant([-1, size, 2**31 - 1])).numpy().tolist()
         nearest = [library(model).id_to_piece(i).encode() for i in (0, size - 1, size - 1)]
         assert outside == nearest
+    (ids,) = ids_of(tokenizer.tokenize_target, LINES[3:4])
+    assert tokenizer.detokenize(tf.constant([ids]), [len(ids)]).numpy().tolist() == LINES[3:4]
 
 
 def test_a_phrase_is_the_target_ids_of_its_words(models):
@@ -147,56 +135,6 @@ def test_special_ids_have_no_text(tokenizers):
     assert text[0].startswith(text[1]) and 0 < len(text[1]) < len(text[0])
 
 
-def test_a_saved_tokenizer_is_read_back(tmp_path, models):
-    tokenizer = Tokenizer(models["unigram", False], models["bpe", True])
-    tokenizer.save(tmp_path / "tokenizer")
-    loaded = Tokenizer.load(tmp_path / "tokenizer")
-    assert loaded.fingerprint == tokenizer.fingerprint
-    assert ids_of(loaded.tokenize_target, LINES) == ids_of(tokenizer.tokenize_target, LINES)
-
-
-LOAD_WITHOUT_THE_PACKAGE = """
-import sys
-import tensorflow as tf
-import tensorflow_text
-module = tf.saved_model.load(sys.argv[1])
-texts = tf.constant([line.rstrip("\\n") for line in sys.stdin])
-for line in module.round_trip(texts).numpy():
-    print(line.decode())
-assert "keras_transformer" not in sys.modules
-"""
-
-
-def test_a_saved_model_contains_the_tokenizer(tmp_path, models):
-    class Service(tf.Module):
-        def __init__(self, tokenizer):
-            self.tokenizer = tokenizer
-
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-        def round_trip(self, text):
-            ids = self.tokenizer.tokenize_target(text)
-            lengths = tf.cast(ids.row_lengths(), tf.int32)
-            return self.tokenizer.detokenize(ids.to_tensor(), lengths)
-
-    Tokenizer(models["bpe", True]).save(tmp_path / "tokenizer")
-    service = Service(Tokenizer.load(tmp_path / "tokenizer"))
-    tf.saved_model.save(service, tmp_path / "saved")
-    for path in (tmp_path / "tokenizer").iterdir():
-        path.unlink()
-    (tmp_path / "saved").rename(tmp_path / "moved")
-    texts = "eine Möwe\n日本語 Ω\n"
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD_WITHOUT_THE_PACKAGE, tmp_path / "moved"],
-        input=texts,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == texts
-
-
 def test_a_saved_model_of_two_vocabularies_uses_one_per_side(tmp_path, models):
     class Service(tf.Module):
         def __init__(self, tokenizer):
@@ -207,24 +145,21 @@ def test_a_saved_model_of_two_vocabularies_uses_one_per_side(tmp_path, models):
             own = self.tokenizer
             return own.tokenize_source(text).to_tensor(), own.tokenize_target(text).to_tensor()
 
-    service = Service(Tokenizer(models["unigram", False], models["bpe", True]))
+    Tokenizer(models["unigram", False], models["bpe", True]).save(tmp_path / "tokenizer")
+    service = Service(Tokenizer.load(tmp_path / "tokenizer"))
     tf.saved_model.save(service, tmp_path / "saved")
-    loaded = tf.saved_model.load(tmp_path / "saved")
+    for path in (tmp_path / "tokenizer").iterdir():
+        path.unlink()
+    (tmp_path / "saved").rename(tmp_path / "moved")
+    loaded = tf.saved_model.load(tmp_path / "moved")
     for own, other in zip(service.ids(LINES), loaded.ids(LINES), strict=True):
         assert own.numpy().tolist() == other.numpy().tolist()
-
-
-def corpus_lines(paths):
-    for path in paths:
-        yield from path.read_bytes().split(b"\n")
 
 
 @pytest.mark.parametrize(
     ("patterns", "model_type", "byte_fallback"),
     [
-        (["multi30k/*", "multi30k/tok/*", "newstest/*", "tatoeba/deu.txt"], "unigram", False),
-        (["multi30k/*.en", "multi30k/*.de", "multi30k/*.fr"], "bpe", False),
-        (["multi30k/*.en", "multi30k/*.de", "multi30k/*.fr"], "unigram", True),
+        (["multi30k/*", "newstest/*"], "unigram", False),
         (["multi30k/*.en", "multi30k/*.de", "multi30k/*.fr"], "bpe", True),
     ],
 )
@@ -232,20 +167,19 @@ def test_agrees_with_the_library_on_every_line(test_data, patterns, model_type, 
     paths = sorted(
         path for pattern in patterns for path in test_data.glob(pattern) if path.is_file()
     )
-    sample = itertools.islice(corpus_lines(paths), 0, None, 20)
+    lines = [line for path in paths for line in path.read_bytes().split(b"\n")]
+    assert len(lines) > 90_000
+    sample = lines[::20]
     model = learn_vocabulary(sample, 4000, model_type=model_type, byte_fallback=byte_fallback)
     tokenizer, processor = Tokenizer(model), library(model)
-    lines = iter(corpus_lines(paths))
-    compared = 0
-    while batch := list(itertools.islice(lines, 20_000)):
+    for start in range(0, len(lines), 20_000):
+        batch = lines[start : start + 20_000]
         ids = tokenizer.tokenize_source(tf.constant(batch))
         expected = processor.encode(batch, add_eos=True)
         np.testing.assert_array_equal(ids.row_lengths(), [len(row) for row in expected])
         np.testing.assert_array_equal(
             ids.flat_values, np.fromiter(itertools.chain.from_iterable(expected), np.int32)
         )
-        compared += len(batch)
-    assert compared > 90_000
 
 
 @hypothesis.given(st.lists(st.text(max_size=12), max_size=4), st.integers(4, 12))

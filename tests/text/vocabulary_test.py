@@ -1,8 +1,6 @@
 """Vocabularies are learned reproducibly, and checked when they are loaded."""
 
 import io
-import subprocess
-import sys
 
 import pytest
 import sentencepiece
@@ -51,19 +49,10 @@ def test_unigram_scores_are_rounded_so_that_their_sums_are_exact():
     assert all((scores.get_score(i) * 1024).is_integer() for i in range(scores.get_piece_size()))
 
 
-def test_learning_prints_nothing():
-    code = (
-        "from keras_transformer.text.vocabulary import learn_vocabulary\n"
-        "learn_vocabulary([b'some words to learn', b'and words'], 100)\n"
-        "import sys; assert 'tensorflow' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
-
-def test_short_texts_have_smaller_vocabularies():
+def test_learning_prints_nothing_and_short_texts_have_smaller_vocabularies(capfd):
     learned = Vocabulary(learn_vocabulary([b"hello world"], 8000))
     assert 4 < learned.source_vocab_size < 40
+    assert tuple(capfd.readouterr()) == ("", "")
 
 
 def test_byte_fallback_has_no_unknown_tokens():
@@ -94,27 +83,23 @@ def test_a_text_of_long_lines_is_sampled_by_its_bytes(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("lines", "options", "message"),
+    ("lines", "options", "facts"),
     [
-        ([], {}, mentions("no text")),
-        ([b"", b" "], {}, mentions("no text")),
-        (LINES, {"vocab_size": 8}, mentions("vocab_size", "8") + r".*\b\d\d\b"),
-        (LINES, {"vocab_size": 0}, mentions("vocab_size", "0")),
-        (LINES, {"model_type": "word"}, mentions("model_type", "word", "unigram", "bpe")),
-        (LINES, {"normalization": "nfd"}, mentions("normalization", "nfd")),
-        (LINES, {"character_coverage": 2.0}, mentions("character_coverage", "2.0")),
-        (LINES, {"symbols": ["<pad>"]}, mentions("<pad>", "token")),
-        (LINES, {"symbols": ["a b"]}, mentions("'a b'", "spaces")),
-        (
-            LINES,
-            {"symbols": ["<2de>", "<0x41>"], "byte_fallback": True},
-            mentions("<0x41>", "byte_fallback"),
-        ),
+        ([], {}, ("no text",)),
+        ([b"", b" "], {}, ("no text",)),
+        (LINES, {"vocab_size": 8}, ("vocab_size", "8", "at least 21")),
+        (LINES, {"vocab_size": 0}, ("vocab_size", "0")),
+        (LINES, {"model_type": "word"}, ("model_type", "word", "unigram", "bpe")),
+        (LINES, {"normalization": "nfd"}, ("normalization", "nfd")),
+        (LINES, {"character_coverage": 2.0}, ("character_coverage", "2.0")),
+        (LINES, {"symbols": ["<pad>"]}, ("<pad>", "token")),
+        (LINES, {"symbols": ["a b"]}, ("'a b'", "spaces")),
+        (LINES, {"symbols": ["<0x41>"], "byte_fallback": True}, ("<0x41>", "byte_fallback")),
     ],
 )
-def test_wrong_options_and_texts_are_refused(lines, options, message):
-    with pytest.raises(InputError, match=message):
-        learn_vocabulary(lines, options.pop("vocab_size", 100), **options)
+def test_wrong_options_and_texts_are_refused(lines, options, facts):
+    with pytest.raises(InputError, match=mentions(*facts)):
+        learn_vocabulary(lines, **{"vocab_size": 100, **options})
 
 
 @pytest.mark.parametrize("byte_fallback", [False, True])
@@ -122,13 +107,6 @@ def test_symbols_may_look_like_byte_pieces(byte_fallback):
     symbols = ["<0x4a>", "<0x041>", "<0x>"] + ["<0x41>"] * (not byte_fallback)
     learned = Vocabulary(learn_vocabulary(LINES, 300, byte_fallback=byte_fallback, symbols=symbols))
     assert learned.source_symbols() == set(symbols)
-
-
-def test_the_smallest_size_that_the_message_names_works():
-    with pytest.raises(InputError) as caught:
-        learn_vocabulary(LINES, 8)
-    least = int(str(caught.value).split("at least ")[1].rstrip("."))
-    assert Vocabulary(learn_vocabulary(LINES, least)).source_vocab_size <= least
 
 
 def test_saved_vocabularies_are_read_back(tmp_path):
@@ -157,7 +135,7 @@ def test_unusable_models_are_refused(tmp_path):
     good = learn_vocabulary(LINES, 40)
     with pytest.raises(InputError, match=mentions("pad", "pad_id")):
         Vocabulary(model_with())
-    with pytest.raises(InputError, match=mentions("pad id", "0", "4", "source", "target")):
+    with pytest.raises(InputError, match=mentions("'pad': 0", "'pad': 4", "source", "target")):
         Vocabulary(good, model_with(unk_id=1, bos_id=2, eos_id=3, pad_id=4))
     for garbage in (b"", b"garbage", good[:500]):
         with pytest.raises(InputError, match=mentions(len(garbage), "SentencePiece")):

@@ -135,7 +135,7 @@ def translate_document(
     """
     if model.n_best > 1:
         raise InputError(
-            f"{model.place} returns {model.n_best} translations per sentence, but a document needs "
+            f"{model.label} returns {model.n_best} translations per sentence, but a document needs "
             "exactly 1 (decoding.n_best)."
         )
     tagged = [split_tags(line, model.symbols) for line in text.splitlines(keepends=True)]
@@ -200,7 +200,7 @@ def _parts(model: LoadedModel, tag: str, sentence: str, tokens: int, limit: int)
 
 
 def _divide(sentence: str, count: int) -> list[str]:
-    """Splits a sentence into at least `count` pieces of similar lengths at the best places."""
+    """Splits a sentence into at least `count` pieces of similar lengths at the best breaks."""
     size = -(-len(sentence) // count)
     pieces, start = [], 0
     while len(sentence) - start > size:

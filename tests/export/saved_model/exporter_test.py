@@ -63,19 +63,6 @@ def test_other_architectures(
     assert_same(translator, loading.load_model(tmp_path / "1"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"settings": {"decoding.beam_size": "2"}}, mentions("decoding.beam_size", "export")),
-        ({"precision": "bfloat16"}, mentions("precision", "export")),
-        ({"jit_compile": True}, mentions("XLA", "export")),
-    ],
-)
-def test_fixed_at_export(exported: Path, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        loading.load_model(exported, **arguments)
-
-
 def test_details_equal_those_of_the_run(
     of_run: loading.LoadedModel, loaded: loading.LoadedModel
 ) -> None:

@@ -235,17 +235,7 @@ def test_embeddings_are_means_without_padding(served: Any, translator: Translati
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "serving_default",
-        "translate",
-        "score",
-        "embed",
-        "attention",
-        "tokenize",
-        "lengths",
-        "symbols",
-    ],
+    "name", "serving_default translate score embed attention tokenize lengths symbols".split()
 )
 def test_an_empty_batch(served: Any, name: str) -> None:
     specs = served.signatures[name].structured_input_signature[1]

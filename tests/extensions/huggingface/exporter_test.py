@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,55 +74,28 @@ def make_marian_run(path: Path, name: str, **changes: Any) -> RunDirectory:
     return make_run(path, kind, **{**search, **VARIANTS[name], **changes})
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunDirectory]:
-    made = {}
-
-    def get(name: str) -> RunDirectory:
-        if name not in made:
-            made[name] = make_marian_run(tmp_path_factory.mktemp("runs") / name, name)
-        return made[name]
-
-    return get
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=VARIANTS)
 def exported(
-    runs: Callable[[str], RunDirectory], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], ExportResult]:
-    made = {}
-
-    def get(name: str) -> ExportResult:
-        if name not in made:
-            path = tmp_path_factory.mktemp("exports")
-            options = ExportOptions(
-                TEXTS, languages=("en", "de"), license="cc-by-4.0", test_set="PHRASES"
-            )
-            made[name] = export(runs(name), path, TEXTS, options, format="huggingface")
-        return made[name]
-
-    return get
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, RunDirectory, ExportResult]:
+    """The name of a variant, its run, and the export."""
+    folder = tmp_path_factory.mktemp(request.param)
+    run = make_marian_run(folder / "run", request.param)
+    options = ExportOptions(TEXTS, languages=("en", "de"), license="cc-by-4.0", test_set="PHRASES")
+    result = export(run, folder / "export", TEXTS, options, format="huggingface")
+    return request.param, run, result
 
 
-@pytest.fixture(scope="module")
-def fixture() -> Any:
-    """The results of transformers (tests/fixtures/make.py)."""
-    return json.loads(FIXTURE.read_bytes())
-
-
-@pytest.mark.parametrize("name", VARIANTS)
 def test_transformers_computed_the_logits_and_translations_of_the_run(
-    runs: Callable[[str], RunDirectory],
-    exported: Callable[[str], ExportResult],
-    fixture: Any,
-    name: str,
+    exported: tuple[str, RunDirectory, ExportResult],
 ) -> None:
-    result, theirs = exported(name), fixture[name]
+    name, run, result = exported
+    theirs = json.loads(FIXTURE.read_bytes())[name]
     assert result.largest_difference is not None and result.largest_difference < 1e-4
     # The files are those that transformers was given, byte for byte.
     for file, digest in theirs["sha256"].items():
         assert hashlib.sha256((result.path / file).read_bytes()).hexdigest() == digest, file
-    translator = loading.load_translator(runs(name))
+    translator = loading.load_translator(run)
     vocabulary = translator.tokenizer.vocabulary
     assert vocabulary.encode_source([text.encode() for text in TEXTS]) == theirs["ids"]
     for (source, target), logits in zip(PAIRS, theirs["logits"], strict=True):
@@ -142,13 +114,12 @@ def test_transformers_computed_the_logits_and_translations_of_the_run(
     assert texts == [*theirs["translations"][:-1], ""]
 
 
-@pytest.mark.parametrize("name", VARIANTS)
 def test_weights_and_vocabularies_come_back_with_the_same_bits(
-    runs: Callable[[str], RunDirectory], exported: Callable[[str], ExportResult], name: str
+    exported: tuple[str, RunDirectory, ExportResult],
 ) -> None:
-    run = runs(name)
+    _, run, result = exported
     config, weights = tensors.to_marian(run.config.model, run.read_weights(run.checkpoints()[-1]))
-    converted = read_model(exported(name).path, "huggingface")
+    converted = read_model(result.path, "huggingface")
     assert converted.weights.keys() == weights.keys()
     for path, each in weights.items():
         assert each.tobytes() == converted.weights[path].tobytes(), path
@@ -168,8 +139,10 @@ def test_language_tokens_keep_the_names_of_marian(tmp_path: Path) -> None:
     assert converted.vocabulary.models() == translator.tokenizer.vocabulary.models()
 
 
-def test_a_version_has_a_model_card_and_the_search(exported: Callable[[str], ExportResult]) -> None:
-    path = exported("paper").path
+def test_a_version_has_a_model_card_and_the_search(
+    exported: tuple[str, RunDirectory, ExportResult],
+) -> None:
+    path = exported[2].path
     card = (path / "README.md").read_text()
     for known in (
         'library_name: "transformers"', 'language: ["en", "de"]', 'license: "cc-by-4.0"',
@@ -214,16 +187,6 @@ def test_another_epsilon_that_changes_translations_is_refused(tmp_path: Path) ->
     with pytest.raises(InputError, match=mentions("sentence 1", "layer_norm_epsilon=1e-05")):
         export(run, tmp_path / "export", PHRASES, format="huggingface")
     assert list((tmp_path / "export").iterdir()) == []
-
-
-def test_pieces_that_occur_twice_are_refused(tmp_path: Path) -> None:
-    vocabulary = loading.load_translator(make_marian_run(tmp_path / "run", "paper")).tokenizer
-    pieces = ["<pad>", "<unk>", "<s>", "</s>", "a", "b", "a"]
-    twice = dataclasses.make_dataclass("Twice", ["joint", "source_model", "target_model"])
-    twice.pieces = lambda _: (pieces, pieces)  # type: ignore[attr-defined]
-    model = vocabulary.vocabulary.source_model
-    with pytest.raises(InputError, match=mentions("'a'", "two tokens")):
-        directory._write_vocabulary(tmp_path, twice(True, model, model))
 
 
 def test_reordered_features_compute_the_same() -> None:

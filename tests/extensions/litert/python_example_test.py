@@ -47,9 +47,8 @@ def test_the_example_runs_without_this_package(version: Path) -> None:
 def test_a_tag_selects_the_translation(version: Path) -> None:
     loaded = loading.load_model(version)
     assert loaded.symbols == ("<2de>", "<2fr>", "<number>")
-    lines = [f"{tag}a small dog" for tag in ("<2de> ", "<2fr> ")]
-    german, french = translate_lines(loaded, lines)
-    assert german[0].text != french[0].text
+    german, any_language = translate_lines(loaded, ["<2de> a small dog", "a small dog"])
+    assert german[0].text != any_language[0].text
 
 
 def flip_a_weight(file: Path) -> None:

@@ -12,11 +12,7 @@ from typing import Any, ClassVar
 import tensorflow_datasets as tfds
 from babel.core import get_cldr_version
 
-from keras_transformer.extensions.corpora.phrasebook.corpus import (
-    Phrase,
-    phrases,
-    split,
-)
+from keras_transformer.extensions.corpora.phrasebook import Phrase, phrases, split
 
 
 class Phrasebook(tfds.core.GeneratorBasedBuilder):
@@ -39,12 +35,9 @@ class Phrasebook(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
-        parts = split(phrases())
-        return {
-            "train": self._generate_examples(parts.train),
-            "validation": self._generate_examples(parts.valid),
-            "test": self._generate_examples(parts.test),
-        }
+        names = ("train", "validation", "test")
+        parts = zip(names, split(phrases()), strict=True)
+        return {name: self._generate_examples(part) for name, part in parts}
 
     def _generate_examples(self, part: Iterable[Phrase]) -> Iterator[tuple[int, dict[str, str]]]:
         for key, phrase in enumerate(part):

@@ -216,15 +216,15 @@ def load_parser(
     """Loads a run, an ensemble of runs, or a SavedModel, with the arguments of `load_model`."""
     model = loading.load_model(model_dir, settings, precision=precision)
     if isinstance(model.owner, TranslationModule):
-        parser = Parser(model.owner, model.place)
-        return ParserModel(model.place, parser.parse, parser.parse_tokens, parser)
+        parser = Parser(model.owner, model.label)
+        return ParserModel(model.label, parser.parse, parser.parse_tokens, parser)
     signatures = getattr(model.owner, "signatures", {})
     if "parse" not in signatures:
         raise InputError(
-            f"{model.place} lacks the signature parse, so it is not a parser. Export "
+            f"{model.label} lacks the signature parse, so it is not a parser. Export "
             "a run that was trained on data of keras-transformer prepare_trees."
         )
-    return ParserModel(model.place, signatures["parse"], signatures["parse_tokens"], model.owner)
+    return ParserModel(model.label, signatures["parse"], signatures["parse_tokens"], model.owner)
 
 
 class Parsed(NamedTuple):
