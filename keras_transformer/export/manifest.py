@@ -45,6 +45,7 @@ def describe_version(
         "members": [_describe_member(member, name) for member, name in members(run)],
         "weights": weights,
         "max_source_tokens": translator.max_source_tokens,
+        "max_source_bytes": translator.config.max_source_bytes,
         "max_output_tokens": translator.max_output_tokens,
         "max_train_source_length": translator.max_train_source_length,
         "shortlist": None if shortlist is None else shortlist.describe(),

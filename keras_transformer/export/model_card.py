@@ -154,7 +154,7 @@ def model_card(
         limit=task.limit,
         license=f"`{license}`" if license else "not stated",
         max_source_tokens=manifest["max_source_tokens"],
-        max_source_bytes=decoding["max_source_bytes"],
+        max_source_bytes=manifest["max_source_bytes"],
         max_extra_tokens=decoding["max_extra_tokens"],
         max_output_tokens=manifest["max_output_tokens"],
     )

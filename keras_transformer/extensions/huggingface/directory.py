@@ -103,14 +103,7 @@ def _write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
     source, target = table_pieces(vocabulary)
     files = {"vocab.json": source} | ({} if vocabulary.joint else {"target_vocab.json": target})
     for name, pieces in files.items():
-        ids = {piece: i for i, piece in enumerate(pieces)}
-        if len(ids) < len(pieces):
-            twice = next(piece for i, piece in enumerate(pieces) if ids[piece] != i)
-            raise InputError(
-                f"Two tokens of the vocabulary have the piece {twice!r}, but MarianTokenizer looks "
-                "tokens up by their pieces. Export the model in another format."
-            )
-        _write_json(path / name, ids)
+        _write_json(path / name, {piece: i for i, piece in enumerate(pieces)})
 
 
 def _model_config(

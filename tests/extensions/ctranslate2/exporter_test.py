@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -16,10 +17,9 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import ExportOptions, ExportResult, comparison, export
+from keras_transformer.export import ExportOptions, ExportResult, export
+from keras_transformer.extensions.ctranslate2.exporter import EXPORTER
 from keras_transformer.inference import loading
-from keras_transformer.inference.scoring import Scorer
-from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.export.model_variants import MODELS, make_run
@@ -42,29 +42,18 @@ assert not [name for name in sys.modules if name.startswith(("keras", "tensorflo
 """
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunDirectory]:
-    made = {}
-
-    def get(name: str) -> RunDirectory:
-        if name not in made:
-            made[name] = make_run(tmp_path_factory.mktemp("runs") / name, name)
-        return made[name]
-
-    return get
+Made = Callable[[str], tuple[RunDirectory, ExportResult]]
 
 
 @pytest.fixture(scope="module")
-def exported(
-    runs: Callable[[str], RunDirectory], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], ExportResult]:
-    made = {}
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Returns a run of `MODELS` and its export."""
 
-    def get(name: str) -> ExportResult:
-        if name not in made:
-            path = tmp_path_factory.mktemp("exports")
-            made[name] = export(runs(name), path, SENTENCES, format="ctranslate2")
-        return made[name]
+    @functools.cache
+    def get(name: str) -> tuple[RunDirectory, ExportResult]:
+        folder = tmp_path_factory.mktemp(name)
+        run = make_run(folder / "run", name)
+        return run, export(run, folder / "export", SENTENCES, format="ctranslate2")
 
     return get
 
@@ -78,15 +67,13 @@ def processors(path: Path) -> list[sentencepiece.SentencePieceProcessor]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_log_probabilities_equal_those_of_the_run(
-    runs: Callable[[str], RunDirectory], exported: Callable[[str], ExportResult], name: str
-) -> None:
-    result = exported(name)
+def test_log_probabilities_equal_those_of_the_run(made: Made, name: str) -> None:
+    run, result = made(name)
     assert result.sentences == len(SENTENCES)
     assert result.largest_difference is not None
     assert result.largest_difference < 1e-4
     source, target = processors(result.path)
-    transformer = loading.load_translator(runs(name)).transformer
+    transformer = loading.load_translator(run).transformer
     translator = ctranslate2.Translator(str(result.path))
     for source_text, target_text in PAIRS:
         source_ids, target_ids = source.encode(source_text), target.encode(target_text)
@@ -110,11 +97,9 @@ def test_log_probabilities_equal_those_of_the_run(
         )
 
 
-def test_greedy_search_finds_the_tokens_of_the_run(
-    runs: Callable[[str], RunDirectory], exported: Callable[[str], ExportResult]
-) -> None:
-    ours = loading.load_translator(runs("paper"), {"decoding.beam_size": 1})
-    path = exported("paper").path
+def test_greedy_search_finds_the_tokens_of_the_run(made: Made) -> None:
+    run, result = made("paper")
+    ours, path = loading.load_translator(run, {"decoding.beam_size": 1}), result.path
     source, target = processors(path)
     translator = ctranslate2.Translator(str(path))
     for sentence in PHRASES:
@@ -130,55 +115,32 @@ def test_greedy_search_finds_the_tokens_of_the_run(
         assert tokens == [i for i in expected if i != target.eos_id()]
 
 
-def test_needs_only_ctranslate2_and_sentencepiece(
-    exported: Callable[[str], ExportResult], tmp_path: Path
-) -> None:
+def test_needs_only_ctranslate2_and_sentencepiece(made: Made, tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     process = subprocess.run(
-        [sys.executable, "-c", LOADER, str(exported("paper").path), *SENTENCES],
+        [sys.executable, "-c", LOADER, str(made("paper")[1].path), *SENTENCES],
         capture_output=True, text=True, cwd=tmp_path, env=environment, check=False,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     assert len(process.stdout.splitlines()) == len(SENTENCES)
 
 
-@pytest.fixture(scope="module")
-def traced(runs: Callable[[str], RunDirectory]) -> tuple[TranslationModule, Scorer]:
-    translator = loading.load_translator(runs("paper"))
-    return translator, Scorer(translator)
-
-
-@pytest.fixture
-def paper_once(traced: tuple[TranslationModule, Scorer], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loads and traces the run "paper" only once for several exports."""
-    translator, scorer = traced
-    monkeypatch.setattr("keras_transformer.export.load_translator", lambda *_, **__: translator)
-    monkeypatch.setattr(comparison, "Scorer", lambda _: scorer)
-
-
-@pytest.mark.usefixtures("paper_once")
-@pytest.mark.parametrize("weights", ["int8", "float16", "bfloat16", "float32"])
-def test_quantized(
-    runs: Callable[[str], RunDirectory],
-    exported: Callable[[str], ExportResult],
-    tmp_path: Path,
-    weights: str,
-) -> None:
-    options = ExportOptions(weights=weights)
-    result = export(runs("paper"), tmp_path, PHRASES, options, format="ctranslate2")
-    assert result.largest_difference is not None
-    if weights == "float32":  # the exports before it have not changed the weights of the run
-        assert result.largest_difference < 1e-4
-        return
-    sizes = [(each.path / "model.bin").stat().st_size for each in (result, exported("paper"))]
-    assert sizes[0] < sizes[1]
-    assert 0 < result.largest_difference < 5
-    (source, _), translator = (
-        processors(result.path),
-        ctranslate2.Translator(str(result.path)),
-    )
-    (translated,) = translator.translate_batch([source.id_to_piece(source.encode(PHRASES[0]))])
-    assert translated.hypotheses
+def test_rounded_weights(made: Made, tmp_path: Path) -> None:
+    run, exact = made("paper")
+    translator, original = loading.load_translator(run), exact.path / "model.bin"
+    vocabulary = translator.tokenizer.vocabulary
+    targets = vocabulary.encode_target([phrase.encode() for phrase in PHRASES])
+    expected = np.array(EXPORTER.open(exact.path).log_probs(PHRASES, targets), float)
+    for weights in [*EXPORTER.weights][1:]:
+        folder = tmp_path / weights
+        folder.mkdir()
+        EXPORTER.write(translator, folder, ExportOptions(weights=weights))
+        assert (folder / "model.bin").stat().st_size < original.stat().st_size
+        found = np.array(EXPORTER.open(folder).log_probs(PHRASES, targets), float)
+        assert 0 < np.abs(found - expected).max() < 5, weights
+    # Rounding has not changed the weights of the run.
+    EXPORTER.write(translator, tmp_path, ExportOptions(weights="float32"))
+    assert (tmp_path / "model.bin").read_bytes() == original.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -189,16 +189,6 @@ def test_another_epsilon_that_changes_translations_is_refused(tmp_path: Path) ->
     assert list((tmp_path / "export").iterdir()) == []
 
 
-def test_pieces_that_occur_twice_are_refused(tmp_path: Path) -> None:
-    vocabulary = loading.load_translator(make_marian_run(tmp_path / "run", "paper")).tokenizer
-    pieces = ["<pad>", "<unk>", "<s>", "</s>", "a", "b", "a"]
-    twice = dataclasses.make_dataclass("Twice", ["joint", "source_model", "target_model"])
-    twice.pieces = lambda _: (pieces, pieces)  # type: ignore[attr-defined]
-    model = vocabulary.vocabulary.source_model
-    with pytest.raises(InputError, match=mentions("'a'", "two tokens")):
-        directory._write_vocabulary(tmp_path, twice(True, model, model))
-
-
 def test_reordered_features_compute_the_same() -> None:
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
     config = ModelConfig(20, 20, d_ff=8, **sizes).replace(layer_norm_epsilon=1e-5)
