@@ -25,6 +25,13 @@ PHRASES = (
     "das alte Haus steht am Fluss",
     "zwei Kinder spielen mit einem roten Ball",
 )
+NOUNS = {"dog": "Hund", "bird": "Vogel", "fish": "Fisch", "horse": "Pferd", "pig": "Schwein"}
+VERBS = {"runs": "rennt", "sleeps": "schläft", "eats": "isst", "sings": "singt"}
+PAIRS = [
+    (f"the {noun} {verb} .", f"das {german} {tut} .")
+    for noun, german in NOUNS.items()
+    for verb, tut in VERBS.items()
+]
 
 
 def tiny_config(**changes: Any) -> Config:
@@ -45,12 +52,12 @@ def tiny_config(**changes: Any) -> Config:
 
 @functools.cache
 def tiny_data() -> Path:
-    """Returns the prepared data of three pairs, one of them for validation. Do not change them."""
+    """Returns prepared data: `PAIRS`, the first four of them for validation. Do not change them."""
     from keras_transformer.api.training import prepare
 
-    half, folder = len(PHRASES) // 2, _folder()
-    pairs = [*zip(PHRASES[:half], PHRASES[half:], strict=True)]
-    return prepare(pairs=pairs, output_dir=folder / "data", vocab_size=60, valid_pairs=1).directory
+    folder, valid = _folder() / "data", PAIRS[:4]
+    prepare(pairs=PAIRS, output_dir=folder, valid_pairs=valid, vocab_size=60, num_workers=1)
+    return folder
 
 
 @functools.cache
@@ -59,7 +66,7 @@ def tiny_run(**changes: Any) -> Path:
     from keras_transformer.training import training_run
 
     path = _folder() / "run"
-    steps = {"training.max_steps": 4, "training.batch_tokens": 60, "training.checkpoint_steps": 2}
+    steps = {"training.max_steps": 4, "training.batch_tokens": 128, "training.checkpoint_steps": 2}
     training_run.train([tiny_data()], path, tiny_config().updated(steps).replace(**changes))
     return path
 

@@ -200,7 +200,7 @@ def _parts(model: LoadedModel, tag: str, sentence: str, tokens: int, limit: int)
 
 
 def _divide(sentence: str, count: int) -> list[str]:
-    """Splits a sentence into at least `count` pieces of similar lengths at the best places."""
+    """Splits a sentence into at least `count` pieces of similar lengths at the best breaks."""
     size = -(-len(sentence) // count)
     pieces, start = [], 0
     while len(sentence) - start > size:

@@ -1,25 +1,111 @@
-"""The attention of a pair of sentences in every layer and head, and statistics of the heads."""
+"""Attention in every layer and head, statistics of the heads, and sentence embeddings.
+
+The functions call a model through its signatures, so that a run, an export and a server give the
+same.
+"""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
+from keras_transformer.extensions.pages.page import render
+from keras_transformer.inference.batching import map_batches
+from keras_transformer.inference.loading import load_model
 
-Inputs = Mapping[str, Sequence[Any]]
 # A function that calls a signature of a model: lists by name of the input to arrays by name of the
 # output. For a server it is `lambda inputs: client.predict(inputs, "attention")`.
-Ask = Callable[[Inputs], Mapping[str, Any]]
+Ask = Callable[[Mapping[str, Sequence[Any]]], Mapping[str, Any]]
 
 TITLES = {
     "encoder": "Encoder self-attention",
     "decoder": "Decoder self-attention",
     "cross": "Cross-attention",
 }
+# Statistics of heads: means over all queries, for a query at position i and a key at position j.
+MEASURES: Mapping[str, str] = {
+    "entropy": "entropy of the weights, in bits",
+    "distance": "distance in tokens, |i - j|",
+    "diagonal": "share on the same position, j = i",
+    "previous": "share on the previous position, j = i - 1",
+    "next": "share on the next position, j = i + 1",
+    "first": "share on the first token",
+    "last": "share on the last token",
+}
+
+
+class VisibleModel(NamedTuple):
+    """A run, an ensemble or an export. For an ensemble, attention is its first model's.
+
+    Attributes:
+        label: the path of the model.
+        signatures: functions from lists of inputs to arrays, by name.
+        positions: a function from a count to `source` and `target`, float32 `[count, d_model]`, and
+            `learned`, bool.
+        owner: the object that keeps the weights alive.
+    """
+
+    label: str
+    signatures: Mapping[str, Ask]
+    positions: Callable[[int], Mapping[str, np.ndarray]]
+    owner: Any
+
+
+def open_visible_model(
+    model_dir: str | Path, settings: Mapping[str, Any] | None = None
+) -> VisibleModel:
+    """Opens a model.
+
+    Args:
+        settings: changes of the configuration of a run, such as `decoding.beam_size`.
+    """
+    import tensorflow as tf
+
+    from keras_transformer.export.saved_model.signatures import Signatures
+    from keras_transformer.inference.translation_module import TranslationModule
+
+    def of_lists(function: Any) -> Ask:
+        def ask(inputs: Mapping[str, Sequence[Any]]) -> Mapping[str, Any]:
+            columns = {name: tf.constant(list(column)) for name, column in inputs.items()}
+            return {name: array.numpy() for name, array in function(**columns).items()}
+
+        return ask
+
+    model = load_model(model_dir, settings)
+    owner: Any = model.owner
+    if isinstance(owner, TranslationModule):
+        owner = Signatures(owner)
+        functions, positions = owner.by_name(), owner.positions
+    else:
+        functions = dict(getattr(owner, "signatures", {}))
+        positions = getattr(owner, "positions", None)
+    if "attention" not in functions or positions is None:
+        raise InputError(
+            f"{model.label} does not return its attention, like LiteRT models and older exports. "
+            "Use the run directory, or a new SavedModel."
+        )
+    signatures = {name: of_lists(function) for name, function in functions.items()}
+
+    def first_positions(count: int) -> Mapping[str, np.ndarray]:
+        return {n: array.numpy() for n, array in positions(count=tf.constant(count)).items()}
+
+    return VisibleModel(model.label, signatures, first_positions, owner)
+
+
+def model_name(label: str) -> str:
+    """Returns a short name of a model for titles, from its path or address."""
+    if "://" in label:
+        return label
+    paths = [Path(member) for member in label.split(",")]
+    return ", ".join(
+        f"{path.parent.name}/{path.name}" if path.name.isdigit() else path.name for path in paths
+    )
 
 
 class Attention(NamedTuple):
@@ -56,58 +142,64 @@ class Attention(NamedTuple):
     def queries(self, kind: str) -> list[str]:
         """Returns the labels of the rows. In the decoder they are `read → predicted`."""
         if kind == "encoder":
-            return _labels(self.source_tokens)
-        pairs = zip(_labels(self.target_tokens), _labels(self.predicted_tokens), strict=True)
+            return label_pieces(self.source_tokens)
+        pairs = zip(
+            label_pieces(self.target_tokens), label_pieces(self.predicted_tokens), strict=True
+        )
         return [f"{read} → {predicted}" for read, predicted in pairs]
 
     def keys(self, kind: str) -> list[str]:
         """Returns the labels of the columns."""
-        return _labels(self.target_tokens if kind == "decoder" else self.source_tokens)
+        return label_pieces(self.target_tokens if kind == "decoder" else self.source_tokens)
 
     def remarks(self) -> list[str]:
         """Returns a sentence for each problem."""
-        source, target = len(self.source_tokens), len(self.target_tokens)
-        sentences = {
-            Status.SOURCE_CUT: f"The source is too long. Only its first {source} tokens are used.",
-            Status.TARGET_CUT: f"The target is too long. Only its first {target} tokens are used.",
-            Status.NOT_TRANSLATED: "The model finds no translation. The target is empty.",
-        }
-        return [sentence for bit, sentence in sentences.items() if bit in self.status]
+        return status_remarks(self.status, len(self.source_tokens), len(self.target_tokens))
+
+
+def status_remarks(status: Status, source_tokens: int, target_tokens: int = 0) -> list[str]:
+    """Returns a sentence for each problem that a model reports."""
+    sentences = {
+        Status.SOURCE_CUT: f"The source is too long. Only its first {source_tokens} tokens are "
+        "used.",
+        Status.TARGET_CUT: f"The target is too long. Only its first {target_tokens} tokens are "
+        "used.",
+        Status.LENGTH_PENALTY_CHANGED: "The length penalty is out of range. The nearest valid "
+        "value is used.",
+        Status.PREFIX_CUT: "The beginning of the translation is too long.",
+        Status.NOT_TRANSLATED: "The model finds no translation.",
+    }
+    return [sentence for bit, sentence in sentences.items() if bit in status]
 
 
 def attention(ask: Ask, source: str, target: str | None = None) -> Attention:
-    """Returns the attention of one pair.
-
-    Args:
-        target: the target text. None uses the model's best translation.
-    """
+    """Returns the attention of one pair. Without a target, uses the model's best translation."""
     return read_attention(ask({"source": [source], "target": [target or ""]}))[0]
 
 
 def read_attention(outputs: Mapping[str, Any]) -> list[Attention]:
     """Returns the attention of each row of the outputs of the signature `attention`."""
-    arrays = {name: np.asarray(value) for name, value in outputs.items()}
-    count = len(arrays["status"])
-    return [_row({name: array[i] for name, array in arrays.items()}) for i in range(count)]
+    pairs = []
+    for i in range(len(outputs["status"])):
+        row = {name: np.asarray(values)[i] for name, values in outputs.items()}
+        s, t = int(row["source_lengths"]), int(row["target_lengths"])
+        pair = Attention(
+            decode_texts(row["source_tokens"][:s]),
+            decode_texts(row["target_tokens"][:t]),
+            decode_texts(row["predicted_tokens"][:t]),
+            row["encoder"][:, :, :s, :s],
+            row["decoder"][:, :, :t, :t],
+            row["cross"][:, :, :t, :s],
+            decode_texts([row["target_text"]])[0],
+            Status(int(row["status"])),
+        )
+        if not all(np.isfinite(pair.weights(kind)).all() for kind in TITLES):
+            raise InputError("The attention is not finite. The weights of the model are damaged.")
+        pairs.append(pair)
+    return pairs
 
 
-def _row(row: Mapping[str, Any]) -> Attention:
-    s, t = int(row["source_lengths"]), int(row["target_lengths"])
-    used = {"encoder": (s, s), "decoder": (t, t), "cross": (t, s)}
-    weights = {kind: row[kind][:, :, :rows, :columns] for kind, (rows, columns) in used.items()}
-    if not all(np.isfinite(each).all() for each in weights.values()):
-        raise InputError("The attention is not finite. The weights of the model are damaged.")
-    return Attention(
-        decode_texts(row["source_tokens"][:s]),
-        decode_texts(row["target_tokens"][:t]),
-        decode_texts(row["predicted_tokens"][:t]),
-        **weights,
-        target_text=decode_texts([row["target_text"]])[0],
-        status=Status(int(row["status"])),
-    )
-
-
-def _labels(pieces: Sequence[str]) -> list[str]:
+def label_pieces(pieces: Iterable[str]) -> list[str]:
     """Replaces SentencePiece's word marker with `_`, which is thinner."""
     return [piece.replace("\N{LOWER ONE EIGHTH BLOCK}", "_") for piece in pieces]
 
@@ -117,17 +209,26 @@ def decode_texts(values: Iterable[bytes]) -> list[str]:
     return [value.decode("utf-8", "replace") for value in values]
 
 
-# Statistics of heads: means over all queries, for a query at position i and a key at position j.
+def attention_page(pair: Attention, known: Mapping[str, str]) -> str:
+    """Returns an interactive page: lines and a matrix for a chosen layer and head.
 
-MEASURES: Mapping[str, str] = {
-    "entropy": "entropy of the weights, in bits",
-    "distance": "distance in tokens, |i - j|",
-    "diagonal": "share on the same position, j = i",
-    "previous": "share on the previous position, j = i - 1",
-    "next": "share on the next position, j = i + 1",
-    "first": "share on the first token",
-    "last": "share on the last token",
-}
+    Args:
+        pair: the attention of a pair of sentences.
+        known: facts about the pair, such as {"Source": "A dog ."}.
+    """
+    data = {}
+    for kind in TITLES:
+        weights = pair.weights(kind)
+        rounded = np.round(255 * np.clip(weights, 0, 1)).astype(np.uint8)
+        data[kind] = {
+            "queries": pair.queries(kind),
+            "keys": pair.keys(kind),
+            "layers": weights.shape[0],
+            "heads": weights.shape[1],
+            "weights": base64.b64encode(rounded.tobytes()).decode(),
+        }
+    values = {"known": known, "remarks": pair.remarks(), "kinds": TITLES}
+    return render("attention", data={"attentions": data}, **values)
 
 
 class HeadSummary(NamedTuple):
@@ -143,6 +244,15 @@ class HeadSummary(NamedTuple):
     pairs: int
     truncated: int
 
+    def as_tsv(self) -> str:
+        """Returns a table with a line per head, separated by tabs. Layers and heads start at 1."""
+        lines = ["\t".join(("attention", "layer", "head", *MEASURES))]
+        for kind, means in self.means.items():
+            for layer, head in np.ndindex(means["entropy"].shape):
+                values = [f"{means[name][layer, head]:.6f}" for name in MEASURES]
+                lines.append("\t".join((kind, str(layer + 1), str(head + 1), *values)))
+        return "\n".join(lines) + "\n"
+
 
 def measure_heads(weights: np.ndarray) -> dict[str, np.ndarray]:
     """Returns the sum over the queries of each of `MEASURES`, float64 `[layers, heads]`.
@@ -154,6 +264,7 @@ def measure_heads(weights: np.ndarray) -> dict[str, np.ndarray]:
     queries, keys = weights.shape[-2:]
     i, j = np.indices((queries, keys))
     factors = {
+        "entropy": -np.log2(weights, where=weights > 0, out=np.zeros_like(weights)),
         "distance": np.abs(i - j),
         "diagonal": i == j,
         "previous": j == i - 1,
@@ -161,9 +272,7 @@ def measure_heads(weights: np.ndarray) -> dict[str, np.ndarray]:
         "first": j == 0,
         "last": j == keys - 1,
     }
-    logarithms = np.log2(weights, where=weights > 0, out=np.zeros_like(weights))
-    terms = {"entropy": -logarithms} | factors
-    return {name: np.sum(weights * each, axis=(-2, -1)) for name, each in terms.items()}
+    return {name: np.sum(weights * factor, axis=(-2, -1)) for name, factor in factors.items()}
 
 
 def summarize_heads(attentions: Iterable[Attention]) -> HeadSummary:
@@ -171,13 +280,12 @@ def summarize_heads(attentions: Iterable[Attention]) -> HeadSummary:
     totals: dict[str, dict[str, np.ndarray]] = {kind: {} for kind in TITLES}
     queries = dict.fromkeys(TITLES, 0)
     pairs = truncated = 0
-    for attention in attentions:
+    for pair in attentions:
         pairs += 1
-        truncated += bool(attention.status & (Status.SOURCE_CUT | Status.TARGET_CUT))
+        truncated += bool(pair.status & (Status.SOURCE_CUT | Status.TARGET_CUT))
         for kind, total in totals.items():
-            weights = attention.weights(kind)
-            queries[kind] += weights.shape[-2]
-            for name, sums in measure_heads(weights).items():
+            queries[kind] += pair.weights(kind).shape[-2]
+            for name, sums in measure_heads(pair.weights(kind)).items():
                 total[name] = total.get(name, 0.0) + sums
     means = {
         kind: {name: sums / queries[kind] for name, sums in total.items()}
@@ -186,11 +294,47 @@ def summarize_heads(attentions: Iterable[Attention]) -> HeadSummary:
     return HeadSummary(means, pairs, truncated)
 
 
-def format_tsv(summary: HeadSummary) -> str:
-    """Returns a table with a line per head, separated by tabs. Layers and heads start at 1."""
-    lines = ["\t".join(("attention", "layer", "head", *MEASURES))]
-    for kind, means in summary.means.items():
-        for layer, head in np.ndindex(means["entropy"].shape):
-            values = [f"{means[name][layer, head]:.6f}" for name in MEASURES]
-            lines.append("\t".join((kind, str(layer + 1), str(head + 1), *values)))
-    return "\n".join(lines) + "\n"
+def embed(ask: Ask, sentences: Sequence[str]) -> np.ndarray:
+    """Returns the mean encoder output of each sentence, float32 `[N, d_model]`."""
+
+    def embed_batch(batch: list[int]) -> np.ndarray:
+        return np.asarray(ask({"text": [sentences[i] for i in batch]})["embeddings"])
+
+    found: dict[int, np.ndarray] = {}
+    for batch, vectors in map_batches(embed_batch, sentences):
+        found |= dict(zip(batch, vectors, strict=True))
+    result = np.stack([found[i] for i in range(len(sentences))])
+    if not np.isfinite(result).all():
+        raise InputError("The embeddings are not finite. The weights of the model are damaged.")
+    return result
+
+
+def project(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Projects vectors `[N, d]` to their first two principal components.
+
+    The sign of each axis is chosen so that its largest component is positive.
+
+    Returns:
+        The points, float64 `[N, 2]`, and the share of the variance that each axis shows.
+    """
+    centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
+    _, lengths, axes = np.linalg.svd(centred, full_matrices=False)
+    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
+    points = centred @ (axes * np.sign(largest)).T[:, :2]
+    variances = lengths**2
+    explained = variances[:2] / max(variances.sum(), np.finfo(np.float64).tiny)
+    missing = 2 - points.shape[1]  # for one sentence, or embeddings of one number
+    return np.pad(points, [[0, 0], [0, missing]]), np.pad(explained, [0, missing])
+
+
+def embeddings_page(vectors: np.ndarray, sentences: Sequence[str], model: str) -> str:
+    """Returns an interactive page with a point for each sentence."""
+    points, explained = project(vectors)
+    first, second = (f"{100 * share:.1f} %" for share in explained)
+    known = {
+        "Model": model,
+        "Sentences": f"{len(sentences):,}",
+        "Variance shown": f"{first} horizontally, {second} vertically",
+    }
+    data = {"points": np.round(points, 5).tolist(), "sentences": list(sentences)}
+    return render("embeddings", known=known, data=data)

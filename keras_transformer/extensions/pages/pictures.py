@@ -1,13 +1,15 @@
-"""Pictures of attention, heads and positional encodings."""
+"""Pictures of attention, heads and positions, the page that shows them, and training curves."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.style
 import numpy as np
@@ -15,14 +17,30 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from keras_transformer.data.reading import read_text
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.pages.attention import (
+    MEASURES,
     TITLES,
     Attention,
     HeadSummary,
+    attention,
+    attention_page,
+    embed,
+    embeddings_page,
+    model_name,
+    open_visible_model,
+    read_attention,
+    summarize_heads,
 )
+from keras_transformer.extensions.pages.page import render, write_page
+from keras_transformer.inference.batching import map_batches
+from keras_transformer.runs.atomic import atomic_path
 
+_BATCH_SIZE = 16  # pairs: the attention of 64 tokens in 48 heads has 2.4 MB
+_POSITIONS = 128  # positional encodings in the picture
 _INK, _MUTED, _LINE = "#1d2126", "#6a727c", "#2f6db0"  # the colours of the pages
+_CURVES = {"training": "#4a8bd0", "validation": "#d9662b"}  # on light and dark pages
 
 # Matplotlib brings DejaVu Sans. These fonts, if they are installed, have the letters that it lacks.
 _FONTS = (
@@ -46,43 +64,75 @@ def _families() -> list[str]:
 
 
 @contextlib.contextmanager
-def _style() -> Iterator[None]:
+def _style(ink: str = _INK, muted: str = _MUTED) -> Iterator[None]:
     """Sets the style of pictures in a block or in a decorated function."""
     changes = {
         "font.family": _families(),
         "font.size": 8,
-        "axes.edgecolor": _MUTED,
         "axes.linewidth": 0.5,
-        "axes.labelcolor": _MUTED,
-        "axes.titlecolor": _MUTED,
         "axes.titlesize": 8,
-        "xtick.color": _INK,
-        "ytick.color": _INK,
-        "text.color": _INK,
+        "grid.linewidth": 0.3,
         "text.parse_math": False,  # a token may contain dollar signs
+        "svg.fonttype": "none",
+        "svg.hashsalt": "report",  # the same run gives the same page
+        **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), muted),
+        **dict.fromkeys(("xtick.color", "ytick.color", "text.color"), ink),
     }
     with matplotlib.style.context(["default", changes]):
         yield
+
+
+def _figure(size: tuple[float, float], title: str, note: str = "", **options: Any) -> Figure:
+    """Returns a figure with a title and an explanation. The size is in inches."""
+    figure = Figure(size, **{"layout": "constrained", **options})
+    if title:
+        figure.suptitle(f"{title}\n{note}".strip(), x=0.01, ha="left", fontsize=9)
+    return figure
+
+
+@_style(ink="#808890", muted="#808890")
+def draw_curves(charts: Sequence[tuple[str, Sequence[Any], bool]]) -> str:
+    """Draws training curves as one SVG image, two in a row.
+
+    Args:
+        charts: title, lines, and whether the scale may be logarithmic. A line has "training" or
+            "validation", the values by step, and the step with the best value or None.
+    """
+    rows = -(-len(charts) // 2)
+    figure = _figure((9.6, 2.3 * rows), "", facecolor="none")
+    for index, (title, lines, is_log) in enumerate(charts):
+        axes = figure.add_subplot(rows, 2, index + 1, facecolor="none")
+        axes.set_title(title, loc="left", fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y")
+        for kind, values, best in lines:
+            axes.plot(*zip(*values.items(), strict=True), color=_CURVES[kind], label=kind)
+            if best is not None:
+                axes.plot(best, values[best], "o", mfc="none", color=_CURVES[kind])
+            if is_log and max(values.values()) >= 10 * min(values.values()) > 0:
+                axes.set_yscale("log")
+        if len(lines) > 1:
+            axes.legend(frameon=False)
+    image = io.StringIO()
+    figure.savefig(image, format="svg", metadata={"Date": None})
+    return image.getvalue()[image.getvalue().index("<svg") :]
 
 
 def write_png(figure: Figure, path: Path) -> None:
     """Writes a picture."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # letters without a font are boxes
-        try:
-            figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
-        except OSError as error:
-            raise InputError(f"{path} cannot be written ({error.strerror}).") from error
+        figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
 
 
 @_style()
-def draw_layers(attention: Attention, kind: str) -> Figure:
+def draw_layers(pair: Attention, kind: str) -> Figure:
     """Draws all heads of all layers, small and without tokens. Each row is a layer."""
-    weights = attention.weights(kind)
+    weights = pair.weights(kind)
     layers, heads, queries, keys = weights.shape
     width, height = (1.2 * n / max(queries, keys) + 0.1 for n in (keys, queries))
-    figure = _figure(f"{TITLES[kind]}, all layers and heads", kind)
-    figure.set_size_inches(heads * width + 0.4, layers * height + 0.8)
+    size = heads * width + 0.4, layers * height + 0.8
+    figure = _attention_figure(size, f"{TITLES[kind]}, all layers and heads", kind)
     grid = figure.subplots(layers, heads, squeeze=False)
     for (layer, head), axes in np.ndenumerate(grid):
         _draw_matrix(axes, weights[layer, head])
@@ -94,23 +144,17 @@ def draw_layers(attention: Attention, kind: str) -> Figure:
 
 
 @_style()
-def draw_heads(attention: Attention, kind: str, layer: int) -> Figure:
-    """Draws the heads of a layer with their tokens.
-
-    Args:
-        layer: the layer, counted from 0.
-    """
-    weights = attention.weights(kind)[layer]
+def draw_heads(pair: Attention, kind: str, layer: int) -> Figure:
+    """Draws the heads of a layer, counted from 0, with their tokens."""
+    weights = pair.weights(kind)[layer]
     heads, queries, keys = weights.shape
-    labels = attention.queries(kind), attention.keys(kind)
+    labels = pair.queries(kind), pair.keys(kind)
     cell = 0.165 if max(queries, keys) <= 40 else 0.125  # inches per token
     left, top = (0.6 * cell * max(map(len, side)) for side in labels)
     columns = min(heads, math.ceil(math.sqrt(2 * heads * queries / keys)))
     lines = math.ceil(heads / columns)
-    figure = _figure(f"{TITLES[kind]}, layer {layer + 1}", kind)
-    figure.set_size_inches(
-        left + columns * (cell * keys + 0.2), top + lines * (cell * queries + 0.4) + 0.5
-    )
+    size = left + columns * (cell * keys + 0.2), top + lines * (cell * queries + 0.4) + 0.5
+    figure = _attention_figure(size, f"{TITLES[kind]}, layer {layer + 1}", kind)
     grid = figure.subplots(lines, columns, squeeze=False)
     for index, axes in enumerate(grid.flat):
         if index >= heads:
@@ -127,13 +171,10 @@ def draw_heads(attention: Attention, kind: str, layer: int) -> Figure:
     return figure
 
 
-def _figure(title: str, kind: str) -> Figure:
-    """Returns a figure of matrices, with a title and an explanation."""
+def _attention_figure(size: tuple[float, float], title: str, kind: str) -> Figure:
     row = "a token" if kind == "encoder" else "a token read → the token predicted next"
-    figure = Figure(layout="compressed")
     note = f"Each row is {row}. The columns are the tokens it attends to."
-    figure.suptitle(f"{title}\n{note}", x=0.01, ha="left", fontsize=9)
-    return figure
+    return _figure(size, title, note, layout="compressed")
 
 
 def _draw_matrix(axes: Axes, weights: np.ndarray) -> None:
@@ -147,9 +188,8 @@ def draw_summary(summary: HeadSummary) -> Figure:
     layers = {kind: len(means["entropy"]) for kind, means in summary.means.items()}
     heads = max(means["entropy"].shape[1] for means in summary.means.values())
     size = (3 * (0.36 * heads + 0.5) + 0.3, 0.3 * sum(layers.values()) + 0.65 * len(layers) + 0.5)
-    figure = Figure(size, layout="constrained")
     pairs = "1 pair" if summary.pairs == 1 else f"{summary.pairs:,} pairs"
-    figure.suptitle(f"Means over {pairs}, for each head", x=0.01, ha="left", fontsize=9)
+    figure = _figure(size, f"Means over {pairs}, for each head")
     grid = figure.subplots(len(layers), 3, squeeze=False, height_ratios=list(layers.values()))
     for column, (name, label) in enumerate(_SUMMARIZED.items()):
         # The same value has the same colour in all kinds of attention.
@@ -181,10 +221,9 @@ def draw_positions(encodings: Mapping[str, np.ndarray]) -> Figure:
     learned = bool(encodings["learned"])
     # Sinusoidal encodings of both sides are the same.
     sides: Sequence[str] = ("source", "target") if learned else ("source",)
-    figure = Figure((10, 2.8 * len(sides) + 0.4), layout="constrained")
     title = f"{'Learned' if learned else 'Sinusoidal'} positional encodings"
     note = "Left: their values. Right: the mean and range of their dot products at each distance."
-    figure.suptitle(f"{title}\n{note}", x=0.01, ha="left", fontsize=9)
+    figure = _figure((10, 2.8 * len(sides) + 0.4), title, note)
     grid = figure.subplots(len(sides), 2, squeeze=False)
     for (left, right), side in zip(grid, sides, strict=True):
         vectors = encodings[side].astype(np.float64)
@@ -195,8 +234,7 @@ def draw_positions(encodings: Mapping[str, np.ndarray]) -> Figure:
         products = vectors @ vectors.T
         diagonals = [np.diagonal(products, distance) for distance in range(len(vectors))]
         lows, means, highs = (
-            np.array([function(each) for each in diagonals])
-            for function in (np.min, np.mean, np.max)
+            [function(diagonal) for diagonal in diagonals] for function in (np.min, np.mean, np.max)
         )
         distances = np.arange(len(vectors))
         right.fill_between(distances, lows, highs, color=_LINE, alpha=0.2, linewidth=0)
@@ -204,3 +242,119 @@ def draw_positions(encodings: Mapping[str, np.ndarray]) -> Figure:
         right.set(xlabel="distance of two positions", ylabel="dot product", xlim=(0, None))
         right.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def visualize(
+    model_dir: str | Path,
+    output_dir: str | Path,
+    sentence: str | None = None,
+    translation: str | None = None,
+    source: str | Path | None = None,
+    target: str | Path | None = None,
+    max_sentences: int = 1000,
+) -> tuple[dict[str, Any], list[str]]:
+    """Draws the attention of a pair, statistics of the heads, positions and embeddings.
+
+    Args:
+        sentence: the sentence whose attention is shown. None uses the first pair of the files.
+        translation: its translation. None uses the model's translation.
+        source: a file of sentences, one per line, for the statistics of the heads and the
+            embeddings.
+        target: a file of their translations. None uses the model's translations.
+        max_sentences: at most this many lines of the files are used.
+
+    Returns:
+        The directory, the names of its files and the number of sentences, and a remark for each
+        problem.
+    """
+    path = Path(output_dir)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"{path} already exists. Choose a new directory.")
+    if sentence is None and source is None:
+        raise InputError("There is nothing to draw. Give a sentence, or a source file.")
+    if (translation is not None and sentence is None) or (target is not None and source is None):
+        raise InputError("A translation needs a sentence, and a target file a source file.")
+    pairs: list[tuple[str, str]] = []
+    empty = 0
+    if source is not None:
+        pairs, empty = read_pairs(source, target)
+    sources = [text for text, _ in pairs[:max_sentences]]
+    targets = [text for _, text in pairs[:max_sentences]]
+    if sentence is None:
+        sentence, translation = sources[0], targets[0] or None
+    model = open_visible_model(model_dir)
+    name = model_name(model.label)
+
+    def read_batch(batch: list[int]) -> list[Attention]:
+        texts = {"source": [sources[i] for i in batch], "target": [targets[i] for i in batch]}
+        return read_attention(model.signatures["attention"](texts))
+
+    pair = attention(model.signatures["attention"], sentence, translation)
+    batches = map_batches(read_batch, sources, max_lines=_BATCH_SIZE, unit="pairs")
+    summary = summarize_heads(
+        (found for _, batch in batches for found in batch) if sources else [pair]
+    )
+    target_title = "Target" if translation else "Target (by the model)"
+    known = {"Model": name, "Source": sentence, target_title: translation or pair.target_text}
+    links = {"attention.html": "Interactive attention", "heads.tsv": "Statistics of all heads"}
+    pages = {"attention.html": attention_page(pair, known)}
+    if sources:
+        vectors = embed(model.signatures["embed"], sources)
+        pages["embeddings.html"] = embeddings_page(vectors, sources, name)
+        links["embeddings.html"] = "Interactive sentence embeddings"
+    remarks = pair.remarks()
+    if sources and summary.truncated:
+        remarks.append(f"{summary.truncated:,} of {summary.pairs:,} pairs are truncated.")
+    if empty:
+        remarks.append(f"{empty:,} pairs are left out because a side is empty.")
+    pictures: dict[str, list[str]] = {}
+    try:
+        path.absolute().parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as directory:
+            directory.mkdir()
+            for title, file, figure in _pictures(pair, summary, model.positions(_POSITIONS)):
+                write_png(figure, directory / file)
+                pictures.setdefault(title, []).append(file)
+            values = {"known": known, "remarks": remarks, "links": links, "measures": MEASURES}
+            pages["index.html"] = render("index", pictures=pictures, **values)
+            for file, page in pages.items():
+                write_page(directory / file, page)
+            (directory / "heads.tsv").write_text(summary.as_tsv(), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}).") from error
+    files = ["index.html", *links, *(name for names in pictures.values() for name in names)]
+    return {"output_dir": str(path), "files": files, "sentences": len(sources)}, remarks
+
+
+def read_pairs(source: str | Path, target: str | Path | None) -> tuple[list[tuple[str, str]], int]:
+    """Returns the pairs of two files, and the number of pairs that have an empty side.
+
+    Without a target file, the targets are empty.
+    """
+    sources = read_text(source)
+    targets = [""] * len(sources) if target is None else read_text(target)
+    if len(sources) != len(targets):
+        raise InputError(
+            f"{source} has {len(sources):,} lines, but {target} has {len(targets):,}. Both need "
+            "the same number."
+        )
+    pairs = [
+        (text, translation)
+        for text, translation in zip(sources, targets, strict=True)
+        if text.strip() and (target is None or translation.strip())
+    ]
+    if not pairs:
+        raise InputError(f"{source} has no sentence. It must have one per line.")
+    return pairs, len(sources) - len(pairs)
+
+
+def _pictures(
+    pair: Attention, summary: HeadSummary, encodings: Mapping[str, np.ndarray]
+) -> Iterable[tuple[str, str, Figure]]:
+    """Yields the section, the file and the content of each picture."""
+    for kind, title in TITLES.items():
+        yield title, f"{kind}.png", draw_layers(pair, kind)
+        for layer in range(len(pair.weights(kind))):
+            yield title, f"{kind}_layer_{layer + 1}.png", draw_heads(pair, kind, layer)
+    yield "Heads", "heads.png", draw_summary(summary)
+    yield "Positional encodings", "positions.png", draw_positions(encodings)

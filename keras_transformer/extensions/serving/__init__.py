@@ -2,3 +2,38 @@
 
 TF Serving serves the same directory where that is not enough.
 """
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+
+def _setting(default: Any, text: str, **limits: float) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text, **limits})
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of a server. The flags of `keras-transformer serve` are made from its fields."""
+
+    model_dir: Path
+    host: str = "127.0.0.1"
+    source_tag: str | None = None
+    model_name: str | None = _setting(None, "name in requests; default: name of the directory")
+    rest_port: int = _setting(8501, "port of REST; 0 for any free port", lower_bound=0)
+    max_batch_size: int = _setting(64, "maximum rows of a batch", lower_bound=1)
+    batch_timeout_ms: float = _setting(2.0, "time that a request waits for others", lower_bound=0)
+    max_queue: int = _setting(1024, "maximum number of waiting rows", lower_bound=1)
+    max_body_bytes: int = _setting(16 * 2**20, "maximum bytes of a request", lower_bound=1)
+    batches_at_once: int | None = _setting(
+        None, "parallel batches; default: one per core", lower_bound=1
+    )
+    poll_seconds: float = _setting(1.0, "seconds between checks for new versions", lower_bound=0.01)
+    grace_seconds: float = _setting(
+        25.0, "seconds that requests may take after a stop signal", lower_bound=0
+    )
+    cors_origins: tuple[str, ...] = _setting(
+        (), "origins of web pages that may use REST, as in https://a.example; *: all"
+    )

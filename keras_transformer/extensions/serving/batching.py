@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from keras_transformer.extensions.serving.tensors import Arrays, RequestError
+
+# A function of a batch. All inputs and outputs have the batch as their first dimension.
+Call = Callable[[Arrays], Arrays]
 
 # Only rows of similar length are merged, because a batch takes as long as its longest row. The
 # longer row may have `_MAX_LENGTH_RATIO` times the bytes of the shorter one, plus `_EXTRA_BYTES`,
 # so that short rows can always be merged.
 _MAX_LENGTH_RATIO = 3
 _EXTRA_BYTES = 32
-
-
-class Call(Hashable, Protocol):
-    """A function that computes a batch. Requests with equal calls are merged."""
-
-    @property
-    def max_rows(self) -> int | None:
-        """The most rows of a batch; None if only the server limits them."""
-        ...
-
-    def __call__(self, inputs: Arrays) -> Arrays:
-        """Returns outputs for inputs, all with the batch as their first dimension."""
-        ...
 
 
 @dataclass(eq=False)
@@ -40,6 +29,7 @@ class _Part:
     inputs: Arrays
     rows: int
     row_bytes: int  # of the longest row
+    most: int  # rows of a batch
     arrived: float  # time of the event loop
     result: asyncio.Future[Arrays]
 
@@ -77,8 +67,8 @@ class Batcher:
         """Number of rows that wait."""
         return sum(part.rows for part in self._waiting if not part.result.done())
 
-    async def run(self, call: Call, inputs: Arrays) -> Arrays:
-        """Returns the result of `call` for `inputs`, all with the same number of rows.
+    async def run(self, call: Call, inputs: Arrays, max_rows: int | None = None) -> Arrays:
+        """Returns the result of `call` for `inputs`, in batches of at most `max_rows`.
 
         If the caller cancels before the batch starts, the rows are not computed.
         """
@@ -96,31 +86,23 @@ class Batcher:
         loop = asyncio.get_running_loop()
         sizes = _row_bytes(inputs)
         order = np.argsort(sizes, kind="stable")  # so that each part has rows of similar length
-        most = self._max_rows(call)
-        parts = [
-            _Part(
-                call,
-                {name: array[group] for name, array in inputs.items()},
-                len(group),
-                int(sizes[group].max()),
-                loop.time(),
-                loop.create_future(),
-            )
-            for group in np.split(order, range(most, rows, most))
-        ]
+        most = min(self._max_batch_size, max_rows or self._max_batch_size)
+        parts = []
+        for group in np.split(order, range(most, rows, most)):
+            columns = {name: array[group] for name, array in inputs.items()}
+            longest = int(sizes[group[-1]])
+            result: asyncio.Future[Arrays] = loop.create_future()
+            parts.append(_Part(call, columns, len(group), longest, most, loop.time(), result))
         self._waiting += parts
         loop.call_later(self._batch_timeout, self._start_batches)
         self._start_batches()
         try:
-            outputs = concatenate(await asyncio.gather(*(part.result for part in parts)))
+            outputs = _concatenate(await asyncio.gather(*(part.result for part in parts)))
             original = np.argsort(order)
             return {name: array[original] for name, array in outputs.items()}
         finally:
             for part in parts:  # still waiting if another part failed or the client disconnected
                 part.result.cancel()
-
-    def _max_rows(self, call: Call) -> int:
-        return min(self._max_batch_size, call.max_rows or self._max_batch_size)
 
     def close(self) -> None:
         """Waits for the threads. Call it when no requests are left."""
@@ -138,15 +120,25 @@ class Batcher:
             task.add_done_callback(self._running.discard)
 
     def _next_batch(self) -> list[_Part]:
-        """Returns the parts of the next batch. Returns [] if all parts should wait longer."""
+        """Returns the parts of the next batch, or [] if all parts should wait longer.
+
+        A batch has the oldest part of its call and parts of similar length.
+        """
         now = asyncio.get_running_loop().time()
         for call in dict.fromkeys(part.call for part in self._waiting):
             parts = [part for part in self._waiting if part.call == call]
-            rows = sum(part.rows for part in parts)
-            most = self._max_rows(call)
-            if now >= parts[0].arrived + self._batch_timeout or rows >= most:
-                # The idle threads share the rows.
-                return _similar_parts(parts, min(-(-rows // self._idle), most))
+            oldest, rows = parts[0], sum(part.rows for part in parts)
+            if now < oldest.arrived + self._batch_timeout and rows < oldest.most:
+                continue
+            space = min(-(-rows // self._idle), oldest.most)  # the idle threads share the rows
+            batch: list[_Part] = []
+            for part in sorted(parts, key=lambda part: abs(part.row_bytes - oldest.row_bytes)):
+                shorter, longer = sorted((oldest.row_bytes, part.row_bytes))
+                is_similar = longer <= _MAX_LENGTH_RATIO * shorter + _EXTRA_BYTES
+                if not batch or (is_similar and part.rows <= space):
+                    batch.append(part)
+                    space -= part.rows
+            return batch
         return []
 
     async def _run(self, batch: list[_Part]) -> None:
@@ -160,9 +152,8 @@ class Batcher:
         """Runs a batch. If it fails, runs its parts one by one."""
         self._observe(sum(part.rows for part in batch))
         loop = asyncio.get_running_loop()
-        inputs = [part.inputs for part in batch]
         try:
-            results = await loop.run_in_executor(self._threads, _run_merged, batch[0].call, inputs)
+            results = await loop.run_in_executor(self._threads, _run_merged, batch)
         except Exception as error:
             if len(batch) > 1:
                 for part in batch:
@@ -174,20 +165,6 @@ class Batcher:
             for part, result in zip(batch, results, strict=True):
                 if not part.result.done():
                     part.result.set_result(result)
-
-
-def _similar_parts(parts: Sequence[_Part], max_rows: int) -> list[_Part]:
-    """Returns the first part and parts of similar length, sorted by similarity."""
-    length = parts[0].row_bytes
-    batch: list[_Part] = []
-    rows = 0
-    for part in sorted(parts, key=lambda part: abs(part.row_bytes - length)):
-        shorter, longer = sorted((length, part.row_bytes))
-        is_similar = longer <= _MAX_LENGTH_RATIO * shorter + _EXTRA_BYTES
-        if not batch or (is_similar and rows + part.rows <= max_rows):
-            batch.append(part)
-            rows += part.rows
-    return batch
 
 
 def _row_bytes(inputs: Arrays) -> np.ndarray:
@@ -203,33 +180,27 @@ def _row_bytes(inputs: Arrays) -> np.ndarray:
     return np.sum(sizes, axis=0)
 
 
-def _run_merged(call: Call, requests: Sequence[Arrays]) -> list[Arrays]:
-    """Runs one call for several requests and returns the outputs of each."""
-    if len(requests) == 1:
-        return [call(requests[0])]
-    ends = np.cumsum([len(next(iter(inputs.values()))) for inputs in requests])
-    outputs = call(concatenate(requests))
-    parts = {name: np.split(array, ends[:-1]) for name, array in outputs.items()}
-    return [{name: parts[name][i] for name in parts} for i in range(len(requests))]
+def _run_merged(batch: Sequence[_Part]) -> list[Arrays]:
+    """Runs the call of a batch and returns the outputs of each part."""
+    outputs = batch[0].call(_concatenate([part.inputs for part in batch]))
+    ends = np.cumsum([part.rows for part in batch])
+    columns = {name: np.split(array, ends[:-1]) for name, array in outputs.items()}
+    return [{name: columns[name][i] for name in columns} for i in range(len(batch))]
 
 
-def concatenate(requests: Sequence[Arrays]) -> Arrays:
+def _concatenate(requests: Sequence[Arrays]) -> Arrays:
     """Concatenates the arrays of each name. Pads them with zeros or empty strings."""
     if len(requests) == 1:
         return requests[0]
     joined = {}
     for name in requests[0]:
         arrays = [inputs[name] for inputs in requests]
-        largest = np.max([array.shape[1:] for array in arrays], axis=0).astype(int).tolist()
-        joined[name] = np.concatenate([_padded(array, largest) for array in arrays])
+        padding = b"" if arrays[0].dtype == object else 0
+        shape = np.max([array.shape[1:] for array in arrays], axis=0).astype(int).tolist()
+        joined[name] = np.full([sum(map(len, arrays)), *shape], padding, arrays[0].dtype)
+        start = 0
+        for array in arrays:
+            inner = tuple(slice(size) for size in array.shape[1:])
+            joined[name][(slice(start, start + len(array)), *inner)] = array
+            start += len(array)
     return joined
-
-
-def _padded(array: np.ndarray, shape: list[int]) -> np.ndarray:
-    """Pads the inner dimensions of an array to `shape`."""
-    if list(array.shape[1:]) == shape:
-        return array
-    padding = b"" if array.dtype == object else 0
-    result = np.full([len(array), *shape], padding, array.dtype)
-    result[tuple(slice(size) for size in array.shape)] = array
-    return result

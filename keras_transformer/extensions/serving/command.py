@@ -28,6 +28,7 @@ names their origins.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -36,37 +37,30 @@ from absl import flags
 
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import needs_extra
+from keras_transformer.extensions.serving import Settings
 
 FLAGS = flags.FLAGS
-_SETTINGS = (
-    "model_name", "host", "rest_port", "max_batch_size", "batch_timeout_ms", "max_queue",
-    "max_body_bytes", "batches_at_once", "poll_seconds", "grace_seconds", "source_tag",
-)  # fmt: skip
+_DEFINE: dict[str, Any] = {
+    "float": flags.DEFINE_float,
+    "int": flags.DEFINE_integer,
+    "int | None": flags.DEFINE_integer,
+    "str | None": flags.DEFINE_string,
+    "tuple[str, ...]": flags.DEFINE_list,
+}
 
 
 def define_flags() -> None:
-    """Defines the flags of the command."""
+    """Defines the flags of the command, from the fields of `Settings`."""
     flags.DEFINE_string(
         "model_dir",
         None,
         "directory of versions (keras-transformer export), or a model",
         required=True,
     )
-    flags.DEFINE_string("model_name", None, "name in requests; default: name of the directory")
     config_flags.define_option_flags("host", "source_tag")
-    flags.DEFINE_integer("rest_port", 8501, "port of REST; 0 for any free port")
-    flags.DEFINE_integer("max_batch_size", 64, "maximum rows of a batch")
-    flags.DEFINE_float("batch_timeout_ms", 2.0, "time that a request waits for others")
-    flags.DEFINE_integer("max_queue", 1024, "maximum number of waiting rows")
-    flags.DEFINE_integer("max_body_bytes", 16 * 2**20, "maximum bytes of a request")
-    flags.DEFINE_integer("batches_at_once", None, "parallel batches; default: one per core")
-    flags.DEFINE_float("poll_seconds", 1.0, "seconds between checks for new versions")
-    flags.DEFINE_float("grace_seconds", 25, "seconds that requests may take after a stop signal")
-    flags.DEFINE_list(
-        "cors_origins",
-        [],
-        "origins of web pages that may use REST, as in https://a.example; *: all",
-    )
+    for field in dataclasses.fields(Settings):
+        if field.metadata:
+            _DEFINE[str(field.type)](field.name, field.default, **field.metadata)
 
 
 def main() -> None:
@@ -76,9 +70,7 @@ def main() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     app.load_engine(FLAGS.model_dir)
     with needs_extra("serving", "serving"):
-        from keras_transformer.extensions.serving import server, state  # late: --help is fast
+        from keras_transformer.extensions.serving import server  # late: --help is fast
 
-    settings: dict[str, Any] = {name: FLAGS[name].value for name in _SETTINGS}
-    settings["model_dir"] = Path(FLAGS.model_dir)
-    settings["cors_origins"] = tuple(FLAGS.cors_origins)
-    server.run(state.Settings(**settings))
+    values: dict[str, Any] = {f.name: FLAGS[f.name].value for f in dataclasses.fields(Settings)}
+    server.run(Settings(**{**values, "model_dir": Path(FLAGS.model_dir)}))

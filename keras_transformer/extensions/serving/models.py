@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving.engines import SavedModelEngine, TextEngine, open_engine
-from keras_transformer.extensions.serving.tensors import Arrays, RequestError, Signature
+from keras_transformer.extensions.serving.engines import Engine, open_engine
+from keras_transformer.extensions.serving.tensors import RequestError
 from keras_transformer.inference.loading import MODEL_FILES
 from keras_transformer.inference.tags import check_tag
 
@@ -19,45 +18,11 @@ _LOG = logging.getLogger(__name__)
 _MAX_VERSION = 2**63 - 1  # versions are int64 in the API
 
 
-class _Folder(NamedTuple):
-    """A version on disk."""
-
-    path: Path
-    changed: int  # time of the last change
-
-
-@dataclass(frozen=True, eq=False)
-class Version:
+class Version(NamedTuple):
     """A loaded version of a model. Its memory is freed with the last request that uses it."""
 
     number: int
-    engine: TextEngine | SavedModelEngine
-
-    def signature(self, name: str) -> Signature:
-        """Returns a signature."""
-        if name not in self.engine.signatures:
-            known = ", ".join(sorted(self.engine.signatures))
-            raise RequestError(
-                400, f'Serving signature key "{name}" not found. Choose one of {known}'
-            )
-        return self.engine.signatures[name]
-
-
-@dataclass(frozen=True)
-class SignatureCall:
-    """A `batching.Call` for a signature of a version."""
-
-    version: Version
-    signature: str
-
-    @property
-    def max_rows(self) -> int | None:
-        """The most rows of a batch, or None."""
-        return self.version.engine.max_rows
-
-    def __call__(self, inputs: Arrays) -> Arrays:
-        """Runs the signature."""
-        return self.version.engine.run(self.signature, inputs)
+    engine: Engine
 
 
 class ServedModel:
@@ -78,7 +43,8 @@ class ServedModel:
         self._source_tag = source_tag
         self._current: Version | None = None
         self._loading: int | None = None
-        self._failed: dict[int, tuple[_Folder, str]] = {}  # with their errors
+        # For each version that cannot be loaded: the time of its last change, and the error.
+        self._failed: dict[int, tuple[int, str]] = {}
         self._file = (0, 0)  # number of a single file, and time of its last change
 
     def version(self, name: str, number: int | None = None) -> Version:
@@ -91,39 +57,35 @@ class ServedModel:
 
     def status(self, name: str, number: int | None = None) -> list[dict[str, Any]]:
         """Returns the states of a version, or of all, in TF Serving's format."""
-        states = {number: ("END", problem) for number, (_, problem) in self._failed.items()}
+        states = {failed: ("END", problem) for failed, (_, problem) in self._failed.items()}
         if self._current is not None:
             states[self._current.number] = ("AVAILABLE", "")
         if self._loading is not None:
             states[self._loading] = ("LOADING", "")
-        chosen = sorted(states, reverse=True) if number is None else [number]
-        if name != self.name or not set(chosen) & set(states):
+        chosen = {n: s for n, s in states.items() if name == self.name and number in (None, n)}
+        if not chosen:
             versions = "any versions" if number is None else f"version {number}"
             raise RequestError(404, f"Could not find {versions} of model {name}")
         return [
             {
-                "version": str(number),
-                "state": states[number][0],
-                "status": {
-                    "error_code": "UNKNOWN" if states[number][1] else "OK",
-                    "error_message": states[number][1],
-                },
+                "version": str(version),
+                "state": state,
+                "status": {"error_code": "UNKNOWN" if problem else "OK", "error_message": problem},
             }
-            for number in chosen
+            for version, (state, problem) in sorted(chosen.items(), reverse=True)
         ]
 
     async def start(self) -> None:
         """Loads the highest version that can be loaded."""
-        while await self.refresh():
-            if self._current is not None:
-                return
-        reason = "it does not exist" if not self.path.exists() else "it is empty"
-        for _, problem in self._failed.values():
-            reason = problem
-        raise InputError(
-            f"{self.path} has no version that can be served ({reason}). It must be a directory of "
-            "versions, as keras-transformer export writes it, or a model."
-        )
+        while self._current is None and await self.refresh():
+            pass
+        if self._current is None:
+            problems = [problem for _, problem in self._failed.values()]
+            raise InputError(
+                f"{self.path} has no version that can be served "
+                f"({problems[-1] if problems else 'it has no model'}). It must be a directory of "
+                "versions, as keras-transformer export writes it, or a model."
+            )
 
     async def watch(self, seconds: float) -> None:
         """Checks for new versions every few seconds, forever."""
@@ -131,7 +93,7 @@ class ServedModel:
             await asyncio.sleep(seconds)
             try:
                 await self.refresh()
-            except Exception:  # of the file system
+            except OSError:
                 _LOG.exception("Cannot check %s for new versions.", self.path)
 
     async def refresh(self) -> bool:
@@ -142,17 +104,18 @@ class ServedModel:
         version is kept even if its directory is deleted.
         """
         found = await asyncio.to_thread(self._found)
-        self._failed = {n: it for n, it in self._failed.items() if found.get(n) == it[0]}
-        wanted = max((number for number in found if number not in self._failed), default=None)
+        self._failed = {n: it for n, it in self._failed.items() if found.get(n, [0])[0] == it[0]}
+        wanted = max(found.keys() - self._failed.keys(), default=None)
         if wanted is None or (self._current and wanted == self._current.number):
             return False
+        changed, path = found[wanted]
         self._loading = wanted
         try:
-            self._current = await asyncio.to_thread(self._load, wanted, found[wanted].path)
+            self._current = Version(wanted, await asyncio.to_thread(self._load, path))
         except Exception as error:  # any error must leave the old version loaded
             problem = " ".join(f"version {wanted} cannot be loaded: {error}".split())
             _LOG.error("%s: %s", self.name, problem)
-            self._failed[wanted] = found[wanted], problem
+            self._failed[wanted] = changed, problem
             return True
         finally:
             self._loading = None
@@ -163,29 +126,30 @@ class ServedModel:
         _LOG.info("Serving %s, version %d, with %s%s.", self.name, wanted, engine, reason)
         return True
 
-    def _load(self, number: int, path: Path) -> Version:
+    def _load(self, path: Path) -> Engine:
         engine = open_engine(path, self._batches_at_once)
         check_tag(self._source_tag, engine.model.symbols, str(path))
         engine.warm_up()
-        return Version(number, engine)
+        return engine
 
-    def _found(self) -> dict[int, _Folder]:
-        """Returns the versions on disk by number."""
-        if not self.path.exists():
-            return {}
-        found: dict[int, _Folder] = {}
-        for folder in self.path.iterdir() if self.path.is_dir() else ():
+    def _found(self) -> dict[int, tuple[int, Path]]:
+        """Returns the time of the last change and the path of each version on disk."""
+        folders = list(self.path.iterdir()) if self.path.is_dir() else []
+        numbers = {
+            int(folder.name): folder
+            for folder in folders
+            if folder.name.isascii()
+            and folder.name.isdecimal()
             # A damaged version may have lost its model.
-            is_model = any((folder / name).is_file() for name in MODEL_FILES)
-            is_number = folder.name.isascii() and folder.name.isdecimal()
-            if is_number and is_model and int(folder.name) <= _MAX_VERSION:
-                found[int(folder.name)] = _Folder(folder, _last_change(folder))
-        if found or (self.path.is_dir() and not any(self.path.iterdir())):
-            return found
-        changed = _last_change(self.path) if self.path.is_file() else 1
-        if changed != self._file[1]:
-            self._file = self._file[0] + 1, changed
-        return {self._file[0]: _Folder(self.path, changed)}
+            and any((folder / name).is_file() for name in MODEL_FILES)
+        }
+        found = {n: (_last_change(p), p) for n, p in numbers.items() if n <= _MAX_VERSION}
+        if not found and (folders or self.path.is_file()):  # a model
+            changed = _last_change(self.path) if self.path.is_file() else 1
+            if changed != self._file[1]:
+                self._file = self._file[0] + 1, changed
+            found = {self._file[0]: (changed, self.path)}
+        return found
 
 
 def _last_change(path: Path) -> int:

@@ -8,19 +8,224 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 
+import numpy as np
+import prometheus_client
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving.rest import RestApi
-from keras_transformer.extensions.serving.state import Server, Settings
-from keras_transformer.runs.machine import stop_signals
+from keras_transformer.extensions.serving import Settings
+from keras_transformer.extensions.serving.batching import Batcher
+from keras_transformer.extensions.serving.models import ServedModel, Version
+from keras_transformer.extensions.serving.tensors import (
+    Arrays,
+    RequestError,
+    add_source_tag,
+    read_document,
+    read_inputs,
+    signature_fields,
+    write_outputs,
+)
+from keras_transformer.runs.machine import available_cores, stop_signals
 
 _LOG = logging.getLogger(__name__)
+_BODY_SECONDS = 60  # time limit for receiving a body
 _KEEP_ALIVE_SECONDS = 75  # of idle connections
 _BACKLOG = 2048  # connections that are not accepted yet
+_DRAIN_SECONDS = 0.5  # after a stop signal, in which new requests are still answered
 _LAST_SECONDS = 3.0  # that stopping may take after the grace period
+_MAX_ANSWER_BYTES = 2**27  # size as arrays; JSON needs ten times this memory
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Server:
+    """The model, the queue of requests, the metrics and the routes (`app`) of a server."""
+
+    def __init__(self, settings: Settings):
+        at_once = settings.batches_at_once or available_cores()
+        name = settings.model_name or settings.model_dir.resolve().name
+        prometheus_client.disable_created_metrics()  # they double the number of series
+        self._registry = registry = prometheus_client.CollectorRegistry()
+        self._requests = prometheus_client.Counter(
+            "serving_requests",
+            "Requests for predictions, by the status of their answers",
+            ("status",),
+            registry=registry,
+        )
+        self._seconds = prometheus_client.Histogram(
+            "serving_request_seconds", "Time from a request to its answer", registry=registry
+        )
+        batch_rows = prometheus_client.Histogram(
+            "serving_batch_rows", "Rows of the batches run", registry=registry, buckets=_ROWS
+        )
+        waiting_rows = prometheus_client.Gauge(
+            "serving_waiting_rows", "Rows that wait for a batch", registry=registry
+        )
+        self.model = ServedModel(settings.model_dir, name, at_once, settings.source_tag)
+        self.batcher = Batcher(
+            settings.max_batch_size,
+            settings.batch_timeout_ms / 1000,
+            settings.max_queue,
+            at_once,
+            batch_rows.observe,
+        )
+        waiting_rows.set_function(lambda: self.batcher.waiting_rows)
+        self.is_stopping = False
+        self._source_tag = settings.source_tag
+        self._max_body_bytes = settings.max_body_bytes
+        routes = [
+            Route("/healthz", self._health),
+            Route("/monitoring/prometheus/metrics", self._metrics),
+        ]
+        for path in ("/v1/models/{name}", "/v1/models/{name}/versions/{number:int}"):
+            routes.append(Route(f"{path}:predict", self._counted_predict, methods=["POST"]))
+            routes.append(Route(f"{path}/metadata", self._metadata))
+            routes.append(Route(path, self._status))
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After"],
+        )
+        self.app = Starlette(
+            middleware=[cors] if settings.cors_origins else [],
+            routes=routes,
+            exception_handlers={RequestError: _refusal, HTTPException: _refusal},
+        )
+
+    async def _counted_predict(self, request: Request) -> Response:
+        start = time.perf_counter()
+        try:
+            response = await self._predict(request)
+        except Exception as error:  # Starlette would close the connection
+            if not isinstance(error, RequestError):
+                _LOG.exception("%s %s", request.method, request.url.path)
+                error = RequestError(500, "The server has an internal error. See its log.")
+            response = await _refusal(request, error)
+        self._requests.labels(str(response.status_code)).inc()
+        self._seconds.observe(time.perf_counter() - start)
+        return response
+
+    async def _predict(self, request: Request) -> Response:
+        body = await self._body(request)
+        version, signature, inputs, by_row = await asyncio.to_thread(
+            self._read, body, **request.path_params
+        )
+        engine = version.engine
+        prediction = self.batcher.run(
+            engine.functions[signature], inputs, engine.model.max_batch_lines
+        )
+        outputs = await _while_connected(request, prediction)
+        answer = await asyncio.to_thread(write_outputs, outputs, by_row)
+        return Response(answer, media_type="application/json")
+
+    async def _body(self, request: Request) -> bytes:
+        """Returns the body.
+
+        A body that is too large is read to the end and discarded, because a client that is still
+        sending would not see the answer.
+        """
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size <= self._max_body_bytes:
+                        chunks.append(chunk)
+        except TimeoutError:
+            raise RequestError(408, f"The body did not arrive within {_BODY_SECONDS} s.") from None
+        except ClientDisconnect:
+            raise RequestError(499, "The client has disconnected.") from None
+        if size > self._max_body_bytes:
+            raise RequestError(
+                413, f"The body has {size:,} bytes, but the limit is {self._max_body_bytes:,}."
+            )
+        return b"".join(chunks)
+
+    def _read(
+        self, body: bytes, name: str, number: int | None = None
+    ) -> tuple[Version, str, Arrays, bool]:
+        """Returns the version, the signature and the inputs of a request, and its format."""
+        document = read_document(body)
+        version = self.model.version(name, number)
+        signature = document.get("signature_name") or "serving_default"
+        known = version.engine.signatures
+        if signature not in known:
+            raise RequestError(
+                400,
+                f'Serving signature key "{signature}" not found. Choose one of '
+                f"{', '.join(sorted(known))}",
+            )
+        inputs = read_inputs(document, known[signature].inputs)
+        row_bytes = sum(
+            np.dtype(dtype).itemsize * math.prod(max(size, 1) for size in shape[1:])
+            for dtype, shape in known[signature].outputs.values()
+        )
+        rows, most = len(next(iter(inputs.values()))), max(1, _MAX_ANSWER_BYTES // row_bytes)
+        if rows > most:
+            raise RequestError(
+                400,
+                f"The answer to {rows:,} rows would have {rows * row_bytes:,} bytes. Send at most "
+                f"{most:,} rows per request to {signature}.",
+            )
+        if self._source_tag:
+            inputs = add_source_tag(inputs, self._source_tag, version.engine.model.symbols)
+        return version, signature, inputs, "instances" in document
+
+    async def _status(self, request: Request) -> Response:
+        states = self.model.status(**request.path_params)
+        return JSONResponse({"model_version_status": states})
+
+    async def _metadata(self, request: Request) -> Response:
+        version = self.model.version(**request.path_params)
+        signatures = signature_fields(version.engine.signatures)
+        spec = {"name": self.model.name, "signature_name": "", "version": str(version.number)}
+        metadata = {"signature_def": {"signature_def": signatures}}
+        return JSONResponse({"model_spec": spec, "metadata": metadata})
+
+    async def _health(self, request: Request) -> Response:
+        status = "stopping" if self.is_stopping else "serving"
+        fields = {"status": status, "model": self.model.name}
+        return JSONResponse(fields, 503 if self.is_stopping else 200)
+
+    async def _metrics(self, request: Request) -> Response:
+        body = prometheus_client.generate_latest(self._registry)
+        return Response(body, media_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+async def _refusal(request: Request, error: Exception) -> Response:
+    """Returns the answer to a failed request, the JSON `{"error": message}`."""
+    if isinstance(error, HTTPException):  # of Starlette: 404 or 405
+        message = f"{error.detail}: {request.method} {request.url.path}"
+        return JSONResponse({"error": message}, error.status_code, error.headers)
+    status = error.status if isinstance(error, RequestError) else 500
+    headers = {"Retry-After": "1"} if status == 429 else None
+    return JSONResponse({"error": str(error)}, status, headers)
+
+
+async def _while_connected(request: Request, work: Awaitable[Arrays]) -> Arrays:
+    """Returns the result of `work`, and cancels it if the client disconnects."""
+    result = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(request.receive())  # after the body, only a disconnect can come
+    try:
+        await asyncio.wait({result, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not result.done():
+            raise RequestError(499, "The client has disconnected.")
+        return result.result()
+    finally:
+        gone.cancel()
+        result.cancel()
 
 
 class _Uvicorn(uvicorn.Server):
@@ -28,6 +233,12 @@ class _Uvicorn(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leaves signals to `run`."""
         yield
+
+    def close_connections(self) -> None:
+        """Makes every answer from now on close its connection, so that clients use another."""
+        header = (b"connection", b"close")
+        self.config.encoded_headers.append(header)  # for the next seconds
+        self.server_state.default_headers.append(header)  # for this second
 
 
 async def serve(
@@ -52,7 +263,7 @@ async def serve(
         listener.listen(_BACKLOG)
         rest_api = _Uvicorn(
             uvicorn.Config(
-                RestApi(server, settings.max_body_bytes, settings.cors_origins).app,
+                server.app,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -68,6 +279,9 @@ async def serve(
         started(server, port)
         await stop.wait()
         _LOG.info("Stopping: answering the requests that wait.")
+        server.is_stopping = True
+        rest_api.close_connections()
+        await asyncio.sleep(_DRAIN_SECONDS)
         rest_api.should_exit = True
         await rest
         watch.cancel()
@@ -101,12 +315,11 @@ def run(settings: Settings) -> None:
 def _listener(host: str, port: int) -> socket.socket:
     """Returns a bound socket that does not listen yet."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # With this protocol, asyncio sends answers at once: others wait 40 ms for the client's ACK.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        listener.bind((host, port))
     except (OSError, OverflowError) as error:  # OverflowError: a port beyond 65,535
         raise InputError(
             f"{_address(host, port)} is not available. Choose a free address."

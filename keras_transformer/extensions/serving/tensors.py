@@ -7,11 +7,10 @@ inputs.
 from __future__ import annotations
 
 import base64
-import binascii
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -30,10 +29,8 @@ DTYPES: dict[str, Any] = {
 }  # fmt: skip
 _NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 
-# Inputs that JSON may omit or give as null, by signature: the values that mean "as exported".
-_AS_EXPORTED: dict[str, dict[str, Any]] = {
-    "translate": {"max_length": 0, "length_penalty": math.nan, "prefix": ""}
-}
+# Options of `text`, which JSON may omit or give as null: the values that mean "as exported".
+_AS_EXPORTED: dict[str, Any] = {"max_length": 0, "length_penalty": math.nan, "prefix": ""}
 _SOURCES = ("text", "source")  # the inputs with source text, in all signatures
 
 
@@ -42,9 +39,7 @@ class RequestError(Exception):
 
     def __init__(self, status: int, message: str):
         # A name in the message may be as long as the request, and contain surrogates.
-        data = message.encode("utf-8", "backslashreplace")
-        if len(data) > _MAX_ERROR_BYTES:
-            data = data[:_MAX_ERROR_BYTES] + "…".encode()
+        data = message.encode("utf-8", "backslashreplace")[:_MAX_ERROR_BYTES]
         super().__init__(data.decode("utf-8", "ignore"))
         self.status = status
 
@@ -107,36 +102,94 @@ def read_document(body: bytes) -> dict[str, Any]:
 def read_inputs(document: Mapping[str, Any], expected: Mapping[str, Tensor]) -> Arrays:
     """Returns the inputs of a request in the row or the column format.
 
-    In requests for the signature `translate`, an option that is null or omitted has the value that
-    means "as exported". So has a null of an option that the signature lacks, such as `beam_size`.
+    A null is a missing input. Missing options of `text` get the value that means "as exported".
     """
     if ("instances" in document) == ("inputs" in document):
         _refuse(
             "The request has both or neither of 'inputs' and 'instances'. Send exactly one of them."
         )
-    known = _AS_EXPORTED.get(document.get("signature_name", ""), {})
-    defaults = {name: value for name, value in known.items() if name in expected}
-    required = [name for name in expected if name not in defaults]
-    if "instances" in document:
-        columns = _columns(document["instances"], required, defaults)
-    elif _is_named(document["inputs"]):
-        columns = _without_nulls(document["inputs"], defaults)
+    optional = {n: v for n, v in _AS_EXPORTED.items() if "text" in expected and n in expected}
+    required = expected.keys() - optional.keys()
+
+    def check(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Returns the inputs that are not null, or refuses missing and unknown ones."""
+        found = {name: value for name, value in given.items() if value is not None}
+        if not required <= found.keys() <= expected.keys():
+            _refuse(f"The inputs are {_names(found)}{where}, but they must be {_names(expected)}.")
+        return found
+
+    value = document.get("inputs", document.get("instances"))
+    if "instances" in document and not (isinstance(value, list) and value):
+        _refuse(f"instances is {_shown(value)}, but it must be a list with at least one value.")
+    if "instances" in document and _is_named(value[0]):
+        rows = [
+            check(row if _is_named(row) else {}, f" in instances[{number}]")
+            for number, row in enumerate(value)
+        ]
+        columns: dict[str, Any] = {name: [row.get(name) for row in rows] for name in expected}
+    elif "inputs" in document and _is_named(value):
+        columns = check(value, "")
     elif len(required) == 1:
-        columns = {required[0]: document["inputs"]}
+        columns = dict.fromkeys(required, value)
     else:
-        _refuse(
-            f"inputs is {_shown(document['inputs'])}, but it must be an object with "
-            f"{_names(expected)}."
-        )
-    if not set(required) <= set(columns) <= set(expected):
-        _refuse(f"The inputs are {_names(columns)}, but they must be {_names(expected)}.")
-    if defaults:
-        columns = _with_defaults(columns, columns[required[0]], defaults)
+        _refuse(f"The inputs have no names, but they must be {_names(expected)}.")
+    for name, default in optional.items():
+        texts = columns["text"]
+        column = columns.get(name, [None] * len(texts) if isinstance(texts, list) else None)
+        if isinstance(column, list):
+            columns[name] = [default if item is None else item for item in column]
     inputs = {name: _array(columns[name], name, tensor) for name, tensor in expected.items()}
     if len({len(array) for array in inputs.values()}) > 1:
-        rows = ", ".join(f"{len(array):,} of {key}" for key, array in sorted(inputs.items()))
-        _refuse(f"The inputs have different numbers of rows ({rows}).")
+        counts = ", ".join(f"{len(array):,} of {key}" for key, array in sorted(inputs.items()))
+        _refuse(f"The inputs have different numbers of rows ({counts}).")
     return inputs
+
+
+def _array(value: Any, name: str, tensor: Tensor) -> np.ndarray:
+    """Converts nested lists to an array, without recursion, because they may be nested deep."""
+    shape: list[int] = []
+    values = [value]
+    for size in tensor.shape:
+        sizes = {len(row) if isinstance(row, list) else -1 for row in values} or {0}
+        found = sizes.pop()
+        if sizes or found < 0 or size not in (-1, found):
+            expected = str(tuple(None if size < 0 else size for size in tensor.shape))
+            _refuse(f"{name} is {_shown(value)}, but it must have the shape {expected}.")
+        shape.append(found)
+        values = list(itertools.chain.from_iterable(values))
+    dtype = np.dtype(tensor.dtype)
+    result = np.empty(len(values), dtype)
+    for index, item in enumerate(values):
+        try:
+            result[index] = _string(item) if dtype.kind == "O" else _number(item, dtype)
+        except (TypeError, ValueError, OverflowError):
+            expected = "string" if dtype.kind == "O" else dtype.name
+            _refuse(f"{name} has {_shown(item)}, but it must be {expected}.")
+    return result.reshape(shape)
+
+
+def _number(value: Any, dtype: np.dtype) -> Any:
+    types = (bool,) if dtype.kind == "b" else (int, float) if dtype.kind == "f" else (int,)
+    if not isinstance(value, types) or isinstance(value, bool) != (dtype.kind == "b"):
+        raise TypeError
+    return value
+
+
+def _string(value: Any) -> bytes:
+    if _is_base64(value):
+        encoded = value["b64"]
+        return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    if not isinstance(value, str):
+        raise TypeError
+    return value.encode()  # a lone surrogate raises ValueError
+
+
+def _is_base64(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str)
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, dict) and not _is_base64(value)
 
 
 def add_source_tag(inputs: Arrays, tag: str, symbols: Sequence[str] | None) -> Arrays:
@@ -151,135 +204,22 @@ def add_source_tag(inputs: Arrays, tag: str, symbols: Sequence[str] | None) -> A
 
 def write_outputs(outputs: Arrays, by_row: bool) -> bytes:
     """Returns the body of an answer, in the row format ("predictions") or the column format."""
-    columns = {name: _values(array, name) for name, array in outputs.items()}
-    only = next(iter(columns.values())) if len(columns) == 1 else None
-    answer: dict[str, Any]
-    if not by_row:
-        answer = {"outputs": columns if only is None else only}
-    elif only is not None:
-        answer = {"predictions": only}
-    else:
+    columns: Any = {name: _values(array, name) for name, array in outputs.items()}
+    if len(columns) == 1:  # a single output has no name
+        (columns,) = columns.values()
+    elif by_row:
         instances = zip(*columns.values(), strict=True)
-        answer = {"predictions": [dict(zip(columns, row, strict=True)) for row in instances]}
+        columns = [dict(zip(columns, row, strict=True)) for row in instances]
+    answer = {"predictions" if by_row else "outputs": columns}
     return json.dumps(answer, ensure_ascii=False).encode()  # with NaN and Infinity
-
-
-def _columns(
-    instances: Any, required: list[str], defaults: Mapping[str, Any]
-) -> dict[str, list[Any]]:
-    """Converts rows, which are values or objects with the same keys, to a list per input."""
-    if not isinstance(instances, list) or not instances:
-        _refuse(f"instances is {_shown(instances)}, but it must be a list with at least one value.")
-    names = [*required, *defaults]
-    if not _is_named(instances[0]):
-        if len(required) > 1:
-            _refuse(
-                f"instances is a plain list, but it must be a list of objects with {_names(names)}."
-            )
-        return {required[0]: instances}
-    rows = []
-    for number, instance in enumerate(instances):
-        row = _without_nulls(instance, defaults) if _is_named(instance) else {}
-        if not set(required) <= set(row) <= set(names):
-            _refuse(
-                f"The inputs are {_shown(instance)} in instances[{number}], but they must be "
-                f"{_names(names)}."
-            )
-        rows.append({**defaults, **row})
-    return {name: [row[name] for row in rows] for name in names}
-
-
-def _without_nulls(columns: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the inputs. Drops null inputs if the signature has defaults."""
-    return {name: value for name, value in columns.items() if not defaults or value is not None}
-
-
-def _with_defaults(
-    columns: Mapping[str, Any], required: Any, defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns the columns with a default for each row of an option that is missing or null."""
-    rows = len(required) if isinstance(required, list) else 0
-    result = dict(columns)
-    for name, value in defaults.items():
-        column = columns.get(name, [value] * rows)
-        is_list = isinstance(column, list)
-        result[name] = [value if v is None else v for v in column] if is_list else column
-    return result
-
-
-def _array(value: Any, name: str, tensor: Tensor) -> np.ndarray:
-    """Converts nested lists to an array."""
-    shape, first = [], value
-    while isinstance(first, list):
-        shape.append(len(first))
-        first = first[0] if first else None
-    # Checked first, because the lists may be nested too deep for recursion.
-    if len(shape) != len(tensor.shape) or any(
-        wanted not in (-1, size) for wanted, size in zip(tensor.shape, shape, strict=True)
-    ):
-        expected = str(tuple(None if size < 0 else size for size in tensor.shape))
-        _refuse(f"The input {name} has the shape {shape}, but it must have {expected}.")
-    dtype = np.dtype(tensor.dtype)
-    convert = _converter(dtype)
-    values = []
-    for label, leaf in _leaves(value, shape, name):
-        try:
-            values.append(convert(leaf))
-        except (TypeError, ValueError, OverflowError):
-            expected = "string" if dtype.kind == "O" else dtype.name
-            _refuse(f"{label} is {_shown(leaf)}, but it must be {expected}.")
-    result = np.empty(len(values), dtype)
-    result[:] = values
-    return result.reshape(shape)
-
-
-def _leaves(value: Any, shape: list[int], label: str) -> Iterator[tuple[str, Any]]:
-    """Yields the values of nested lists and their labels. Lists must have equal sizes."""
-    if not shape:
-        yield label, value
-    elif not isinstance(value, list) or len(value) != shape[0]:
-        _refuse(f"{label} is {_shown(value)}, but it must be a list of {shape[0]} values.")
-    else:
-        for index, item in enumerate(value):
-            yield from _leaves(item, shape[1:], f"{label}[{index}]")
-
-
-def _converter(dtype: np.dtype) -> Callable[[Any], Any]:
-    """Returns a function that converts JSON values to a dtype."""
-    if dtype.kind == "O":
-        return _string
-    if dtype.kind == "b":
-        return lambda value: _of_type(value, bool)
-    if dtype.kind == "f":
-        return lambda value: float(_of_type(value, int, float))
-    return lambda value: np.array(_of_type(value, int), dtype)  # beyond its limits: OverflowError
-
-
-def _of_type(value: Any, *types: type) -> Any:
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise TypeError
-    return value
-
-
-def _string(value: Any) -> bytes:
-    if _is_base64(value):
-        encoded = value["b64"]
-        return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
-    return _of_type(value, str).encode()  # a lone surrogate raises ValueError
-
-
-def _is_base64(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str)
-
-
-def _is_named(value: Any) -> bool:
-    return isinstance(value, dict) and not _is_base64(value)
 
 
 def _values(array: np.ndarray, name: str) -> Any:
     """Returns an array as nested lists for JSON. Outputs named `*_bytes` become base64."""
-    if array.dtype.kind == "O":
-        return map_objects(_base64 if name.endswith("_bytes") else _text, array).tolist()
+    if array.dtype == object and name.endswith("_bytes"):
+        return map_objects(lambda v: {"b64": base64.b64encode(v).decode()}, array).tolist()
+    if array.dtype == object:
+        return map_objects(lambda v: v.decode("utf-8", "replace"), array).tolist()
     if array.dtype == np.float32:  # writes 0.1, not 0.10000000149011612
         if array.ndim > 1 and array.size > _MANY_DIGITS:
             return [_values(part, name) for part in array]
@@ -294,15 +234,7 @@ def map_objects(function: Callable[[Any], Any], array: np.ndarray) -> np.ndarray
     return result.reshape(array.shape)
 
 
-def _base64(value: bytes) -> dict[str, str]:
-    return {"b64": binascii.b2a_base64(value, newline=False).decode()}
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
-
-
-def _names(names: Any) -> str:
+def _names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 

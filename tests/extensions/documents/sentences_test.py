@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.documents import sentences as documents
 from keras_transformer.extensions.documents.sentences import (
     join_translations,
     segment,
+    translate_document,
 )
 from keras_transformer.inference.loading import LoadedModel
 from tests.messages import mentions, tells
@@ -68,64 +68,48 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-class TestSegment:
-    @pytest.mark.parametrize(
-        "sentences",
-        [
-            ["It rains.", "She sleeps!", "Does he?", "Wait…", "No."],
-            ["Mr. Smith met Dr. J. R. R. Jones, e.g. on Jan. 5 at No. 10.", "He left."],
-            ["The U.S. Army paid 3.50 for version 2.0 at www.example.com.", "Fine."],
-            [
-                "“Really?” she asked.",
-                "“Yes!”",
-                "(He did.)",
-                "'So.'",
-                "It ended in 1990.",
-                "3 left.",
-            ],
-            ["“Stop!” he said. then nothing"],
-            ["Er kam z. B. am 3. Mai, d. h. gestern, mit Prof. Dr. Ärmel.", "Über Nr. 5?!", "Ja."],
-            ["„Das ist gut.“", "Sagte er?", "»Ja.«", "Das Menü.", "Im II. Stock.", "Ende"],
-            ["« Oui ! »", "M. Dupont est là.", "Oui ! dit-il.", "Un café."],
-            ["¡No!", "¿Qué?", "– Nada.", "- Bien."],
-            ["a man walks . . .", "a dog runs in the park .", "he sleeps"],
-            ["यह अच्छा है।", "वह आया।"],
-            ["أين هو؟", "هنا."],
-        ],
-    )
-    def test_finds_the_sentences(self, sentences: list[str]) -> None:
-        assert sentences_of(" ".join(sentences)) == sentences
+# Sentences with bars between them, which the text does not have.
+SPACED = (
+    "It rains.|She sleeps!|Does he?|Wait…|No.",
+    "Mr. Smith met Dr. J. R. R. Jones, e.g. on Jan. 5 at No. 10.|He left.",
+    "The U.S. Army paid 3.50 for version 2.0 at www.example.com.|Fine.",
+    "“Really?” she asked.|“Yes!”|(He did.)|'So.'|It was 1990.|3 left.",
+    "“Stop!” he said. then nothing",
+    "Er kam z. B. am 3. Mai, d. h. gestern, mit Prof. Dr. Ärmel.|Über Nr. 5?!|Ja.",
+    "„Das ist gut.“|Sagte er?|»Ja.«|Das Menü.|Im II. Stock.|Ende",
+    "« Oui ! »|M. Dupont est là.|Oui ! dit-il.|Un café.",
+    "¡No!|¿Qué?|– Nada.|- Bien.",
+    "a man walks . . .|a dog runs in the park .|he sleeps",
+    "यह अच्छा है।|वह आया।",
+    "أين هو؟|هنا.",
+)
+UNSPACED = (
+    "今天很好！|我们去吧？|好的。",
+    "「こんにちは。」と彼は言った。|はい！！|A。",
+)
 
-    @pytest.mark.parametrize(
-        "sentences",
-        [
-            ["今天很好！", "我们去吧？", "好的。"],
-            ["「こんにちは。」と彼は言った。", "はい！！", "A。"],
-        ],
-    )
-    def test_finds_sentences_without_spaces_between(self, sentences: list[str]) -> None:
-        assert sentences_of("".join(sentences)) == sentences
 
-    def test_sentences_stay_in_their_lines(self) -> None:
-        text = "\n  A title\r\n\r\nOne. Two\nthree.\u2028Four\x85\tFive \n \n"
-        assert sentences_of(text) == ["A title", "One.", "Two", "three.", "Four", "Five"]
+@pytest.mark.parametrize("marked", SPACED + UNSPACED)
+def test_segment_finds_the_sentences(marked: str) -> None:
+    sentences = marked.split("|")
+    assert sentences_of(("" if marked in UNSPACED else " ").join(sentences)) == sentences
 
-    @given(TEXTS)
-    @settings(max_examples=300, deadline=None)
-    def test_nothing_is_lost(self, text: str) -> None:
-        assert "".join(segment(text)) == text
-        assert not any(LINE_BREAKS.search(sentence) for sentence in sentences_of(text))
 
-    @pytest.mark.parametrize("language", ["en", "de"])
-    def test_news(self, test_data: Path, language: str) -> None:
-        """Paragraphs of five sentences from news with one sentence per line."""
-        lines = (test_data / "newstest" / f"newstest2013.{language}").read_text().split("\n")
-        lines = [line.strip() for line in lines if line.strip()[-1:] in tuple('.!?"”“')]
-        lines = lines[: len(lines) // 5 * 5]
-        paragraphs = [" ".join(lines[i : i + 5]) for i in range(0, len(lines), 5)]
-        wanted, got = spans(lines), spans(sentences_of("\n".join(paragraphs)))
-        assert len(wanted & got) / len(wanted) > 0.96  # the others were split, or joined
-        assert len(wanted & got) / len(got) > 0.94  # some lines have two sentences
+def test_sentences_stay_in_their_lines() -> None:
+    text = "\n  A title\r\n\r\nOne. Two\nthree.\u2028Four\x85\tFive \n \n"
+    assert sentences_of(text) == ["A title", "One.", "Two", "three.", "Four", "Five"]
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_segmentation_of_news(test_data: Path, language: str) -> None:
+    """Paragraphs of five sentences from news with one sentence per line."""
+    lines = (test_data / "newstest" / f"newstest2013.{language}").read_text().split("\n")
+    lines = [line.strip() for line in lines if line.strip()[-1:] in tuple('.!?"”“')]
+    lines = lines[: len(lines) // 5 * 5]
+    paragraphs = [" ".join(lines[i : i + 5]) for i in range(0, len(lines), 5)]
+    wanted, got = spans(lines), spans(sentences_of("\n".join(paragraphs)))
+    assert len(wanted & got) / len(wanted) > 0.96  # the others were split, or joined
+    assert len(wanted & got) / len(got) > 0.94  # some lines have two sentences
 
 
 def spans(sentences: Sequence[str]) -> set[tuple[int, int]]:
@@ -134,118 +118,113 @@ def spans(sentences: Sequence[str]) -> set[tuple[int, int]]:
     return set(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
 
 
-class TestJoin:
-    @given(TEXTS)
-    @settings(max_examples=300, deadline=None)
-    def test_sentences_as_they_are_give_the_text(self, text: str) -> None:
-        """Except for single spaces after Chinese and Japanese."""
-        joined = join_translations(segment(text), sentences_of(text))
-        assert joined.replace(" ", "") == text.replace(" ", "")
-        if not CHINESE_OR_JAPANESE.search(text):
-            assert joined == text
-
-    @given(TEXTS, st.data())
-    @settings(max_examples=200, deadline=None)
-    def test_number_of_lines_does_not_depend_on_the_translations(
-        self, text: str, data: st.DataObject
-    ) -> None:
-        count = len(sentences_of(text))
-        translations = data.draw(st.lists(TEXTS, min_size=count, max_size=count))
-        joined = join_translations(segment(text), translations)
-        assert LINE_BREAKS.findall(joined) == LINE_BREAKS.findall(text)
-
-    @pytest.mark.parametrize(
-        ("text", "translations", "joined"),
-        [
-            ("One. Two.\tThree.", ["一。", "二。", "三。"], "一。二。\t三。"),
-            ("一。二。\u3000三。", ["One.", "Two.", "Three."], "One. Two.\u3000Three."),
-        ],
-    )
-    def test_spaces_follow_the_script_of_the_translation(
-        self, text: str, translations: list[str], joined: str
-    ) -> None:
-        assert join_translations(segment(text), translations) == joined
+@given(TEXTS)
+@settings(max_examples=300, deadline=None)
+def test_joined_sentences_are_the_text(text: str) -> None:
+    """Except for single spaces after Chinese and Japanese."""
+    assert "".join(segment(text)) == text
+    sentences = sentences_of(text)
+    assert not any(LINE_BREAKS.search(sentence) for sentence in sentences)
+    joined = join_translations(segment(text), sentences)
+    assert joined.replace(" ", "") == text.replace(" ", "")
+    if not CHINESE_OR_JAPANESE.search(text):
+        assert joined == text
 
 
-class TestTranslate:
-    def test_keeps_the_layout(self) -> None:
-        text = "Title\r\n\r\n  One. Two!  Three?\r\n\n- Four"
-        translated, warnings = documents.translate_document(
-            fake_model(words, translate=str.upper), text
-        )
-        assert (translated, warnings) == (text.upper(), [])
+@given(TEXTS, st.data())
+@settings(max_examples=200, deadline=None)
+def test_number_of_lines_does_not_depend_on_the_translations(
+    text: str, data: st.DataObject
+) -> None:
+    count = len(sentences_of(text))
+    translations = data.draw(st.lists(TEXTS, min_size=count, max_size=count))
+    joined = join_translations(segment(text), translations)
+    assert LINE_BREAKS.findall(joined) == LINE_BREAKS.findall(text)
 
-    @pytest.mark.parametrize("text", ["", " \n\r\n"])
-    def test_nothing_to_translate(self, text: str) -> None:
-        assert documents.translate_document(fake_model(words), text) == (text, [])
 
-    def test_a_long_sentence_is_translated_in_parts(self) -> None:
-        text = (
-            "Short.\n\nWe came, we saw; he did not see us: they, who had cars, left. Short again."
-        )
-        translate = "<{}>".format
-        translated, warnings = documents.translate_document(fake_model(words, 8, translate), text)
-        assert translated == (
+@pytest.mark.parametrize(
+    ("text", "translations", "joined"),
+    [
+        ("One. Two.\tThree.", ["一。", "二。", "三。"], "一。二。\t三。"),
+        ("一。二。\u3000三。", ["One.", "Two.", "Three."], "One. Two.\u3000Three."),
+    ],
+)
+def test_spaces_follow_the_script_of_the_translation(
+    text: str, translations: list[str], joined: str
+) -> None:
+    assert join_translations(segment(text), translations) == joined
+
+
+@pytest.mark.parametrize("text", ["Title\r\n\r\n  One. Two!  Three?\r\n\n- Four", "", " \n\r\n"])
+def test_the_layout_stays(text: str) -> None:
+    assert translate_document(fake_model(words, translate=str.upper), text) == (text.upper(), [])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "limit", "text", "expected"),
+    [
+        (words, 4, "One two three four five", "<One two> <three four> <five>"),
+        (len, 5, "abcdefgh", "<abcd><efgh>"),
+        (
+            words,
+            8,
+            "Short.\n\nWe came, we saw; he did not see us: they, who had cars, left. Short again.",
             "<Short.>\n\n<We came, we saw;> <he did not see us:> <they, who had cars, left.> "
-            "<Short again.>"
-        )
-        (warning,) = warnings
-        assert tells(warning, "line 3", "15 tokens", "3 parts", 8, "decoding.max_source_tokens")
+            "<Short again.>",
+        ),
+    ],
+)
+def test_a_long_sentence_is_translated_in_parts(
+    tokens: Callable[[str], int], limit: int, text: str, expected: str
+) -> None:
+    translated, [warning] = translate_document(fake_model(tokens, limit, "<{}>".format), text)
+    assert translated == expected
+    assert tells(warning, "parts", limit, "decoding.max_source_tokens")
+    if "\n" in text:
+        assert tells(warning, "line 3", "15 tokens", "3 parts")
 
-    def test_a_part_ends_at_white_space_if_possible(self) -> None:
-        translate = "<{}>".format
-        text = "One two three four five"
-        assert documents.translate_document(fake_model(words, 4, translate), text)[0] == (
-            "<One two> <three four> <five>"
-        )
-        assert (
-            documents.translate_document(fake_model(len, 5, translate), "abcdefgh")[0]
-            == "<abcd><efgh>"
-        )
 
-    def test_a_sentence_longer_than_all_training_sentences(self) -> None:
-        model = fake_model(words, limit=100, max_train_source_length=5)
-        text = "one two three four five six"
-        translated, [warning] = documents.translate_document(model, text)
+def test_sentences_that_training_did_not_have() -> None:
+    model = fake_model(words, limit=100, max_train_source_length=5)
+    text = "one two three four five six"
+    translated, [warning] = translate_document(model, text)
+    assert translated == text
+    assert tells(warning, "line 1", "7 tokens", "2 parts", 5, "longest source in training")
+    assert translate_document(model, "one two three four")[1] == []
+    model = fake_model(lambda text: words(text.strip("\u200b")), translate=lambda line: line)
+    translated, [warning] = translate_document(model, "One.\n\u200b\n")
+    assert tells(warning, "line 2", "without tokens")
+
+
+@given(TEXTS, st.integers(2, 12), st.sampled_from([len, words]))
+@settings(max_examples=200, deadline=None)
+def test_the_identity_restores_the_text_for_any_part_length(
+    text: str, limit: int, tokens: Callable[[str], int]
+) -> None:
+    translated, _ = translate_document(fake_model(tokens, limit), text)
+    assert translated.replace(" ", "") == text.replace(" ", "")
+    if not CHINESE_OR_JAPANESE.search(text):
         assert translated == text
-        assert tells(warning, "line 1", "7 tokens", "2 parts", 5, "longest source in training")
-        assert documents.translate_document(model, "one two three four")[1] == []
 
-    def test_a_sentence_without_a_token(self) -> None:
-        model = fake_model(words, translate=lambda line: "" if line == "\u200b" else line)
-        model = model._replace(lengths=fake_model(lambda s: words(s.strip("\u200b"))).lengths)
-        translated, [warning] = documents.translate_document(model, "One.\n\u200b\n")
-        assert translated == "One.\n\n"
-        assert tells(warning, "line 2", "without tokens")
 
-    @given(TEXTS, st.integers(2, 12), st.sampled_from([len, words]))
-    @settings(max_examples=200, deadline=None)
-    def test_the_identity_restores_the_text_for_any_part_length(
-        self, text: str, limit: int, tokens: Callable[[str], int]
-    ) -> None:
-        translated, _ = documents.translate_document(fake_model(tokens, limit), text)
-        assert translated.replace(" ", "") == text.replace(" ", "")
-        if not CHINESE_OR_JAPANESE.search(text):
-            assert translated == text
+@pytest.mark.parametrize("unit", ["x", "x ", "x. ", "X. ", "文，", ". ", "(", " "])
+def test_a_megabyte_in_a_line_is_read_a_few_times_at_most(unit: str) -> None:
+    text = unit * (2**20 // len(unit))
+    counted = 0
 
-    @pytest.mark.parametrize("unit", ["x", "x ", "x. ", "x, ", "X. ", "文", "文，", ". ", "(", " "])
-    def test_a_megabyte_in_a_line_is_read_a_few_times_at_most(self, unit: str) -> None:
-        text = unit * (2**20 // len(unit))
-        counted = 0
+    def tokens(line: str) -> int:
+        nonlocal counted
+        counted += len(line)
+        return len(line)
 
-        def tokens(line: str) -> int:
-            nonlocal counted
-            counted += len(line)
-            return len(line)
+    assert translate_document(fake_model(tokens, limit=1024), text)[0] == text
+    # `tokens` is also called once for each translated sentence.
+    assert counted <= 5 * len(text)
 
-        model = fake_model(tokens, limit=1024)
-        assert documents.translate_document(model, text)[0] == text
-        # `tokens` is also called once for each translated sentence.
-        assert counted <= 5 * len(text)
 
-    def test_more_than_one_translation_is_an_error(self) -> None:
-        with pytest.raises(InputError, match=mentions("fake", "3", "1", "document")):
-            documents.translate_document(fake_model(words, n_best=3), "One.")
+def test_more_than_one_translation_is_an_error() -> None:
+    with pytest.raises(InputError, match=mentions("fake", "3", "1", "document")):
+        translate_document(fake_model(words, n_best=3), "One.")
 
 
 def test_each_sentence_of_a_line_has_the_tag_of_the_line() -> None:
@@ -257,11 +236,9 @@ def test_each_sentence_of_a_line_has_the_tag_of_the_line() -> None:
         return line.removeprefix("<2de> ").removeprefix("<2fr> ").upper()
 
     model = fake_model(words, translate=translate, symbols=("<2de>", "<2fr>"))
-    translated, warnings = documents.translate_document(model, text)
-    assert sorted(seen) == sorted(
-        ["<2de> It rains.", "<2de> She sleeps.", "No tag.", "At all.", "<2fr> One.", "<2fr> Two."]
-        + ["<2it> It.", "Is."]
-    )
+    translated, warnings = translate_document(model, text)
+    first = ["<2de> It rains.", "<2de> She sleeps.", "No tag.", "At all.", "<2fr> One."]
+    assert sorted(seen) == sorted([*first, "<2fr> Two.", "<2it> It.", "Is."])
     assert translated == "IT RAINS. SHE SLEEPS.\n\nNO TAG. AT ALL.\n  ONE. TWO.\n<2IT> IT. IS.\n"
     assert not warnings
 
@@ -275,5 +252,5 @@ def test_each_part_of_a_long_sentence_has_the_tag_and_fits_with_it() -> None:
 
     model = fake_model(words, 5, translate)  # without known tags, the form decides
     text = ">>deu<< a b c d e f g h i j"
-    assert documents.translate_document(model, text)[0] == text.removeprefix(">>deu<< ")
+    assert translate_document(model, text)[0] == text.removeprefix(">>deu<< ")
     assert len(seen) > 2 and all(line.startswith(">>deu<< ") for line in seen)

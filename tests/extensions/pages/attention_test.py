@@ -1,206 +1,113 @@
-"""Attention is the same in a run, its export and servers. Statistics of heads."""
+"""Attention is the same in a run and its export. Statistics of heads, embeddings, and pages."""
 
 from __future__ import annotations
 
+import base64
+import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import ExportOptions
 from keras_transformer.export.request_params import Status
-from keras_transformer.export.saved_model import exporter as saved_model
-from keras_transformer.export.saved_model.signatures import MAX_ATTENTION_TOKENS, Signatures
 from keras_transformer.extensions.pages.attention import (
     MEASURES,
     TITLES,
-    Ask,
-    Attention,
-    attention,
-    format_tsv,
+    VisibleModel,
+    attention_page,
+    embed,
+    embeddings_page,
     measure_heads,
+    open_visible_model,
+    project,
     read_attention,
     summarize_heads,
 )
-from keras_transformer.extensions.pages.embeddings import embed
-from keras_transformer.extensions.pages.visible_model import (
-    VisibleModel,
-    open_visible_model,
-)
-from keras_transformer.extensions.serving.client import connect
-from keras_transformer.inference import loading
-from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.extensions.pages.pairs import random_attention
-from tests.extensions.serving.running_server import running_server
 from tests.messages import mentions
 
 LONG = "ball " * 400
-SOURCES = [PHRASES[0], PHRASES[2], "", LONG, "a", "\0 \ufffd", "a"]
-TARGETS = [PHRASES[3], "", "  ", "a", LONG, "x\u2028", ""]
+SOURCES = [PHRASES[0], PHRASES[2], "", LONG, "a"]
+TARGETS = [PHRASES[3], "", "  ", "a", LONG]
+INPUTS = {"source": SOURCES, "target": TARGETS}
 
 
 @pytest.fixture(scope="module")
-def translator(run_directory: RunDirectory) -> TranslationModule:
-    """A model whose limit exceeds the limit for attention."""
-    settings = {"decoding.max_source_tokens": 1000, "decoding.max_extra_tokens": 50}
-    return loading.load_translator(run_directory, settings)
+def run(run_directory: RunDirectory) -> VisibleModel:
+    return open_visible_model(run_directory.path)
 
 
 @pytest.fixture(scope="module")
-def run(translator: TranslationModule) -> Ask:
-    """The signature of a run."""
-    signatures = Signatures(translator)
-
-    def ask(inputs: Any) -> Mapping[str, Any]:
-        texts = {name: tf.constant(list(column), tf.string) for name, column in inputs.items()}
-        found = signatures.attention(**texts)
-        return {name: each.numpy() for name, each in found.items()}
-
-    return ask
+def outputs(run: VisibleModel) -> Mapping[str, np.ndarray]:
+    return run.signatures["attention"](INPUTS)
 
 
-@pytest.fixture(scope="module")
-def outputs(run: Ask) -> dict[str, np.ndarray]:
-    return dict(run({"source": SOURCES, "target": TARGETS}))
-
-
-@pytest.fixture(scope="module")
-def export(translator: TranslationModule, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("export") / "model"
-    saved_model.EXPORTER.write(translator, path / "1", ExportOptions())
-    return path
-
-
-@pytest.fixture(scope="module")
-def exported(export: Path) -> VisibleModel:
-    return open_visible_model(export)
-
-
-def assert_same(own: Attention, other: Attention) -> None:
-    for field, mine, theirs in zip(Attention._fields, own, other, strict=True):
-        if field in TITLES:
-            assert mine.dtype == theirs.dtype == np.float32
-            np.testing.assert_allclose(mine, theirs, atol=1e-5)
-        else:
-            assert mine == theirs, field
-
-
-def test_weights_belong_to_their_tokens(outputs: dict[str, np.ndarray]) -> None:
+def test_weights_belong_to_their_tokens(outputs: Mapping[str, np.ndarray]) -> None:
     pairs = read_attention(outputs)
     for pair in pairs:
-        s, t = len(pair.source_tokens), len(pair.target_tokens)
-        assert pair.encoder.shape == (1, 2, s, s)
-        assert pair.decoder.shape == (2, 2, t, t)
-        assert pair.cross.shape == (2, 2, t, s)
         for kind in TITLES:
+            queries, keys = pair.weights(kind).shape[2:]
+            assert (len(pair.queries(kind)), len(pair.keys(kind))) == (queries, keys)
             np.testing.assert_allclose(pair.weights(kind).sum(-1), 1, atol=1e-5)
-            assert len(pair.queries(kind)) == pair.weights(kind).shape[2]
-            assert len(pair.keys(kind)) == pair.weights(kind).shape[3]
-        assert not np.triu(pair.decoder, 1).any()
         assert pair.source_tokens[-1] == "</s>" and pair.target_tokens[0] == "<s>"
         assert pair.predicted_tokens[:-1] == pair.target_tokens[1:]
-    given, own, nothing, *_ = pairs
+    given, own, nothing, long_source, long_target = pairs
     assert (given.status, given.remarks(), given.target_text) == (0, [], PHRASES[3])
-    assert given.predicted_tokens[-1] == "</s>"
     assert given.queries("cross")[0] == "<s> → " + given.predicted_tokens[0].replace("▁", "_")
     assert own.target_text and own.target_text != given.target_text
     assert nothing.source_tokens == nothing.predicted_tokens == ["</s>"]
+    assert long_source.remarks() == ["The source is too long. Only its first 40 tokens are used."]
+    assert len(long_source.source_tokens) == 40 and long_target.status == Status.TARGET_CUT
+    assert len(long_target.remarks()) == 1 and long_target.predicted_tokens[-1] != "</s>"
 
 
-def test_last_layer_equals_the_alignment_of_translations(
-    translator: TranslationModule, run: Ask
+def test_an_export_returns_the_same(
+    run: VisibleModel, outputs: Mapping[str, np.ndarray], exported_run: Path
 ) -> None:
-    sources = list(PHRASES)
-    pairs = read_attention(run({"source": sources, "target": [""] * len(sources)}))
-    texts = tf.constant(sources), tf.constant([""] * len(sources))
-    details = {name: each.numpy() for name, each in translator.translate_verbose(*texts).items()}
-    for row, pair in enumerate(pairs):
-        length = int(details["lengths"][row, 0])
-        t, s = min(length, MAX_ATTENTION_TOKENS), len(pair.source_tokens)
-        assert len(pair.predicted_tokens) == t
-        assert pair.status == Status.TARGET_CUT * (length > MAX_ATTENTION_TOKENS)
-        expected = details["attention"][row, 0, :t, :s]
-        np.testing.assert_allclose(pair.cross[-1].mean(0), expected, atol=1e-5)
-        tokens = [piece.decode() for piece in details["tokens"][row, 0, :t]]
-        assert pair.predicted_tokens == tokens
-        whole = details["translations"][row, 0].decode()
-        assert whole.startswith(pair.target_text) and (length > t or pair.target_text == whole)
+    exported = open_visible_model(exported_run)
+    found = exported.signatures["attention"](INPUTS)
+    assert found.keys() == outputs.keys()
+    for one, other in zip(read_attention(found), read_attention(outputs), strict=True):
+        for field, mine, theirs in zip(one._fields, one, other, strict=True):
+            if field in TITLES:
+                np.testing.assert_allclose(mine, theirs, atol=1e-5)
+            else:
+                assert mine == theirs, field
+    one, other = (embed(model.signatures["embed"], PHRASES) for model in (exported, run))
+    np.testing.assert_allclose(one, other, atol=1e-5)
+    for name, array in run.positions(50).items():
+        np.testing.assert_array_equal(exported.positions(50)[name], array)
 
 
-def test_rows_do_not_depend_on_their_batch(run: Ask, outputs: dict[str, np.ndarray]) -> None:
-    for source, target, pair in zip(SOURCES, TARGETS, read_attention(outputs), strict=True):
-        assert_same(attention(run, source, target or None), pair)
-    none = run({"source": [], "target": []})
-    assert none["encoder"].shape == (0, 1, 2, MAX_ATTENTION_TOKENS, MAX_ATTENTION_TOKENS)
-    assert read_attention(none) == []
-
-
-def test_truncated_texts_are_reported(outputs: dict[str, np.ndarray]) -> None:
-    pairs = read_attention(outputs)
-    source, target = pairs[3], pairs[4]
-    assert (source.status, target.status) == (Status.SOURCE_CUT, Status.TARGET_CUT)
-    assert source.remarks() == ["The source is too long. Only its first 64 tokens are used."]
-    assert target.remarks() == ["The target is too long. Only its first 64 tokens are used."]
-    assert source.encoder.shape[2] == target.decoder.shape[2] == MAX_ATTENTION_TOKENS
-    # A truncated source ends with the end token; a truncated target does not.
-    assert source.source_tokens[-1] == "</s>" != target.predicted_tokens[-1]
-    assert [pair.status for pair in pairs[:3]] == [0, pairs[1].status & Status.TARGET_CUT, 0]
-
-
-def test_export_and_servers_return_the_same(
-    exported: VisibleModel,
-    export: Path,
-    outputs: dict[str, np.ndarray],
-    translator: TranslationModule,
+def test_damaged_weights_and_models_without_attention_are_refused(
+    outputs: Mapping[str, np.ndarray], tmp_path: Path
 ) -> None:
-    own = read_attention(outputs)
-    inputs = {"source": SOURCES, "target": TARGETS}
-    answers: dict[str, Mapping[str, Any]] = {"disk": exported.attention(inputs)}
-    with (
-        running_server(export, batches_at_once=1) as server,
-        connect(f"{server.rest}/model") as client,
-    ):
-        answers["server"] = client.predict(inputs, "attention")
-
-        def ask(inputs: Any) -> Mapping[str, Any]:
-            return client.predict(inputs, "attention")
-
-        assert_same(attention(ask, SOURCES[0], TARGETS[0]), own[0])
-    for answer in answers.values():
-        assert {name: each.shape for name, each in answer.items()} == {
-            name: each.shape for name, each in outputs.items()
-        }
-        for mine, theirs in zip(own, read_attention(answer), strict=True):
-            assert_same(mine, theirs)
-
-    signatures = Signatures(translator)
-    vectors = signatures.embed(tf.constant(PHRASES))["embeddings"]
-    np.testing.assert_allclose(embed(exported.embed, PHRASES), vectors, atol=1e-5)
-    for name, each in signatures.positions(tf.constant(50)).items():
-        np.testing.assert_array_equal(each, exported.positions(50)[name])
-
-
-def test_weights_that_are_not_finite(outputs: dict[str, np.ndarray]) -> None:
     broken = {**outputs, "cross": np.full_like(outputs["cross"], np.nan)}
     with pytest.raises(InputError, match=mentions("attention", "not finite")):
         read_attention(broken)
+    with pytest.raises(InputError, match=mentions("embeddings", "not finite")):
+        embed(lambda inputs: {"embeddings": np.full((1, 4), np.nan)}, ["a"])
 
+    class Older(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
+        def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"translations": text[:, None], "tokens": tf.strings.length(text)}
 
-def test_no_translation_is_reported(translator: TranslationModule, run: Ask) -> None:
-    embeddings = translator.transformer.weights_by_path()["embedding/embeddings"]
-    known = embeddings.numpy()
-    embeddings.assign(known * float("nan"))
-    found = run({"source": ["a", "a", ""], "target": ["", "a", ""]})
-    embeddings.assign(known)
-    assert found["status"].tolist() == [Status.NOT_TRANSLATED, 0, 0]
-    assert found["target_lengths"].tolist()[0] == 1
+    older = Older()
+    functions = {"serving_default": older.translate, "lengths": older.translate}
+    tf.saved_model.save(older, str(tmp_path / "1"), signatures=functions)
+    with pytest.raises(InputError, match=mentions("attention", "LiteRT")):
+        open_visible_model(tmp_path / "1")
 
 
 BACK = np.eye(5, k=-1)
@@ -210,37 +117,29 @@ BACK[0, 0] = 1  # nothing is before the first token
 @pytest.mark.parametrize(
     ("matrix", "expected"),
     [
-        (
-            np.eye(4),
-            {"entropy": 0, "distance": 0, "diagonal": 1, "previous": 0, "next": 0,
-             "first": 1 / 4, "last": 1 / 4},
-        ),
-        (
-            BACK,
-            {"entropy": 0, "distance": 4 / 5, "diagonal": 1 / 5, "previous": 4 / 5, "next": 0,
-             "first": 2 / 5, "last": 0},
-        ),
+        (np.eye(4), (0, 0, 1, 0, 0, 1 / 4, 1 / 4)),
+        (BACK, (0, 4 / 5, 1 / 5, 4 / 5, 0, 2 / 5, 0)),
         # Distances of position 0: (0 + 1 + 2 + 3) / 4, of position 1: (1 + 0 + 1 + 2) / 4, ...
         (
             np.full((4, 4), 0.25),
-            {"entropy": 2, "distance": (1.5 + 1 + 1 + 1.5) / 4, "diagonal": 1 / 4,
-             "previous": 3 / 16, "next": 3 / 16, "first": 1 / 4, "last": 1 / 4},
+            (2, (1.5 + 1 + 1 + 1.5) / 4, 1 / 4, 3 / 16, 3 / 16, 1 / 4, 1 / 4),
         ),
         (
             [[0.5, 0.5, 0, 0, 0], [0, 0, 0, 0.25, 0.75]],
-            {"entropy": (1 - 0.25 * math.log2(0.25) - 0.75 * math.log2(0.75)) / 2,
-             "distance": (0.5 + 0.25 * 2 + 0.75 * 3) / 2, "diagonal": 0.25, "previous": 0,
-             "next": 0.25, "first": 0.25, "last": 0.375},
+            (
+                (1 - 0.25 * math.log2(0.25) - 0.75 * math.log2(0.75)) / 2,
+                (0.5 + 0.25 * 2 + 0.75 * 3) / 2,
+                *(0.25, 0, 0.25, 0.25, 0.375),
+            ),
         ),
     ],
     ids=["itself", "previous", "uniform", "cross"],
-)  # fmt: skip
-def test_statistics_of_a_head(matrix: Any, expected: dict[str, float]) -> None:
+)
+def test_statistics_of_a_head(matrix: Any, expected: Sequence[float]) -> None:
     weights = np.array(matrix, np.float32)
     sums = measure_heads(weights[None, None])
-    assert {name: float(each[0, 0]) / len(weights) for name, each in sums.items()} == pytest.approx(
-        expected
-    )
+    means = {name: float(total[0, 0]) / len(weights) for name, total in sums.items()}
+    assert means == pytest.approx(dict(zip(MEASURES, expected, strict=True)))
 
 
 def test_statistics_are_means_over_all_queries_of_all_pairs() -> None:
@@ -254,13 +153,81 @@ def test_statistics_are_means_over_all_queries_of_all_pairs() -> None:
         for name in MEASURES:
             one, other = (measure_heads(pair.weights(kind))[name] for pair in pairs)
             np.testing.assert_allclose(summary.means[kind][name], (one + other) / sum(queries))
-
-    head, *lines = [line.split("\t") for line in format_tsv(summary).splitlines()]
-    assert head == ["attention", "layer", "head", *MEASURES]
-    layers = {"encoder": 2, "decoder": 3, "cross": 3}
-    expected = [
-        (kind, n + 1, h + 1) for kind, many in layers.items() for n, h in np.ndindex(many, 2)
-    ]
-    assert [(line[0], int(line[1]), int(line[2])) for line in lines] == expected
+    head, *lines = [line.split("\t") for line in summary.as_tsv().splitlines()]
+    assert head == ["attention", "layer", "head", *MEASURES] and len(lines) == 2 * (2 + 3 + 3)
     last = float(lines[-1][head.index("diagonal")])
     assert last == pytest.approx(summary.means["cross"]["diagonal"][2, 1], abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(50, 7), (5, 20), (3, 2)])
+def test_points_are_on_the_first_eigenvectors(shape: tuple[int, int]) -> None:
+    random = np.random.default_rng(0)
+    vectors = (random.normal(size=shape) * np.linspace(3, 0.1, shape[1]) + 100).astype(np.float32)
+    centred = vectors.astype(np.float64) - vectors.astype(np.float64).mean(0)
+    values, eigenvectors = np.linalg.eigh(centred.T @ centred)  # the smallest first
+    points, explained = project(vectors)
+    np.testing.assert_allclose(explained, values[::-1][:2] / values.sum(), rtol=1e-6)
+    for axis in (0, 1):
+        largest = np.abs(eigenvectors[:, -1 - axis]).argmax()
+        sign = np.sign(eigenvectors[largest, -1 - axis])
+        np.testing.assert_allclose(
+            points[:, axis], sign * centred @ eigenvectors[:, -1 - axis], atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("vectors", [np.ones((4, 3)), np.ones((1, 3)), np.zeros((3, 1))])
+def test_equal_vectors_are_one_point(vectors: np.ndarray) -> None:
+    points, explained = project(vectors)
+    np.testing.assert_array_equal(points, np.zeros((len(vectors), 2)))
+    np.testing.assert_array_equal(explained, [0, 0])
+
+
+def test_embeddings_are_in_the_order_of_the_sentences() -> None:
+    sizes: list[int] = []
+
+    def ask(inputs: Mapping[str, Sequence[str]]) -> Mapping[str, Any]:
+        sizes.append(len(inputs["text"]))
+        return {"embeddings": np.array([[len(text), ord(text[0])] for text in inputs["text"]])}
+
+    sentences = [chr(65 + i % 26) * (1 + i * 7 % 100) for i in range(200)]
+    expected = [[len(text), ord(text[0])] for text in sentences]
+    assert embed(ask, sentences).tolist() == expected
+    assert sum(sizes) == 200 and len(sizes) > 1
+
+
+def data_of(page: str) -> Any:
+    """Returns the data of a page, which has two scripts and loads nothing."""
+    assert page.count("<script") == page.count("</script>") == 2
+    assert not re.search(r"<(link|img|iframe)|\s(src|href)=|url\(|@import", page)
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def test_a_page_has_all_weights() -> None:
+    pair = random_attention(heads=3)
+    page = attention_page(pair, {"Source": "the cat <sleeps>"})
+    assert "<dt>Source</dt><dd>the cat &lt;sleeps&gt;</dd>" in page
+    for kind in TITLES:
+        data, weights = data_of(page)["attentions"][kind], pair.weights(kind)
+        assert (data["layers"], data["heads"]) == weights.shape[:2]
+        found = np.frombuffer(base64.b64decode(data["weights"]), np.uint8) / 255
+        np.testing.assert_allclose(found.reshape(weights.shape), weights, atol=0.5 / 255 + 1e-6)
+        assert data["queries"] == pair.queries(kind) and data["keys"] == pair.keys(kind)
+    tokens = [f"▁token{i}" for i in range(64)]
+    base = random_attention(tokens, tokens, tokens, layers=(6, 6), heads=8)
+    assert len(attention_page(base, {}).encode()) < 1_000_000
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(st.lists(st.text(max_size=12), min_size=1, max_size=4))
+@hypothesis.example(["</script>", "<!--", "<script>", "]]>"])
+@hypothesis.example(["\u2028", "\u2029", "&lt;", '"'])
+@hypothesis.example(["\0", "\ud800", "\\u003c", "'"])
+def test_any_token_is_text(tokens: list[str]) -> None:
+    pair = random_attention(tokens, tokens, tokens, layers=(1, 1), heads=1)
+    page = attention_page(pair, {tokens[0]: " ".join(tokens)})
+    expected = [token.replace("▁", "_") for token in tokens]
+    assert data_of(page)["attentions"]["encoder"]["queries"] == expected
+    page = embeddings_page(np.eye(len(tokens)), tokens, tokens[0])
+    assert data_of(page)["sentences"] == tokens

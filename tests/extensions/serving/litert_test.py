@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.extensions.serving.client import Client
-from keras_transformer.extensions.serving.engines import open_engine
+from keras_transformer.extensions.serving.engines import Engine, open_engine
 from tests.conftest import PHRASES
 from tests.extensions.serving.running_server import running_server, wait_until
 from tests.extensions.serving.server_test import started, url_of
@@ -21,21 +21,27 @@ from tests.extensions.serving.server_test import started, url_of
 TEXTS = [*PHRASES, "", "ball " * 60, "?\u20ac"]
 
 
-@pytest.fixture(scope="module")
-def of_saved_model(exported_run: Path) -> Any:
-    return open_engine(exported_run / "1", 1)
-
-
-@pytest.fixture(scope="module", params=["litert", "cpu"])
-def path(request: pytest.FixtureRequest) -> Path:
-    """A version of each format of `keras-transformer export` that LiteRT runs."""
-    version: Path = request.getfixturevalue(f"{request.param}_version")
-    return version
-
-
-@pytest.fixture(scope="module")
-def of_litert(path: Path) -> Any:
-    return open_engine(path, 2)
+@pytest.mark.parametrize("name", ["litert", "cpu"])
+def test_it_answers_like_a_saved_model(
+    name: str, exported_run: Path, request: pytest.FixtureRequest
+) -> None:
+    engines = (
+        open_engine(request.getfixturevalue(f"{name}_version"), 2),
+        open_engine(exported_run / "1", 1),
+    )
+    text = np.array([line.encode() for line in TEXTS], object)
+    for signature in ("serving_default", "tokenize", "lengths", "symbols"):
+        one, other = (engine.functions[signature]({"text": text}) for engine in engines)
+        assert one.keys() == other.keys()
+        assert_same(one, other)
+    options: dict[str, Any] = {
+        "text": text,
+        "max_length": np.resize(np.array([0, 2, -1, 10**6, 5], np.int32), len(text)),
+        "length_penalty": np.resize(np.array([np.nan, 0, 1, -1], np.float32), len(text)),
+    }
+    prefix = np.array([b""] * len(text), object)
+    own = engines[0].functions["translate"](options)
+    assert_same(own, engines[1].functions["translate"]({**options, "prefix": prefix}))
 
 
 def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
@@ -52,29 +58,20 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
             np.testing.assert_array_equal(array, expected, name)
 
 
-def test_it_answers_like_a_saved_model(of_litert: Any, of_saved_model: Any) -> None:
-    text = np.array([line.encode() for line in TEXTS], object)
-    for name in ("serving_default", "tokenize", "lengths", "symbols"):
-        own, expected = (engine.run(name, {"text": text}) for engine in (of_litert, of_saved_model))
-        assert own.keys() == expected.keys()
-        assert_same(own, expected)
-    options: dict[str, Any] = {
-        "text": text,
-        "max_length": np.resize(np.array([0, 2, -1, 10**6, 5], np.int32), len(text)),
-        "length_penalty": np.resize(np.array([np.nan, 0, 1, -1], np.float32), len(text)),
-    }
-    prefix = np.array([b""] * len(text), object)
-    own = of_litert.run("translate", options)
-    assert_same(own, of_saved_model.run("translate", {**options, "prefix": prefix}))
+@pytest.fixture(scope="module")
+def engine(cpu_version: Path) -> Engine:
+    return open_engine(cpu_version, 2)
 
 
-def test_a_large_request_is_split_into_batches_of_the_best_size(path: Path, of_litert: Any) -> None:
+def test_a_large_request_is_split_into_batches_of_the_best_size(
+    cpu_version: Path, engine: Engine
+) -> None:
     texts = [" ".join((phrase, *"ab"[:i])) for i in range(3) for phrase in PHRASES]
-    most = of_litert.max_rows
-    assert most is not None and (path.parent.name == "cpu") == (1 < most < len(texts))
-    lines = [{"text": np.array([text.encode()], object)} for text in texts]
-    singly = [of_litert.run("serving_default", line)["translations"] for line in lines]
-    with running_server(path.parent, batches_at_once=2) as running:
+    most = engine.model.max_batch_lines
+    assert most is not None and 1 < most < len(texts)
+    lines = [np.array([text.encode()], object) for text in texts]
+    singly = [engine.model.translate(text=line)["translations"] for line in lines]
+    with running_server(cpu_version.parent, batches_at_once=2) as running:
         answer = running.predict({"instances": texts}).json()
         found = [row["translations"][0] for row in answer["predictions"]]
         assert found == [translations[0, 0].decode() for translations in singly]
@@ -82,11 +79,11 @@ def test_a_large_request_is_split_into_batches_of_the_best_size(path: Path, of_l
         assert running.metric("serving_batch_rows_sum") == len(texts)
 
 
-def test_a_new_file_is_a_new_version(path: Path, tmp_path: Path) -> None:
+def test_a_new_file_is_a_new_version(cpu_version: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.tflite"
 
     def publish(number: int) -> None:
-        other = shutil.copy(path / "model.tflite", tmp_path / "other")
+        other = shutil.copy(cpu_version / "model.tflite", tmp_path / "other")
         with zipfile.ZipFile(other, "a") as archive:  # another file with the same translations
             archive.comment = str(number).encode()
         Path(other).rename(file)
@@ -104,11 +101,9 @@ def test_a_new_file_is_a_new_version(path: Path, tmp_path: Path) -> None:
 
 def test_the_server_does_not_load_tensorflow(cpu_version: Path) -> None:
     with started(model_dir=cpu_version.parent) as process:
-        try:
-            with Client(url_of(process), cpu_version.parent.name) as client:
-                assert len(client.translate(PHRASES)) == len(PHRASES)
-            maps = Path(f"/proc/{process.pid}/maps").read_text()
-            assert not re.search("libtensorflow", maps) and "ai_edge_litert" in maps
-        finally:
-            process.terminate()
-            assert process.wait(60) == 0
+        with Client(url_of(process), cpu_version.parent.name) as client:
+            assert len(client.translate(PHRASES)) == len(PHRASES)
+        maps = Path(f"/proc/{process.pid}/maps").read_text()
+        assert not re.search("libtensorflow", maps) and "ai_edge_litert" in maps
+        process.terminate()
+        assert process.wait(60) == 0

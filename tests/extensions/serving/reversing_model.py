@@ -17,11 +17,29 @@ import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
 NAME = "reversing"
-_TEXT = tf.TensorSpec([None], tf.string, "text")
+SIGNATURES = "serving_default lengths symbols size kinds join translate no_poison".split()
+TAGS = ("<2de>", "<2fr>", "<number>")
+_TEXT, _PREFIX = (tf.TensorSpec([None], tf.string, name) for name in ("text", "prefix"))
 
 
 class Reversing(tf.Module):
     """Signatures by the names of its methods."""
+
+    tags: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.max_train_source_length = tf.Variable(0)
+
+    @tf.function(input_signature=[_TEXT, _PREFIX], autograph=False)
+    def translate_verbose(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
+        """What an export has besides its signatures."""
+        return {"text": text, "prefix": prefix}
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def symbols(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The symbols of the vocabulary."""
+        return {"symbols": tf.repeat(tf.constant([self.tags], tf.string), tf.size(text), axis=0)}
 
     @tf.function(input_signature=[_TEXT], autograph=False)
     def serving_default(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -98,10 +116,21 @@ class Reversing(tf.Module):
             return {"bytes": tf.strings.length(text)}
 
 
-def write_version(path: Path, warm_up: str = "warm") -> Path:
-    """Writes the model as a version; `warm_up` is the text of its warm-up request."""
-    model = Reversing()
-    names = ("serving_default", "lengths", "size", "kinds", "join", "translate", "no_poison")
+class Tagged(Reversing):
+    """The same for a vocabulary with tags of target languages."""
+
+    tags = TAGS
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The words."""
+        return {"tokens": tf.strings.split(text).to_tensor()}
+
+
+def write_version(path: Path, warm_up: str = "warm", model: Reversing | None = None) -> Path:
+    """Writes a model as a version; `warm_up` is the text of its warm-up request."""
+    model = model or Reversing()
+    names = [*SIGNATURES, *(["tokenize"] if model.tags else [])]
     tf.saved_model.save(model, str(path), signatures={name: getattr(model, name) for name in names})
     log = prediction_log_pb2.PredictionLog()
     request = log.predict_log.request

@@ -14,9 +14,8 @@ from unittest import mock
 
 import httpx
 
-from keras_transformer.extensions.serving.engines import SavedModelEngine, TextEngine
-from keras_transformer.extensions.serving.server import serve
-from keras_transformer.extensions.serving.state import Server, Settings
+from keras_transformer.extensions.serving import Settings, batching
+from keras_transformer.extensions.serving.server import Server, serve
 
 SECONDS = 60.0  # after which a test stops waiting
 
@@ -24,8 +23,8 @@ SECONDS = 60.0  # after which a test stops waiting
 class Running:
     """Where it listens."""
 
-    def __init__(self, server: Server, port: int):
-        self.server = server
+    def __init__(self, server: Server, port: int, stop: Callable[[], object] = lambda: None):
+        self.server, self.port, self.stop = server, port, stop
         self.rest = f"127.0.0.1:{port}"
         self.http = httpx.Client(base_url=f"http://{self.rest}", timeout=SECONDS)
         self.model = f"/v1/models/{server.model.name}"
@@ -35,22 +34,22 @@ class Running:
         how = {"content": body} if isinstance(body, bytes) else {"json": body}
         return self.http.post(f"{self.model}{version}:predict", **how)
 
-    def metric(self, name: str) -> float:
-        """Returns the sum of the values of a metric."""
+    def metric(self, name: str, label: str = "") -> float:
+        """Returns the sum of the values of a metric with a label."""
         text = self.http.get("/monitoring/prometheus/metrics").text
-        return sum(float(each) for each in re.findall(rf"(?m)^{name}(?:{{.*}})? (\S+)$", text))
+        return sum(map(float, re.findall(rf"(?m)^{name}(?:{{.*{label}.*}})? (\S+)$", text)))
 
 
 @contextlib.contextmanager
 def running_server(model_dir: Path, **settings: Any) -> Iterator[Running]:
-    """Serves a directory at free ports. The settings are arguments of `Settings`."""
+    """Serves a directory at a free port. The settings are arguments of `Settings`."""
     options = {"rest_port": 0, "poll_seconds": 0.02, **settings}
     began: list[Running] = []
     ready = threading.Event()
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
 
-    def started(*where: Any) -> None:
-        began.append(Running(*where))
+    def started(server: Server, port: int) -> None:
+        began.append(Running(server, port, lambda: loop.call_soon_threadsafe(stop.set)))
         ready.set()
 
     def run() -> None:
@@ -68,7 +67,7 @@ def running_server(model_dir: Path, **settings: Any) -> Iterator[Running]:
     finally:
         if began:
             began[0].http.close()
-            loop.call_soon_threadsafe(stop.set)
+            began[0].stop()
         thread.join(SECONDS)
         assert not thread.is_alive()
 
@@ -76,16 +75,13 @@ def running_server(model_dir: Path, **settings: Any) -> Iterator[Running]:
 @contextlib.contextmanager
 def model_held() -> Iterator[None]:
     """Lets batches start, but not finish before the block ends."""
-    gate = threading.Event()
-    with contextlib.ExitStack() as stack:
-        for engine in (SavedModelEngine, TextEngine):
-            run = engine.run
+    gate, run = threading.Event(), batching._run_merged
 
-            def held(*arguments: Any, run: Any = run) -> Any:
-                gate.wait(SECONDS)
-                return run(*arguments)
+    def held(batch: Any) -> Any:
+        gate.wait(SECONDS)
+        return run(batch)
 
-            stack.enter_context(mock.patch.object(engine, "run", held))
+    with mock.patch.object(batching, "_run_merged", held):
         try:
             yield
         finally:

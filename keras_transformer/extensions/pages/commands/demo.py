@@ -15,7 +15,6 @@ passwords: anyone who reaches the port may translate. Ctrl-C stops it.
 from __future__ import annotations
 
 import os
-import sys
 
 from absl import flags
 
@@ -41,34 +40,26 @@ def define_flags() -> None:
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best")
 
 
-def _has_screen() -> bool:
-    return sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
-
-
 def main() -> None:
     """Opens the models of the flags, and serves the page."""
-    places = [*(FLAGS.model_dir or ()), *(FLAGS.server or ())]
-    if len(places) not in (1, 2):
+    labels = [*(FLAGS.model_dir or ()), *(FLAGS.server or ())]
+    if len(labels) not in (1, 2):
         raise InputError(
-            f"--model_dir and --server name {len(places)} models. Give one, or two to compare."
+            f"--model_dir and --server name {len(labels)} models. Give one, or two to compare."
         )
     app.load_tensorflow()
     with needs_extra("demo", "the page"):
-        from keras_transformer.extensions.pages.playground import (
-            page,
-        )  # late, so that --help is fast
-    from keras_transformer.extensions.pages.playground.models import (
-        open_playground_model,
-    )
+        from keras_transformer.extensions.pages import playground  # late: --help is fast
 
-    settings = config_flags.config_settings()
     models = []
-    for place in places:
-        print(f"opening {place}", flush=True)
-        models.append(open_playground_model(place, settings, FLAGS.source_tag))
+    for label in labels:
+        print(f"opening {label}", flush=True)
+        settings = config_flags.config_settings()
+        models.append(playground.open_playground_model(label, settings, FLAGS.source_tag))
         models[-1].warm_up()
-    blocks = page.build_page(models, FLAGS.example)
-    open_browser = _has_screen() if FLAGS.browser is None else FLAGS.browser
-    address = page.serve(blocks, FLAGS.host, FLAGS.port, open_browser=open_browser)
+    page = playground.build_page(models, FLAGS.example)
+    has_screen = any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    open_browser = has_screen if FLAGS.browser is None else FLAGS.browser
+    address = playground.serve(page, FLAGS.host, FLAGS.port, open_browser=open_browser)
     print(f"The playground is at {address} (Ctrl-C stops it)", flush=True)
-    blocks.block_thread()
+    page.block_thread()

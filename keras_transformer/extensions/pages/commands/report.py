@@ -11,8 +11,6 @@ command writes them at any time, also during training and after a kill.
 
 from __future__ import annotations
 
-import dataclasses
-
 from absl import flags
 
 from keras_transformer.cli import app, config_flags
@@ -31,14 +29,9 @@ def main() -> None:
     app.load_tensorflow()
     if not (FLAGS.run_dir or FLAGS.data_dir):
         raise InputError("--run_dir and --data_dir: neither given. Give at least one of them.")
+    from keras_transformer.extensions.pages import report  # late: --help is fast
+
     if FLAGS.data_dir:
-        from pathlib import Path
-
-        from keras_transformer.data.prepare import PrepareOptions
-        from keras_transformer.extensions.pages.report.data_page import write_data_page
-
-        print(write_data_page(Path(FLAGS.data_dir), dataclasses.asdict(PrepareOptions())))
+        print(report.write_data_page(FLAGS.data_dir))
     if FLAGS.run_dir:
-        from keras_transformer.extensions.pages.report.page import write_report
-
-        print(write_report(FLAGS.run_dir))
+        print(report.write_report(FLAGS.run_dir))

@@ -21,6 +21,7 @@ with the names of the files.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from absl import flags
 
@@ -42,31 +43,22 @@ def define_flags() -> None:
     )
     config_flags.define_path_flags("source", "target")
     config_flags.define_path_flags("output_dir", required=True)
-    flags.DEFINE_integer("max_sentences", 1000, "use at most this many lines of the files")
+    flags.DEFINE_integer(
+        "max_sentences", 1000, "use at most this many lines of the files", lower_bound=1
+    )
 
 
 def main() -> int:
     """Runs `visualize`. Returns 3 if it reports a problem with the sentences."""
     app.load_tensorflow()
     with needs_extra("plots", "drawing"):
-        from keras_transformer.extensions.pages.gallery import (
-            VisualizationOptions,
-            visualize,
-        )
+        from keras_transformer.extensions.pages import pictures  # late: --help is fast
 
-    drawn = visualize(
-        FLAGS.model_dir,
-        FLAGS.output_dir,
-        VisualizationOptions(
-            FLAGS.sentence,
-            FLAGS.translation,
-            FLAGS.source,
-            FLAGS.target,
-            FLAGS.max_sentences,
-        ),
-    )
-    for remark in drawn.remarks:
+    names = ("sentence", "translation", "source", "target", "max_sentences")
+    options: dict[str, Any] = {name: FLAGS[name].value for name in names}
+    result, remarks = pictures.visualize(FLAGS.model_dir, FLAGS.output_dir, **options)
+    for remark in remarks:
         console.warn(remark)
-    print(f"Wrote {drawn.path / 'index.html'}.")
-    print(json.dumps(drawn.fields()))
-    return 3 if drawn.remarks else 0
+    print(f"Wrote {result['output_dir']}/index.html.")
+    print(json.dumps(result))
+    return 3 if remarks else 0

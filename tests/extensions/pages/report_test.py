@@ -1,4 +1,4 @@
-"""The report of a run has the right numbers, before, during and after training."""
+"""The reports of runs and of prepared data have the right numbers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,27 @@ import math
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from keras_transformer.config import Config
-from keras_transformer.extensions.pages.report.page import read_history, write_report
+from keras_transformer.data.cleaning import DropReason
+from keras_transformer.data.corpus import ParallelFiles
+from keras_transformer.data.prepare import PrepareOptions, prepare
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.pages.page import number, percent
+from keras_transformer.extensions.pages.report import (
+    REASONS,
+    read_history,
+    write_data_page,
+    write_report,
+)
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
+from tests.conftest import PHRASES
 
 COSTS = {"tokens": 36_000.0, "step_seconds": 10.0, "training_seconds": 754.0, "peak_memory_mb": 512}
 
@@ -46,10 +57,14 @@ def log(run: RunDirectory, step: int, loss: float, **more: float) -> None:
 
 def text_of(run: RunDirectory) -> str:
     """Returns the visible text of the page, with one space between its parts."""
-    page = write_report(run.path).read_text("utf-8")
-    assert "<script" not in page and "http://localhost" not in page
-    visible = re.sub(r"<(style|svg).*?</\1>|<[^>]*>", " ", page, flags=re.S)
-    return " ".join(html.unescape(visible).split())
+    return visible(write_report(run.path))
+
+
+def visible(page: Path) -> str:
+    text = page.read_text("utf-8")
+    assert "<script" not in text and "http://localhost" not in text
+    text = re.sub(r"<(style|svg).*?</\1>|<[^>]*>", " ", text, flags=re.S)
+    return " ".join(html.unescape(text).split())
 
 
 def test_a_finished_run(run: RunDirectory) -> None:
@@ -90,5 +105,35 @@ def test_without_matplotlib_the_page_says_what_is_missing(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log(run, 100, 2.0)
+    monkeypatch.delitem(sys.modules, "keras_transformer.extensions.pages.pictures", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "Curves need the extra plots" in text_of(run)
+    assert "drawing curves needs the extra plots" in text_of(run)
+
+
+def test_the_numbers_of_prepared_data(tmp_path: Path) -> None:
+    sides = (["", "x\x01y & <b>", *PHRASES[:3]], ["nichts", "ⅷ", *PHRASES[3:]])
+    for name, lines in zip(("a.en", "a.de"), sides, strict=True):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    options = PrepareOptions(vocab_size=60, valid_pairs=1)
+    prepare([ParallelFiles(tmp_path / "a.en", tmp_path / "a.de")], tmp_path / "data", options)
+    text = visible(write_data_page(tmp_path / "data"))
+    for fact in (
+        "Training pairs 3 ", "Validation pairs 1 ", "1 of 5 pairs read",
+        "The validation pairs are held out of the training corpus.",
+        "5 pairs read, 4 kept.", "empty 1 20.00 % a side is empty", "empty: 1 of 1",
+        "vocab_size 60 8000", "1 control characters became spaces.",
+        "Training: 1 targets", "ⅷ viii", "SHA-256 begins with",
+    ):  # fmt: skip
+        assert fact in text, fact
+    for content in ("{", "[]", json.dumps({"step": 1})):
+        (tmp_path / "report.json").write_text(content)
+        with pytest.raises(InputError, match="report.json"):
+            write_data_page(tmp_path)
+
+
+def test_reasons_and_formats() -> None:
+    assert set(REASONS) == set(get_args(DropReason))
+    formatted = [number(value) for value in (12345, 2.71345, 43.21345, None)]
+    assert formatted == ["12,345", "2.713", "43.21", "–"]
+    shares = [percent(value, 1).split() for value in (0.12345, 0.0, 1e-9)]
+    assert shares == [["12.35", "%"], ["0", "%"], ["<", "0.001", "%"]]

@@ -1,1 +1,0 @@
-"""A page to try models: translations with scores, alignment and attention."""
