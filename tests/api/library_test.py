@@ -133,6 +133,7 @@ def test_callbacks_see_a_training_that_starts_from_a_saved_model(
         ({"preset": "tinny"}, ("tinny", "tiny")),
         ({"preset": kt.ModelConfig()}, ("ModelConfig", "'tiny'", "d_model=256")),
         ({"callbacks": keras.callbacks.History()}, ("callbacks", "list")),
+        ({"callbacks": [keras.callbacks.ReduceLROnPlateau()]}, ("ReduceLROnPlateau", "schedule")),
     ],
 )
 def test_unusable_arguments_of_train(
