@@ -140,8 +140,8 @@ def train(
         kinds = (keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRateScheduler)
         require(
             not isinstance(callback, kinds),
-            f"{type(callback).__name__} sets the learning rate, but a run computes it from the step, "
-            "so that it can resume. Choose another training.schedule.",
+            f"{type(callback).__name__} sets the learning rate, but a run computes it from the "
+            "step, so that it can resume. Choose another training.schedule.",
         )
     if keras.backend.backend() != "tensorflow":
         raise InputError(
