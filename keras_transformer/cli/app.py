@@ -1,23 +1,7 @@
 """The start, the help and the errors of every command.
 
-A program defines its flags and ends with `app.run(main)`. The program's docstring and its
-flags are its `--help`:
-
-    from absl import flags
-
-    from keras_transformer.cli import app, config_flags
-
-    config_flags.define_path_flags("data_dir", "run_dir", required=True)
-    config_flags.define_config_flags("preset", "max_steps", "seed")
-    flags.DEFINE_boolean("lowercase", False, "score in lower case")
-
-    def main() -> None:
-        app.load_tensorflow()
-        from keras_transformer.training import training_run  # late, so that --help is fast
-        training_run.train(flags.FLAGS.data_dir, settings=config_flags.config_settings())
-
-    if __name__ == "__main__":
-        app.run(main)
+A command is a module with a docstring, `define_flags()` and `main()`. The docstring and the flags
+are its `--help`, which is fast because only `main` loads TensorFlow, by `app.load_tensorflow()`.
 """
 
 from __future__ import annotations

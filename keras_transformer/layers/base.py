@@ -50,17 +50,12 @@ class BaseLayer(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)
 
-    def quantized_call(self, *args: Any, **kwargs: Any) -> Any:
-        # Keras calls it instead of `call` after `quantize`. `call` looks at the weights.
-        return self.call(*args, **kwargs)
-
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         for name, value in self._arguments().items():
             if isinstance(value, (keras.Initializer, keras.Regularizer)):
                 value = keras.saving.serialize_keras_object(value)
             config[name] = value
-        config["dtype"] = keras.dtype_policies.serialize(saved_policy(self))
         return config
 
     def _arguments(self) -> dict[str, Any]:
@@ -68,13 +63,6 @@ class BaseLayer(keras.layers.Layer):
         _, *parameters = inspect.signature(type(self).__init__).parameters.values()
         named = [parameter for parameter in parameters if parameter.kind in _NAMED]
         return {parameter.name: getattr(self, parameter.name) for parameter in named}
-
-    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
-        """Quantizes all projections inside to int8. Embeddings count as projections."""
-        if mode != "int8":
-            raise NotImplementedError(f"{self.name} can be quantized to int8, not to {mode}.")
-        for layer in sublayers(self):
-            layer.quantize(mode, config=config)
 
     def replace_products(self, make_product: Callable[[Any], Product]) -> None:
         """Replaces the products with all matrices inside, and drops the matrices.
@@ -113,19 +101,6 @@ def integer_ids(ids: Any) -> Any:
         ids = keras.ops.convert_to_tensor(ids)
     dtype = keras.backend.standardize_dtype(ids.dtype)
     return ids if dtype in ("int32", "int64") else keras.ops.cast(ids, "int32")
-
-
-def saved_policy(layer: keras.layers.Layer) -> Any:
-    """Returns the dtype policy for the config of a layer, which names quantized sublayers."""
-    policy = layer.dtype_policy
-    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-        return policy
-    quantized = {
-        inner.path: inner.dtype_policy
-        for inner in sublayers(layer, recursive=True)
-        if inner.quantization_mode
-    }
-    return keras.dtype_policies.DTypePolicyMap(policy.name, quantized) if quantized else policy
 
 
 def new_initializer(initializer: Any) -> keras.Initializer:

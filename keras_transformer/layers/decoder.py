@@ -86,7 +86,7 @@ class DecoderLayer(_MemoryReader, BlockLayer):
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
         if memory_shape is None:
-            # Keras does not see layers that are never built, which it refuses to quantize.
+            # Layers that are never built do not belong to the layer.
             unused = self.cross_attention, self.cross_attention_dropout, self.cross_attention_norm
             for layer in unused:
                 self._tracker.untrack(layer)

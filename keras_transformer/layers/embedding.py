@@ -39,7 +39,7 @@ class TokenEmbedding(ProjectingLayer):
     ((1, 3, 4), (1, 3, 10))
     """
 
-    _shared_axis = 1  # one scale for each token
+    embeddings: Any
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class TokenEmbedding(ProjectingLayer):
         self.supports_masking = mask_zero
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self._scale: Any = None  # float32 [V], which int8 rows are divided by
 
     def build(self, input_shape: Any) -> None:
         self._add_matrix(
@@ -82,20 +83,33 @@ class TokenEmbedding(ProjectingLayer):
     def rows(self, ids: Any) -> Any:
         """Returns the rows of E of some ids `[N]`, float32 `[N, d_model]`."""
         rows = ops.cast(ops.take(self.embeddings, ids, axis=0), "float32")
-        if self.quantization_mode is not None:
-            rows = rows / ops.take(self.embeddings_scale, ids)[:, None]
+        if self._scale is not None:
+            rows = rows / ops.take(self._scale, ids)[:, None]
         return rows
 
     def logits(self, inputs: Any) -> Any:
         """Returns `inputs Eᵀ`: `[..., d_model]` to `[..., V]`, in the dtype of `inputs`."""
-        return self._multiply(inputs, "embeddings")
+        if self._products:
+            return fast_paths.multiply_rows(self._products["embeddings"], inputs)
+        kernel = ops.transpose(ops.cast(self.embeddings, inputs.dtype))
+        return fast_paths.multiply_rows(lambda rows: ops.matmul(rows, kernel), inputs)
 
     def replace_products(self, make_product: Callable[[Any], Product]) -> None:
+        """Replaces the product for logits. The table of the lookup becomes int8."""
         self._check_matrices()
-        table = ops.convert_to_numpy(ops.transpose(self._matrix("embeddings")))
-        if self.quantization_mode is None:
-            self.quantize("int8")  # for the lookup
-        self._products["embeddings"] = make_product(table)
+        table, shape = ops.cast(self.embeddings, "float32"), self.embeddings.shape
+        self._products["embeddings"] = make_product(ops.convert_to_numpy(ops.transpose(table)))
+        values, scale = keras.quantizers.AbsMaxQuantizer()(table, axis=1)
+        self._tracker.unlock()
+        self._untrack_variable(self.embeddings)
+        arguments = {"initializer": "zeros", "trainable": False, "autocast": False}
+        self.embeddings = self.add_weight(shape, dtype="int8", name="embeddings", **arguments)
+        self._scale = self.add_weight(
+            shape[:1], dtype="float32", name="embeddings_scale", **arguments
+        )
+        self._tracker.lock()
+        self.embeddings.assign(values)
+        self._scale.assign(ops.squeeze(scale, 1))
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
         return ops.not_equal(ids, 0) if self.mask_zero else None

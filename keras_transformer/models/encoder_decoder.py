@@ -15,7 +15,6 @@ from keras import ops
 
 from keras_transformer.config import EncoderDecoderConfig, RunConfig
 from keras_transformer.errors import InputError
-from keras_transformer.layers.base import saved_policy
 from keras_transformer.layers.state import DecodeState
 
 
@@ -228,7 +227,7 @@ class EncoderDecoder(keras.Model):
         return {
             **super().get_config(),
             "config": self.config.as_dict(),
-            "dtype": keras.dtype_policies.serialize(saved_policy(self)),
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
         }
 
 

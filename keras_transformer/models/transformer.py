@@ -223,22 +223,16 @@ class Transformer(EncoderDecoder):
         return logits if self.output_projection is None else self.output_projection(logits)
 
     def output_weights(self) -> tuple[keras.Variable, keras.Variable | None]:
-        projection = self.output_projection
-        untied = self.config.tie_embeddings == "none"
-        layer = projection if untied else self.target_embedding
-        if layer.quantization_mode is not None:
-            raise ValueError(
-                f"{layer.name} is quantized, so its matrix is not all of the output layer. Use the "
-                "model before `quantize`."
-            )
-        bias = projection.bias if self.config.other_toolkits.output_bias else None
-        return (projection.kernel if untied else layer.embeddings), bias
+        bias = self.output_projection.bias if self.config.other_toolkits.output_bias else None
+        if self.config.tie_embeddings == "none":
+            return self.output_projection.kernel, bias
+        return self.target_embedding.embeddings, bias
 
     def output_rows(self, ids: Any) -> tuple[Any, Any]:
-        if self.config.tie_embeddings == "none" or self.target_embedding.quantization_mode is None:
-            return super().output_rows(ids)
-        bias = self.output_projection.bias if self.config.other_toolkits.output_bias else None
-        return self.target_embedding.rows(ids), None if bias is None else ops.take(bias, ids)
+        rows, biases = super().output_rows(ids)
+        if self.config.tie_embeddings != "none":  # the table may be int8
+            rows = ops.cast(self.target_embedding.rows(ids), self.compute_dtype)
+        return rows, biases
 
     def replace_products(self, make_product: Callable[[Any], Product]) -> None:
         """Replaces the products with all matrices, for exports, as in `BaseLayer`."""

@@ -14,11 +14,9 @@ import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
-from keras_transformer.models import Transformer
 from keras_transformer.models.losses import LabelSmoothedCrossEntropy
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.training import trainer as trainer_module
-from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.update import MAX_SCALE, STEPS_TO_DOUBLE
 from tests.layers.layer_check import assert_same
 from tests.messages import mentions
@@ -192,13 +190,6 @@ def test_frozen_weights_have_no_slots_and_no_decay():
     train(trainer, batches(1))
     for path, weight in weights(trainer).items():
         assert (weight == before[path]).all() == path.startswith(("encoder/", "embedding/")), path
-
-
-def test_int8_is_not_trained():
-    quantized = Transformer(MODEL)
-    quantized.quantize("int8")
-    with pytest.raises(ValueError, match=mentions("quantized")):
-        Trainer(quantized, TRAINING)
 
 
 @pytest.mark.parametrize(

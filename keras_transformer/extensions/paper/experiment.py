@@ -70,24 +70,6 @@ class Row:
     title: str = ""
 
 
-class Deadline:
-    """The end of this call's training."""
-
-    def __init__(self, max_minutes: float | None) -> None:
-        if max_minutes is not None and not max_minutes > 0:
-            raise InputError(f"max_minutes is {max_minutes}, but it must be more than 0.")
-        self._end = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-
-    @property
-    def minutes_left(self) -> float | None:
-        """Minutes until the end, more than 0; None for no limit."""
-        return None if self._end is None else max(1e-9, (self._end - time.monotonic()) / 60)
-
-    @property
-    def passed(self) -> bool:
-        return self._end is not None and time.monotonic() >= self._end
-
-
 class Experiment:
     """The rows and the results in a work directory.
 
@@ -95,6 +77,7 @@ class Experiment:
         work_dir: the directory. It must be new, or belong to an experiment with this identity.
         identity: everything that results depend on, as JSON values.
         facts: recorded with the results of each row.
+        max_minutes: minutes after which no row starts and training stops; None for no limit.
         in_processes: runs each row in a new process. Functions of rows are then functions of a
             module.
     """
@@ -105,8 +88,12 @@ class Experiment:
         identity: Mapping[str, Any],
         facts: Mapping[str, Any] | None = None,
         *,
+        max_minutes: float | None = None,
         in_processes: bool = False,
     ) -> None:
+        if max_minutes is not None and not max_minutes > 0:
+            raise InputError(f"max_minutes is {max_minutes}, but it must be more than 0.")
+        self._end = None if max_minutes is None else time.monotonic() + 60 * max_minutes
         self.work_dir, self.facts, self._in_processes = work_dir, dict(facts or {}), in_processes
         self._identity = json.loads(json.dumps(identity))
         path = work_dir / IDENTITY
@@ -150,7 +137,7 @@ class Experiment:
     def _metadata(self) -> Record:  # read once, because the files may change while this runs
         return run_metadata()
 
-    def run(self, row: Row, deadline: Deadline) -> Record:
+    def run(self, row: Row) -> Record:
         """Runs a row unless it is finished, and records and returns its results."""
         self.start()
         directory = self.work_dir / row.name
@@ -159,7 +146,9 @@ class Experiment:
             if found.get("finished"):
                 return found
             metadata = run_metadata() if self._in_processes else self._metadata
-            arguments = (directory, deadline.minutes_left, *row.arguments)
+            # A row that has started makes progress, even if time is over.
+            left = None if self._end is None else max(1e-9, (self._end - time.monotonic()) / 60)
+            arguments = (directory, left, *row.arguments)
             try:
                 if self._in_processes:
                     found = call_in_process(row.function, *arguments)
@@ -168,14 +157,14 @@ class Experiment:
             except InputError as error:
                 raise type(error)(f"{row.name}: {error}") from error
             record = {"row": row.name, **metadata, **self.facts, **found}
-            with (self.work_dir / RESULTS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-                file.flush()
+            line = json.dumps(record) + "\n"
+            with (self.work_dir / RESULTS).open("ab", buffering=0) as file:
+                file.write(line.encode())  # in one call, which a kill does not split
                 os.fsync(file.fileno())
         return record
 
     def run_all(
-        self, rows: Sequence[Row], deadline: Deadline, report: Callable[[], object] | None = None
+        self, rows: Sequence[Row], report: Callable[[], object] | None = None
     ) -> dict[str, Record]:
         """Runs rows in their order until all are finished or time is over.
 
@@ -187,12 +176,12 @@ class Experiment:
         for number, row in enumerate(rows, 1):
             record = self.records().get(row.name, {})
             if not record.get("finished"):
-                if has_run and deadline.passed:
+                if has_run and self._end is not None and time.monotonic() >= self._end:
                     break
                 if len(rows) > 1:
                     title = f" ({row.title})" if row.title else ""
                     log.info("row %d of %d: %s%s", number, len(rows), row.name, title)
-                record = self.run(row, deadline)
+                record = self.run(row)
                 has_run = True
                 if report is not None:
                     report()

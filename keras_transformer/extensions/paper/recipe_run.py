@@ -26,7 +26,7 @@ from keras_transformer.data.corpus import Corpus
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper import report, student
-from keras_transformer.extensions.paper.experiment import Deadline, Experiment, Row
+from keras_transformer.extensions.paper.experiment import Experiment, Row
 from keras_transformer.extensions.paper.recipe import Recipe, Synthetic
 from keras_transformer.extensions.paper.recipe_models import (
     RecipeModels,
@@ -87,12 +87,13 @@ def run_recipe(
         written |= run_identity(role, path)
     facts = {"recipe": recipe.name, "variant": recipe.variant}
     facts |= {"recipe_sha256": recipe.fingerprint, **written}
-    experiment = Experiment(work_dir, {**recipe.identity, **written}, facts)
+    experiment = Experiment(
+        work_dir, {**recipe.identity, **written}, facts, max_minutes=max_minutes
+    )
     results = _results(experiment, recipe, seeds)
     if results["finished"]:
         log.info("%s is finished.", work_dir)
         return results
-    deadline = Deadline(max_minutes)
     initial_config(recipe, runs.get("init_from"))
     for kind, model_dir in synthetic_from.items():
         check_generator(work_dir / "synthetic" / kind, model_dir)
@@ -107,7 +108,7 @@ def run_recipe(
         distillation = student.Distillation(
             runs["teacher"], work_dir, evaluation_set(texts.valid), texts.tests, recipe.evaluate
         )
-        found = experiment.run(Row("teacher", distillation.export_teacher), deadline)
+        found = experiment.run(Row("teacher", distillation.export_teacher))
         synthetic_from = {"distillation": work_dir / found["export"]}
     kinds: list[Synthetic] = ["distillation"] if recipe.teacher else [*recipe.synthetic]
     for kind in kinds:
@@ -128,18 +129,18 @@ def run_recipe(
     computing = {} if num_microbatches is None else {"training.num_microbatches": num_microbatches}
     models = RecipeModels(recipe, work_dir, texts.tests, computing, runs.get("init_from"))
     if recipe.fine_tune:
-        experiment.run(Row("initial", models.initial), deadline)
+        experiment.run(Row("initial", models.initial))
     rows = [Row(f"seed-{seed}", models.train, (seed,)) for seed in seeds]
-    trained = experiment.run_all(rows, deadline)
+    trained = experiment.run_all(rows)
     if len(trained) == len(seeds) and all(record["finished"] for record in trained.values()):
         if len(seeds) > 1:
             weights = {seed: trained[f"seed-{seed}"]["weights"] for seed in sorted(seeds)}
-            experiment.run(Row(_ensemble(seeds), models.ensemble, (weights,)), deadline)
+            experiment.run(Row(_ensemble(seeds), models.ensemble, (weights,)))
         if distillation is not None:
             for seed in seeds:
                 arguments = (trained[f"seed-{seed}"],)
                 row = Row(f"comparison-{seed}", distillation.compare, arguments)
-                experiment.run(row, deadline)
+                experiment.run(row)
     results = _results(experiment, recipe, seeds)
     write_text(work_dir / report.TABLE, summary(results))
     return results

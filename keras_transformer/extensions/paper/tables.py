@@ -316,9 +316,9 @@ def _run(
     a result, except for base. A script that calls this function needs the line
     `if __name__ == "__main__":`.
     """
-    deadline, chosen = experiment.Deadline(max_minutes), chosen_rows(rows, names)
+    chosen = chosen_rows(rows, names)
     metrics.evaluate(["a"], ["a"], **job["scoring"])  # refuses an unknown tokenizer
-    table = experiment.Experiment(work_dir, identity, in_processes=True)
+    table = experiment.Experiment(work_dir, identity, max_minutes=max_minutes, in_processes=True)
     table.start()
     experiment.write_lines(work_dir / "reference", job["test"].references[0])
 
@@ -345,7 +345,7 @@ def _run(
         for row in rows
         if row.name in wanted
     ]
-    table.run_all(jobs, deadline, lambda: log.info("\n%s", results()[0]))
+    table.run_all(jobs, lambda: log.info("\n%s", results()[0]))
     text, found = results()
     if not found["finished"]:
         log.info("Not finished. The same command resumes.")

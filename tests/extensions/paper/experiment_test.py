@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.extensions.paper import experiment
-from keras_transformer.extensions.paper.experiment import Deadline, Experiment, Row, call_in_process
+from keras_transformer.extensions.paper.experiment import Experiment, Row, call_in_process
 from keras_transformer.runs.atomic import exclusive_lock
 from tests.messages import mentions
 
@@ -55,7 +55,7 @@ def test_each_row_runs_once_and_leaves_its_results(work: Path) -> None:
     rows = [row("a", calls, bleu=1.5), row("b", calls)]
     runner = Experiment(work, IDENTITY, {"recipe": "x"})
     reported: list[list[str]] = []
-    results = runner.run_all(rows, Deadline(None), lambda: reported.append([*runner.records()]))
+    results = runner.run_all(rows, lambda: reported.append([*runner.records()]))
     assert calls == [(work / name, None, "argument") for name in "ab"]
     assert reported == [["a"], ["a", "b"]]
     lines = (work / "results.jsonl").read_text().splitlines()
@@ -64,16 +64,16 @@ def test_each_row_runs_once_and_leaves_its_results(work: Path) -> None:
     assert {"command", "commit", "date", "machine"} < results["a"].keys()
     assert results["a"]["versions"].keys() >= {"tensorflow", "tensorflow-text"}
     again = Experiment(work, IDENTITY)
-    assert again.run_all([*rows, row("c", calls)], Deadline(None)).keys() == {"a", "b", "c"}
+    assert again.run_all([*rows, row("c", calls)]).keys() == {"a", "b", "c"}
     assert len(calls) == 3
 
 
 def test_a_stopped_row_is_resumed_before_the_next_one(work: Path) -> None:
     calls: list[Any] = []
     runner = Experiment(work, IDENTITY)
-    stopped = runner.run_all([row("a", calls, finished=False), row("b", calls)], Deadline(None))
+    stopped = runner.run_all([row("a", calls, finished=False), row("b", calls)])
     assert stopped.keys() == {"a"} and not stopped["a"]["finished"]
-    results = runner.run_all([row("a", calls), row("b", calls)], Deadline(None))
+    results = runner.run_all([row("a", calls), row("b", calls)])
     assert [directory.name for directory, *_ in calls] == ["a", "a", "b"]
     assert all(record["finished"] for record in results.values())
 
@@ -89,16 +89,16 @@ def test_one_row_always_starts_and_none_after_the_deadline(
         clock.seconds += 40
         return {"finished": True}
 
-    rows, runner = [Row(name, function) for name in "abcd"], Experiment(work, IDENTITY)
-    assert runner.run_all(rows, Deadline(1.0)).keys() == {"a", "b"}
+    rows = [Row(name, function) for name in "abcd"]
+    assert Experiment(work, IDENTITY, max_minutes=1.0).run_all(rows).keys() == {"a", "b"}
     assert minutes == [1.0, pytest.approx(1 / 3)]
-    late = Deadline(1.0)
+    late = Experiment(work, IDENTITY, max_minutes=1.0)
     clock.seconds += 600
-    assert runner.run_all(rows, late).keys() == {"a", "b", "c"}
+    assert late.run_all(rows).keys() == {"a", "b", "c"}
     assert 0 < minutes[2] < 1e-6
     for wrong in (0, -1.0, float("nan")):
         with pytest.raises(InputError, match=mentions("max_minutes", wrong)):
-            Deadline(wrong)
+            Experiment(work, IDENTITY, max_minutes=wrong)
 
 
 def test_errors_name_the_row_and_a_second_process_is_rejected(work: Path) -> None:
@@ -107,20 +107,20 @@ def test_errors_name_the_row_and_a_second_process_is_rejected(work: Path) -> Non
 
     runner = Experiment(work, IDENTITY)
     with pytest.raises(DivergedError, match="^a: the loss is not finite$"):
-        runner.run(Row("a", fail), Deadline(None))
+        runner.run(Row("a", fail))
     assert not (work / "a").exists(), "nothing has begun"
     with (
         exclusive_lock(work / "a"),
         pytest.raises(InputError, match=mentions("another", "process", "a")),
     ):
-        runner.run(row("a", []), Deadline(None))
+        runner.run(row("a", []))
 
 
 def test_a_row_finished_by_another_process_meanwhile_is_not_run(work: Path) -> None:
     calls: list[Any] = []
     first, second = Experiment(work, IDENTITY), Experiment(work, IDENTITY)
-    done = first.run(row("a", calls), Deadline(None))
-    assert second.run(row("a", calls), Deadline(None)) == done and len(calls) == 1
+    done = first.run(row("a", calls))
+    assert second.run(row("a", calls)) == done and len(calls) == 1
 
 
 @given(st.binary(max_size=20) | st.just(b"[" * 100_000) | st.just(b'{"row": ["a"]}'))
@@ -188,7 +188,7 @@ def test_rows_in_processes(work: Path, capfd: pytest.CaptureFixture[str]) -> Non
     logging.getLogger("keras_transformer").setLevel(logging.INFO)
     runner = Experiment(work, IDENTITY, in_processes=True)
     try:
-        found = runner.run(Row("a", described), Deadline(None))
+        found = runner.run(Row("a", described))
     finally:
         logging.getLogger("keras_transformer").setLevel(logging.NOTSET)
     assert found["process"] != os.getpid() and not found["tensorflow"]

@@ -209,20 +209,20 @@ def test_recipes_of_the_project_fit_the_code(name: str) -> None:
     recipe = Recipe.load(ROOT / "recipes", name)
     config = recipe.config().training
     assert config.max_steps >= max(recipe.average_last) * config.checkpoint_steps
-    for each in (recipe, *map(recipe.with_variant, recipe.variants)):
-        config = each.config().training
-        assert config.keep_checkpoints >= max(each.average_last)
+    for variant in (recipe, *map(recipe.with_variant, recipe.variants)):
+        config = variant.config().training
+        assert config.keep_checkpoints >= max(variant.average_last)
         # Otherwise the last two checkpoints of an average would be nearly equal.
         last_interval = (config.max_steps - 1) % config.checkpoint_steps + 1
-        assert last_interval >= config.checkpoint_steps / 2, each.variant
-        options = PrepareOptions(**each.prepare)
+        assert last_interval >= config.checkpoint_steps / 2, variant.variant
+        options = PrepareOptions(**variant.prepare)
         assert options.vocab_size > 0
-        assert options.drop_repetitive or not each.synthetic, each.variant
-        for kind in each.synthetic:
-            train = Recipe.load(ROOT / "recipes", each.synthetic[kind]["recipe"]).train
+        assert options.drop_repetitive or not variant.synthetic, variant.variant
+        for kind in variant.synthetic:
+            train = Recipe.load(ROOT / "recipes", variant.synthetic[kind]["recipe"]).train
             if kind == "back_translation":
                 train = {"source": train["target"], "target": train["source"]}
-            assert train == each.train, each.variant
+            assert train == variant.train, variant.variant
     readme = (ROOT / "recipes" / name / "README.md").read_text()
     assert f"--recipe={name}" in readme
 
@@ -233,9 +233,9 @@ def test_the_multi30k_recipes_share_model_and_training() -> None:
     names = [path.name for path in (ROOT / "recipes").glob("multi30k_*")]
     assert len(names) == 6
     recipes = [Recipe.load(ROOT / "recipes", name) for name in names]
-    common = [{k: v for k, v in each.settings.items() if k not in own} for each in recipes]
+    common = [{k: v for k, v in variant.settings.items() if k not in own} for variant in recipes]
     assert all(settings == common[0] for settings in common)
-    assert len({(each.preset, tuple(each.length_penalties)) for each in recipes}) == 1
+    assert len({(variant.preset, tuple(variant.length_penalties)) for variant in recipes}) == 1
 
 
 # Held-out parts.

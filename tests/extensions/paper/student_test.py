@@ -114,8 +114,8 @@ def test_a_student_learns_the_translations_of_its_teacher(
     greedy = {"decoding.beam_size": 1, "decoding.n_best": 1}
     assert exported == [
         (teacher, "int8", {}),
-        *((teacher, *each) for each in (("float32", {}), ("int8", {}), ("int8", greedy))),
-        *((own, *each) for each in (("float32", search), ("int8", search))),
+        *((teacher, *export) for export in (("float32", {}), ("int8", {}), ("int8", greedy))),
+        *((own, *export) for export in (("float32", search), ("int8", search))),
         (own, "int8", {**search, **greedy}),
     ]
     compared = results["rows"]["comparison-1"]

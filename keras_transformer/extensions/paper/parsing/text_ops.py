@@ -3,9 +3,9 @@
 Text is split into words at spaces, or as in treebanks. Words change in two ways: `(` and `)` become
 `-LRB-` and `-RRB-`, as in trees, and invalid UTF-8 becomes U+FFFD.
 
-`restored` is `trees.restore` in a graph. All places of all sequences are processed in parallel.
-Running sums and running minima of the depth replace the stack. A minimum over up to n places takes
-log₂ n steps. There are no loops, and every input is valid.
+`restored` is `trees.restore` in a graph. All positions of all sequences are processed in parallel.
+Running sums and running minima of the depth replace the stack. A minimum over up to n positions
+takes log₂ n steps. There are no loops, and every input is valid.
 """
 
 from __future__ import annotations
@@ -106,22 +106,21 @@ def restored(
     """
     kinds, names = _looked_up(symbols, ids, lengths)  # --> [N, L + 1], the last nothing
     counts = tf.expand_dims(tf.cast(words.row_lengths(), tf.int32), 1)  # --> [N, 1]
-    number = tf.cumsum(
-        tf.cast(kinds == SymbolKind.WORD, tf.int32), axis=1
-    )  # number of words up to each place
-    stands = (kinds == SymbolKind.WORD) & (number <= counts)
+    is_word, is_opening, is_closing = (
+        kinds == kind for kind in (SymbolKind.WORD, SymbolKind.OPEN, SymbolKind.CLOSE)
+    )
+    number = tf.cumsum(tf.cast(is_word, tf.int32), axis=1)  # of words up to each position
+    stands = is_word & (number <= counts)
     number = tf.minimum(number, counts)
     more = number < counts  # True if words follow
-    change = tf.cast(kinds == SymbolKind.OPEN, tf.int32) - tf.cast(
-        kinds == SymbolKind.CLOSE, tf.int32
-    )
+    change = tf.cast(is_opening, tf.int32) - tf.cast(is_closing, tf.int32)
     total = tf.cumsum(change, axis=1)
     # A closing bracket without an open one changes nothing (Lindley's recursion).
     depth = total - tf.minimum(_running_minimum(total, max_length + 1), 0)
     # A gap is a word and all symbols up to the next word. A bracket that opens and closes in the
     # same gap contains no word, nor does one that opens after the last word.
     least = _minimum_to_the_end_of_the_gap(depth, number, max_length + 1)
-    opens = (kinds == SymbolKind.OPEN) & (depth == least) & more
+    opens = is_opening & (depth == least) & more
     closing = tf.where(stands, depth - tf.where(more, least, 0), 0)
     leaves = _leaf(names, _words_at(words, number - 1, stands)) + _closing(closing, max_length)
     texts = tf.where(opens, " (" + names, tf.where(stands, leaves, ""))
@@ -145,12 +144,12 @@ def _looked_up(
     return tf.gather(kinds, ids), tf.gather(names, ids)
 
 
-def _words_at(words: tf.RaggedTensor, places: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
-    """Returns the word at each requested place, string `[N, L]`, and "" at other places."""
+def _words_at(words: tf.RaggedTensor, positions: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
+    """Returns the word at each requested position, string `[N, L]`, and "" at other positions."""
     # Stays ragged, because one long sentence would make all others as long.
     known = tf.concat([words.flat_values, [""]], axis=0)
     begins = tf.expand_dims(tf.cast(words.row_starts(), tf.int32), 1)
-    return tf.gather(known, tf.where(wanted, begins + places, tf.size(known) - 1))
+    return tf.gather(known, tf.where(wanted, begins + positions, tf.size(known) - 1))
 
 
 def _leaf(tags: tf.Tensor | str, words: tf.Tensor) -> tf.Tensor:
@@ -162,8 +161,8 @@ def _rest(words: tf.RaggedTensor, used: tf.Tensor) -> tf.Tensor:
     flat = tf.range(tf.size(words.flat_values))
     # `value_rowids` would pad all rows to the longest internally.
     rows = tf.searchsorted(tf.cast(words.row_limits(), tf.int32), flat, side="right")
-    places = flat - tf.gather(tf.cast(words.row_starts(), tf.int32), rows)
-    leaves = tf.where(places >= tf.gather(used, rows), _leaf(WORD, words.flat_values), "")
+    positions = flat - tf.gather(tf.cast(words.row_starts(), tf.int32), rows)
+    leaves = tf.where(positions >= tf.gather(used, rows), _leaf(WORD, words.flat_values), "")
     return tf.strings.unsorted_segment_join(leaves, rows, tf.shape(used)[0])
 
 
@@ -194,7 +193,7 @@ def _minimum_to_the_end_of_the_gap(depth: tf.Tensor, gap: tf.Tensor, most: int) 
 
     Args:
         depth: int32 `[N, L]`.
-        gap: int32 `[N, L]`, the number of the gap of each place, in rising order.
+        gap: int32 `[N, L]`, the number of the gap of each position, in rising order.
         most: maximum of L.
     """
     reach = 1

@@ -34,9 +34,12 @@ def logits_of(source: Array, target: Array, weights: Weights) -> Array:
     table = weights["embedding/embeddings"]
     units = len(weights["encoder/forward_gru/gru_cell/recurrent_kernel"])
     directions = []
-    for name, places in (("forward", range(len(source))), ("backward", range(len(source))[::-1])):
+    for name, positions in (
+        ("forward", range(len(source))),
+        ("backward", range(len(source))[::-1]),
+    ):
         state, states = np.zeros(units), {}
-        for i in places:
+        for i in positions:
             path = f"encoder/{name}_gru/gru_cell"
             state = states[i] = gru_step(table[source[i]], state, weights, path)
         directions.append([states[i] for i in range(len(source))])

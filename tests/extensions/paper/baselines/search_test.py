@@ -58,6 +58,6 @@ def test_the_search_equals_brute_force(name: str) -> None:
                 penalty = ((5 + len(prefix) + 1) / 6) ** alpha
                 outputs[(*prefix, token)] = log_prob / penalty
         best = sorted(outputs, key=lambda output: -outputs[output])[:3]
-        found = [tuple(each[each != PAD]) for each in to_numpy(ids)]
+        found = [tuple(row[row != PAD]) for row in to_numpy(ids)]
         assert found == best
         np.testing.assert_allclose(scores, [outputs[output] for output in best], atol=1e-4)

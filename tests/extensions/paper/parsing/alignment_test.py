@@ -41,20 +41,20 @@ DEEP = dataclasses.replace(MODEL, num_decoder_layers=3)
 def belonging(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """The definition for one sentence: bool `[T, S]`."""
     words: list[list[int]] = []
-    for place, token in enumerate(source):
+    for position, token in enumerate(source):
         if token != MODEL.pad_id:
             if BEGINS[token]:
                 words.append([])
             if words:
-                words[-1].append(place)
+                words[-1].append(position)
     found = np.zeros((len(target), len(source)), bool)
     if len(words) - 1 != sum(STANDS[token] for token in target):
         return found
     said = 0
-    for place, token in enumerate(target):
+    for position, token in enumerate(target):
         said += STANDS[token]
         if said < len(words):
-            found[place, words[said]] = True
+            found[position, words[said]] = True
     return found
 
 

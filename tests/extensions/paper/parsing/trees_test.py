@@ -99,8 +99,8 @@ def test_control_characters_are_reported_with_their_place(text: str) -> None:
     for control in controls:
         with pytest.raises(InputError) as error:
             parsed("(S (NN a))", text.replace("~", chr(control)))
-        place = ("text", "line 2", f"column {text.index('~') + 1}")
-        assert tells(str(error.value), *place, f"U+{control:04X}")
+        location = ("text", "line 2", f"column {text.index('~') + 1}")
+        assert tells(str(error.value), *location, f"U+{control:04X}")
 
 
 @pytest.mark.parametrize("character", ["\0", "\x0b", "\x1f", "\x7f", "\x85", "\u2028", "\t", " "])
@@ -159,7 +159,7 @@ def test_a_real_treebank(test_data: Path) -> None:
         assert list(zip(tree.tags, tree.words, strict=True)) == [
             leaf for leaf in leaves if leaf[0] != "-NONE-"
         ]
-        assert not any(set("-=") & set(each.label) for each in tree.constituents)
+        assert not any(set("-=") & set(found.label) for found in tree.constituents)
 
 
 # Figure 2 of Vinyals et al. (2015), with tags instead of words.
