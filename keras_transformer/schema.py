@@ -74,7 +74,7 @@ class Settings:
     section: ClassVar[str]
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))
+        hints = _hints(type(self))  # type: ignore[arg-type]  a class is hashable
         for field in dataclasses.fields(self):
             if not isinstance(field.default, Settings):
                 label, value = f"{self.section}.{field.name}", getattr(self, field.name)
