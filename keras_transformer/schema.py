@@ -59,7 +59,7 @@ def setting(default: Any, help: str, *, may_change: bool = False, flag: bool = F
 
 
 @functools.cache
-def _hints(settings: type) -> dict[str, Any]:
+def _hints(settings: Any) -> dict[str, Any]:
     return typing.get_type_hints(settings, include_extras=True)
 
 
@@ -74,7 +74,7 @@ class Settings:
     section: ClassVar[str]
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))  # type: ignore[arg-type]  a class is hashable
+        hints = _hints(type(self))
         for field in dataclasses.fields(self):
             if not isinstance(field.default, Settings):
                 label, value = f"{self.section}.{field.name}", getattr(self, field.name)
