@@ -74,7 +74,8 @@ class Settings:
     section: ClassVar[str]
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))
+        settings: Any = type(self)
+        hints = _hints(settings)
         for field in dataclasses.fields(self):
             if not isinstance(field.default, Settings):
                 label, value = f"{self.section}.{field.name}", getattr(self, field.name)
