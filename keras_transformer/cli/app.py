@@ -161,10 +161,10 @@ def require_one(one: str, other: str) -> None:
         raise InputError(f"--{one} and --{other}: neither given. Give exactly one of them.")
 
 
-def did_you_mean(word: str, names: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str], dashes: str = "") -> str:
     """Returns a hint with the nearest name, such as "Did you mean train? "; empty if none is."""
     near = difflib.get_close_matches(word.replace("-", "_"), [*names], n=1, cutoff=0.5)
-    return f"Did you mean {near[0]}? " if near else ""
+    return f"Did you mean {dashes}{near[0]}? " if near else ""
 
 
 def read_input(path: str | None) -> bytes:
@@ -197,8 +197,8 @@ def _parse(argv: list[str], module: str) -> list[str]:
             if flag.present and flag.value in ("", [""]) and flag.name not in config_flags.FIELDS:
                 raise flags.Error(f"--{flag.name} is empty. Give it a value, or remove it.")
     except flags.UnrecognizedFlagError as error:
-        names = [f"--{flag.name}" for flag in _key_flags(module)]
-        hint = did_you_mean(f"--{error.flagname}", names)
+        names = [flag.name for flag in _key_flags(module)]
+        hint = did_you_mean(error.flagname, names, dashes="--")
         sys.exit(_fail(f"--{error.flagname} is not a flag. {hint}--help shows the flags.", 2))
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value
         message = str(error)
