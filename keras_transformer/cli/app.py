@@ -81,7 +81,7 @@ def exit_code(program: Callable[[], int | None]) -> int:
                 code = program() or 0
             except SystemExit as ended:  # also --help, whose output may be a closed pipe
                 code = int(ended.code or 0)
-            print(end="", flush=True)  # reports a full disk now
+            sys.stdout.flush()
             return code
     except InputError as error:
         return _fail(str(error))
@@ -103,11 +103,13 @@ def _fail(message: str, code: int = 1) -> int:
 
 
 def _set_up_streams() -> None:
-    """Reads and writes UTF-8 in every locale."""
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
+    """Reads and writes UTF-8 in every locale. Streams that the shell has closed lose their text."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115
         # A path may contain invalid UTF-8. Python represents such bytes as surrogates.
-        errors = "backslashreplace" if stream is sys.stderr else "surrogateescape"
-        if reconfigure := getattr(stream, "reconfigure", None):  # not in a notebook
+        errors = "backslashreplace" if name == "stderr" else "surrogateescape"
+        if reconfigure := getattr(getattr(sys, name), "reconfigure", None):  # not in a notebook
             reconfigure(encoding="utf-8", errors=errors)
 
 
