@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import functools
 import json
 import math
 import operator
@@ -57,6 +58,11 @@ def setting(default: Any, help: str, *, may_change: bool = False, flag: bool = F
     return dataclasses.field(default=default, metadata=metadata)
 
 
+@functools.cache
+def _hints(settings: Any) -> dict[str, Any]:
+    return typing.get_type_hints(settings, include_extras=True)
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """A section of a configuration. Subclasses declare their fields by `setting`.
@@ -68,7 +74,8 @@ class Settings:
     section: ClassVar[str]
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self), include_extras=True)
+        settings: Any = type(self)
+        hints = _hints(settings)
         for field in dataclasses.fields(self):
             if not isinstance(field.default, Settings):
                 label, value = f"{self.section}.{field.name}", getattr(self, field.name)

@@ -87,8 +87,8 @@ def variants(text: str, recipe: str) -> Iterator[tuple[str, str]]:
     for command in (part for line in lines for part in line.partition(" # ")[0].split("&&")):
         named = dict(re.findall(r"--(recipe|variant)[= ]'?([\w.+]+)", command))
         looped = " ".join(re.findall(r"for variant in ([^;]+);", command)).split()
-        for each in filter(None, [*looped, *named.get("variant", "").split("+")]):
-            yield named.get("recipe", recipe), each
+        for variant in filter(None, [*looped, *named.get("variant", "").split("+")]):
+            yield named.get("recipe", recipe), variant
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -107,8 +107,8 @@ def defined_names(path: Path) -> set[str]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
         if isinstance(node, ast.ClassDef):
-            members = (each for each in node.body if isinstance(each, ast.FunctionDef))
-            names |= {f"{node.name}.{each.name}" for each in members}
+            methods = (member for member in node.body if isinstance(member, ast.FunctionDef))
+            names |= {f"{node.name}.{method.name}" for method in methods}
     return names
 
 

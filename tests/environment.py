@@ -57,7 +57,7 @@ class Environment:
         )
         _pip("--python", str(folder / "bin" / "python"), "install", str(wheel))
         (distribution,) = importlib.metadata.distributions(name=NAME, path=[str(self.site)])
-        self._requires = [Requirement(each) for each in distribution.requires or []]
+        self._requires = [Requirement(text) for text in distribution.requires or []]
         self.extras = sorted(distribution.metadata.get_all("Provides-Extra") or [])
         self._core = _closure(self._requires)
         _link(self._core, self.site)
@@ -105,22 +105,22 @@ def _pip(*arguments: str) -> None:
 def _closure(requirements: Iterable[Requirement], extra: str = "") -> set[str]:
     """Returns the names of the packages that requirements need, directly and indirectly."""
     names: set[str] = set()
-    todo = [(each, {"extra": extra}) for each in requirements]
+    todo = [(requirement, {"extra": extra}) for requirement in requirements]
     while todo:
         requirement, variables = todo.pop()
         if requirement.marker and not requirement.marker.evaluate(variables):
             continue
         name = canonicalize_name(requirement.name)
         try:
-            inner = [Requirement(each) for each in importlib.metadata.requires(name) or []]
+            inner = [Requirement(text) for text in importlib.metadata.requires(name) or []]
         except importlib.metadata.PackageNotFoundError:
             continue  # such as JupyterLab, which no test needs
         if name not in names:
             names.add(name)
-            todo += [(each, {"extra": ""}) for each in inner]
+            todo += [(needed, {"extra": ""}) for needed in inner]
         for own in requirement.extras:
-            with_extra = [each for each in inner if each.marker and "extra" in str(each.marker)]
-            todo += [(each, {"extra": own}) for each in with_extra]
+            with_extra = [r for r in inner if r.marker and "extra" in str(r.marker)]
+            todo += [(needed, {"extra": own}) for needed in with_extra]
     return names
 
 
@@ -133,8 +133,8 @@ def _owners() -> Mapping[PurePosixPath, frozenset[str]]:
         for file in distribution.files or []:
             path = PurePosixPath(file)
             if ".." not in path.parts and path.parts[0] != "__pycache__":
-                for each in (path, *path.parents):
-                    owners[each].add(name)
+                for part in (path, *path.parents):
+                    owners[part].add(name)
     return {path: frozenset(names) for path, names in owners.items()}
 
 
@@ -144,6 +144,6 @@ def _link(names: set[str], folder: Path) -> None:
     for path, owners in sorted(_owners().items()):
         is_whole = owners <= names and path.parts
         # Skip everything below an existing link.
-        if is_whole and not any(_owners()[each] <= names for each in path.parents if each.parts):
+        if is_whole and not any(_owners()[part] <= names for part in path.parents if part.parts):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).symlink_to(place / path)

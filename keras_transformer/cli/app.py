@@ -81,7 +81,7 @@ def exit_code(program: Callable[[], int | None]) -> int:
                 code = program() or 0
             except SystemExit as ended:  # also --help, whose output may be a closed pipe
                 code = int(ended.code or 0)
-            print(end="", flush=True)  # reports a full disk now
+            sys.stdout.flush()
             return code
     except InputError as error:
         return _fail(str(error))
@@ -103,11 +103,13 @@ def _fail(message: str, code: int = 1) -> int:
 
 
 def _set_up_streams() -> None:
-    """Reads and writes UTF-8 in every locale."""
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
+    """Reads and writes UTF-8 in every locale. Streams that the shell has closed lose their text."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115
         # A path may contain invalid UTF-8. Python represents such bytes as surrogates.
-        errors = "backslashreplace" if stream is sys.stderr else "surrogateescape"
-        if reconfigure := getattr(stream, "reconfigure", None):  # not in a notebook
+        errors = "backslashreplace" if name == "stderr" else "surrogateescape"
+        if reconfigure := getattr(getattr(sys, name), "reconfigure", None):  # not in a notebook
             reconfigure(encoding="utf-8", errors=errors)
 
 
@@ -161,10 +163,10 @@ def require_one(one: str, other: str) -> None:
         raise InputError(f"--{one} and --{other}: neither given. Give exactly one of them.")
 
 
-def did_you_mean(word: str, names: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str], dashes: str = "") -> str:
     """Returns a hint with the nearest name, such as "Did you mean train? "; empty if none is."""
     near = difflib.get_close_matches(word.replace("-", "_"), [*names], n=1, cutoff=0.5)
-    return f"Did you mean {near[0]}? " if near else ""
+    return f"Did you mean {dashes}{near[0]}? " if near else ""
 
 
 def read_input(path: str | None) -> bytes:
@@ -197,8 +199,8 @@ def _parse(argv: list[str], module: str) -> list[str]:
             if flag.present and flag.value in ("", [""]) and flag.name not in config_flags.FIELDS:
                 raise flags.Error(f"--{flag.name} is empty. Give it a value, or remove it.")
     except flags.UnrecognizedFlagError as error:
-        names = [f"--{flag.name}" for flag in _key_flags(module)]
-        hint = did_you_mean(f"--{error.flagname}", names)
+        names = [flag.name for flag in _key_flags(module)]
+        hint = did_you_mean(error.flagname, names, dashes="--")
         sys.exit(_fail(f"--{error.flagname} is not a flag. {hint}--help shows the flags.", 2))
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value
         message = str(error)

@@ -89,12 +89,10 @@ class CleaningOptions:
     source_tag: str | None = None
 
     def __post_init__(self) -> None:
-        if self.max_bytes < 1:
-            raise InputError(f"max_bytes is {self.max_bytes}, but it must be at least 1.")
-        if self.max_length_ratio is not None and not 1 <= self.max_length_ratio < math.inf:
-            raise InputError(
-                f"max_length_ratio is {self.max_length_ratio}, but it must be at least 1."
-            )
+        for name in ("max_bytes", "max_length_ratio"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value < math.inf:
+                raise InputError(f"{name} is {value}, but it must be at least 1.")
         if self.check_languages is not None and len(self.check_languages) != 2:
             raise InputError(
                 f"check_languages is {','.join(self.check_languages)}. Give two languages, as in "

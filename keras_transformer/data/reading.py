@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 from keras_transformer.errors import InputError, needs_extra
 
@@ -54,18 +54,12 @@ def open_binary(path: Path) -> IO[bytes]:
         with path.open("rb") as file:
             first = file.read(10)
         kind = next((kind for kind, magic in _FIRST_BYTES.items() if re.match(magic, first)), "")
-    match kind:
-        case ".gz":
-            return cast(IO[bytes], gzip.open(path))
-        case ".bz2":
-            return cast(IO[bytes], bz2.open(path))
-        case ".xz":
-            return cast(IO[bytes], lzma.open(path))
-        case ".zst":
-            with needs_extra("zstd", f"{path}, which is compressed by Zstandard,"):
-                from backports import zstd  # the module of Python 3.14's library
-            return cast(IO[bytes], zstd.open(path))
-    return path.open("rb")
+    openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+    if kind == ".zst":
+        with needs_extra("zstd", f"{path}, which is compressed by Zstandard,"):
+            from backports import zstd  # the module of Python 3.14's library
+        openers[kind] = zstd.open
+    return cast(IO[bytes], openers.get(kind, open)(path, "rb"))
 
 
 def reading_errors() -> tuple[type[Exception], ...]:
@@ -110,9 +104,9 @@ def read_lines(path: Path) -> Iterator[bytes]:
 def check_line(path: str | Path, number: int, offset: int, raw: bytes) -> None:
     """Raises `InputError`, with line number and offset, for a line with NUL or invalid UTF-8."""
     if b"\0" in raw:
-        place = offset + raw.index(b"\0")
+        position = offset + raw.index(b"\0")
         raise InputError(
-            f"{path}, line {number}: NUL at byte offset {place}. The file must be UTF-8 text."
+            f"{path}, line {number}: NUL at byte offset {position}. The file must be UTF-8 text."
         )
     if not raw.isascii():
         try:
@@ -139,7 +133,9 @@ def raw_lines(path: Path) -> Iterator[bytes]:
                     )
                 yield line if line.endswith(b"\n") else line + b"\n"
     except reading_errors() as error:
-        raise _unreadable(path, number, error) from error
+        if isinstance(error, FileNotFoundError):
+            raise InputError(f"{path} is missing.") from error
+        raise InputError(f"{path} cannot be read after line {number} ({error}).") from error
     if number == 0:
         raise InputError(f"{path} is empty. It must have one sentence per line.")
 
@@ -167,9 +163,3 @@ def split_columns(name: str, number: int, line: bytes) -> tuple[bytes, bytes]:
             "their name in the first line, as in --tsv_columns=1,2 or --tsv_columns=en,de."
         )
     return columns[0], columns[1]
-
-
-def _unreadable(path: Path, lines: int, error: Exception) -> InputError:
-    if isinstance(error, FileNotFoundError):
-        return InputError(f"{path} is missing.")
-    return InputError(f"{path} cannot be read after line {lines} ({error}).")

@@ -199,10 +199,7 @@ class SignificanceTest:
             return f"{scores}: the same score, so neither system is better"
         better = "better" if self.bleu > self.baseline_bleu else "worse"
         verdict = f"significantly {better}" if self.p_value < 0.05 else "no significant difference"
-        return (
-            f"{scores}: {verdict}, p = {self.p_value:.4f}. Two equal systems would differ by "
-            f"{abs(self.bleu - self.baseline_bleu):.2f} or more on {self.p_value:.1%} of test sets"
-        )
+        return f"{scores}: {verdict}, p = {self.p_value:.4f}"
 
 
 def compare(
@@ -282,12 +279,11 @@ def assess(
     Args:
         baseline: translations of the baseline; None for no comparison.
     """
-    scores = evaluate(hypotheses, references, tokenize=tokenize, lowercase=lowercase)
+    options: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase}
+    scores = evaluate(hypotheses, references, **options)
     comparison = None
     if baseline is not None:
-        comparison = compare(
-            hypotheses, baseline, references, tokenize=tokenize, lowercase=lowercase
-        )
+        comparison = compare(hypotheses, baseline, references, **options)
     paper = paper_bleu(hypotheses, references) if as_in_paper else None
     return Assessment(scores, paper, comparison)
 

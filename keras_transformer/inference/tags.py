@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
 
 from keras_transformer.errors import InputError
 
@@ -67,17 +66,6 @@ def add_tag(text: str, tag: str) -> str:
     return f"{tag} {text}" if tag and text.strip() else text
 
 
-def add_missing_tag(text: str, tag: str, symbols: Sequence[str] | None) -> str:
-    """Returns a text with a tag at its start, unless it begins with the tag or another one.
-
-    Args:
-        tag: the tag; empty for none.
-        symbols: the symbols of the model, as in `split_tags`.
-    """
-    has_tag = split_tags(text, symbols)[0] or text.lstrip().startswith(tag)
-    return text if has_tag else add_tag(text, tag)
-
-
 def check_tag(tag: str | None, symbols: Sequence[str] | None, label: str) -> None:
     """Raises `InputError` if the vocabulary of a model does not have a tag.
 
@@ -120,30 +108,3 @@ def missing_tags(
         f"{count:,} of {len(lines):,} lines {verb} no target-language tag. Begin each line with "
         f"{' or '.join(tags)}, or use --source_tag."
     )
-
-
-class ServedTags(NamedTuple):
-    """Facts about the tags of a model that is called through its signatures.
-
-    Attributes:
-        symbols: the symbols of the source vocabulary, or None if they are unknown.
-        source_tag: the symbol that the server adds to texts, or None.
-    """
-
-    symbols: tuple[str, ...] | None = None
-    source_tag: str | None = None
-
-
-def served_tags(signatures: Mapping[str, Callable[..., Mapping[str, Any]]]) -> ServedTags:
-    """Returns the tags of an export or a server.
-
-    Args:
-        signatures: functions from lists of inputs to arrays, by name.
-    """
-    if not {"symbols", "tokenize"} <= set(signatures):
-        return ServedTags()
-    text = {"text": ["a"]}
-    symbols = tuple(symbol.decode() for symbol in signatures["symbols"](text)["symbols"][0])
-    # A server with --source_tag adds it to this text, too.
-    tokens = [token.decode() for token in signatures["tokenize"](text)["tokens"][0]]
-    return ServedTags(symbols, next((token for token in tokens if token in symbols), None))

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer import plugins
-from keras_transformer.config import RunConfig
+from keras_transformer.config import RunConfig, require
 from keras_transformer.console import duration
 from keras_transformer.data.batches import MixedBatches
 from keras_transformer.data.token_store import TokenStore
@@ -136,6 +136,13 @@ def train(
             its logs contain the validation. The model that they see is the `Trainer`.
     """
     options = options or TrainOptions()
+    for callback in callbacks:
+        kinds = (keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRateScheduler)
+        require(
+            not isinstance(callback, kinds),
+            f"{type(callback).__name__} sets the learning rate, but a run computes it from the "
+            "step, so that it can resume. Choose another training.schedule.",
+        )
     if keras.backend.backend() != "tensorflow":
         raise InputError(
             f"Keras uses the backend {keras.backend.backend()}, but training runs need TensorFlow. "

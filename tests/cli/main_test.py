@@ -115,6 +115,7 @@ def test_help_has_the_flags_of_the_command(driver: Driver, tmp_path: Path) -> No
     [
         ("trian", 2, ["trian", "train", "keras-transformer --help"]),
         ("translate-corpus", 2, ["translate_corpus", "keras-transformer --help"]),
+        ("train --dat=3", 2, ["--dat is not a flag", "Did you mean --data_dir?"]),
         ("train --run-dir=3", 2, ["--run-dir is not a flag", "Did you mean --run_dir?"]),
         ("train --data_dir=x", 2, ["--run_dir", "missing", "--help"]),
         ("train --data_dir= --run_dir=x", 2, ["--data_dir", "empty", "--help"]),

@@ -22,39 +22,37 @@ def translate(driver: Driver, run: RunDirectory, text: str, *flags: str) -> tupl
     """Returns the output and the messages."""
     arguments = [f"--model_dir={run.path}", "--set=decoding.beam_size=1", *flags]
     code, out, err, _ = driver.run(run.path.parent, "translate", arguments, text)
-    has_empty_line = "\n\n" in text and "--document" not in flags
-    assert code == (3 if has_empty_line else 0), err
+    assert code == (3 if "\n\n" in text else 0), err
     return out, err
 
 
-def test_source_tag_begins_every_line(driver: Driver, tagged_run: RunDirectory) -> None:
-    tagged = translate(driver, tagged_run, "<2de> a small dog\n\n<2de> a red ball\n")
-    given = translate(driver, tagged_run, "a small dog\n\na red ball\n", "--source_tag=<2de>")
-    assert given[0] == tagged[0]
+def test_source_tag_begins_every_line_and_sentence(
+    driver: Driver, tagged_run: RunDirectory
+) -> None:
+    tagged, err = translate(driver, tagged_run, "<2de> A dog.\n\n<2de> A ball.\n")
+    assert "tag" not in err
+    given, err = translate(driver, tagged_run, "A dog.\n\nA ball.\n", "--source_tag=<2de>")
+    assert given == tagged and "tag" not in err
+    flags = ("--source_tag=<2de>", "--document")
+    document, err = translate(driver, tagged_run, "A dog. A ball.\n", *flags)
+    assert document == " ".join(filter(None, tagged.split("\n"))) + "\n" and "tag" not in err
 
 
-def test_lines_without_a_tag_are_counted_once(driver: Driver, tagged_run: RunDirectory) -> None:
-    text = "<2de> a small dog\n\na red ball\nthe river\n"
-    for flags in ([], ["--document"], ["--interactive"]):
-        _, err = translate(driver, tagged_run, text, *flags)
-        assert err.count("no target-language tag") == 1
-        assert ("2 of 3 lines have" if "--interactive" not in flags else "1 of 1 lines") in err
-        assert tells(err, "<2de> or <2fr>", "--source_tag") and "<number>" not in err
-    for flags in (["--source_tag=<2de>"], ["--source_tag=<2fr>", "--document"]):
-        assert "tag" not in translate(driver, tagged_run, text.replace("<2de> ", ""), *flags)[1]
-
-
-def test_a_source_tag_may_be_any_symbol(driver: Driver, tagged_run: RunDirectory) -> None:
-    flag = "--source_tag=<number>"
-    given = "<number> <2de> A dog.\n<number> <2de> A ball.\n"
-    single, err = translate(driver, tagged_run, given)
-    assert "language tag" not in err
-    line, err = translate(driver, tagged_run, "<2de> A dog.\n<2de> A ball.\n", flag)
-    assert line == single and "tag" not in err
-    document, _ = translate(driver, tagged_run, "<2de> A dog. A ball.\n", flag, "--document")
-    assert document == " ".join(single.splitlines()) + "\n"
-    _, err = translate(driver, tagged_run, "A dog.\n", flag)
-    assert "1 of 1 lines has no target-language tag" in err
+@pytest.mark.parametrize(
+    ("flags", "lines"),
+    [
+        (["--interactive"], "1 of 1 lines has"),  # only the first line is reported
+        # Another symbol of the vocabulary is no tag of a language.
+        (["--document", "--source_tag=<number>"], "2 of 3 lines have"),
+    ],
+)
+def test_lines_without_a_tag_are_counted_once(
+    driver: Driver, tagged_run: RunDirectory, flags: list[str], lines: str
+) -> None:
+    text = "a red ball\nthe river\n<2de> a small dog\n"
+    _, err = translate(driver, tagged_run, text, *flags)
+    assert err.count("no target-language tag") == 1 and lines in err
+    assert tells(err, "<2de> or <2fr>", "--source_tag") and "<number>" not in err
 
 
 def test_a_model_for_servers_keeps_the_order_of_several_batches(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.data import token_store
 from keras_transformer.data.batches import CorpusBatches
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
@@ -76,22 +75,6 @@ def test_rows_have_source_shifted_target_and_labels(store):
             shifted = ([START] + expected)[: len(expected)]
             for got, real in ((source, ids), (target, shifted), (labels, expected)):
                 assert got[row].tolist() == real + [PAD] * (got.shape[1] - len(real))
-
-
-def test_a_token_store_on_disk_has_the_same_batches(tmp_path):
-    in_memory = like_text(50)
-    shards = []
-    for name, pairs in (("0", range(30)), ("1", range(30, 50))):
-        sides = (
-            token_store.encoded([b""] * len(pairs), [side[pair] for pair in pairs], 30_000)
-            for side in (in_memory.source, in_memory.target)
-        )
-        shards.append((name, len(pairs), token_store.write_shard(tmp_path / name, *sides)))
-    token_store.write_index(tmp_path, shards)
-    found, expected = batches(token_store.TokenStore(tmp_path)), batches(in_memory)
-    assert found.shapes == expected.shapes
-    for step in range(expected.steps_per_epoch):
-        assert_same_batch(found.batch(step), expected.batch(step))
 
 
 @pytest.mark.parametrize("batch_tokens", [100, 512, 4096])

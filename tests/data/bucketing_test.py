@@ -17,13 +17,13 @@ def assert_every_pair_has_one_place_that_fits(plan, histogram):
     np.testing.assert_array_equal(plan.counts.sum(axis=0), histogram.count)
     assert plan.counts.min() >= 0
     rows = 0
-    for (size, source, target), batches, places in zip(
+    for (size, source, target), batches, counts in zip(
         plan.shapes, plan.num_batches, plan.counts, strict=True
     ):
-        inside = places > 0
+        inside = counts > 0
         assert (histogram.source[inside] <= source).all()
         assert (histogram.target[inside] <= target).all()
-        assert size % 8 == 0 and size * (batches - 1) < places.sum() <= size * batches
+        assert size % 8 == 0 and size * (batches - 1) < counts.sum() <= size * batches
         rows += size * batches
     assert plan.filler_rows == rows - histogram.count.sum()
 

@@ -106,8 +106,8 @@ def test_repetitive_pairs_are_dropped_on_request():
     st.integers(0, 40),
     st.integers(2, 8),
 )
-def test_circles_are_found_as_by_comparing_all_spans(words, place, period):
-    words[place:place] = words[place : place + period] * 2  # often a circle, not always
+def test_circles_are_found_as_by_comparing_all_spans(words, start, period):
+    words[start:start] = words[start : start + period] * 2  # often a circle, not always
     circles = (
         words[i : i + n] == words[i + n : i + 2 * n] == words[i + 2 * n : i + 3 * n]
         for n in range(2, 9)

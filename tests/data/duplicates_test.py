@@ -24,4 +24,4 @@ def test_all_repetitions_are_found(tmp_path_factory, files, at_once):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleaning, "_MAX_HASHES", at_once)
         found = cleaning.find_duplicates(paths)
-    assert [places.tolist() for places in found] == expected
+    assert [positions.tolist() for positions in found] == expected

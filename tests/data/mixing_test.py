@@ -53,11 +53,6 @@ def test_corpora_take_turns(weights, first):
         assert own >= 0 and (corpus, own) not in turns(weights, len(weights), 60)
 
 
-def test_turns_are_spread_evenly():
-    assert [c for c, _ in turns([2, 1], 0, 6)] == [0, 1, 0, 0, 1, 0]
-    assert [c for c, _ in turns([1, 1, 1], 3, 9)] == [0, 1, 2, 0, 1, 2]
-
-
 def own_indices(made, corpus, own_epoch):
     part = made.corpora[corpus]
     steps = range(own_epoch * part.steps_per_epoch, (own_epoch + 1) * part.steps_per_epoch)

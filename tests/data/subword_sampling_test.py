@@ -254,20 +254,6 @@ def test_rows_of_any_pairs(pairs):
         assert not too_long.any()
 
 
-def test_long_segmentations_change_places_with_short_ones():
-    bounds = np.array([[5, 5], [9, 9], [5, 5], [9, 9]])
-    lengths = np.array([[8, 7], [4, 5], [5, 5], [6, 3]])
-    row_of, too_long = regroup(bounds, lengths, np.full((4, 2), 3))
-    assert not too_long.any() and set(row_of[[1, 2]].tolist()) == {0, 2}
-
-
-def test_a_pair_is_shortened_only_if_it_fits_into_no_batch():
-    bounds = np.array([[5, 5], [5, 5], [5, 5]])
-    lengths = np.array([[5, 5], [5, 9], [1, 1]])
-    row_of, too_long = regroup(bounds, lengths, np.minimum(lengths, 5))
-    assert too_long.tolist() == [False, True, False] and sorted(row_of) == [0, 1, 2]
-
-
 def test_lengths_of_a_real_corpus_leave_few_too_long():
     random = np.random.default_rng(1)
     least = random.integers(5, 40, 2000)[:, None] + random.integers(-3, 4, (2000, 2))

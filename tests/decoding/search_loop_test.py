@@ -75,7 +75,7 @@ def assert_same(one, other, **tolerance):
 # --- Batches ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     data=st.data(), seed=SEEDS, beam=st.integers(1, 4), batch=batches(5), is_static=st.booleans()
 )
@@ -369,7 +369,7 @@ class Searcher(tf.Module):
         return search(self.tables, max_lengths, self.rules, **asked)._asdict()
 
 
-@each_rich
+@pytest.mark.parametrize("rules", [RICH["beam"], RICH["sampling"]], ids=["beam", "sampling"])
 def test_saved_model_without_xla_ops(rules, tmp_path):
     searcher = Searcher(random_tables(6, 3), rules)
     tf.saved_model.save(searcher, str(tmp_path))

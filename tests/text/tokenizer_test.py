@@ -125,16 +125,6 @@ def test_any_ids_give_one_line_of_text(models, tokenizers, rows, cut):
             assert not set(b"\n\r\0") & set(text)
 
 
-def test_special_ids_have_no_text(tokenizers):
-    tokenizer = tokenizers["unigram", False]
-    (ids,) = ids_of(tokenizer.tokenize_target, ["der Hund"])
-    padded = [2, *ids, 0, 0]
-    lengths = tf.constant([len(padded), len(ids) - 1, 0])
-    text = tokenizer.detokenize(tf.constant([padded] * 3), lengths).numpy().tolist()
-    assert text[0] == b"der Hund" and text[2] == b""
-    assert text[0].startswith(text[1]) and 0 < len(text[1]) < len(text[0])
-
-
 def test_a_saved_model_of_two_vocabularies_uses_one_per_side(tmp_path, models):
     class Service(tf.Module):
         def __init__(self, tokenizer):

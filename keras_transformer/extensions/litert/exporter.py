@@ -20,6 +20,7 @@ from ai_edge_litert import interpreter as litert
 from tensorflow_text.core.pybinds import tflite_registrar
 
 from keras_transformer.console import progress_bar
+from keras_transformer.decoding.interface import rows_per_sentence
 from keras_transformer.errors import InputError
 from keras_transformer.export import (
     Engine,
@@ -188,7 +189,7 @@ def write_file(
     """Writes the file: the model (see `convert`) with its archive."""
     model = convert(translator, weights, with_text=with_text, for_cpu=for_cpu)
     file.write_bytes(passes.write(model))
-    rows = translator.search_config.rows_per_sentence
+    rows = rows_per_sentence(translator.config)
     metadata = LiteRTMetadata(
         n_best=translator.config.n_best,
         batch_size=best_batch_size(rows) if for_cpu else 1,

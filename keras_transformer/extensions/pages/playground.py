@@ -34,9 +34,10 @@ from keras_transformer.extensions.pages.attention import (
 )
 from keras_transformer.extensions.pages.page import macros
 from keras_transformer.extensions.serving.client import connect, is_address
+from keras_transformer.extensions.serving.tags import add_missing_tag, served_tags
 from keras_transformer.inference import translations_of
 from keras_transformer.inference.loading import members
-from keras_transformer.inference.tags import add_missing_tag, check_tag, missing_tags, served_tags
+from keras_transformer.inference.tags import check_tag, missing_tags
 from keras_transformer.runs.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)

@@ -23,16 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.extensions.serving.tags import ServedTags, served_tags
 from keras_transformer.extensions.serving.tensors import DTYPES, Signature, Tensor, map_objects
 from keras_transformer.inference import Translation, translations_of
 from keras_transformer.inference.batching import in_batches
-from keras_transformer.inference.tags import (
-    ServedTags,
-    add_tag,
-    check_tag,
-    missing_tags,
-    served_tags,
-)
+from keras_transformer.inference.tags import add_tag, check_tag, missing_tags
 
 if TYPE_CHECKING:
     from keras_transformer.inference.loading import LoadedModel

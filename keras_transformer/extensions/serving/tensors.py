@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from keras_transformer.inference.tags import add_missing_tag
+from keras_transformer.extensions.serving.tags import add_missing_tag
 
 Arrays = dict[str, np.ndarray]
 _MAX_ERROR_BYTES = 1000

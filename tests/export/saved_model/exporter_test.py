@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.saved_model import exporter as saved_model
 from keras_transformer.inference import loading, translate
@@ -21,7 +20,7 @@ from keras_transformer.layers import masks
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
-from tests.messages import mentions, tells
+from tests.messages import tells
 
 SENTENCES = [*PHRASES, "", "ball " * 30]
 
@@ -150,24 +149,6 @@ def test_int8_matrices_are_constants_that_are_stored_once(
 
 def stored_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))
-
-
-def test_exports_without_details(run_directory: RunDirectory, tmp_path: Path) -> None:
-    translator = loading.load_translator(run_directory, {"decoding.beam_size": 1})
-    module = tf.Module()
-    module.translate, module.lengths = translator.translate, translator.lengths
-    module.tokenizer, module.transformer = translator.tokenizer, translator.transformer
-    signatures = {"serving_default": module.translate, "lengths": module.lengths}
-    tf.saved_model.save(module, str(tmp_path), signatures=signatures)
-    model = loading.load_model(tmp_path)
-    assert model.translate_verbose is None and model.max_train_source_length is None
-    (found,) = translate.translate_lines(model, PHRASES[:1])
-    (expected,) = translate.translate_lines(
-        loading.load_model(run_directory.path, {"decoding.beam_size": 1}), PHRASES[:1]
-    )
-    assert [best.text for best in found] == [best.text for best in expected]
-    with pytest.raises(InputError, match=mentions("details", "prefixes")):
-        translate.translate_verbose(model, PHRASES)
 
 
 def _node(name: str, op: str, inputs: str = "", **fields: Any) -> dict[str, Any]:

@@ -311,6 +311,8 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
         loading.load_model(paper.run.path, threads=2)
     with pytest.raises(InputError, match=mentions("none.tflite", "No such file")):
         loading.load_model(tmp_path / "none.tflite")
+    with pytest.raises(InputError, match=mentions("details", "prefixes")):
+        translate.translate_verbose(model, PHRASES)
     _, (empty, cut), _ = translate.translate_to_text(model, ["", "ball " * 100])
     assert tells(empty, "line 1", "empty") and tells(cut, "line 2", "201 tokens", 40)
     short = loading.load_model(paper.path, {"decoding.max_length": 2, "decoding.length_penalty": 0})

@@ -28,9 +28,9 @@ from keras_transformer.extensions.serving.client import (
     connect_model,
 )
 from keras_transformer.extensions.serving.models import ServedModel
+from keras_transformer.extensions.serving.tags import ServedTags
 from keras_transformer.extensions.serving.tensors import Signature, Tensor
 from keras_transformer.inference import Translation
-from keras_transformer.inference.tags import ServedTags
 from tests.conftest import ROOT
 from tests.extensions.serving.reversing_model import (
     NAME,

@@ -12,14 +12,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
 NAME = "reversing"
-SIGNATURES = "serving_default lengths symbols size kinds join translate no_poison".split()
+SIGNATURES = "serving_default lengths symbols size kinds join no_poison".split()
 TAGS = ("<2de>", "<2fr>", "<number>")
-_TEXT, _PREFIX = (tf.TensorSpec([None], tf.string, name) for name in ("text", "prefix"))
+
+
+def _signature(**inputs: Any) -> Any:
+    """Returns a decorator for a function of tensors: the dtype and the inner shape of each."""
+    specs = [tf.TensorSpec([None, *shape], dtype, name) for name, (dtype, *shape) in inputs.items()]
+    return tf.function(input_signature=specs, autograph=False)
 
 
 class Reversing(tf.Module):
@@ -31,17 +37,17 @@ class Reversing(tf.Module):
         super().__init__()
         self.max_train_source_length = tf.Variable(0)
 
-    @tf.function(input_signature=[_TEXT, _PREFIX], autograph=False)
+    @_signature(text=[tf.string], prefix=[tf.string])
     def translate_verbose(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
         """What an export has besides its signatures."""
         return {"text": text, "prefix": prefix}
 
-    @tf.function(input_signature=[_TEXT], autograph=False)
+    @_signature(text=[tf.string])
     def symbols(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """The symbols of the vocabulary."""
         return {"symbols": tf.repeat(tf.constant([self.tags], tf.string), tf.size(text), axis=0)}
 
-    @tf.function(input_signature=[_TEXT], autograph=False)
+    @_signature(text=[tf.string])
     def serving_default(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns two translations, but one for empty text."""
         points = tf.strings.unicode_decode(text, "UTF-8")
@@ -50,25 +56,17 @@ class Reversing(tf.Module):
         scores = tf.stack([tf.fill(tf.shape(text), -0.1), second], axis=1)
         return {"translations": tf.stack([reversed_text, text], axis=1), "scores": scores}
 
-    @tf.function(input_signature=[_TEXT], autograph=False)
+    @_signature(text=[tf.string])
     def lengths(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """The number of letters."""
         return dict.fromkeys(("tokens", "used", "unknown"), tf.strings.length(text))
 
-    @tf.function(input_signature=[_TEXT], autograph=False)
+    @_signature(text=[tf.string])
     def size(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """One output."""
         return {"bytes": tf.strings.length(text)}
 
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None, 3], tf.float32, "values"),
-            tf.TensorSpec([None], tf.int64, "number"),
-            tf.TensorSpec([None], tf.bool, "flag"),
-            tf.TensorSpec([None], tf.string, "raw"),
-        ],
-        autograph=False,
-    )
+    @_signature(values=[tf.float32, 3], number=[tf.int64], flag=[tf.bool], raw=[tf.string])
     def kinds(
         self, values: tf.Tensor, number: tf.Tensor, flag: tf.Tensor, raw: tf.Tensor
     ) -> dict[str, tf.Tensor]:
@@ -80,35 +78,13 @@ class Reversing(tf.Module):
             "raw_bytes": tf.identity(raw),
         }
 
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None, None], tf.int32, "ids"),
-            tf.TensorSpec([None], tf.int32, "lengths"),
-        ],
-        autograph=False,
-    )
+    @_signature(ids=[tf.int32, None], lengths=[tf.int32])
     def join(self, ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
         """Rows of numbers, with padding."""
         pieces = tf.where(tf.sequence_mask(lengths, tf.shape(ids)[1]), tf.as_string(ids), "")
         return {"text": tf.strings.reduce_join(pieces, axis=1, separator=" "), "ids": ids + 0}
 
-    @tf.function(
-        input_signature=[
-            _TEXT,
-            tf.TensorSpec([None], tf.int32, "max_length"),
-            tf.TensorSpec([None], tf.float32, "length_penalty"),
-            tf.TensorSpec([None], tf.string, "prefix"),
-        ],
-        autograph=False,
-    )
-    def translate(
-        self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor, prefix: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Returns the inputs of each row, joined."""
-        options = [tf.as_string(max_length), tf.as_string(length_penalty), prefix]
-        return {"joined": tf.strings.join([text, *options], separator="|")}
-
-    @tf.function(input_signature=[_TEXT], autograph=False)
+    @_signature(text=[tf.string])
     def no_poison(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """A single invalid row makes the whole batch fail."""
         check = tf.debugging.Assert(tf.reduce_all(text != "poison"), ["there is poison"])
@@ -121,7 +97,7 @@ class Tagged(Reversing):
 
     tags = TAGS
 
-    @tf.function(input_signature=[_TEXT], autograph=False)
+    @_signature(text=[tf.string])
     def tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """The words."""
         return {"tokens": tf.strings.split(text).to_tensor()}
