@@ -39,7 +39,7 @@ def fitted(strategy: Any, **config: Any) -> tuple[list[np.ndarray], dict[str, li
     """The weights and the logs after two epochs."""
     keras.utils.set_random_seed(1)
     with strategy.scope():
-        model = kt.Transformer({**MODEL.__dict__, **config})
+        model = kt.Transformer(MODEL.replace(**config))
         model.compile(
             keras.optimizers.SGD(0.1),
             kt.losses.LabelSmoothedCrossEntropy(),
