@@ -98,14 +98,16 @@ def test_damaged_weights_and_models_without_attention_are_refused(
     with pytest.raises(InputError, match=mentions("embeddings", "not finite")):
         embed(lambda inputs: {"embeddings": np.full((1, 4), np.nan)}, ["a"])
 
-    class Older(tf.Module):
+    class Other(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
-        def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {"translations": text[:, None], "tokens": tf.strings.length(text)}
+        def translate_verbose(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"translations": text[:, None], "symbols": text[:, None]}
 
-    older = Older()
-    functions = {"serving_default": older.translate, "lengths": older.translate}
-    tf.saved_model.save(older, str(tmp_path / "1"), signatures=functions)
+    other = Other()
+    other.max_train_source_length = tf.Variable(0)
+    names = ("serving_default", "lengths", "symbols")
+    signatures = dict.fromkeys(names, other.translate_verbose)
+    tf.saved_model.save(other, str(tmp_path / "1"), signatures=signatures)
     with pytest.raises(InputError, match=mentions("attention", "LiteRT")):
         open_visible_model(tmp_path / "1")
 
