@@ -13,7 +13,6 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
@@ -90,7 +89,7 @@ def test_an_export_returns_the_same(
 
 
 def test_damaged_weights_and_models_without_attention_are_refused(
-    outputs: Mapping[str, np.ndarray], tmp_path: Path
+    outputs: Mapping[str, np.ndarray], litert_version: Path
 ) -> None:
     broken = {**outputs, "cross": np.full_like(outputs["cross"], np.nan)}
     with pytest.raises(InputError, match=mentions("attention", "not finite")):
@@ -98,18 +97,8 @@ def test_damaged_weights_and_models_without_attention_are_refused(
     with pytest.raises(InputError, match=mentions("embeddings", "not finite")):
         embed(lambda inputs: {"embeddings": np.full((1, 4), np.nan)}, ["a"])
 
-    class Other(tf.Module):
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
-        def translate_verbose(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {"translations": text[:, None], "symbols": text[:, None]}
-
-    other = Other()
-    other.max_train_source_length = tf.Variable(0)
-    names = ("serving_default", "lengths", "symbols")
-    signatures = dict.fromkeys(names, other.translate_verbose)
-    tf.saved_model.save(other, str(tmp_path / "1"), signatures=signatures)
     with pytest.raises(InputError, match=mentions("attention", "LiteRT")):
-        open_visible_model(tmp_path / "1")
+        open_visible_model(litert_version)
 
 
 BACK = np.eye(5, k=-1)

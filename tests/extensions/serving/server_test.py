@@ -22,7 +22,6 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.serving import Settings, server
 from tests.conftest import PHRASES, ROOT
 from tests.driver import Driver
-from tests.extensions.serving.reversing_model import NAME
 from tests.extensions.serving.running_server import (
     SECONDS,
     Running,
@@ -114,37 +113,50 @@ def url_of(process: subprocess.Popen[str]) -> str:
     return next(match[1] for match in found if match)
 
 
+# Replaces the model, so that TensorFlow is not loaded.
 _HANG = """
 import time
-from keras_transformer.extensions.serving import {module}
+from types import SimpleNamespace
+from keras_transformer.extensions.serving import models
+from keras_transformer.extensions.serving.engines import Engine
+from keras_transformer.extensions.serving.tensors import Signature, Tensor
+
 def hang(*arguments):
     print('hangs', flush=True)
     time.sleep(600)
-{module}.{name} = hang
+
+def open_engine(*arguments):
+    model = SimpleNamespace(symbols=None, max_batch_lines=None)
+    text = {'text': Tensor(object, (-1,))}
+    signatures, functions = {'serving_default': Signature(text, text)}, {'serving_default': hang}
+    return Engine('', model, signatures, functions, lambda: None)
+
+models.open_engine = FUNCTION
 """
 
 
-def test_a_signal_while_the_model_is_loaded(reversing_version: Path) -> None:
-    hang = _HANG.format(module="models", name="open_engine")
-    with started(hang, model_dir=reversing_version.parent) as process:
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "fake.tflite").touch()
+    return tmp_path / "fake.tflite"
+
+
+def test_a_signal_while_the_model_is_loaded(file: Path) -> None:
+    with started(_HANG.replace("FUNCTION", "hang"), model_dir=file) as process:
         assert process.stdout is not None and process.stdout.readline() == "hangs\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, None])
-def test_a_request_that_hangs_does_not_keep_the_process(
-    reversing_version: Path, second: int | None
-) -> None:
+def test_a_request_that_hangs_does_not_keep_the_process(file: Path, second: int | None) -> None:
     # After the first signal, a second one or the end of the grace period stops the server.
-    hang = _HANG.format(module="batching", name="_run_merged")
+    code, grace = _HANG.replace("FUNCTION", "open_engine"), 600 if second else 1
     with (
         concurrent.futures.ThreadPoolExecutor(1) as pool,
-        started(
-            hang, model_dir=reversing_version.parent, grace_seconds=600 if second else 1
-        ) as process,
+        started(code, model_dir=file, grace_seconds=grace) as process,
     ):
-        url = f"{url_of(process)}/v1/models/{NAME}:predict"
+        url = f"{url_of(process)}/v1/models/fake.tflite:predict"
         pool.submit(httpx.post, url, json=PREDICT, timeout=SECONDS)
         assert process.stdout is not None and process.stdout.readline() == "hangs\n"
         process.send_signal(signal.SIGTERM)
