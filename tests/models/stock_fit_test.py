@@ -35,11 +35,11 @@ def dataset() -> tf.data.Dataset:
     return rows.with_options(options)
 
 
-def fitted(strategy: Any, **config: Any) -> tuple[list[np.ndarray], dict[str, list[float]]]:
+def fitted(strategy: Any) -> tuple[list[np.ndarray], dict[str, list[float]]]:
     """The weights and the logs after two epochs."""
     keras.utils.set_random_seed(1)
     with strategy.scope():
-        model = kt.Transformer({**MODEL.__dict__, **config})
+        model = kt.Transformer(MODEL)
         model.compile(
             keras.optimizers.SGD(0.1),
             kt.losses.LabelSmoothedCrossEntropy(),
