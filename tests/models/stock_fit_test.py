@@ -100,4 +100,5 @@ def test_keras_callbacks_work(tmp_path: Any) -> None:
     assert history["learning_rate"] == pytest.approx([1e-3, 1e-3])
     assert float(model.optimizer.learning_rate) == pytest.approx(5e-4)
     loaded = keras.saving.load_model(file)
-    np.testing.assert_array_equal(loaded.predict(ROWS[0][0]), model.predict(ROWS[0][0]))
+    for stored, weight in zip(loaded.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(stored, weight)
