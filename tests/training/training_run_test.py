@@ -345,7 +345,7 @@ class TestErrors:
         "changes, message",
         [
             ({"training__auxiliary_loss_weight": 0.3}, mentions("auxiliary_loss_weight", "0.3")),
-            ({"training__sed": 2}, mentions("training.sed", "fields")),
+            ({"training__sed": 2}, mentions("training.sed", "training.seed")),
             ({"training__batch_tokens": 3}, mentions("batch_tokens", "3", "longest target")),
             ({"data": "nowhere"}, mentions("nowhere")),
         ],
