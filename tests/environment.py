@@ -140,10 +140,10 @@ def _owners() -> Mapping[PurePosixPath, frozenset[str]]:
 
 def _link(names: set[str], folder: Path) -> None:
     """Links the files of packages. Folders that several packages share are created."""
-    place = Path(sysconfig.get_path("purelib"))
+    site = Path(str(importlib.metadata.distribution("absl-py").locate_file("")))
     for path, owners in sorted(_owners().items()):
         is_whole = owners <= names and path.parts
         # Skip everything below an existing link.
         if is_whole and not any(_owners()[part] <= names for part in path.parents if part.parts):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).symlink_to(place / path)
+            (folder / path).symlink_to(site / path)
