@@ -46,7 +46,7 @@ def assert_exhaustive(result, rules, tables, max_lengths, prefix=None, normalize
 # --- Every sequence ----------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), seed=SEEDS, scale=st.sampled_from([0.5, 2.0, 5.0]), batch=batches(40, 4))
 def test_exhaustive_beam_equals_brute_force(data, seed, scale, batch):
     chosen, tables = data.draw(rules(EXHAUSTIVE_BEAMS[4])), random_tables(seed, 40, scale)
@@ -178,7 +178,7 @@ def count_steps(tables, max_lengths, rules, **arguments):
     return result, len(positions)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     data=st.data(),
     seed=SEEDS,

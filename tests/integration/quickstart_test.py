@@ -24,6 +24,7 @@ def quickstart(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
+@pytest.mark.long  # core_alone_test does the same steps in Python
 def test_all_steps_run_and_a_bad_model_is_an_error(tmp_path: Path) -> None:
     if not (ROOT / ".venv" / "installed").is_file():
         pytest.skip("no .venv, which bin/quickstart would install; bin/test makes it")
@@ -33,12 +34,12 @@ def test_all_steps_run_and_a_bad_model_is_an_error(tmp_path: Path) -> None:
     assert re.fullmatch(r"error: .*\b\d?\d\.\d ?%.*\b90 ?%.*", sentence), result.stderr
     assert "Traceback" not in result.stderr
 
-    place = tmp_path / "new" / "quick start"  # relative to the current folder, not to the project
-    assert (place / "data" / "train" / "store.json").is_file()
-    assert [path.name for path in (place / "run" / "checkpoints").iterdir()] == [
+    folder = tmp_path / "new" / "quick start"  # relative to the current folder, not to the project
+    assert (folder / "data" / "train" / "store.json").is_file()
+    assert [path.name for path in (folder / "run" / "checkpoints").iterdir()] == [
         f"step-{STEPS:08d}"
     ]
-    assert (place / "export" / "1" / "saved_model.pb").is_file()
+    assert (folder / "export" / "1" / "saved_model.pb").is_file()
     assert list(tmp_path.iterdir()) == [tmp_path / "new"]
 
     assert [line[3:9] for line in result.stdout.splitlines() if line.startswith("== ")] == [

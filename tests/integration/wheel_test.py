@@ -59,7 +59,7 @@ PACKAGES = {
 PROGRAM = """
 import contextlib, io, json, sys
 from keras_transformer.cli import main
-for line in [*(f"{command} --help" for command in main.COMMANDS), *sys.argv[1:]]:
+for line in [*(f"{command} --help" for command in main.command_modules()), *sys.argv[1:]]:
     command, *flags = line.split()
     with contextlib.redirect_stderr(io.StringIO()) as said:
         try: main.run(command, [command, *flags])

@@ -166,7 +166,7 @@ def losses(run: Path) -> list[float]:
 
 
 def test_workers_train_like_one_process(cluster: Callable[..., Workers], whole: Path) -> None:
-    count = 3  # the next test has 2
+    count = 2
     workers = cluster(count)
     workers.start_all()
     workers.finish()

@@ -133,7 +133,7 @@ def test_labels_that_are_never_predicted_count_as_padding():
     assert 0 < (padded != MODEL.pad_id).sum() < (labels != MODEL.pad_id).sum()
     found = []
     for given in (labels, padded):
-        trainer = make_trainer(model)
+        trainer = shared_trainer(model)
         _, bias = trainer.transformer.output_weights()
         bias.assign(np.where(np.arange(50) == never, EXCLUDED_TOKEN_BIAS, 0.0))
         logits = trainer.transformer(inputs)

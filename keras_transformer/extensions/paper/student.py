@@ -165,14 +165,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draws BLEU of the first test against words per second."""
+    """Draws BLEU of the first test and words per second of the models of `compare`."""
     usable = [row for row in rows if "refused" not in row]
     test = next(iter(usable[0]["tests"]))
-    series = []
-    for model in ("teacher", "student"):
-        found = [row for row in usable if row["model"] == model]
-        points = [(row["words_per_second"], row["tests"][test]["bleu"]) for row in found]
-        texts = [f"{row['weights']}\nbeam {row['beam_size']}" for row in found]
-        series.append(report.Series(model, points, texts))
-    xlabel = "source words per second on one core"
-    report.draw(path, {xlabel: series}, f"BLEU, {test}", log_scale=[xlabel])
+    names = [f"{row['model']}, {row['weights']}, beam {row['beam_size']}" for row in usable]
+    bleu = [row["tests"][test]["bleu"] for row in usable]
+    speed = [row["words_per_second"] for row in usable]
+    label = "one core"
+    panels = {f"BLEU, {test}": {label: bleu}, "source words per second": {label: speed}}
+    report.draw(path, names, panels)

@@ -14,7 +14,6 @@ Table 2 compares the Transformer with two other architectures of the same size.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import hashlib
 import json
@@ -324,9 +323,9 @@ def _run(
 
     def results() -> tuple[str, dict[str, Any]]:
         """Writes the results of this call and of earlier ones."""
-        # Version 0.1 has the scores of Table 2 under `test`.
+        # Version 0.1 has the FLOP of Table 2 in `curve`, and the scores in `test`.
         records = {
-            name: {**record, **(record.get("test") or {})}
+            name: {**(record.get("curve") or [{}])[-1], **record, **(record.get("test") or {})}
             for name, record in table.records().items()
         }
         found = {row.name: records.get(row.same_as or row.name, {}) for row in rows}
@@ -334,7 +333,6 @@ def _run(
         found = {row.name: found[row.name] for row in shown}
         text = markdown(shown, found)
         write_text(work_dir / report.TABLE, text)
-        draw = draw_differences if rows[0].name == "base" else draw_curves
         draw(shown, found, work_dir / report.CHART)
         finished = all(record.get("finished") for record in found.values())
         return text, {"finished": finished, "rows": found}
@@ -363,7 +361,6 @@ def train_row(
     from keras_transformer.runs.run_directory import RunDirectory
 
     architecture = get_architecture(row.architecture)
-    store = TokenStore(job["data_dir"] / "train")
     try:
         trained, run = experiment.train(
             directory, max_minutes, job["data_dir"], job["preset"], row.settings,
@@ -373,10 +370,9 @@ def train_row(
         if row.name == "base":
             raise
         warn(f"{row.name}: {error}")  # the other rows follow
-        run = RunDirectory(directory / "run", architecture.run_config)
-        parameters = run.config.model.num_parameters()
-        facts = {"finished": True, "diverged": str(error), "parameters": parameters}
-        return {**facts, "curve": curve(run, store)}
+        config = RunDirectory(directory / "run", architecture.run_config).config
+        parameters = config.model.num_parameters()
+        return {"finished": True, "diverged": str(error), "parameters": parameters}
     except InputError as error:
         raise InputError(f"{error} To leave out this row, name the others.") from error
     if not trained.finished:
@@ -390,39 +386,16 @@ def train_row(
     experiment.write_lines(directory / "translations", hypotheses)
     scores = metrics.evaluate(hypotheses, job["test"], **job["scoring"])
     pairs = scoring.score_pairs(scoring.Scorer(translator), sources, references)
+    store = TokenStore(job["data_dir"] / "train")
+    flop = training_flop(run.config.model, store.source_lengths, store.target_lengths)
     return {
         "finished": True,
         **experiment.costs(trained, run),
         "weights": run.selected,
         **dataclasses.asdict(scores),
         "perplexity": scoring.perplexity(pairs),
-        "curve": curve(run, store),
+        "flop": flop / int(store.target_lengths.sum()) * trained.metrics["tokens"],
     }
-
-
-def curve(run: Any, store: TokenStore) -> list[dict[str, float]]:
-    """Returns the cost and the metrics of each validation of a run.
-
-    Each has `step`; `flop`, from the mean FLOP per token of the corpus; `minutes` of the training
-    steps; and the metrics.
-    """
-    flop = training_flop(run.config.model, store.source_lengths, store.target_lengths)
-    flop_per_token = flop / int(store.target_lengths.sum())
-    entries: dict[int, dict[str, float]] = collections.defaultdict(dict)
-    path = run.path / "metrics.jsonl"
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        entry = json.loads(line)
-        entries[entry["step"]].update(entry)
-    return [
-        {
-            "step": step,
-            "flop": entry["tokens"] * flop_per_token,
-            "minutes": entry["step_seconds"] / 60,
-            **{name: value for name, value in entry.items() if name.startswith("val_")},
-        }
-        for step, entry in sorted(entries.items())
-        if "val_loss" in entry
-    ]
 
 
 def training_flop(config: Any, source: Any, target: Any) -> float:
@@ -470,7 +443,6 @@ def markdown(rows: Sequence[TableRow], records: Mapping[str, Mapping[str, Any]])
     for row in rows:
         record, config = records[row.name], row.config
         parameters = config.model.num_parameters() if config else record.get("parameters", 0)
-        cost = (record.get("curve") or [{}])[-1]
         shown = {"row": row.name, "change": row.title}
         if config and base.config:
             first = columns(base.config)
@@ -480,8 +452,8 @@ def markdown(rows: Sequence[TableRow], records: Mapping[str, Mapping[str, Any]])
             }
         shown |= {
             "10⁶": f"{parameters / 1e6:.{2 if parameters < 1e7 else 0}f}",
-            "minutes": _number(cost.get("minutes"), ".1f"),
-            "FLOP": _number(cost.get("flop"), ".2e"),
+            "minutes": _number(record.get("training_minutes"), ".1f"),
+            "FLOP": _number(record.get("flop"), ".2e"),
             "PPL": "diverged" if "diverged" in record else _number(record.get("perplexity"), ".2f"),
             "BLEU": _number(record.get("bleu"), ".1f"),
             "published: PPL": _number(row.published.get("perplexity"), ".2f"),
@@ -528,41 +500,15 @@ def _notes(rows: Sequence[TableRow], records: Mapping[str, Mapping[str, Any]]) -
     return [*notes, *report.mixed_origins(records)]
 
 
-def draw_differences(
-    rows: Sequence[TableRow], records: Mapping[str, Mapping[str, Any]], path: Path
-) -> None:
-    """Draws BLEU minus BLEU of base of each row, here and in the paper."""
-    base, *others = rows
-    if not others:
-        return
-    sides = {
-        "here": [_delta(records[row.name], records[base.name], "bleu") for row in others],
-        "paper": [_delta(row.published, base.published, "bleu") for row in others],
-    }
-    series = [
-        report.Series(
-            label,
-            [(value, position) for position, value in enumerate(values) if value is not None],
-            format=marker,
-        )
-        for (label, values), marker in zip(sides.items(), "oD", strict=True)
-    ]
+def draw(rows: Sequence[TableRow], records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Draws BLEU minus BLEU of the first row, here and published, and the cost of training."""
+    base = rows[0]
     names = [
-        f"{row.name}, diverged" if "diverged" in records[row.name] else row.name for row in others
+        f"{row.name}, diverged" if "diverged" in records[row.name] else row.name for row in rows
     ]
-    report.draw(path, {f"BLEU minus BLEU of {base.name}": series}, rows=names)
-
-
-def draw_curves(
-    rows: Sequence[TableRow], records: Mapping[str, Mapping[str, Any]], path: Path
-) -> None:
-    """Draws validation BLEU over training FLOP and over minutes."""
-    panels: dict[str, list[report.Series]] = {"training FLOP": [], "minutes of training": []}
-    for row in rows:
-        record = records[row.name]
-        reached = "diverged" if "diverged" in record else _number(record.get("bleu"), ".1f")
-        points = [point for point in record.get("curve", ()) if "val_bleu" in point]
-        for name, series in zip(("flop", "minutes"), panels.values(), strict=True):
-            line = [(point[name], point["val_bleu"]) for point in points]
-            series.append(report.Series(f"{row.title}: BLEU {reached}", line))
-    report.draw(path, panels, "validation BLEU (13a)", log_scale=["training FLOP"])
+    bleu = {
+        "here": [_delta(records[row.name], records[base.name], "bleu") for row in rows],
+        "published": [_delta(row.published, base.published, "bleu") for row in rows],
+    }
+    flop = {"here": [records[row.name].get("flop") for row in rows]}
+    report.draw(path, names, {f"BLEU minus BLEU of {base.name}": bleu, "training FLOP": flop})

@@ -132,7 +132,7 @@ def test_a_student_learns_the_translations_of_its_teacher(
     shown = summary(results)
     assert "| student | 1 + 1 | 16 | int8 | 2 | " in shown and shown.count("| int8 | 1 |") == 1
     svg = (work / "comparison-1" / "chart.svg").read_text()
-    assert svg.count("beam 1") == 1 and svg.count("beam 2") == 2
+    assert svg.count("student, int8, beam 2") == 1 and svg.count("words per second") == 1
 
     monkeypatch.setattr(training_run, "train", refuse_to_train)
     assert run_recipe(recipe, text, work, runs={"teacher": teacher}) == results
