@@ -95,7 +95,7 @@ def test_rows_of_table_3_on_tiny(tiny: list[TableRow], vocabulary: Vocabulary) -
         config = config_of(row)
         expected = {name: str(value) for name, value in {**BASE, **TINY[row.name]}.items()}
         assert columns(config) == expected, row.name
-        assert row.published == TABLE_3[row.name]._asdict()
+        assert row.published == TABLE_3[row.name]
         # The settings turn the preset into the row.
         made = resolve_config(preset("tiny"), row.settings, vocabulary)
         assert made.settings() == config.settings(), row.name
