@@ -4,8 +4,6 @@ Argos Translate 1.11 itself installed such a package and gave 100 of 100 transla
 (docs/other_engines.md). These tests do what it does, and do not need it.
 """
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

@@ -6,8 +6,6 @@ It is a Transformer with learned positions that writes variants of molecules, as
     pip install --no-deps annalog==1.0.6
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

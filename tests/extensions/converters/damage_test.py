@@ -1,7 +1,5 @@
 """Damaged models of all toolkits, and others that cannot be converted, are refused."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import zipfile

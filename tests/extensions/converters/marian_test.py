@@ -1,7 +1,5 @@
 """Converted models give the results of Marian, which `tests/fixtures/make.py` recorded."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -5,8 +5,6 @@ its text, or null if it was cut. `expected.npz` has the `log_probs` `[B, T]` of 
 their `lengths` `[B]`, including the end token, and the `logits` `[2, T, V]` of the first two pairs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

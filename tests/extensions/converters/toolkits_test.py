@@ -1,7 +1,5 @@
 """Options and files of fairseq, FSMT, OpenNMT-tf and Tensor2Tensor."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 import zipfile
@@ -90,10 +88,7 @@ def test_the_search_is_that_of_the_model(tmp_path: Path, opennmt_tf: Path) -> No
     ],
 )
 def test_the_number_of_heads_is_read_from_the_description(
-    opennmt_tf: Path,
-    description: str | None,
-    heads: int | None,
-    monkeypatch: pytest.MonkeyPatch,
+    opennmt_tf: Path, description: str | None, heads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = opennmt_tf / "model_description.py"
     if description is None:

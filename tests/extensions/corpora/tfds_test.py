@@ -38,8 +38,7 @@ def write_set(name, data_dir, splits, *, file_format="tfrecord", shards=1):
     }
     with mock.patch.object(type(builder), "_split_generators", lambda *_: generators):
         builder.download_and_prepare(
-            file_format=file_format,
-            download_config=tfds.download.DownloadConfig(num_shards=shards),
+            file_format=file_format, download_config=tfds.download.DownloadConfig(num_shards=shards)
         )
     return Path(builder.data_dir)
 

@@ -1,7 +1,5 @@
 """CTranslate2 exports have the log-probabilities of the run, or are refused."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

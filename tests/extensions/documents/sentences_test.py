@@ -1,7 +1,5 @@
 """Documents: segmentation into sentences, long sentences in parts, and unchanged lines."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Sequence
@@ -80,10 +78,7 @@ SPACED = (
     "यह अच्छा है।|वह आया।",
     "أين هو؟|هنا.",
 )
-UNSPACED = (
-    "今天很好！|我们去吧？|好的。",
-    "「こんにちは。」と彼は言った。|はい！！|A。",
-)
+UNSPACED = ("今天很好！|我们去吧？|好的。", "「こんにちは。」と彼は言った。|はい！！|A。")
 
 
 @pytest.mark.parametrize("marked", SPACED + UNSPACED)

@@ -1,7 +1,5 @@
 """MarianMT directories compute in `transformers` what the run computes, or are refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

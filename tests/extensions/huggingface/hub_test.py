@@ -1,7 +1,5 @@
 """Models come from the Hub completely or not at all, and exports go there."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

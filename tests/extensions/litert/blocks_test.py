@@ -1,7 +1,5 @@
 """The cache of LiteRT's batches, in blocks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The format cpu: several sentences in a call, which give the tokens of the run."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

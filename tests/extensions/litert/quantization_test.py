@@ -1,7 +1,5 @@
 """Weights in float16, int8 and int4 give nearly the same results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +10,7 @@ import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
 
 from keras_transformer.extensions.litert import passes
-from keras_transformer.extensions.litert.quantization import (
-    _packed,
-    _rounded,
-    quantize,
-)
+from keras_transformer.extensions.litert.quantization import _packed, _rounded, quantize
 from tests.extensions.litert.tied_model import TABLE, convert, expected, prepared, run
 
 

@@ -1,7 +1,5 @@
 """LiteRT's tokenizer finds SentencePiece's tokens for every text, or a reason is given."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

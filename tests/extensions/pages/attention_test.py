@@ -1,7 +1,5 @@
 """Attention is the same in a run and its export. Statistics of heads, embeddings, and pages."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math
@@ -111,10 +109,7 @@ BACK[0, 0] = 1  # nothing is before the first token
         (np.eye(4), (0, 0, 1, 0, 0, 1 / 4, 1 / 4)),
         (BACK, (0, 4 / 5, 1 / 5, 4 / 5, 0, 2 / 5, 0)),
         # Distances of position 0: (0 + 1 + 2 + 3) / 4, of position 1: (1 + 0 + 1 + 2) / 4, ...
-        (
-            np.full((4, 4), 0.25),
-            (2, (1.5 + 1 + 1 + 1.5) / 4, 1 / 4, 3 / 16, 3 / 16, 1 / 4, 1 / 4),
-        ),
+        (np.full((4, 4), 0.25), (2, (1.5 + 1 + 1 + 1.5) / 4, 1 / 4, 3 / 16, 3 / 16, 1 / 4, 1 / 4)),
         (
             [[0.5, 0.5, 0, 0, 0], [0, 0, 0, 0.25, 0.75]],
             (

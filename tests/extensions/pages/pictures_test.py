@@ -1,7 +1,5 @@
 """Pictures show the right numbers and labels, and the command writes all files."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

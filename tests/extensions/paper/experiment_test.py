@@ -1,7 +1,5 @@
 """The runner of experiments: identity, resuming, deadline, locks, processes, results."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Recipes from text files to scores: resuming, seeds, generated pairs, fine-tuning, errors."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """recipe.json: its fields, its variants, error messages, and held-out parts."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Tables 2 and 3: rows against sizes worked out by hand, their runner, the table and the chart."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests are merged, split, rejected and cancelled, without a model."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable

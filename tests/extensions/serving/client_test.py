@@ -4,8 +4,6 @@ available.
 `tests/extensions/serving/reversing_model.py` says how TF Serving is given the model.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import os
@@ -21,23 +19,12 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving.client import (
-    Client,
-    ServerError,
-    connect,
-    connect_model,
-)
+from keras_transformer.extensions.serving.client import Client, ServerError, connect, connect_model
 from keras_transformer.extensions.serving.models import ServedModel
 from keras_transformer.extensions.serving.tensors import Signature, Tensor
 from keras_transformer.inference import Translation
 from tests.conftest import ROOT
-from tests.extensions.serving.reversing_model import (
-    NAME,
-    SIGNATURES,
-    TAGS,
-    Tagged,
-    write_version,
-)
+from tests.extensions.serving.reversing_model import NAME, SIGNATURES, TAGS, Tagged, write_version
 from tests.extensions.serving.running_server import Running, model_held, running_server, wait_until
 from tests.messages import mentions, tells
 

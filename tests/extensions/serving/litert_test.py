@@ -1,7 +1,5 @@
 """A LiteRT model behind the server: the same answers as a SavedModel, without TensorFlow."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

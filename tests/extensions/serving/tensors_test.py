@@ -1,7 +1,5 @@
 """JSON to arrays, and arrays to JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The convolutional model against a float64 reading of Gehring et al. (2017)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The recurrent model against a float64 reading of Bahdanau et al. (2015) and Cho et al. (2014)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

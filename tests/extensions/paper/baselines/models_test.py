@@ -1,7 +1,5 @@
 """Properties that all compared models share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The search of the baselines equals brute force."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

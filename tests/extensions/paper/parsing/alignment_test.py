@@ -1,7 +1,5 @@
 """Guided alignment, against loops in Python and plain autodiff."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

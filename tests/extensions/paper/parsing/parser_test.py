@@ -1,7 +1,5 @@
 """The trees of a parser have exactly the words, for any model. Integration tests use exports."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """EVALB's scores on cases that were counted by hand, with the rules of COLLINS.prm."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Splits any text into words like a treebank, without changes to the words."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence

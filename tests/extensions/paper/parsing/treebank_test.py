@@ -1,7 +1,5 @@
 """Treebanks become pairs of words and symbols. The vocabulary has one piece for each symbol."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

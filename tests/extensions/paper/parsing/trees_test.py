@@ -1,7 +1,5 @@
 """Reads trees without the parts that are not scored. Errors name the line and column."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Sequence
