@@ -35,13 +35,6 @@ def test_code_in_a_checkpoint_does_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "executed").exists()
 
 
-def test_both_formats_of_pytorch_are_among_the_fixtures() -> None:
-    files = [
-        FIXTURES / "fairseq" / name / "checkpoint_best.pt" for name in ("sentencepiece", "words")
-    ]
-    assert [zipfile.is_zipfile(file) for file in files] == [True, False]
-
-
 @pytest.mark.parametrize(("variant", "is_joint"), [("words", True), ("sentencepiece", False)])
 def test_one_dictionary_is_enough_only_for_shared_embeddings(
     variant: str, is_joint: bool, tmp_path: Path
