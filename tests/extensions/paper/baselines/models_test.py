@@ -124,14 +124,6 @@ def test_dropout_is_on_only_in_training(name: str) -> None:
     np.testing.assert_array_equal(calls[2], calls[3])
 
 
-def test_positions_beyond_the_last_learned_one_are_the_last() -> None:
-    model, _ = make("convolutional", max_positions=4)
-    assert model.max_positions == 4
-    target = target_ids([7])
-    logits = to_numpy(model({"source_ids": source_ids([6]), "target_ids": target}))
-    assert np.isfinite(logits).all()
-
-
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [

@@ -43,14 +43,6 @@ def test_counted_by_hand() -> None:
     assert (scores.complete_match, scores.average_crossing, scores.no_crossing) == (0, 0, 100)
 
 
-def test_the_same_tree_matches_completely() -> None:
-    scores = scored(GOLD, GOLD)
-    assert scores == BracketScores(
-        sentences=1, errors=0, skipped=0, matched=6, predicted=6, gold=6, precision=100, recall=100,
-        f1=100, complete_match=100, average_crossing=0, no_crossing=100,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("gold", "predicted", "expected"),
     [
