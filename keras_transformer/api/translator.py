@@ -127,24 +127,27 @@ class Translator:
         lines = checked_texts(lines)
         prefixes = None if prefixes is None else checked_texts(prefixes)
         model = self._with(decoding)
-        for number, count in enumerate(token_counts(model.lengths, lines)):
-            if count.used < count.tokens:
+        if return_details or prefixes is not None:
+            counts = token_counts(model.lengths, lines)
+            results = []
+            for line in translate.translate_verbose(model, lines, prefixes, counts=counts):
+                source = {"source_tokens": line["source_tokens"]}
+                found = [
+                    Translation(
+                        row["text"], row["score"], {**source, **row} if return_details else None
+                    )
+                    for row in line["translations"]
+                ]
+                results.append(found or [translate.NO_TRANSLATION])
+        else:
+            results, counts = translate.translate_and_count(model, lines)
+        for number, (tokens, used) in enumerate(zip(counts["tokens"], counts["used"], strict=True)):
+            if used < tokens:
                 warnings.warn(
-                    f"Text {number} has {count.tokens:,} tokens. Only the first {count.used:,} are "
-                    "translated (max_source_tokens).",
+                    f"Text {number} has {tokens:,} tokens. Only the first {used:,} are translated "
+                    "(max_source_tokens).",
                     stacklevel=2,
                 )
-        if not return_details and prefixes is None:
-            return translate.translate_lines(model, lines)
-        results = []
-        for line in translate.translate_verbose(model, lines, prefixes):
-            found = []
-            for row in line["translations"]:
-                details = (
-                    {"source_tokens": line["source_tokens"], **row} if return_details else None
-                )
-                found.append(Translation(row["text"], row["score"], details))
-            results.append(found or [translate.NO_TRANSLATION])
         return results
 
     def _with(self, decoding: Mapping[str, Any]) -> LoadedModel:

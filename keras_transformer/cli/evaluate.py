@@ -39,7 +39,7 @@ def define_flags() -> None:
     paper_help = "also print BLEU as in the paper, for German: tokenized, compounds split"
     flags.DEFINE_boolean("paper_bleu", False, paper_help)
     flags.DEFINE_string("baseline", None, "translations of another system, to compare BLEU")
-    config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
+    config_flags.define_precision_flag()
     config_flags.define_config_flags("beam_size", "length_penalty")
 
 
@@ -63,20 +63,17 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
     options = {"precision": FLAGS.precision, "threads": FLAGS.threads}
     model = loading.load_model(FLAGS.model_dir, config_flags.config_settings(), **options)
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
-    if remark := tags.missing_tags(sources, model.symbols, FLAGS.source_tag):
-        console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
+    untagged = tags.missing_tags(sources, model.symbols, FLAGS.source_tag)
     sources = [tags.add_tag(source, FLAGS.source_tag or "") for source in sources]
     with atomic.output_file(FLAGS.output or os.devnull) as file:
         start = time.perf_counter()
-        hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]
+        results, counts = translate.translate_and_count(model, sources)
         seconds = time.perf_counter() - start
+        hypotheses = [best.text for best, *_ in results]
         file.writelines(f"{hypothesis}\n".encode() for hypothesis in hypotheses)
-    counts = batching.token_counts(model.lengths, sources)
-    warnings = translate.translation_warnings(model, counts)
-    if unknown := batching.unknown_token_remark(counts):
-        warnings.append(unknown)
-    for warning in warnings:
-        console.warn(f"{FLAGS.source or FLAGS.test_set}: {warning}")
+    remarks = [untagged, *translate.translation_warnings(model, counts, results)]
+    for remark in filter(None, [*remarks, batching.unknown_token_remark(counts)]):
+        console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
     return hypotheses, seconds
 
 

@@ -36,7 +36,7 @@ _OPTIONS = ("weights", "max_bleu_loss", "tokenize", "license", "text_signature")
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
-    config_flags.define_choice_flag("format", "saved_model", *plugins.names("exporters"))
+    config_flags.define_format_flag("saved_model", *plugins.names("exporters"))
     weights_help = (
         "number format of the weights: float32 (the default, except for cpu: int8), bfloat16, "
         "float16, int8, or another one of the format"

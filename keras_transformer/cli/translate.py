@@ -4,7 +4,7 @@ Examples:
     keras-transformer translate --model_dir=build/run --beam_size=4 <input.en >output.de
     keras-transformer translate --model_dir=build/run --document <letter.en >letter.de
     keras-transformer translate --model_dir=build/run --sample --n_best=3 <input.en
-    keras-transformer translate --server=localhost:8501 <input.en >output.de
+    keras-transformer translate --model_dir=localhost:8501 <input.en >output.de
     keras-transformer translate --model_dir=build/litert/1/model.tflite --threads=2 <input.en \
         >output.de
 
@@ -45,16 +45,17 @@ _SEARCH = ("beam_size", "length_penalty", "n_best", "sample")
 
 def define_flags() -> None:
     """Defines the flags of the command."""
-    config_flags.define_path_flags("model_dir", "server", "input", "output")
+    config_flags.define_path_flags("model_dir", required=True)
+    config_flags.define_path_flags("input", "output")
     for name, option in plugins.options_of("translate").items():
         flags.DEFINE_boolean(name, False, option.help)
     flags.DEFINE_boolean(
         "interactive", None, "translate each line when it arrives; default: on a terminal"
     )
     flags.DEFINE_string("prefix", None, "file with the start of each translation")
-    config_flags.define_choice_flag("format", "text", "jsonl")
+    config_flags.define_format_flag("text", "jsonl")
     flags.DEFINE_boolean("attention", False, "with --format=jsonl: also write the attention")
-    config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
+    config_flags.define_precision_flag()
     search_help = "compile the search of a run with XLA, for single lines"
     flags.DEFINE_boolean("compile_search", False, search_help)
     config_flags.define_option_flags("threads", "source_tag")
@@ -72,9 +73,6 @@ def _text_options() -> dict[str, Any]:
 
 
 def _check_flags() -> None:
-    app.require_one("model_dir", "server")
-    app.exclude("server", *_SEARCH, "set", "precision", "compile_search", "threads")
-    app.exclude("server", "format", "prefix")
     if FLAGS.attention and FLAGS.format == "text":
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
     for name in (*_text_options(), "compile_search"):
@@ -87,21 +85,6 @@ def _is_interactive() -> bool:
         needs_all = bool(FLAGS.input or _text_options() or FLAGS.prefix)
         return not needs_all and sys.stdin is not None and sys.stdin.isatty()
     return bool(FLAGS.interactive)
-
-
-def _model() -> Any:
-    from keras_transformer.inference import loading
-
-    if FLAGS.server is not None:
-        loader: loading.Loader = plugins.find("loaders", "server")
-        return loader.open(FLAGS.server, loading.LoadOptions())
-    return loading.load_model(
-        FLAGS.model_dir,
-        config_flags.config_settings(),
-        precision=FLAGS.precision,
-        jit_compile=FLAGS.compile_search,
-        threads=FLAGS.threads,
-    )
 
 
 def _translate(
@@ -157,7 +140,7 @@ def main() -> int:
         app.load_tensorflow()  # for finding sentences
     app.load_engine(FLAGS.model_dir)
     from keras_transformer.data.reading import decode_lines
-    from keras_transformer.inference import batching, tags
+    from keras_transformer.inference import batching, loading, tags
     from keras_transformer.runs import atomic
 
     if _is_interactive():
@@ -166,9 +149,13 @@ def main() -> int:
         data = app.read_input(FLAGS.input)
         batching.use_cores_for_batches(len(decode_lines(data, FLAGS.input or "standard input")))
         parts = iter([data])
-    model = _model()
-    if model.threads is not None:
-        console.say(f"Translating with LiteRT (threads: {model.threads}).")
+    model = loading.load_model(
+        FLAGS.model_dir,
+        config_flags.config_settings(),
+        precision=FLAGS.precision,
+        jit_compile=FLAGS.compile_search,
+        threads=FLAGS.threads,
+    )
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
     with atomic.output_file(FLAGS.output) as file:
         warnings = _translate_all(model, parts, file)

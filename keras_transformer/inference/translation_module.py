@@ -91,30 +91,18 @@ class TranslationModule(tf.Module):
             raise InputError(
                 "The list of models is empty. A TranslationModule needs at least one model."
             )
-        if self.shortlist is None:
-            return
-        rows, frequent = int(self.shortlist.translations.shape[0]), self.shortlist.frequent.shape[0]
-        if rows != source:
+        needed = 2 * self.config.beam_size
+        if self.shortlist is not None and self.shortlist.frequent.shape[0] < needed:
             raise InputError(
-                f"The shortlist has translations of {rows:,} tokens, but the source vocabulary has "
-                f"{source:,}. Learn it with the vocabulary of the model."
-            )
-        beam = self.config.beam_size
-        if frequent < 2 * beam:
-            raise InputError(
-                f"The shortlist has {frequent} frequent tokens, but a beam of {beam} needs "
-                f"{2 * beam}. Use a larger shortlist."
+                f"The shortlist has {self.shortlist.frequent.shape[0]} frequent tokens, but a beam "
+                f"of {self.config.beam_size} needs {needed}. Use a larger shortlist."
             )
 
-    def with_shortlist(self, shortlist: Shortlist | None) -> TranslationModule:
-        """Returns a translator of the same models that uses a shortlist, or none."""
-        return self._copy(self.config, shortlist)
-
-    def with_config(self, config: DecodingConfig) -> TranslationModule:
-        """Returns a translator of the same models with other options of the search."""
-        return self._copy(config, None)
-
-    def _copy(self, config: DecodingConfig, shortlist: Shortlist | None) -> TranslationModule:
+    def with_options(
+        self, config: DecodingConfig | None = None, shortlist: Shortlist | None = None
+    ) -> TranslationModule:
+        """Returns a translator of the same models with other options, and a shortlist or none."""
+        config = config or self.config
         module = TranslationModule(self.transformers, self.tokenizer, config, shortlist)
         module.max_train_source_length = self.max_train_source_length
         return module

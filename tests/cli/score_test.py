@@ -18,7 +18,7 @@ PAIRS = [f"{source}\t{target}" for source, target in zip(PHRASES, reversed(PHRAS
 STDIN = "".join(f"{pair}\n" for pair in PAIRS)
 SCORED = {
     "files": (FILES, ""),
-    "one file": (MODEL + "--pairs=six.tsv --output=new --format=jsonl --length_penalty=0", ""),
+    "one file": (MODEL + "--output=new --format=jsonl --length_penalty=0", STDIN),
     "empty and long": (MODEL, f"\tein\na\t\n{'ball ' * 100}\tein\n"),
 }
 # Flags, standard input, and the facts of the error.
@@ -26,10 +26,9 @@ MISTAKES = [
     (MODEL + "--source=six.en --target=two.de", "", "six.en", "6", "two.de", "2"),
     (MODEL + "--source=six.en --target=latin1.de", "", "latin1.de", "line 2", "0xe4", "UTF-8"),
     (MODEL, "a\tb\na b\n", "standard input", "line 2", "tabs"),
-    (MODEL + "--pairs=three.tsv", "", "three.tsv", "line 1", "2", "tabs"),
+    (MODEL, "a\tb\tc\n", "standard input", "line 1", "2", "tabs"),
     (MODEL, "", "standard input", "empty", "tab"),
-    (MODEL + "--source=six.en", "", "pairs", "--source", "--target", "--pairs"),
-    (FILES + " --pairs=six.tsv", "", "--pairs", "--source", "--target"),
+    (MODEL + "--source=six.en", "", "both", "--source", "--target"),
     ("--model_dir=export", STDIN, "export", "keras-transformer train"),
     (MODEL + "--set=model.d_ff=8", STDIN, "model.d_ff", "training"),
 ]
@@ -48,9 +47,7 @@ def results(
     files = {
         "six.en": "".join(f"{source}\n" for source in sources).encode(),
         "six.de": "".join(f"{target}\n" for target in targets).encode(),
-        "six.tsv": STDIN.encode(),
         "two.de": b"ein\nzwei\n",
-        "three.tsv": b"a\tb\tc\n",
         "latin1.de": b"a dog\nb\xe4r\n",
     }
     for name, content in files.items():

@@ -70,7 +70,6 @@ def test_a_model_for_servers_keeps_the_order_of_several_batches(
     text = "".join(f"{line}\n" for line in lines)
     code, out, err, _ = driver.run(cpu_version, "translate", flags, text)
     assert code == 3 and tells(err, "Line 21", "empty")
-    assert err.startswith("Translating with LiteRT (threads: 2).\n")
     assert out.splitlines() == expected and len({*expected}) > 10
 
 
@@ -109,7 +108,6 @@ def test_lines_of_a_terminal_are_translated_when_they_arrive(run_directory: RunD
         ("--interactive --prefix=some.de", ("--interactive", "--prefix")),
         ("--attention", ("--attention", "--format=jsonl")),
         ("--document --format=jsonl", ("--document", "--format")),
-        ("--server=localhost:1", ("--model_dir", "--server", "both")),
     ],
 )
 def test_flags_that_exclude_each_other(

@@ -140,7 +140,7 @@ def test_shapes_are_known_before_products_run(tmp_path: Path, kind: str, for_cpu
     if kind == "window":  # a search of the same translator has traced its encoder, with blocks
         translator.encode.get_concrete_function(tf.TensorSpec([None, None], tf.int32))
     if kind == "shortlist":
-        translator = translator.with_shortlist(random_shortlist(run, 4))
+        translator = translator.with_options(shortlist=random_shortlist(run, 4))
     check_shapes(export.convert(translator, "float32", for_cpu=for_cpu))
 
 
