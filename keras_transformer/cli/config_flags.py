@@ -47,6 +47,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "source_tag": ("string", "token added before each source sentence, as in '<2de>'"),
     "vocab_size": ("integer", "maximum number of tokens to learn"),
     "max_tokens": ("integer", "maximum tokens of a sentence"),
+    "seed": ("integer", "seed of all random choices"),
     "valid_pairs": ("integer", "pairs to hold out for validation; default: 2 %, at most 1000"),
 }
 _DEFAULTS = {"lowercase": False, "host": "127.0.0.1", "symbols": []}
@@ -118,11 +119,6 @@ def define_precision_flag() -> None:
     """Defines --precision of a run."""
     precision_help = "precision of weights and matrix products"
     flags.DEFINE_enum("precision", PRECISIONS[0], PRECISIONS, precision_help)
-
-
-def define_seed_flag(default: int) -> None:
-    """Defines --seed for commands without a training configuration."""
-    flags.DEFINE_integer("seed", default, FIELDS["seed"][1])
 
 
 def define_config_flags(*names: str) -> None:

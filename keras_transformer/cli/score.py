@@ -36,8 +36,7 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags of the command."""
-    model_help = "a run directory, RUN@WEIGHTS, or RUN,RUN"
-    flags.DEFINE_string("model_dir", None, model_help, required=True)
+    flags.DEFINE_string("model_dir", None, "a run, RUN@WEIGHTS, or RUN,RUN", required=True)
     config_flags.define_path_flags("source", "target", "output")
     config_flags.define_format_flag("tsv", "jsonl")
     config_flags.define_config_flags("length_penalty")

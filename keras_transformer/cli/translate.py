@@ -40,14 +40,13 @@ from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
-_SEARCH = ("beam_size", "length_penalty", "n_best", "sample")
 
 
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("model_dir", required=True)
     config_flags.define_path_flags("input", "output")
-    for name, option in plugins.options_of("translate").items():
+    for name, option in plugins.all_of("text_options"):
         flags.DEFINE_boolean(name, False, option.help)
     flags.DEFINE_boolean(
         "interactive", None, "translate each line when it arrives; default: on a terminal"
@@ -56,10 +55,9 @@ def define_flags() -> None:
     config_flags.define_format_flag("text", "jsonl")
     flags.DEFINE_boolean("attention", False, "with --format=jsonl: also write the attention")
     config_flags.define_precision_flag()
-    search_help = "compile the search of a run with XLA, for single lines"
-    flags.DEFINE_boolean("compile_search", False, search_help)
+    flags.DEFINE_boolean("compile_search", False, "compile the search of a run with XLA")
     config_flags.define_option_flags("threads", "source_tag")
-    config_flags.define_config_flags(*_SEARCH)
+    config_flags.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
 
 
 def _text_options() -> dict[str, Any]:
@@ -68,8 +66,8 @@ def _text_options() -> dict[str, Any]:
     They come from extensions and have `help` and `translate(model, text, source_tag)`, which
     returns the translated text, and warnings.
     """
-    options = plugins.options_of("translate")
-    return {name: option for name, option in options.items() if FLAGS[name].value}
+    options = plugins.all_of("text_options")
+    return {name: option for name, option in options if FLAGS[name].value}
 
 
 def _check_flags() -> None:
@@ -114,19 +112,17 @@ def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
     from keras_transformer.data.reading import decode_lines
     from keras_transformer.inference import tags
 
-    count, first_line, remarked = 0, 1, False
+    count, first_line, untagged = 0, 1, None
     for data in parts:
         lines = decode_lines(data, FLAGS.input or "standard input", first_line)
-        remark = tags.missing_tags(lines, model.symbols, FLAGS.source_tag or model.source_tag)
-        if remark and not remarked:
-            console.warn(remark)
-            remarked = True
+        if untagged is None:  # reported once
+            untagged = tags.missing_tags(lines, model.symbols, FLAGS.source_tag or model.source_tag)
+            if untagged:
+                console.warn(untagged)
         text, warnings, unknown = _translate(model, data, lines, first_line)
-        if unknown:
-            console.warn(unknown)
         file.write(text.encode())
         file.flush()
-        for warning in warnings:
+        for warning in filter(None, [unknown, *warnings]):
             console.warn(warning)
         count += len(warnings)
         first_line += len(lines)

@@ -200,18 +200,14 @@ def token_counts(lengths: BatchFunction, lines: Sequence[str]) -> TokenCounts:
     Args:
         lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
     """
-    counts = no_counts(len(lines))
+    names = ("tokens", "used", "unknown")
+    counts = {name: np.zeros(len(lines), np.int64) for name in names}
     for start in range(0, len(lines), _COUNTED_LINES):
         part = slice(start, start + _COUNTED_LINES)
         outputs = lengths(text=string_array(lines[part]))
         for name, column in counts.items():
             column[part] = outputs[name]
     return counts
-
-
-def no_counts(lines: int) -> TokenCounts:
-    """Returns token counts of 0 for a number of lines."""
-    return {name: np.zeros(lines, np.int64) for name in ("tokens", "used", "unknown")}
 
 
 def unknown_token_remark(counts: TokenCounts, first_line: int = 1) -> str | None:

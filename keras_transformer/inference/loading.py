@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_transformer import plugins
 from keras_transformer.config import Config
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 from keras_transformer.inference import PRECISIONS, manifest
 from keras_transformer.inference.batching import BatchFunction
 
@@ -33,8 +33,8 @@ class LoadedModel(NamedTuple):
         label: the path or address of the model.
         n_best: number of translations per line.
         translate: a function from `text`, string `(batch,)`, to `translations`, string
-            `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`; of a run also the outputs
-            of `lengths`. The functions of a model accept and return arrays or tensors.
+            `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`. The functions of a model
+            accept and return arrays or tensors.
         lengths: a function from `text`, string `(batch,)`, to `tokens`, `used` and `unknown`,
             int32 `(batch,)`, as in `TranslationModule.lengths`.
         owner: the object that keeps the weights alive.
@@ -81,7 +81,7 @@ class LoadedModel(NamedTuple):
         return cls(
             label,
             module.config.n_best,
-            compiled_translation(module) if jit_compile else module.translate_and_count,
+            compiled_translation(module) if jit_compile else module.translate,
             module.lengths,
             module,
             module.translate_verbose,
@@ -257,8 +257,7 @@ def _load_saved_model(path: Path) -> LoadedModel:
     try:
         loaded = tf.saved_model.load(str(path))
     except Exception as error:  # TensorFlow raises many exceptions for damaged files
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path} cannot be loaded as a SavedModel: {reason}") from error
+        raise InputError(f"{path} cannot be loaded as a SavedModel: {one_line(error)}") from error
     try:
         translate = loaded.signatures["serving_default"]
         found = loaded.signatures["symbols"](text=tf.constant([""]))["symbols"]

@@ -16,7 +16,6 @@ from keras_transformer.inference import EMPTY_SCORE, Translation, translations_o
 from keras_transformer.inference.batching import (
     TokenCounts,
     in_batches,
-    no_counts,
     source_warnings,
     token_counts,
     unknown_token_remark,
@@ -33,36 +32,14 @@ def translate_lines(model: LoadedModel, lines: Sequence[str]) -> list[list[Trans
     Returns:
         The translations of each line, best first. A line without any has `NO_TRANSLATION`.
     """
-    return _translate(model, lines)[0]
-
-
-def translate_and_count(
-    model: LoadedModel, lines: Sequence[str]
-) -> tuple[list[list[Translation]], TokenCounts]:
-    """Returns the results of `translate_lines` and of `token_counts`.
-
-    Each line is tokenized only once if the model can.
-    """
-    results, counts = _translate(model, lines)
-    return results, token_counts(model.lengths, lines) if counts is None else counts
-
-
-def _translate(
-    model: LoadedModel, lines: Sequence[str]
-) -> tuple[list[list[Translation]], TokenCounts | None]:
     results: list[list[Translation]] = [[] for _ in lines]
-    counts: TokenCounts | None = None
     for batch, outputs in in_batches(
         model.translate, lines, max_lines=model.max_batch_lines, threads=model.threads
     ):
-        for row, index in enumerate(batch):
-            found = translations_of(outputs["translations"][row], outputs["scores"][row])
-            results[index] = found or [NO_TRANSLATION]
-        if "used" in outputs:
-            counts = counts or no_counts(len(lines))
-            for name, column in counts.items():
-                column[batch] = outputs[name]
-    return results, counts
+        rows = zip(batch, outputs["translations"], outputs["scores"], strict=True)
+        for index, texts, scores in rows:
+            results[index] = translations_of(texts, scores) or [NO_TRANSLATION]
+    return results
 
 
 def translate_verbose(
@@ -103,6 +80,18 @@ def translate_verbose(
             fields = {name: field[row] for name, field in outputs.items()}
             results[index] = _details(fields, int(counts["used"][index]), attention)
     return results
+
+
+def with_details(results: Sequence[Mapping[str, Any]]) -> list[list[Translation]]:
+    """Returns the results of `translate_verbose` as translations."""
+    return [
+        [
+            Translation(row["text"], row["score"], {"source_tokens": line["source_tokens"], **row})
+            for row in line["translations"]
+        ]
+        or [NO_TRANSLATION]
+        for line in results
+    ]
 
 
 def _details(
@@ -176,7 +165,7 @@ def translate_to_text(
     attention: bool = False,
     first_line: int = 1,
 ) -> tuple[str, list[str], str | None]:
-    """Translates lines, and tokenizes each line only once if the model can.
+    """Translates lines into the text of a file.
 
     Args:
         model: a model; JSON, prefixes and attention need its `translate_verbose`.
@@ -192,19 +181,15 @@ def translate_to_text(
     Raises:
         InputError: if the number of prefixes is wrong, or if the model does not return details.
     """
+    counts = token_counts(model.lengths, lines)
     if not as_json and prefixes is None:
-        results, counts = translate_and_count(model, lines)
-        text = format_translations(model, results, first_line)
+        results = translate_lines(model, lines)
     else:
-        counts = token_counts(model.lengths, lines)
         details = translate_verbose(model, lines, prefixes, attention, counts)
-        results = [
-            [Translation(t["text"], t["score"]) for t in detail["translations"]] or [NO_TRANSLATION]
-            for detail in details
-        ]
-        text = format_translations(model, results, first_line)
-        if as_json:
-            text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
+        results = with_details(details)
+    text = format_translations(model, results, first_line)
+    if as_json:
+        text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
     warnings = translation_warnings(model, counts, results, prefixes, first_line)
     return text, warnings, unknown_token_remark(counts, first_line)
 

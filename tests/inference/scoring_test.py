@@ -18,7 +18,6 @@ from keras_transformer.errors import InputError
 from keras_transformer.inference import scoring
 from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.scoring import Scorer
-from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
@@ -109,17 +108,14 @@ def test_the_ids_of_a_search_have_its_scores(run_directory: RunDirectory) -> Non
 
 
 def test_an_ensemble_has_the_mean_of_its_log_probabilities(run_directory: RunDirectory) -> None:
-    alone = []
-    for checkpoint in run_directory.checkpoints()[:2]:
-        one = Scorer(load_translator(run_directory.path))
-        one.translator.transformer.assign_weights(run_directory.read_weights(checkpoint))
-        alone.append(one)
-    transformers = [one.translator.transformer for one in alone]
-    config, tokenizer = alone[0].translator.config, run_directory.tokenizer()
-    both = Scorer(TranslationModule(transformers, tokenizer, config))
-    first, second, mean = (
-        np.concatenate(scoring.score_pairs(one, SOURCES, TARGETS)) for one in (*alone, both)
-    )
+    names = ("step-00000100", "step-00000200")
+    both = Scorer(load_translator(",".join(f"{run_directory.path}@{name}" for name in names)))
+    mean = np.concatenate(scoring.score_pairs(both, SOURCES, TARGETS))
+    one, results = Scorer(load_translator(run_directory.path)), []
+    for name in names:
+        one.translator.transformer.assign_weights(run_directory.named_weights(name))
+        results.append(np.concatenate(scoring.score_pairs(one, SOURCES, TARGETS)))
+    first, second = results
     assert np.abs(first - second).max() > 1
     np.testing.assert_allclose(mean, (first + second) / 2, atol=1e-4)
 

@@ -19,6 +19,7 @@ from keras_transformer.inference.translate import (
     translate_to_text,
     translate_verbose,
     translation_warnings,
+    with_details,
 )
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
@@ -70,7 +71,7 @@ class TestTranslateLines:
     def test_warnings_name_unused_prefixes(self, model: loading.LoadedModel) -> None:
         results = [[Translation(text, -1.0)] for text in ("ein Hund", "", "das Haus")]
         prefixes = ["  ein ", "", "☃ das"]
-        counts = batching.no_counts(3)
+        counts = batching.token_counts(model.lengths, ["a"] * 3)
         (warning,) = translation_warnings(model, counts, results, prefixes)
         assert tells(warning, "line 3", "prefix")
 
@@ -79,14 +80,11 @@ def test_nan_weights_translate_nothing(run_directory: RunDirectory) -> None:
     broken = loading.load_model(run_directory.path, {"decoding.beam_size": 1})
     weights = broken.owner.transformer.weights_by_path()
     weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
-    results = translate_lines(broken, [PHRASES[0], ""])
-    assert results == [[NO_TRANSLATION], [Translation("", 0.0)]]
     text, (nothing, empty), remark = translate_to_text(broken, [PHRASES[0], ""])
     assert (text, remark) == ("\n\n", None)
     assert tells(nothing, "line 1", "translation", "logits")
     assert tells(empty, "line 2", "empty")
-    details = translate_verbose(broken, [PHRASES[0]])
-    assert [result["translations"] for result in details] == [[]]
+    assert with_details([{"source_tokens": ["a"], "translations": []}]) == [[NO_TRANSLATION]]
 
 
 class TestTranslateInDetail:
