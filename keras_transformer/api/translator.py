@@ -304,7 +304,7 @@ def convert(
     True
     """
     model = plugins.find("converters", source_format)(str(path), source_format, **options)
-    translator = Translator(model.transformer(), model.tokenizer(), model.config)
+    translator = Translator(model.transformer(), model.tokenizer(), model.config.decoding)
     if output_dir is not None:
         translator.save(output_dir)
     return translator

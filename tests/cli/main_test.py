@@ -152,7 +152,7 @@ def test_two_commands_in_one_process_do_not_share_flags(driver: Driver, tmp_path
     commands = [("score", "--source=a", ""), ("translate", "--target=b", ""), ("report", "", "")]
     results = driver.run_all(tmp_path, commands)
     assert [result.code for result in results] == [2, 2, 1]
-    assert tells(results[0].err, "--model_dir is missing")
+    assert tells(results[0].err, "--model_dir must have a value")
     assert tells(results[1].err, "Unknown command line flag 'target'")
 
 
