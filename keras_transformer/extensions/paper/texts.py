@@ -20,17 +20,17 @@ from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics, test_sets
 from keras_transformer.evaluation.test_sets import EvaluationSet
+from keras_transformer.extensions.corpora.monolingual import (
+    check_export,
+    model_fingerprint,
+    translate_corpus,
+)
 from keras_transformer.extensions.paper.recipe import (
     TRAIN,
     Recipe,
     Synthetic,
     Text,
     split_by_source,
-)
-from keras_transformer.inference.corpus_translation import (
-    check_export,
-    model_fingerprint,
-    translate_corpus,
 )
 from keras_transformer.inference.loading import load_model
 from keras_transformer.runs.atomic import atomic_path, write_text

@@ -120,7 +120,7 @@ def test_shapes_of_other_models_are_known(
     translator = loading.load_translator(run, search)
     if window:  # a search of the same translator has traced its encoder, with blocks
         translator.encode.get_concrete_function(tf.TensorSpec([None, None], tf.int32))
-        translator = translator.with_shortlist(random_shortlist(run, 4))
+        translator = translator.with_options(shortlist=random_shortlist(run, 4))
     check_shapes(export.convert(translator, "float32", for_cpu=for_cpu))
 
 

@@ -21,7 +21,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("output_dir", required=True)
-    config_flags.define_seed_flag(1)
+    config_flags.define_option_flags(seed=1)
 
 
 def main() -> None:

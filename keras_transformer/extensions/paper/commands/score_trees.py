@@ -35,7 +35,7 @@ def define_flags() -> None:
     )
     config_flags.define_path_flags("ids", "hypothesis", "output")
     flags.DEFINE_string("model_dir", None, "a run, RUN@WEIGHTS, RUN,RUN, or a SavedModel")
-    config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
+    config_flags.define_precision_flag()
     config_flags.define_config_flags("beam_size", "length_penalty")
 
 
