@@ -12,7 +12,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions
 from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.export.saved_model.exporter import SavedModelExporter
-from keras_transformer.extensions.paper.parsing import parser, treebank, trees
+from keras_transformer.extensions.paper.parsing import exporter, parser, treebank, trees
 from keras_transformer.extensions.paper.parsing.exporter import EXPORTER
 from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
@@ -144,12 +144,13 @@ def test_ordinary_translators_are_refused_as_parsers(
 
 
 def test_an_export_with_different_trees_is_an_error(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+    model: parser.ParserModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    translator = loading.load_translator(run)
-    owner, functions = EXPORTER.extra_signatures(translator)
+    monkeypatch.setattr(exporter, "Parser", lambda _: model.owner)  # which is traced
+    translator = model.owner.translator
+    _, functions = EXPORTER.extra_signatures(translator)
     assert list(functions) == ["parse", "parse_tokens"]
-    scores = owner.parse_tokens(tf.constant(SENTENCES[:1]))["scores"].numpy()
+    scores = model.parse_tokens(tf.constant(SENTENCES[:1]))["scores"].numpy()
     monkeypatch.setattr(SavedModelExporter, "compare_signatures", lambda *_: None)
 
     class Engine(SavedModelEngine):
