@@ -81,7 +81,6 @@ def make_batch(config: ModelConfig) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 def make_model(config: ModelConfig, **arguments: Any) -> tuple[Transformer, dict[str, np.ndarray]]:
     model = Transformer(config, **arguments)
-    model.build()
     return model, randomize(model)
 
 
@@ -269,19 +268,8 @@ def test_weights_by_path_covers_frozen_weights() -> None:
         np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
 
 
-def test_encode_and_decode_work_before_the_first_call() -> None:
-    config = make_config("untied")
-    inputs, _ = make_batch(config)
-    model = Transformer(config)
-    decoded = model.decode(inputs["target_ids"], model.encode(inputs["source_ids"]))
-    assert_same(to_numpy(model(inputs)), to_numpy(model.logits(decoded.features)))
-    built, _ = make_model(config)
-    assert model.weights_by_path().keys() == built.weights_by_path().keys()
-
-
 @pytest.mark.parametrize("outer", ["captioner", "my_transformer", "transformer"])
-@pytest.mark.parametrize("when", ["built inside", "built before"])
-def test_weights_by_path_are_the_same_inside_another_model(outer: str, when: str) -> None:
+def test_weights_by_path_are_the_same_inside_another_model(outer: str) -> None:
     config = make_config("textbook")
     alone, _ = make_model(config)
     inputs, _ = make_batch(config)
@@ -291,15 +279,10 @@ def test_weights_by_path_are_the_same_inside_another_model(outer: str, when: str
             super().__init__(name=outer)
             self.inner = Transformer(config)
 
-        def build(self, input_shape: Any) -> None:
-            self.inner.build()
-
         def call(self, inputs: dict[str, Any]) -> Any:
             return self.inner(inputs)
 
     model = Outer()
-    if when == "built before":
-        model.inner.build()
     model(inputs)
     paths = model.inner.weights_by_path().keys()
     assert sorted(paths) == sorted(alone.weights_by_path())

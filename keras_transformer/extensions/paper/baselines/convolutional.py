@@ -16,13 +16,14 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
-from keras_transformer.config import PositiveInt, RunConfig, require
+from keras_transformer.config import RunConfig
+from keras_transformer.errors import require
 from keras_transformer.extensions.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.state import DecodeState
-from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
-from keras_transformer.schema import setting
+from keras_transformer.models.encoder_decoder import Decoded, Memory
+from keras_transformer.schema import PositiveInt, setting
 
 HALF = 0.5**0.5  # keeps the variance of a sum of two
 
@@ -188,7 +189,6 @@ class ConvolutionalDecoderLayer(keras.layers.Layer):
         return (x + inputs) * HALF, past, weights
 
 
-@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Convolutional(Baseline):
     """A convolutional encoder-decoder with the sizes of a `ConvolutionalConfig`."""

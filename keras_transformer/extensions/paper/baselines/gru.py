@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
-from keras_transformer.config import PositiveInt, RunConfig
+from keras_transformer.config import RunConfig
 from keras_transformer.extensions.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.state import DecodeState
-from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
-from keras_transformer.schema import setting
+from keras_transformer.models.encoder_decoder import Decoded, Memory
+from keras_transformer.schema import PositiveInt, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,6 @@ class AttentionCell(keras.layers.Layer):
         return ops.reshape(rows, ops.shape(state)), context, weights
 
 
-@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GRU(Baseline):
     """A recurrent encoder-decoder with the sizes of a `GRUConfig`."""
