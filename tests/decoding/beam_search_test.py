@@ -9,7 +9,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding.beam_search import coverage_penalty, length_penalty
 from tests.decoding.reference import (
     EXHAUSTIVE_BEAMS,
     NODES,
@@ -207,28 +206,3 @@ def test_ends_as_soon_as_it_may(data, seed, scale, beam, early, batch):
     result, steps = count_steps(tables, batch.max_lengths, chosen, prefix=batch.prefix)
     assert steps == needed
     assert_best(hypotheses(result, 0), expected, config.n_best)
-
-
-# --- Penalties -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.2, 0.6, 1.0, 2.0])
-@pytest.mark.parametrize("formula", ["gnmt", "power"])
-def test_length_penalty(formula, alpha):
-    lengths = np.arange(1, 300)
-    expected = lengths**alpha if formula == "power" else ((5.0 + lengths) / 6.0) ** alpha
-    found = length_penalty(tf.constant(lengths, tf.int32), alpha, formula)
-    assert found.dtype == tf.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert found[0] == 1.0  # one token costs nothing
-    assert length_penalty(0, alpha, formula) > 0
-
-
-def test_coverage_penalty():
-    coverage = tf.constant([[[0.5, 2.0, 0.1, 0.0], [1.0, 0.25, 0.0, 0.3]]])
-    mask = tf.constant([[True, True, False, False]])
-    found = coverage_penalty(coverage, mask, 0.2)
-    np.testing.assert_allclose(found, [[0.2 * np.log(0.5), 0.2 * np.log(0.25)]], rtol=1e-6)
-    unseen = coverage_penalty(tf.zeros([1, 1, 4]), mask, 0.2)
-    np.testing.assert_allclose(unseen, [[0.2 * 2 * np.log(1e-9)]], rtol=1e-5)
-    assert coverage_penalty(coverage, tf.zeros_like(mask), 0.2).numpy().tolist() == [[0.0, 0.0]]
