@@ -83,20 +83,6 @@ def test_updates_are_those_of_keras(config):
             assert relative_difference(slot.numpy(), expected.numpy()) < 1e-6, slot.path
 
 
-def test_decay_applies_to_kernels_but_not_to_biases_and_layer_norms():
-    variables = make_variables()
-    start = [variable.numpy() for variable in variables]
-    update, factor = make_update(ADAMW, variables), 1.0
-    for _ in range(15):
-        logs = apply(update, [np.zeros(shape, np.float32) for shape in SHAPES.values()])
-        factor *= 1 - float(logs["learning_rate"]) * ADAMW.weight_decay
-    assert factor < 0.995
-    kernel, *others = variables
-    np.testing.assert_allclose(kernel.numpy(), start[0] * factor, rtol=1e-5)
-    for variable, first in zip(others, start[1:], strict=True):
-        np.testing.assert_array_equal(variable.numpy(), first, err_msg=variable.name)
-
-
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 def test_without_finite_gradients_every_bit_stays(number):
     variables = make_variables()
