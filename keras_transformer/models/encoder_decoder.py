@@ -33,20 +33,6 @@ class Memory(NamedTuple):
     cache: Any = None
 
 
-class Decoded(NamedTuple):
-    """The result of `EncoderDecoder.decode`.
-
-    Attributes:
-        features: `[B, T, d_model]`, from which `logits` computes logits.
-        attention: a dict of weights for each layer: `cross` `[B, H, T, S]`, and for a Transformer
-            `self` `[B, H, T, T or L]`, which is None if it was not computed. The list is None
-            for a model that does not return its attention.
-    """
-
-    features: Any
-    attention: list[dict[str, Any]] | None = None
-
-
 _ARCHITECTURES: dict[str, type[EncoderDecoder]] = {}
 
 
@@ -126,7 +112,7 @@ class EncoderDecoder(keras.Model):
         state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> Decoded:
+    ) -> tuple[Any, list[dict[str, Any]] | None]:
         """Decodes a whole target, or one position of it with a state.
 
         Args:
@@ -137,6 +123,12 @@ class EncoderDecoder(keras.Model):
             return_attention_scores: compute the weights of all layers, even where restricted
                 attention would avoid it.
             training: whether dropout is on.
+
+        Returns:
+            Features `[B, T, d_model]`, from which `logits` computes logits. For each layer a dict
+            of attention weights: `cross` `[B, H, T, S]`, and for a Transformer `self`
+            `[B, H, T, T or L]`, which is None if it was not computed. The list is None for a model
+            that does not return its attention.
         """
         raise NotImplementedError
 
@@ -165,7 +157,7 @@ class EncoderDecoder(keras.Model):
     def features(self, inputs: Any, training: bool | None = None) -> Any:
         """Returns the decoder's output `[B, T, d_model]`, from which `logits` computes logits."""
         memory = self.encode(inputs["source_ids"], training=training)
-        return self.decode(inputs["target_ids"], memory, training=training).features
+        return self.decode(inputs["target_ids"], memory, training=training)[0]
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:
         return (*input_shape["target_ids"], self.config.target_vocab_size)

@@ -25,7 +25,6 @@ from keras_transformer.layers.base import Product
 from keras_transformer.layers.projections import ProjectingLayer
 from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import (
-    Decoded,
     EncoderDecoder,
     Memory,
 )
@@ -260,14 +259,14 @@ class Transformer(EncoderDecoder):
         state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> Decoded:
+    ) -> tuple[Any, list[dict[str, Any]] | None]:
         if memory.cache is None:
             memory = self.project_memory(memory)
         embedded = self.target_embedding(target_ids)
         positions = embedded if state is None else ops.reshape(state.position, (1,))
         embedded = embedded + self.target_positions(positions)
         embedded = self._norm_and_drop(embedded, self.target_norm, self.target_dropout, training)
-        features, attention = self.decoder.decode(
+        return self.decoder.decode(
             embedded,
             memory.cache,
             memory.mask,
@@ -275,7 +274,6 @@ class Transformer(EncoderDecoder):
             return_attention_scores=return_attention_scores,
             training=training,
         )
-        return Decoded(features, attention)
 
     def _embed_source(self, source_ids: Any, training: bool | None) -> tuple[Any, Any]:
         """Embeds int `[B, S]`, and returns which tokens may be attended to, bool `[B, S]`."""

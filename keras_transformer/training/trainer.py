@@ -216,11 +216,10 @@ class Trainer(keras.Model):
                 features, auxiliary = model.features(inputs, training=True), tf.constant(0.0)
             else:
                 memory = model.encode(inputs["source_ids"], training=True)
-                decoded = model.decode(
+                features, attention = model.decode(
                     inputs["target_ids"], memory, return_attention_scores=True, training=True
                 )
-                features = decoded.features
-                auxiliary = self.auxiliary_loss(inputs, features, decoded.attention)
+                auxiliary = self.auxiliary_loss(inputs, features, attention)
         sums, by_features, by_projection = self.projection.loss(features, labels, scale)
         gradients = tape.gradient(
             [features, auxiliary],

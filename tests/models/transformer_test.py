@@ -167,16 +167,16 @@ def test_cached_decoding_equals_the_full_pass(name: str) -> None:
     )  # no padding, so all positions are compared
     full = to_numpy(model({"source_ids": inputs["source_ids"], "target_ids": target}))
     memory = model.encode(inputs["source_ids"])
-    whole = model.decode(target, memory)
-    assert_same(to_numpy(model.logits(whole.features)), full)
+    features, _ = model.decode(target, memory)
+    assert_same(to_numpy(model.logits(features)), full)
     if name != "halves":  # this variant projects its memory again at each step
         memory = model.project_memory(memory)
     cache = model.init_cache(3, T + 2)
     for i in range(T):
         state = DecodeState(cache, i)
-        step = model.decode(target[:, i : i + 1], memory, state)
+        features, _ = model.decode(target[:, i : i + 1], memory, state)
         cache = state.layers
-        logits = to_numpy(model.logits(step.features))
+        logits = to_numpy(model.logits(features))
         np.testing.assert_allclose(logits[:, 0], full[:, i], atol=1e-5)
 
 

@@ -19,7 +19,7 @@ from keras_transformer.config import RunConfig
 from keras_transformer.extensions.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.state import DecodeState
-from keras_transformer.models.encoder_decoder import Decoded, Memory
+from keras_transformer.models.encoder_decoder import Memory
 from keras_transformer.schema import PositiveInt, setting
 
 
@@ -184,7 +184,7 @@ class GRU(Baseline):
         state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> Decoded:
+    ) -> tuple[Any, list[dict[str, Any]] | None]:
         source = self.project_memory(memory).cache if memory.cache is None else memory.cache
         attended = source["keys"], source["values"], memory.mask
         embedded = self.target_dropout(self.target_embedding(target_ids), training=training)
@@ -199,4 +199,4 @@ class GRU(Baseline):
             outputs = ops.concatenate([after, context], axis=-1)
             attention = [{"cross": ops.expand_dims(weights, 1)}]
         features = self.output_map(ops.concatenate([embedded, outputs], axis=-1))
-        return Decoded(self.output_dropout(features, training=training), attention)
+        return self.output_dropout(features, training=training), attention
