@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy.typing as npt
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
@@ -51,7 +50,7 @@ from keras_transformer.training.progress import (
     ends_interval,
     is_finished,
 )
-from keras_transformer.training.update import Update, make_optimizer, trained_weights
+from keras_transformer.training.update import Update, arrays, make_optimizer, trained_weights
 
 
 class Trainer(keras.Model):
@@ -448,8 +447,3 @@ class _CallbackList(keras.callbacks.CallbackList):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         for callback in self.callbacks if logs else ():
             callback.on_train_batch_end(batch, logs)
-
-
-def arrays(variables: Mapping[str, keras.Variable]) -> dict[str, npt.NDArray[Any]]:
-    """Returns the values of variables."""
-    return {path: keras.ops.convert_to_numpy(variable) for path, variable in variables.items()}

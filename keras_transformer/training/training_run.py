@@ -34,7 +34,8 @@ from keras_transformer.training.devices import Platform, choose_platform, use_lo
 from keras_transformer.training.loss import AuxiliaryLoss
 from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.progress import StopRequest, early_stopping_reason, is_finished
-from keras_transformer.training.trainer import Rhythm, Trainer, arrays, fit
+from keras_transformer.training.trainer import Rhythm, Trainer, fit
+from keras_transformer.training.update import arrays
 
 log = logging.getLogger(__name__)
 

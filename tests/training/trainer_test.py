@@ -124,17 +124,6 @@ def test_no_two_layers_have_the_same_dropout_mask():
     assert len(set(masks)) == len(layers)
 
 
-def test_gradients_are_clipped_to_the_norm_and_not_below_it():
-    logs, gradients = gradient_step()
-    norm = logs["gradient_norm"]
-    for clip_norm, factor in ((norm / 4, 1 / 4), (norm * 4, 1)):
-        training = dataclasses.replace(TRAINING, clip_norm=clip_norm)
-        logs, clipped = gradient_step(training=training)
-        assert logs["gradient_norm"] == pytest.approx(norm, rel=1e-6)
-        for path, gradient in clipped.items():
-            np.testing.assert_allclose(gradient, factor * gradients[path], atol=1e-6, err_msg=path)
-
-
 def test_a_batch_of_filler_rows_changes_no_weight():
     trainer = shared_trainer()
     before = weights(trainer)

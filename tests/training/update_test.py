@@ -83,6 +83,19 @@ def test_updates_are_those_of_keras(config):
             assert relative_difference(slot.numpy(), expected.numpy()) < 1e-6, slot.path
 
 
+@pytest.mark.parametrize("factor", [0.25, 4.0])
+def test_gradients_are_clipped_to_the_norm_and_not_below_it(factor):
+    [gradients] = make_gradients(1)
+    clip_norm = factor * float(tf.linalg.global_norm(gradients))
+    moments = []
+    for config, scale in ((dataclasses.replace(PAPER, clip_norm=clip_norm), 1), (PAPER, factor)):
+        update = make_update(config, make_variables())
+        apply(update, [min(scale, 1) * gradient for gradient in gradients])
+        moments.append([slot.numpy() for slot in update._optimizer.variables if slot.shape])
+    for found, expected in zip(*moments, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-30)
+
+
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 def test_without_finite_gradients_every_bit_stays(number):
     variables = make_variables()
