@@ -284,18 +284,6 @@ def test_nan_logits_end_the_search_without_results(config, value, vocab):
     assert hypotheses(result, 0) == hypotheses(result, 1) == []
 
 
-@each_plain
-def test_a_prefix_ends_before_the_first_special_or_unknown_id(config):
-    prefix = np.int64([[A, B, A], [A, 77, A], [A, -5, A], [PAD, A, A], [B, START, A], [B, END, A]])
-    tables = random_tables(3, 6)
-    result = search(tables, [LENGTH] * 6, config, prefix=prefix)
-    cut = np.int32([[A, B, A], [A, -1, -1], [A, -1, -1], [-1] * 3, [B, -1, -1], [B, -1, -1]])
-    assert_same(result, search(tables, [LENGTH] * 6, config, prefix=cut), atol=0)
-    for sentence, forced in enumerate([(A, B, A), (A,), (A,), (), (B,), (B,)]):
-        for one in hypotheses(result, sentence):
-            assert one.tokens[: len(forced)] == forced
-
-
 @pytest.mark.parametrize(
     ("options", "facts"),
     [

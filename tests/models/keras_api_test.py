@@ -78,10 +78,8 @@ def test_smoothing_must_be_a_probability() -> None:
 
 INPUTS = ("source_ids", "target_ids")
 VARIANTS: list[dict[str, Any]] = [
-    {"tie_embeddings": "none", "output_bias": True},
-    {"tie_embeddings": "target", "attention_bias": True},
-    {"norm_position": "pre", "positions": "learned", "max_positions": 9},
-    {"attention_window": 2, "key_dim": 3, "value_dim": 5},
+    {"tie_embeddings": "none", "output_bias": True, "attention_bias": True},
+    {"norm_position": "pre", "positions": "learned", "max_positions": 9, "key_dim": 3},
 ]
 
 
