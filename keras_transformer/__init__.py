@@ -20,7 +20,7 @@ _MODULES = {
     "TrainingConfig": "config",
     "Transformer": "models.transformer",
     "Translator": "api.translator",
-    "convert": "api.conversion",
+    "convert": "api.translator",
     "layers": "layers",
     "load": "api.translator",
     "losses": "models.losses",

@@ -162,14 +162,6 @@ class EncoderDecoder(keras.Model):
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:
         return (*input_shape["target_ids"], self.config.target_vocab_size)
 
-    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        # Under a strategy, Keras would build metrics from a batch that is averaged over replicas,
-        # which turns ids into floats.
-        if getattr(self, "_distribute_strategy", None) is not None:
-            ids = ops.zeros((1, 2), "int32")
-            with self.distribute_strategy.scope():
-                self._symbolic_build(data_batch=({"source_ids": ids, "target_ids": ids}, ids))
-
     def _add_embeddings(self) -> None:
         """Adds the embeddings of both sides: one shared layer if they are tied."""
         c = self.config

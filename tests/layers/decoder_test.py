@@ -27,8 +27,9 @@ def test_decoder_layer_is_a_keras_layer(arguments: dict[str, Any], options: dict
     check_layer(DecoderLayer, arguments, inputs, shape, options)
 
 
-@pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
-@pytest.mark.parametrize("norm_position", ["post", "pre"])
+@pytest.mark.parametrize(
+    ("norm_position", "options"), [("post", {"return_attention_scores": True}), ("pre", {})]
+)
 def test_decoder_is_a_keras_layer(norm_position: str, options: dict[str, Any]) -> None:
     inputs = {"inputs": X, "memory": MEMORY}
     shape: Any = (X.shape, [WEIGHTS] * 2) if options else X.shape

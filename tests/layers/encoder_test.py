@@ -46,8 +46,10 @@ def test_encoder_layer_is_a_keras_layer(arguments: dict[str, Any], options: dict
     check_layer(EncoderLayer, arguments, {"inputs": X, "mask": MASK}, shape, options)
 
 
-@pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
-@pytest.mark.parametrize("norms", [{"final_norm": True}, {"norm_position": "pre"}])
+@pytest.mark.parametrize(
+    ("norms", "options"),
+    [({"final_norm": True}, {}), ({"norm_position": "pre"}, {"return_attention_scores": True})],
+)
 def test_encoder_is_a_keras_layer(norms: dict[str, Any], options: dict[str, Any]) -> None:
     shape: Any = (X.shape, [(B, H, S, S)] * 2) if options else X.shape
     arguments = {"num_layers": 2, **ARGUMENTS, **norms, "attention_window": 4}
