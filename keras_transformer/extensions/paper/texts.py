@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from keras_transformer import plugins
 from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
@@ -38,16 +38,10 @@ from keras_transformer.runs.atomic import atomic_path, write_text
 log = logging.getLogger(__name__)
 
 
-class Texts(NamedTuple):
-    """The texts of a recipe."""
-
-    train: Corpus
-    valid: Corpus
-    tests: Mapping[str, EvaluationSet]
-
-
-def open_texts(recipe: Recipe, corpus_dir: Path, split_dir: Path) -> Texts:
-    """Opens the texts of a recipe, and reads those that training reads last."""
+def open_texts(
+    recipe: Recipe, corpus_dir: Path, split_dir: Path
+) -> tuple[Corpus, Corpus, dict[str, EvaluationSet]]:
+    """Opens the texts for training, validation and tests. Reads those that training reads last."""
     train, parts = _corpus(recipe.train, corpus_dir), {}
     if recipe.held_out:
         parts = split_by_source(train, split_dir, recipe.held_out)
@@ -65,10 +59,10 @@ def open_texts(recipe: Recipe, corpus_dir: Path, split_dir: Path) -> Texts:
         first = dataclasses.replace(test, references=[lines[:1] for lines in test.references])
         metrics.assess(list(first.references[0]), first, **recipe.evaluate)
         tests[name] = test
-    texts = Texts(train, open_text(recipe.valid), tests)
-    for _ in texts.valid.pairs():
+    valid = open_text(recipe.valid)
+    for _ in valid.pairs():
         pass
-    return texts
+    return train, valid, tests
 
 
 def evaluation_set(corpus: Corpus) -> EvaluationSet:

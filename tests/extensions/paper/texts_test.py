@@ -1,7 +1,5 @@
 """Pairs with one generated side. Here, the model writes capital letters."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

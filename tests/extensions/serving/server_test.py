@@ -1,7 +1,5 @@
 """Start and stop of a server, and the command that translates with it."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import contextlib

@@ -29,7 +29,7 @@ def main() -> None:
     from keras_transformer.extensions.corpora import phrasebook  # late, because it is an extra
 
     parts = phrasebook.write_corpus(FLAGS.output_dir, FLAGS.seed)
-    sizes = {name: len(part) for name, part in parts._asdict().items()}
+    sizes = {name: len(part) for name, part in parts.items()}
     counts = {"templates": len(phrasebook.TEMPLATES), "phrases": sum(sizes.values()), **sizes}
     for name, count in counts.items():
         print(f"{name:<12}{count:>8,}")
