@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import keras
-from keras import ops
 
 from keras_transformer.config import EncoderDecoderConfig, RunConfig
 from keras_transformer.errors import InputError
