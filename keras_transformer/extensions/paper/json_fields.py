@@ -8,8 +8,8 @@ import typing
 from pathlib import Path
 from typing import Any
 
+from keras_transformer.config.schema import check_scalar, require_type, without_none
 from keras_transformer.errors import InputError
-from keras_transformer.schema import check_scalar, require_type, without_none
 
 
 def read_json(path: Path) -> Any:

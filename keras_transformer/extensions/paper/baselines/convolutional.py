@@ -17,13 +17,13 @@ import keras
 from keras import ops
 
 from keras_transformer.config import RunConfig
+from keras_transformer.config.schema import PositiveInt, setting
 from keras_transformer.errors import require
 from keras_transformer.extensions.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import Memory
-from keras_transformer.schema import PositiveInt, setting
 
 HALF = 0.5**0.5  # keeps the variance of a sum of two
 

@@ -16,11 +16,11 @@ import keras
 from keras import ops
 
 from keras_transformer.config import RunConfig
+from keras_transformer.config.schema import PositiveInt, setting
 from keras_transformer.extensions.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import Memory
-from keras_transformer.schema import PositiveInt, setting
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,6 @@ class Limits(NamedTuple):
 
 
 PositiveInt = Annotated[int, Limits(above=0)]
-PositiveFloat = Annotated[float, Limits(above=0)]
 
 
 def setting(default: Any, help: str, *, may_change: bool = False, flag: bool = False) -> Any:

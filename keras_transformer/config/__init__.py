@@ -14,11 +14,11 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from keras_transformer.config.model import EncoderDecoderConfig as EncoderDecoderConfig
+from keras_transformer.config.model import ModelConfig as ModelConfig
+from keras_transformer.config.model import PositiveFloat, Rate
+from keras_transformer.config.schema import Limits, PositiveInt, Settings, flag, setting
 from keras_transformer.errors import InputError, check_names, require
-from keras_transformer.model_config import EncoderDecoderConfig as EncoderDecoderConfig
-from keras_transformer.model_config import ModelConfig as ModelConfig
-from keras_transformer.model_config import Rate
-from keras_transformer.schema import Limits, PositiveFloat, PositiveInt, Settings, flag, setting
 
 # With a larger α the longest outputs always win. Up to 7,000 tokens, length^10 fits into a float32.
 MAX_LENGTH_PENALTY = 10.0

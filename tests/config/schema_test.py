@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from keras_transformer.schema import Limits, check_scalar
+from keras_transformer.config.schema import Limits, check_scalar
 from tests.builders import refuses
 
 SHARE = Annotated[float, Limits(least=0, below=1)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
+from keras_transformer.config.schema import Limits, PositiveInt, Settings, setting
 from keras_transformer.errors import require
-from keras_transformer.schema import Limits, PositiveFloat, PositiveInt, Settings, setting
 
+PositiveFloat = Annotated[float, Limits(above=0)]
 Rate = Annotated[float, Limits(least=0, below=1)]
 
 
