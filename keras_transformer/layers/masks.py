@@ -14,7 +14,7 @@ def padding_mask(ids: Any, pad_id: int) -> Any:
     """Marks the real tokens of `ids` (any integer dtype, `[B, S]`) as bool `[B, S]`.
 
     Example:
-    >>> padding_mask(keras.ops.array([[5, 3, 0]]), pad_id=0).numpy().tolist()
+    >>> padding_mask(ops.array([[5, 3, 0]]), pad_id=0).numpy().tolist()
     [[True, True, False]]
     """
     return ops.not_equal(integer_ids(ids), pad_id)
@@ -36,7 +36,7 @@ def position_mask(
         bool `[T, S]`, or None if nothing is forbidden.
 
     Example:
-    >>> position_mask(keras.ops.arange(2), keras.ops.arange(2), causal=True).numpy().tolist()
+    >>> position_mask(ops.arange(2), ops.arange(2), causal=True).numpy().tolist()
     [[True, False], [True, True]]
     """
     if not causal and window is None:
