@@ -63,7 +63,7 @@ def open_texts(recipe: Recipe, corpus_dir: Path, split_dir: Path) -> Texts:
         else:
             test = evaluation_set(open_text(text))
         first = dataclasses.replace(test, references=[lines[:1] for lines in test.references])
-        metrics.assess(list(first.references[0]), first, **recipe.evaluate)
+        metrics.evaluate(list(first.references[0]), first, **recipe.evaluate)
         tests[name] = test
     texts = Texts(train, open_text(recipe.valid), tests)
     for _ in texts.valid.pairs():
