@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
-from keras_transformer.export import ExportOptions, export
-from keras_transformer.export.comparison import Comparison
+from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.litert import engine as litert
 from keras_transformer.extensions.litert import exporter, passes
@@ -93,7 +92,7 @@ def assert_same_tokens(model: LiteRTModel, translator: TranslationModule, text: 
 
 
 def test_every_signature_translates_as_the_run(paper: LiteRTExport) -> None:
-    assert paper.exported.sentences == len(SENTENCES)
+    assert len(paper.exported.translations) == len(SENTENCES)
     assert paper.exported.warning is None
     in_graph = exporter.load_text_signature(paper.path)
     for sentence in SENTENCES:
@@ -139,7 +138,7 @@ def test_other_architectures_and_searches(
     run = make_run(tmp_path / "run", model, **changes)
     # The export compares all sentences.
     result = export(run, tmp_path / "export", SENTENCES, format="litert", settings=settings)
-    assert result.sentences == len(SENTENCES)
+    assert len(result.translations) == len(SENTENCES)
 
 
 def test_ensembles_without_the_text_signature(paper: LiteRTExport, tmp_path: Path) -> None:
@@ -361,7 +360,7 @@ def test_unsupported_vocabularies_have_only_translate_ids(tmp_path: Path) -> Non
         assert found == texts[: len(found)]
 
 
-def compare(made: LiteRTExport) -> Comparison:
+def compare(made: LiteRTExport) -> ExportResult:
     """Compares the version once more, as `export` does before it publishes it."""
     opened = exporter.EXPORTER.open(made.exported.path)
     probes = exporter.EXPORTER.probes(made.translator, PHRASES)

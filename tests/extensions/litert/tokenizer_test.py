@@ -82,7 +82,7 @@ def supported(request: pytest.FixtureRequest) -> Vocabulary:
 
 
 def test_supported_vocabularies(supported: Vocabulary) -> None:
-    assert text_problem(supported, probe_texts(supported, PHRASES).tokenized) is None
+    assert text_problem(supported, probe_texts(supported, PHRASES)) is None
 
 
 @hypothesis.settings(
@@ -154,7 +154,7 @@ def test_rules_of_normalization_are_compared(tmp_path: Path) -> None:
     file = tmp_path / "rules.tsv"
     file.write_text("".join(f"{_codes(key)}\t{_codes(text)}\n" for key, text in rules.items()))
     vocabulary = Vocabulary(learn({"normalization_rule_tsv": str(file)}))
-    texts = [*probe_texts(vocabulary, PHRASES).tokenized, "yza  x xyz", "ayz"]
+    texts = [*probe_texts(vocabulary, PHRASES), "yza  x xyz", "ayz"]
     assert text_problem(vocabulary, texts) is None
 
 
