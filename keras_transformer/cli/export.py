@@ -37,19 +37,14 @@ _OPTIONS = ("weights", "max_bleu_loss", "tokenize", "license", "text_signature")
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
-    config_flags.define_choice_flag("format", "saved_model", *plugins.names("exporters"))
-    weights_help = (
-        "number format of the weights: float32 (the default, except for cpu: int8), bfloat16, "
-        "float16, int8, or another one of the format"
-    )
+    config_flags.define_format_flag("saved_model", *plugins.names("exporters"))
+    weights_help = "number format of the weights, such as int8; default: float32, for cpu int8"
     flags.DEFINE_string("weights", None, weights_help)
-    loss_help = (
-        "maximum BLEU loss; default: 0.1 for rounded weights, int8 and a shortlist 0.3, int4 0.5"
-    )
+    loss_help = "maximum BLEU loss; default: 0.1 for rounded weights, int8 and a shortlist 0.3"
     flags.DEFINE_float("max_bleu_loss", None, loss_help)
     text_help = "add the signature translate to a LiteRT model; browsers cannot load it"
     flags.DEFINE_bool("text_signature", True, text_help)
-    for name, option in plugins.options_of("export").items():
+    for name, option in plugins.all_of("export_options"):
         flags.DEFINE_integer(name, None, option.help)
     config_flags.define_option_flags("tokenize")
     languages_help = "source and target language, for the model card, as in en,de"
@@ -66,7 +61,7 @@ def _learned_options() -> dict[str, Any]:
     """
     return {
         name: option.value(FLAGS.run_dir, FLAGS.data_dir, FLAGS[name].value)
-        for name, option in plugins.options_of("export").items()
+        for name, option in plugins.all_of("export_options")
         if FLAGS[name].value is not None
     }
 
@@ -88,28 +83,22 @@ def _sentences() -> tuple[list[str], list[str] | None]:
     return store.source_text(), store.target_text()
 
 
-def _languages() -> tuple[str, str] | None:
-    if FLAGS.languages is None:
-        return None
-    if len(FLAGS.languages) != 2:
-        raise InputError(
-            f"--languages is {','.join(FLAGS.languages)}. Give a source and a target language, as "
-            "in en,de."
-        )
-    source, target = FLAGS.languages
-    return source, target
-
-
 def main() -> None:
     """Runs `export` with the flags."""
     app.load_tensorflow()
     from keras_transformer import export  # late, so that --help is fast
 
+    languages = FLAGS.languages and tuple(FLAGS.languages)
+    if languages and len(languages) != 2:
+        raise InputError(
+            f"--languages is {','.join(languages)}. Give a source and a target language, as in "
+            "en,de."
+        )
     sentences, references = _sentences()
     source = FLAGS.valid_source
     options = export.ExportOptions(
         references=references,
-        languages=_languages(),
+        languages=languages,
         test_set="the validation set of its data" if source is None else Path(source).name,
         **config_flags.values_of(_OPTIONS),
         **_learned_options(),
@@ -120,8 +109,8 @@ def main() -> None:
         console.warn(exported.warning)
     for tie in exported.ties:
         print(f"a tie, with different tokens of the same score: {tie}")
-    compared = f"{len(sentences):,} validation sentences"
-    print(f"Exported {exported.path}, which was compared with the run on {compared}.")
+    compared = f"compared with the run on {len(sentences):,} validation sentences"
+    print(f"Exported {exported.path}, {compared}.")
     if exported.largest_difference is not None:
         print(f"Log-probabilities differ by at most {exported.largest_difference:.2g}.")
     elif exported.scores is not None:

@@ -159,10 +159,10 @@ class RecipeModels:
             start = time.perf_counter()
             hypotheses = _translations(model, test.sources or [])
             seconds = time.perf_counter() - start
-            assessment = metrics.evaluate(hypotheses, test, **self._recipe.evaluate)
-            log.info("%s: %s", name, assessment.summary())
+            scores = metrics.evaluate(hypotheses, test, **self._recipe.evaluate)
+            log.info("%s: %s", name, scores.summary())
             results[name] = {
-                **assessment.fields(),
+                **scores.fields(),
                 "seconds": round(seconds, 1),
                 "published": self._recipe.published.get(name),
                 "repeat": self._evaluate_command(name, test, model_dir),

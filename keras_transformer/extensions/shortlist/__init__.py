@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-help = (
-    "number of frequent tokens, and of translations of each source token, that the search scores, "
-    "such as 50; default: it scores the whole vocabulary"
-)
+help = "number of likely translations of each token that the search scores, as in 50"
 
 
 def value(run_dir: str, data_dir: str | None, number: int) -> Any:

@@ -107,7 +107,7 @@ def test_the_data_of_the_run_gives_a_shortlist(run_directory, tmp_path):
     side = encoded(lines, vocabulary.encode_source(lines), 60)
     digest = write_shard(tmp_path / "train" / "0", side, side)
     write_index(tmp_path / "train", [("0", len(lines), digest)])
-    option = plugins.options_of("export")["shortlist"]
+    option = plugins.find("export_options", "shortlist")
     shortlist = option.value(str(run_directory.path), str(tmp_path), 8)
     assert shortlist.describe() == {"frequent": 10, "translations": 8}
 
