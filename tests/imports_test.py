@@ -50,6 +50,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "huggingface": {"converters"},
     "argos": {"ctranslate2"},
     "serving": set(),
+    "shortlist": set(),
     "documents": set(),
     "corpora": set(),
     "pages": {"serving"},
