@@ -13,16 +13,13 @@ import keras_transformer as kt
 
 NAMES = set(
     "Config DecodingConfig InputError ModelConfig PreparedData Run Tokenizer TrainingConfig "
-    "Transformer Translator convert layers load losses metrics prepare preset schedules "
+    "Transformer Translator convert decoding layers load losses metrics prepare preset schedules "
     "train".split()
-)
-SUBPACKAGES = set(
-    "api cli data decoding evaluation export extensions inference models runs text training".split()
 )
 NAMESPACES = {
     "layers": set(
         "Block CrossAttention Decoder DecodeState DecoderLayer Dropout Encoder EncoderLayer "
-        "FeedForward LayerNorm LearnedPositions PaddingMask SelfAttention SinusoidalPositions "
+        "FeedForward LayerNorm LearnedPositions SelfAttention SinusoidalPositions "
         "TokenEmbedding dropout_seed padding_mask position_mask "
         "scaled_dot_product_attention".split()
     ),
@@ -34,7 +31,7 @@ NAMESPACES = {
 
 def test_public_names_are_listed_and_exist() -> None:
     assert set(kt.__all__) == NAMES
-    assert set(dir(kt)) == NAMES | SUBPACKAGES | {"__version__"}
+    assert set(dir(kt)) == NAMES | {"__version__"}
     for name in dir(kt):
         assert getattr(kt, name) is not None
     with pytest.raises(AttributeError, match="Trainer"):
