@@ -51,10 +51,11 @@ EXTENSIONS: dict[str, set[str]] = {
     "huggingface": {"converters"},
     "argos": {"ctranslate2"},
     "serving": set(),
+    "shortlist": set(),
     "documents": set(),
     "corpora": set(),
     "pages": {"serving"},
-    "paper": set(),
+    "paper": {"corpora"},
 }
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
 WITHOUT_KERAS = ("config", "errors", "presets", "schema")

@@ -24,7 +24,7 @@ from keras_transformer.config import Config
 from keras_transformer.data.batches import Batches, CorpusBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding import SearchInputs, SearchResult
-from keras_transformer.export.shortlist import learn_shortlist
+from keras_transformer.extensions.shortlist.learning import learn_shortlist
 from keras_transformer.inference import loading
 from keras_transformer.inference.int8 import use_int8_products
 from keras_transformer.inference.translation_module import TranslationModule
@@ -209,7 +209,7 @@ def decode_text(settings: dict[str, Any]) -> Started:
     module = loading.load_translator(run, settings["decoding"], precision=settings["precision"])
     if settings["use_shortlist"]:
         shortlist = learn_shortlist(run, settings["data_dir"], settings["shortlist"])
-        module = module.with_shortlist(shortlist)
+        module = module.with_options(shortlist=shortlist)
     model = loading.LoadedModel.of(module, run, jit_compile=compiled)
 
     def translate(lines: list[str]) -> list[str]:

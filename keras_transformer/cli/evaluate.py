@@ -32,26 +32,19 @@ def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("model_dir", "source", "hypothesis", "output")
     config_flags.define_path_flags("reference", repeatable=True)
-    test_set_help = "test set of sacreBLEU, such as wmt14/full, instead of files"
-    flags.DEFINE_string("test_set", None, test_set_help)
+    flags.DEFINE_string("test_set", None, "test set of sacreBLEU, such as wmt14/full")
     flags.DEFINE_string("language_pair", None, "languages of --test_set, as in en-de")
     config_flags.define_option_flags("tokenize", "lowercase", "threads", "source_tag")
-    paper_help = "also print BLEU as in the paper, for German: tokenized, compounds split"
-    flags.DEFINE_boolean("paper_bleu", False, paper_help)
+    flags.DEFINE_boolean("paper_bleu", False, "also print BLEU as in the paper, for German")
     flags.DEFINE_string("baseline", None, "translations of another system, to compare BLEU")
-    config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
+    config_flags.define_precision_flag()
     config_flags.define_config_flags("beam_size", "length_penalty")
-
-
-def _check_flags() -> None:
-    """Refuses flags that exclude each other, or that need another one."""
-    app.require_one("model_dir", "hypothesis")
-    app.require_one("test_set", "reference")
-    app.exclude("test_set", "source")
-    app.exclude("reference", "language_pair")
-    app.exclude("hypothesis", "output", "source_tag")
-    if FLAGS.model_dir and not (FLAGS.source or FLAGS.test_set):
-        raise InputError("--source is missing. --model_dir needs the source text.")
+    flags.mark_flags_as_mutual_exclusive(["model_dir", "hypothesis"], required=True)
+    flags.mark_flags_as_mutual_exclusive(["test_set", "reference"], required=True)
+    flags.mark_flags_as_mutual_exclusive(["test_set", "source"])
+    flags.mark_flags_as_mutual_exclusive(["reference", "language_pair"])
+    flags.mark_flags_as_mutual_exclusive(["hypothesis", "output"])
+    flags.mark_flags_as_mutual_exclusive(["hypothesis", "source_tag"])
 
 
 def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
@@ -63,36 +56,35 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
     options = {"precision": FLAGS.precision, "threads": FLAGS.threads}
     model = loading.load_model(FLAGS.model_dir, config_flags.config_settings(), **options)
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
-    if remark := tags.missing_tags(sources, model.symbols, FLAGS.source_tag):
-        console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
+    untagged = tags.missing_tags(sources, model.symbols, FLAGS.source_tag)
     sources = [tags.add_tag(source, FLAGS.source_tag or "") for source in sources]
     with atomic.output_file(FLAGS.output or os.devnull) as file:
         start = time.perf_counter()
-        hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]
+        results = translate.translate_lines(model, sources)
         seconds = time.perf_counter() - start
+        hypotheses = [best.text for best, *_ in results]
         file.writelines(f"{hypothesis}\n".encode() for hypothesis in hypotheses)
     counts = batching.token_counts(model.lengths, sources)
-    warnings = translate.translation_warnings(model, counts)
-    if unknown := batching.unknown_token_remark(counts):
-        warnings.append(unknown)
-    for warning in warnings:
-        console.warn(f"{FLAGS.source or FLAGS.test_set}: {warning}")
+    remarks = [untagged, *translate.translation_warnings(model, counts, results)]
+    for remark in filter(None, [*remarks, batching.unknown_token_remark(counts)]):
+        console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
     return hypotheses, seconds
 
 
 def main() -> None:
-    """Runs `evaluation.assess` with the flags."""
+    """Runs `metrics.evaluate` with the flags."""
     app.load_tensorflow()
     from keras_transformer.evaluation import metrics, test_sets
 
-    _check_flags()
+    if FLAGS.model_dir and not (FLAGS.source or FLAGS.test_set):
+        raise InputError("--source is missing. --model_dir needs the source text.")
     test = (
         test_sets.sacrebleu_set(FLAGS.test_set, FLAGS.language_pair or "")
         if FLAGS.test_set
         else test_sets.read_files(FLAGS.reference, FLAGS.source)
     )
-    assess = functools.partial(
-        metrics.assess,
+    score = functools.partial(
+        metrics.evaluate,
         references=test,
         baseline=test_sets.read_translations(FLAGS.baseline, test) if FLAGS.baseline else None,
         as_in_paper=FLAGS.paper_bleu,
@@ -106,11 +98,11 @@ def main() -> None:
     if FLAGS.hypothesis:
         hypotheses = test_sets.read_translations(FLAGS.hypothesis, test)
     else:
-        assess(test.references[0])  # reports errors before anything is translated
+        score(test.references[0])  # reports errors before anything is translated
         hypotheses, seconds = _translate(sources)
         fields["seconds"] = round(seconds, 3)
-    result = assess(hypotheses)
-    print(result.summary())
+    scores = score(hypotheses)
+    print(scores.summary())
     own = metrics.blind_score(test.references[0], FLAGS.tokenize, FLAGS.lowercase)
     if own is not None:
         console.warn(
@@ -120,4 +112,4 @@ def main() -> None:
     if "seconds" in fields:
         a_second = len(sources) / max(seconds, 1e-9)
         print(f"translated in {seconds:.1f} s ({a_second:,.0f} sentences per second)")
-    print(json.dumps({**result.fields(), **fields}))
+    print(json.dumps({**scores.fields(), **fields}))

@@ -20,7 +20,7 @@ run = kt.train(data, "run", preset="tiny", num_encoder_layers=1, num_decoder_lay
                d_model=16, d_ff=32, num_heads=2, max_steps=2, batch_tokens=64,
                max_extra_tokens=5)
 source, target = (open(f"train.{name}").read().splitlines()[:3] for name in ("en", "de"))
-assert len(run.evaluate(source, target).hypotheses) == 3
+assert len(run.translator().evaluate(source, target).hypotheses) == 3
 run.export("export")
 [text] = kt.load("run")(["a small dog"])
 assert kt.load("export")(["a small dog"]) == [text]

@@ -1,7 +1,5 @@
 """LiteRT's tokenizer finds SentencePiece's tokens for every text, or a reason is given."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any
@@ -39,7 +37,7 @@ SUPPORTED: dict[str, dict[str, Any]] = {
     "symbols that begin with symbols": {"user_defined_symbols": NESTED},
     "symbols inside words": {"user_defined_symbols": INSIDE},
     "symbols that normalization composes": {"user_defined_symbols": COMPOSED},
-    "many symbols": {"user_defined_symbols": [f"<{i:X}>" for i in range(700)]},
+    "many symbols": {"user_defined_symbols": [f"<{i:X}>" for i in range(300)]},
     "control symbols": {"control_symbols": ["<c>"]},
     "pieces across words": {"split_by_whitespace": False},
 }
@@ -82,7 +80,7 @@ def supported(request: pytest.FixtureRequest) -> Vocabulary:
 
 
 def test_supported_vocabularies(supported: Vocabulary) -> None:
-    assert text_problem(supported, probe_texts(supported, PHRASES).tokenized) is None
+    assert text_problem(supported, probe_texts(supported, PHRASES)) is None
 
 
 @hypothesis.settings(
@@ -154,18 +152,18 @@ def test_rules_of_normalization_are_compared(tmp_path: Path) -> None:
     file = tmp_path / "rules.tsv"
     file.write_text("".join(f"{_codes(key)}\t{_codes(text)}\n" for key, text in rules.items()))
     vocabulary = Vocabulary(learn({"normalization_rule_tsv": str(file)}))
-    texts = [*probe_texts(vocabulary, PHRASES).tokenized, "yza  x xyz", "ayz"]
+    texts = [*probe_texts(vocabulary, PHRASES), "yza  x xyz", "ayz"]
     assert text_problem(vocabulary, texts) is None
 
 
-def test_a_difference_names_the_text_and_both_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_names_the_text_and_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary(learn(SUPPORTED["case-folded tags"]))
     monkeypatch.setattr(
         "keras_transformer.extensions.litert.tokenizer.fast_model", lambda model: model
     )
     problem = text_problem(vocabulary, ["a", "<2DE> \xe9"])
     (ids,) = vocabulary.encode_source(["<2DE> \xe9".encode()])
-    assert tells(problem or "", r"'<2DE> \xe9'", " ".join(map(str, ids)), "SentencePiece", "LiteRT")
+    assert tells(problem or "", r"'<2DE> \xe9'", f"instead of {ids[1:]}")
 
 
 def _codes(text: str) -> str:

@@ -1,7 +1,5 @@
 """A small recipe and its text, for tests that follow it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -76,4 +74,4 @@ def refuse_to_train(*_: Any, **__: Any) -> None:
 
 def no_export(run: RunDirectory | str, *_: Any, **__: Any) -> ExportResult:
     """Replaces `export`, which takes seconds: returns the run itself."""
-    return ExportResult(Path(run.path if isinstance(run, RunDirectory) else run), 0, [])
+    return ExportResult([], [], path=Path(run.path if isinstance(run, RunDirectory) else run))
