@@ -21,9 +21,8 @@ COMPONENTS: dict[str, set[str]] = {
     "errors": set(),
     "plugins": set(),
     "console": set(),
-    "schema": set(),
     "tf_import": set(),
-    "config": {"schema"},
+    "config": set(),
     "layers": set(),
     "text": set(),
     "presets": {"config", "text"},
@@ -36,9 +35,7 @@ COMPONENTS: dict[str, set[str]] = {
     "training": set(
         "config console data evaluation inference layers models presets runs text".split()
     ),
-    "export": set(
-        "config console data decoding evaluation inference models runs schema text".split()
-    ),
+    "export": set("config console data decoding evaluation inference models runs text".split()),
     "api": set("config data export inference models runs text training".split()),
     "cli": set("config console data evaluation export inference runs tf_import training".split()),
     "__main__": {"cli"},
@@ -57,8 +54,8 @@ EXTENSIONS: dict[str, set[str]] = {
     "pages": {"serving"},
     "paper": {"corpora"},
 }
-WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
-WITHOUT_KERAS = ("config", "errors", "presets", "schema")
+WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets")
+WITHOUT_KERAS = ("config", "errors", "presets")
 
 
 def name_of(path: Path) -> str:
