@@ -75,7 +75,7 @@ def _sentences() -> tuple[list[str], list[str] | None]:
         )
     if FLAGS.valid_source is None:
         store = TokenStore(Path(FLAGS.data_dir) / "valid")
-        return store.source_text(), store.target_text()
+        return store.source.text(), store.target.text()
     target = FLAGS.valid_target
     return read_text(FLAGS.valid_source), None if target is None else read_text(target)
 

@@ -140,7 +140,7 @@ def _translate_block(block: Block, path: Path, model_dir: Path, fingerprint: str
 
 
 def _decoded(block: Block) -> list[str]:
-    return decode_lines(block.texts[0], block.names[0], block.line, block.offsets[0])
+    return decode_lines(block.texts[0], block.names[0], block.line)
 
 
 @functools.lru_cache(maxsize=1)

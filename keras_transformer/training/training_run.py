@@ -17,7 +17,7 @@ import tensorflow as tf
 from keras_transformer import plugins
 from keras_transformer.config import RunConfig, require
 from keras_transformer.console import duration
-from keras_transformer.data.batches import MixedBatches
+from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics as evaluation
@@ -242,7 +242,7 @@ def _log_summary(
     platform: Platform,
     trainer: Trainer,
     config: RunConfig,
-    batches: MixedBatches,
+    batches: Batches,
 ) -> None:
     """Logs the devices, the model and the data before the first step."""
     training = config.training
@@ -279,8 +279,8 @@ def _bleu_scorer(
     model = loading.LoadedModel.of(module, str(run.path))
     # Equal numbers of sentences from all mixed corpora.
     share = -(-config.bleu_sentences // len(stores)) if config.bleu_sentences else None
-    sources = [line for store in stores for line in store.source_text()[:share]]
-    references = [line for store in stores for line in store.target_text()[:share]]
+    sources = [line for store in stores for line in store.source.text()[:share]]
+    references = [line for store in stores for line in store.target.text()[:share]]
     own = evaluation.evaluate(references, references)
     if own.bleu < 99.9 and config.best_metric == "bleu":
         raise InputError(

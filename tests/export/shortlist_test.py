@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from keras_transformer.data.token_store import TokenStore, encoded, write_index, write_shard
+from keras_transformer.data.token_store import TokenStore, write_index, write_shard
 from keras_transformer.errors import InputError
 from keras_transformer.export import shortlist as learning
 from keras_transformer.export.shortlist import learn_shortlist, shortlist_of
@@ -27,11 +27,11 @@ def vocabularies() -> dict[str, Vocabulary]:
 
 
 def write(directory, pairs) -> TokenStore:
-    columns = [[*column] for column in zip(*pairs, strict=True)] or [[], []]
-    sides = [encoded([b"x"] * len(pairs), ids, 2**16) for ids in columns]
-    digest = write_shard(directory / "0", *sides)
-    directory.mkdir(exist_ok=True)
-    write_index(directory, [("0", len(pairs), digest)])
+    lines, ids = [[b"x"] * len(pairs)] * 2, [*zip(*pairs, strict=True)]
+    shards = []
+    if pairs:
+        shards = [("0", len(pairs), write_shard(directory / "0", lines, ids, (60, 60)))]
+    write_index(directory, shards)
     return TokenStore(directory)
 
 
@@ -111,8 +111,8 @@ def test_other_data_is_an_error(
 def test_the_data_of_the_run_gives_a_shortlist(run_directory: RunDirectory, tmp_path: Path) -> None:
     run_directory.tokenizer().save(tmp_path)
     vocabulary, lines = Vocabulary.load(tmp_path), [phrase.encode() for phrase in PHRASES]
-    side = encoded(lines, vocabulary.encode_source(lines), 60)
-    digest = write_shard(tmp_path / "train" / "0", side, side)
+    ids = vocabulary.encode_source(lines)
+    digest = write_shard(tmp_path / "train" / "0", [lines] * 2, [ids] * 2, (60, 60))
     write_index(tmp_path / "train", [("0", len(lines), digest)])
     shortlist = learn_shortlist(run_directory, tmp_path, 8)
     assert shortlist.describe() == {"frequent": 10, "translations": 8}

@@ -93,7 +93,7 @@ def test_line_breaks_in_translations_become_spaces(tmp_path, source, exported_ru
 def test_invalid_inputs_are_refused(tmp_path, exported_run, run_directory, source):
     bad = tmp_path / "bad"
     bad.write_bytes(b"a\n" * 6 + b"b\xff\n")
-    with pytest.raises(InputError, match=mentions("bad", "line 7", "0xff", "13")):
+    with pytest.raises(InputError, match=mentions("bad", "line 7", "byte 2", "0xff")):
         translate_corpus(exported_run, bad, tmp_path / "out")
     for path, message in (
         (tmp_path / "none", mentions("none", "missing")),

@@ -225,7 +225,7 @@ def test_generated_pairs_are_added_to_the_training_text(
     given["back_translation"] = tmp_path / "reverse"
     results = run_recipe(recipe, corpus, work, synthetic_from=given)
     assert results["finished"] and asked == given
-    trained = TokenStore(work / "data" / "train").source_text()
+    trained = TokenStore(work / "data" / "train").source.text()
     assert len(trained) == 3 * 12 and sum(line.isupper() for line in trained) == 2 * 12
     hashes = {kind: f"the hash of {kind}" for kind in TAUGHT}
     assert results["rows"]["seed-1"]["generators_sha256"] == hashes
