@@ -122,8 +122,8 @@ def encode_block(
     pairs = pairs.keep(single, "duplicate", report)
     hashes, fates = np.load(folder / "hashes.npy")[single], fates[single]
     vocabulary = _vocabulary(output_dir, fingerprint)
-    source_ids = vocabulary.encode_source(pairs.sources, threads=1)
-    target_ids = vocabulary.encode_target(pairs.targets, threads=1)
+    source_ids = vocabulary.encode_source(pairs.sources)
+    target_ids = vocabulary.encode_target(pairs.targets)
     lengths = np.array([[*map(len, ids)] for ids in (source_ids, target_ids)], np.int64)
     # SentencePiece's normalization can leave nothing but the end id.
     full = lengths.min(axis=0) > 1
