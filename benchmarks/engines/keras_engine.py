@@ -63,7 +63,7 @@ def train(settings: dict[str, Any]) -> Started:
     tokenizer = Tokenizer.load(settings["data_dir"])
     batches = Batches(
         [TokenStore(Path(settings["data_dir"]) / "train")], training.batch_tokens, training.seed,
-        tokenizer.pad_id, tokenizer.start_id,
+        tokenizer.vocabulary,
     )  # fmt: skip
     on_gpu, only_steps = settings["device"] == "gpu", settings["only_steps"]
     platform = choose_platform(training, len(batches.shapes), settings["device"])

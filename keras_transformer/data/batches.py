@@ -30,9 +30,11 @@ from keras_transformer.data.subwords import (
     joined,
     key_of,
     planned_lengths,
+    subword_samplers,
 )
 from keras_transformer.data.token_store import IntArray, TokenStore
 from keras_transformer.errors import InputError
+from keras_transformer.text.vocabulary import Vocabulary
 
 Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
 Shape: TypeAlias = tuple[int, int, int]
@@ -60,9 +62,8 @@ class Batches:
         stores: Sequence[TokenStore],
         batch_tokens: int,
         seed: int | None,
-        pad_id: int,
-        start_id: int,
-        samplers: Samplers | None = None,
+        vocabulary: Vocabulary,
+        subword_alpha: float | None = None,
         *,
         weights: Sequence[Fraction] | None = None,
         temperature: float = 1.0,
@@ -71,6 +72,7 @@ class Batches:
         """Plans the epochs of all corpora, with common shapes.
 
         Without `weights`, the shares of corpora are their sizes to the power of 1 / `temperature`.
+        With `subword_alpha`, segmentations are sampled (see `subwords.py`).
         """
         if seed is not None and seed < 0:
             raise InputError(f"The seed of the batches is {seed}, but it must be at least 0.")
@@ -78,7 +80,8 @@ class Batches:
             raise InputError(
                 f"The temperature of the mixture is {temperature}, but it must be at least 1."
             )
-        self._pad_id, self._start_id = pad_id, start_id
+        self._pad_id, self._start_id = vocabulary.pad_id, vocabulary.start_id
+        samplers = None if subword_alpha is None else subword_samplers(vocabulary, subword_alpha)
         lengths = [_planned_lengths(store, batch_tokens, samplers) for store in stores]
         tokens = [int(store.target.lengths.sum(dtype=np.int64)) for store in stores]
         by_tokens = weights or [_tempered(count, temperature) for count in tokens]

@@ -121,9 +121,8 @@ class PreparedData:
     def _batches(self, split: str, batch_tokens: int, seed: int | None) -> Batches:
         from keras_transformer.data.batches import Batches  # late, as above
 
-        vocabulary = Vocabulary.load(self.directory)
         stores = [TokenStore(self.directory / split)]
-        return Batches(stores, batch_tokens, seed, vocabulary.pad_id, vocabulary.start_id)
+        return Batches(stores, batch_tokens, seed, Vocabulary.load(self.directory))
 
     def summary(self) -> str:
         """Returns a few lines for a person to read."""

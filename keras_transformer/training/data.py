@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.data.batches import Batches, parse_mix
-from keras_transformer.data.subwords import subword_samplers
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.runs.checkpoints import writing
@@ -98,16 +97,13 @@ class TrainingData(NamedTuple):
         """Returns the training and the validation batches."""
         # Validation sentences may be longer than all training sentences.
         longest = max(int(store.target.lengths.max(initial=0)) for store in self.valid)
-        ids = (self.tokenizer.pad_id, self.tokenizer.start_id)
-        samplers = None
-        if config.subword_alpha is not None:
-            samplers = subword_samplers(self.tokenizer.vocabulary, config.subword_alpha)
+        vocabulary = self.tokenizer.vocabulary
         return (
             Batches(
-                self.train, config.batch_tokens, config.seed, *ids, samplers,
+                self.train, config.batch_tokens, config.seed, vocabulary, config.subword_alpha,
                 weights=self.weights, temperature=self.temperature, max_shapes=config.batch_shapes,
             ),
-            Batches(self.valid, max(config.batch_tokens, longest), None, *ids),
+            Batches(self.valid, max(config.batch_tokens, longest), None, vocabulary),
         )  # fmt: skip
 
     def copy_reports(self, run: RunDirectory) -> None:

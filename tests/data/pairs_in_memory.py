@@ -1,10 +1,13 @@
 """Token pairs in memory. The ids identify the pair and the side."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from keras_transformer.data.batches import Batches
 
 PAD, START, END = 0, 2, 3
+IDS = SimpleNamespace(pad_id=PAD, start_id=START)
 
 
 class SideInMemory:
@@ -54,8 +57,8 @@ def encoded(vocabulary, source, target):
     return PairsInMemory(*ids, list(source), list(target))
 
 
-def batches(stores, batch_tokens=512, seed=1, **options):
-    return Batches(stores, batch_tokens, seed, PAD, START, **options)
+def batches(stores, batch_tokens=512, seed=1, vocabulary=IDS, **options):
+    return Batches(stores, batch_tokens, seed, vocabulary, **options)
 
 
 def indices(corpus, step):

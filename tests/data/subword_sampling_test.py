@@ -149,7 +149,7 @@ class TestBatches:
     def make(self, vocabulary, alpha=0.2, seed=1):
         lines = LINES * 15
         store = encoded(vocabulary, lines, lines[::-1])
-        return store, batches([store], 256, seed, samplers=subword_samplers(vocabulary, alpha))
+        return store, batches([store], 256, seed, vocabulary, subword_alpha=alpha)
 
     def sentences(self, made, model, epoch):
         """Returns (source ids, target ids) of each row of an epoch."""
@@ -204,8 +204,8 @@ class TestBatches:
             for code in ("en", "de")
         ]
         vocabulary = Vocabulary(learn_vocabulary(itertools.chain(*lines), 4000))
-        samplers = subword_samplers(vocabulary, 0.2)
-        made = batches([encoded(vocabulary, *lines)], 2048, samplers=samplers)
+        store = encoded(vocabulary, *lines)
+        made = batches([store], 2048, vocabulary=vocabulary, subword_alpha=0.2)
         epoch = [made.batch(step) for step in range(made.steps_per_epoch)]
         arrays = [ids for inputs, labels in epoch for ids in (inputs["source_ids"], labels)]
         padding = 1 - sum(map(np.count_nonzero, arrays)) / sum(ids.size for ids in arrays)
