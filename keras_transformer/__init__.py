@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from typing import Any
 
 __version__ = "0.1.0"
@@ -20,7 +19,8 @@ _MODULES = {
     "TrainingConfig": "config",
     "Transformer": "models.transformer",
     "Translator": "api.translator",
-    "convert": "api.conversion",
+    "convert": "api.translator",
+    "decoding": "decoding",
     "layers": "layers",
     "load": "api.translator",
     "losses": "models.losses",
@@ -32,27 +32,21 @@ _MODULES = {
 }
 
 # Names that are modules themselves, as in `keras_transformer.losses.LabelSmoothedCrossEntropy`.
-_NAMESPACES = ("layers", "losses", "metrics", "schedules")
-_KERAS_NAMES = (*_NAMESPACES, "Transformer")
+_NAMESPACES = ("decoding", "layers", "losses", "metrics", "schedules")
+_KERAS_NAMES = ("Transformer", "layers", "losses", "metrics", "schedules")
 
 __all__ = [*_MODULES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        # One of these registers all Keras classes, so that `keras.saving.load_model` finds them.
-        for keras_name in _KERAS_NAMES if name in _KERAS_NAMES else ():
-            importlib.import_module(f"{__name__}.{_MODULES[keras_name]}")
-        module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
-        return module if name in _NAMESPACES else getattr(module, name)
-    if name in _packages():
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # One of these registers all Keras classes, so that `keras.saving.load_model` finds them.
+    for keras_name in _KERAS_NAMES if name in _KERAS_NAMES else ():
+        importlib.import_module(f"{__name__}.{_MODULES[keras_name]}")
+    module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    return module if name in _NAMESPACES else getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_packages(), "__version__"})
-
-
-def _packages() -> set[str]:
-    return {module.name for module in pkgutil.iter_modules(__path__) if module.ispkg}
+    return sorted({*__all__, "__version__"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -27,12 +28,11 @@ def say(line: str) -> None:
 
 def duration(seconds: float) -> str:
     """Formats a time, such as "4.2 s", "12.5 min" or "3 h 07 min"."""
-    if not 59.5 <= seconds < 1e9:  # also for infinity and NaN
-        return f"{seconds:.1f} s" if 0 <= seconds < 9.95 else f"{seconds:.0f} s"
-    if seconds < 3597:
+    if not 60 <= seconds < math.inf:  # also for NaN
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
         return f"{seconds / 60:.1f} min"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60:,} h {minutes % 60:02d} min"
+    return f"{seconds // 3600:,.0f} h {seconds % 3600 // 60:02.0f} min"
 
 
 def progress_bar(
@@ -40,26 +40,24 @@ def progress_bar(
     unit: str,
     description: str | None = None,
     *,
-    initial: int = 0,
-    bar_format: str | None = None,
     is_shown: bool = True,
+    **options: Any,
 ) -> tqdm[Any]:
     """Returns a progress bar with the time left, which is shown only on a terminal.
 
     Args:
         total: number of items, or None if it is not known.
-        bar_format: the parts of the bar, as in tqdm; None for all.
+        **options: other arguments of tqdm.
     """
     from tqdm import tqdm
 
     can_draw = is_shown and os.environ.get("TERM") != "dumb"
+    options = {"unit_scale": total is None or total >= 10_000, **options}
     return tqdm(
         desc=description,
         total=total,
-        initial=initial,
         unit=f" {unit}",
-        unit_scale=bar_format is None and (total is None or total >= 10_000),
-        bar_format=bar_format,
         disable=None if can_draw else True,  # None: unless stderr is a terminal
         dynamic_ncols=True,
+        **options,
     )

@@ -12,8 +12,7 @@ declared in the same way. The groups are:
 * `loaders`: objects that follow `keras_transformer.inference.loading.Loader`;
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
-* `options`: objects that add a flag to a command; the name is `COMMAND.FLAG`, and the module of the
-  command says what they must have;
+* `text_options`: objects that add a flag to `translate` (see `cli/translate.py`);
 * `presets`: mappings of names to the preset that one changes, and its changes;
 * `converters`: functions that read a model of another toolkit, by the names of formats;
 * `auxiliary_losses`: functions that return the loss for the training with a vocabulary, or None;
@@ -77,15 +76,6 @@ def auxiliary_loss(vocabulary: Any) -> Any:
     """Returns the first installed auxiliary loss for the vocabulary; None for most vocabularies."""
     losses = (make_loss(vocabulary) for _, make_loss in all_of("auxiliary_losses"))
     return next((loss for loss in losses if loss is not None), None)
-
-
-def options_of(command: str) -> dict[str, Any]:
-    """Returns the options that extensions add to a command, by the names of their flags."""
-    return {
-        name.removeprefix(f"{command}."): option
-        for name, option in all_of("options")
-        if name.startswith(f"{command}.")
-    }
 
 
 def call_all(group: str, *arguments: Any) -> None:

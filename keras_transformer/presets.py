@@ -54,8 +54,7 @@ def presets() -> Mapping[str, tuple[str | None, Mapping[str, Any]]]:
     The first ones are of the core. Installed packages add theirs by the entry point group
     `presets`, as mappings of the same form.
     """
-    of_packages = (more for _, more in plugins.all_of("presets"))
-    return dict(ChainMap(*of_packages, _PRESETS))
+    return dict(ChainMap(*(more for _, more in plugins.all_of("presets")), _PRESETS))
 
 
 @functools.cache

@@ -66,7 +66,7 @@ def test_what_a_user_calls_shows_an_example(name):
     assert ">>> " in definitions(kt._MODULES[name])[name]
 
 
-@pytest.mark.parametrize("space", [*kt._NAMESPACES, "decoding"])
+@pytest.mark.parametrize("space", kt._NAMESPACES)
 def test_layers_and_their_like_show_an_example(space):
     module = getattr(kt, space)
     things = {name: getattr(module, name) for name in module.__all__}

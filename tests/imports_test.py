@@ -56,7 +56,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "documents": set(),
     "corpora": set(),
     "pages": {"serving"},
-    "paper": set(),
+    "paper": {"corpora"},
 }
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
 WITHOUT_KERAS = ("config", "errors", "presets", "schema")

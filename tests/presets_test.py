@@ -8,7 +8,7 @@ from keras_transformer.presets import preset, presets, resolve_config
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.builders import refuses
 
-MILLIONS = {name: row.millions for name, row in TABLE_3.items() if row.millions}
+MILLIONS = {name: row["millions"] for name, row in TABLE_3.items() if row["millions"]}
 
 
 def count_millions(name: str) -> float:

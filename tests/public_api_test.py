@@ -13,11 +13,8 @@ import keras_transformer as kt
 
 NAMES = set(
     "Config DecodingConfig InputError ModelConfig PreparedData Run Tokenizer TrainingConfig "
-    "Transformer Translator convert layers load losses metrics prepare preset schedules "
+    "Transformer Translator convert decoding layers load losses metrics prepare preset schedules "
     "train".split()
-)
-SUBPACKAGES = set(
-    "api cli data decoding evaluation export extensions inference models runs text training".split()
 )
 NAMESPACES = {
     "layers": set(
@@ -34,7 +31,7 @@ NAMESPACES = {
 
 def test_public_names_are_listed_and_exist() -> None:
     assert set(kt.__all__) == NAMES
-    assert set(dir(kt)) == NAMES | SUBPACKAGES | {"__version__"}
+    assert set(dir(kt)) == NAMES | {"__version__"}
     for name in dir(kt):
         assert getattr(kt, name) is not None
     with pytest.raises(AttributeError, match="Trainer"):

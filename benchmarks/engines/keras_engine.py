@@ -209,7 +209,7 @@ def decode_text(settings: dict[str, Any]) -> Started:
     module = loading.load_translator(run, settings["decoding"], precision=settings["precision"])
     if settings["use_shortlist"]:
         shortlist = learn_shortlist(run, settings["data_dir"], settings["shortlist"])
-        module = module.with_shortlist(shortlist)
+        module = module.with_options(shortlist=shortlist)
     model = loading.LoadedModel.of(module, run, jit_compile=compiled)
 
     def translate(lines: list[str]) -> list[str]:

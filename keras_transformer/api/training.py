@@ -19,7 +19,6 @@ from keras_transformer.data.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.export import ExportOptions, ExportResult, export
-from keras_transformer.inference.translate import Evaluation
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
@@ -85,23 +84,19 @@ def prepare(
     """
     names = [field.name for field in dataclasses.fields(PrepareOptions)]
     check_names(options, [*names, "num_workers"], "an option of prepare")
-    valid_pairs = options.get("valid_pairs")
-    if not isinstance(valid_pairs, int | None):
-        del options["valid_pairs"]
-        if not hasattr(valid_pairs, "pairs") and not (valid_pairs := list(valid_pairs)):
-            raise InputError("valid_pairs is empty. Give pairs, or the number to hold out.")
-    else:
-        valid_pairs = None
+    valid_pairs = None
+    if not isinstance(options.get("valid_pairs"), int | None):
+        valid_pairs = options.pop("valid_pairs")
     num_workers = options.pop("num_workers", None) or available_cores()
     for name in options.keys() & {"symbols", "check_languages"}:
         if isinstance(options[name], str):
             raise InputError(f"{name} is {options[name]!r}. Give a list, such as ['<2de>'].")
         options[name] = options[name] and tuple(options[name])
     return preparation.prepare(
-        _corpora(source, target, pairs, "pairs in memory"),
+        _corpora(source, target, pairs, "pairs"),
         output_dir,
         PrepareOptions(**options),
-        valid_corpora=_corpora(valid_source, valid_target, valid_pairs, "validation in memory"),
+        valid_corpora=_corpora(valid_source, valid_target, valid_pairs, "valid_pairs"),
         vocab_from=vocab_from,
         num_workers=num_workers,
     )
@@ -114,6 +109,8 @@ def _corpora(
     if pairs is None:
         return corpora
     given: list[Any] = [pairs] if hasattr(pairs, "pairs") else list(pairs)
+    if not given:
+        raise InputError(f"{name} is empty. Give pairs of texts, or leave it out.")
     if all(hasattr(corpus, "pairs") for corpus in given):
         return [*corpora, *given]
     for number, pair in enumerate(given):
@@ -123,7 +120,7 @@ def _corpora(
                 f"Pair {number} is {pair!r:.80}. Give (source, target), two texts of valid "
                 "Unicode, such as ('a dog', 'ein Hund')."
             )
-    return [*corpora, _TextPairs(tuple(given), name)]
+    return [*corpora, _TextPairs(tuple(given), f"{name} in memory")]
 
 
 def _paths(paths: Paths | None) -> list[str | Path]:
@@ -178,12 +175,6 @@ class Run:
             **options: options of `load`.
         """
         return load(self._address(checkpoint), **options)
-
-    def evaluate(
-        self, sources: Sequence[str], references: Sequence[str], **options: Any
-    ) -> Evaluation:
-        """Translates texts and scores the translations; see `Translator.evaluate`."""
-        return self.translator().evaluate(sources, references, **options)
 
     def export(
         self,
@@ -274,8 +265,6 @@ def train(
     directories: list[Any] = [data] if isinstance(data, str | os.PathLike) else [*data]  # type: ignore[misc]
     if not directories:
         raise InputError("The list of data is empty. Give the result of `prepare`, or several.")
-    if isinstance(callbacks, keras.callbacks.Callback):
-        raise InputError("callbacks must be a list, such as [callback].")
     if preset is not None and not isinstance(preset, str | RunConfig):
         raise InputError(
             f"preset is a {type(preset).__name__}. Give a name such as 'tiny', or a Config; fields "

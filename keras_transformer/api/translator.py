@@ -11,7 +11,8 @@ from typing import Any, overload
 
 import keras
 
-from keras_transformer.config import Config, DecodingConfig, RunConfig
+from keras_transformer import plugins
+from keras_transformer.config import Config, DecodingConfig
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts
@@ -21,7 +22,7 @@ from keras_transformer.inference.loading import LoadedModel
 from keras_transformer.inference.translate import Evaluation
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.runs.run_directory import RunDirectory, write_run
+from keras_transformer.runs.run_directory import write_run
 from keras_transformer.text.tokenizer import Tokenizer
 
 
@@ -34,8 +35,8 @@ class Translator:
     Args:
         model: a `Transformer`, or several with the same vocabulary, which form an ensemble.
         tokenizer: the tokenizer of the training data.
-        decoding: options of the search: a `DecodingConfig`, a dict of its fields, or a `Config`.
-            The default is a beam of 4, as in the paper.
+        decoding: options of the search: a `DecodingConfig`, or a dict of its fields. The default
+            is a beam of 4, as in the paper.
 
     Example:
     >>> import keras_transformer as kt
@@ -50,7 +51,7 @@ class Translator:
         self,
         model: EncoderDecoder | Sequence[EncoderDecoder],
         tokenizer: Tokenizer,
-        decoding: DecodingConfig | RunConfig | Mapping[str, Any] | None = None,
+        decoding: DecodingConfig | Mapping[str, Any] | None = None,
     ):
         if not isinstance(tokenizer, Tokenizer):
             raise InputError(
@@ -64,19 +65,18 @@ class Translator:
                     f"{transformer!r:.60} is not a Transformer. To open a run, an export or a "
                     "server, use `load`."
                 )
-        module = TranslationModule(models, tokenizer, _decoding(decoding))
-        self._use(LoadedModel.of(module, "the model in memory"))
+        if not isinstance(decoding, DecodingConfig):
+            decoding = Config().updated(_settings(decoding or {})).decoding
+        module = TranslationModule(models, tokenizer, decoding)
+        self._model = LoadedModel.of(module, "the model in memory")
+        self._variants: dict[str, LoadedModel] = {}  # by their options
 
     @classmethod
     def of(cls, model: LoadedModel) -> Translator:
         """Returns a translator for a loaded model."""
         translator = cls.__new__(cls)
-        translator._use(model)
+        translator._model, translator._variants = model, {}
         return translator
-
-    def _use(self, model: LoadedModel) -> None:
-        self._model = model
-        self._variants: dict[str, LoadedModel] = {}  # by their options
 
     def __repr__(self) -> str:
         return f"<Translator of {self._model.label}>"
@@ -127,25 +127,18 @@ class Translator:
         lines = checked_texts(lines)
         prefixes = None if prefixes is None else checked_texts(prefixes)
         model = self._with(decoding)
-        for number, count in enumerate(token_counts(model.lengths, lines)):
-            if count.used < count.tokens:
+        counts = token_counts(model.lengths, lines)
+        for number, (tokens, used) in enumerate(zip(counts["tokens"], counts["used"], strict=True)):
+            if used < tokens:
                 warnings.warn(
-                    f"Text {number} has {count.tokens:,} tokens. Only the first {count.used:,} are "
-                    "translated (max_source_tokens).",
+                    f"Text {number} has {tokens:,} tokens. Only the first {used:,} are translated "
+                    "(max_source_tokens).",
                     stacklevel=2,
                 )
         if not return_details and prefixes is None:
             return translate.translate_lines(model, lines)
-        results = []
-        for line in translate.translate_verbose(model, lines, prefixes):
-            found = []
-            for row in line["translations"]:
-                details = (
-                    {"source_tokens": line["source_tokens"], **row} if return_details else None
-                )
-                found.append(Translation(row["text"], row["score"], details))
-            results.append(found or [translate.NO_TRANSLATION])
-        return results
+        verbose = translate.translate_verbose(model, lines, prefixes, counts=counts)
+        return translate.with_details(verbose)
 
     def _with(self, decoding: Mapping[str, Any]) -> LoadedModel:
         """Returns the model with other options. Its graphs are traced once for each choice."""
@@ -246,7 +239,7 @@ class Translator:
 
 
 def load(
-    model: str | Path | RunDirectory | Sequence[str | Path],
+    model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     precision: str = "float32",
     jit_compile: bool = False,
@@ -274,9 +267,8 @@ def load(
     models: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
     if not models:
         raise InputError("The list of models is empty. Give at least one run.")
-    paths = [model.path if isinstance(model, RunDirectory) else model for model in models]
     loaded = loading.load_model(
-        ",".join(map(os.fspath, paths)),
+        ",".join(map(os.fspath, models)),
         _settings(decoding),
         precision=precision,
         jit_compile=jit_compile,
@@ -285,18 +277,43 @@ def load(
     return Translator.of(loaded)
 
 
+def convert(
+    path: str | Path,
+    output_dir: str | Path | None = None,
+    *,
+    source_format: str,
+    **options: Any,
+) -> Translator:
+    """Converts a trained model of another toolkit.
+
+    Args:
+        path: the directory of the model, or its file, or `hf://USER/NAME` on the Hugging Face Hub.
+        output_dir: a new directory for the model as a run, which all commands accept. None writes
+            nothing.
+        source_format: "marian", "huggingface", "opennmt_tf", "tensor2tensor", "fairseq" or
+            "fsmt".
+        **options: fields of `converters.ConvertOptions`, such as `positions`.
+
+    Returns:
+        A translator with the converted model.
+
+    Example:
+    >>> import keras_transformer as kt
+    >>> translator = kt.convert("build/opus-mt", "build/converted", source_format="marian")
+    >>> translator("the old tree.") == kt.load("build/converted")("the old tree.")
+    True
+    """
+    model = plugins.find("converters", source_format)(str(path), source_format, **options)
+    translator = Translator(model.transformer(), model.tokenizer(), model.config.decoding)
+    if output_dir is not None:
+        translator.save(output_dir)
+    return translator
+
+
 def _settings(decoding: Mapping[str, Any]) -> dict[str, Any]:
     """Returns options of the search as settings of a configuration."""
     check_names(decoding, [*DecodingConfig.declarations()], "an option of the search")
     return {f"decoding.{name}": value for name, value in decoding.items()}
-
-
-def _decoding(decoding: DecodingConfig | RunConfig | Mapping[str, Any] | None) -> DecodingConfig:
-    if isinstance(decoding, RunConfig):
-        return decoding.decoding
-    if isinstance(decoding, DecodingConfig):
-        return decoding
-    return Config().updated(_settings(decoding or {})).decoding
 
 
 def checked_texts(lines: Sequence[str]) -> list[str]:

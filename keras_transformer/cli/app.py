@@ -7,7 +7,6 @@ are its `--help`, which is fast because only `main` loads TensorFlow, by `app.lo
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import functools
 import logging
@@ -33,7 +32,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when TensorFlow is lo
 
 FLAGS = flags.FLAGS
 load_tensorflow = tf_import.load_tensorflow
-_MISSING = "must have a value other than None."  # message of absl for a missing required flag
 
 
 def run_command(command: ModuleType, argv: list[str]) -> NoReturn:
@@ -130,11 +128,11 @@ def _interrupted_by_signals() -> Iterator[None]:
             signal.signal(number, old or signal.SIG_DFL)  # None: the handler was not set by Python
 
 
-def load_engine(model_dir: str | None) -> None:
-    """Loads TensorFlow, unless the model is a LiteRT model or on a server (None)."""
+def load_engine(model_dir: str) -> None:
+    """Loads TensorFlow, unless the model is a LiteRT model or on a server."""
     from keras_transformer.inference import loading  # late, so that --help is fast
 
-    if model_dir is not None and loading.loader_of(model_dir).needs_tensorflow:
+    if loading.loader_of(model_dir).needs_tensorflow:
         load_tensorflow()
 
 
@@ -154,19 +152,6 @@ def exclude(one: str, *others: str) -> None:
     given = [name for name in (one, *others) if FLAGS[name].present and FLAGS[name].value]
     if given[:1] == [one] and len(given) > 1:
         raise InputError(f"--{one} and --{given[1]}: both given. Remove one of them.")
-
-
-def require_one(one: str, other: str) -> None:
-    """Raises `InputError` unless exactly one of two flags was given."""
-    exclude(one, other)
-    if not (FLAGS[one].present or FLAGS[other].present):
-        raise InputError(f"--{one} and --{other}: neither given. Give exactly one of them.")
-
-
-def did_you_mean(word: str, names: Iterable[str], dashes: str = "") -> str:
-    """Returns a hint with the nearest name, such as "Did you mean train? "; empty if none is."""
-    near = difflib.get_close_matches(word.replace("-", "_"), [*names], n=1, cutoff=0.5)
-    return f"Did you mean {dashes}{near[0]}? " if near else ""
 
 
 def read_input(path: str | None) -> bytes:
@@ -198,15 +183,8 @@ def _parse(argv: list[str], module: str) -> list[str]:
             # Such as an unset variable of a shell. Settings may be empty.
             if flag.present and flag.value in ("", [""]) and flag.name not in config_flags.FIELDS:
                 raise flags.Error(f"--{flag.name} is empty. Give it a value, or remove it.")
-    except flags.UnrecognizedFlagError as error:
-        names = [flag.name for flag in _key_flags(module)]
-        hint = did_you_mean(error.flagname, names, dashes="--")
-        sys.exit(_fail(f"--{error.flagname} is not a flag. {hint}--help shows the flags.", 2))
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value
-        message = str(error)
-        if message.endswith(_MISSING):  # "flag --x=None: Flag --x must have …"
-            message = f"--{message.split('=')[0].partition('--')[2]} is missing"
-        sys.exit(_fail(f"{message.rstrip('.')}. --help shows the flags.", 2))
+        sys.exit(_fail(f"{str(error).rstrip(' .?')}. --help shows the flags.", 2))
     absl_logging.get_absl_handler().setFormatter(logging.Formatter("%(message)s"))
     if FLAGS["verbosity"].using_default_value:
         # The level of the libraries. absl would use INFO.
@@ -227,12 +205,11 @@ def _help(module: str) -> str:
     for flag in _key_flags(module):
         name = f"--[no]{flag.name}" if flag.boolean else f"--{flag.name}"
         text = (flag.help or "").split(";\n")[0].replace("\n", " ")  # absl adds a line to lists
-        if any(validator.message.endswith(_MISSING) for validator in flag.validators):
+        required = f"Flag --{flag.name} must have a value other than None."  # absl's message
+        if any(validator.message == required for validator in flag.validators):
             text += " (required)"
         elif flag.default not in (None, False, []):
             text += f" (default: {flag.default})"
-        indent = " " * 24
-        start = f"  {name:<21} " if len(name) <= 21 else f"  {name}\n{indent}"
-        filled = textwrap.fill(text, 76, break_on_hyphens=False)
-        lines.append(start + filled.replace("\n", "\n" + indent))
+        start = f"  {name:<21} "
+        lines.append(textwrap.fill(text, 100, initial_indent=start, subsequent_indent=" " * 24))
     return "\n".join(lines)

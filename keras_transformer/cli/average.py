@@ -43,5 +43,4 @@ def main() -> None:
         return
     last = 5 if FLAGS.last is None and FLAGS.best is None else FLAGS.last
     name = averaging.average_checkpoints(run, last, best=FLAGS.best)
-    which = f"last {last}" if FLAGS.best is None else f"best {FLAGS.best}"
-    print(f"{run.path} now uses {name}, the average of its {which} checkpoints")
+    print(f"{run.path} now uses {name}")

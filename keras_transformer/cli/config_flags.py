@@ -11,6 +11,7 @@ from absl import flags
 
 from keras_transformer.config import Config, DecodingConfig, TrainingConfig
 from keras_transformer.errors import InputError
+from keras_transformer.inference import PRECISIONS
 
 FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # --help lists these flags under the calling command
@@ -19,7 +20,7 @@ flags.disclaim_key_flags()  # --help lists these flags under the calling command
 PATHS: dict[str, str] = {
     "data_dir": "the --output_dir of keras-transformer prepare; train takes several, A,B",
     "run_dir": "run directory: configuration, tokenizer, checkpoints, metrics",
-    "model_dir": "a SavedModel, a LiteRT model, a run, RUN@WEIGHTS, or an ensemble RUN,RUN",
+    "model_dir": "an export, a run, RUN@WEIGHTS, an ensemble RUN,RUN, or a server HOST:PORT",
     "output_dir": "directory to write",
     "work_dir": "directory of the results; the same command resumes",
     "source": "source text, one sentence per line",
@@ -30,7 +31,6 @@ PATHS: dict[str, str] = {
     "hypothesis": "file of translations or trees to score, instead of a model",
     "input": "file to read the text from",
     "output": "file for the output of the model",
-    "server": "keras-transformer serve or TF Serving: HOST:PORT/MODEL",
     "ids": "file with the names of the files to use, one per line",
 }
 
@@ -47,17 +47,10 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "source_tag": ("string", "token added before each source sentence, as in '<2de>'"),
     "vocab_size": ("integer", "maximum number of tokens to learn"),
     "max_tokens": ("integer", "maximum tokens of a sentence"),
+    "seed": ("integer", "seed of all random choices"),
     "valid_pairs": ("integer", "pairs to hold out for validation; default: 2 %, at most 1000"),
 }
 _DEFAULTS = {"lowercase": False, "host": "127.0.0.1", "symbols": []}
-
-PRECISIONS = ("float32", "bfloat16", "float16", "int8")
-
-# Flags with a choice that depends on the command: name → help.
-CHOICES: dict[str, str] = {
-    "format": "format of the output",
-    "precision": "precision of weights and matrix products",
-}
 
 _TYPES = typing.get_type_hints(TrainingConfig) | typing.get_type_hints(DecodingConfig)
 
@@ -117,14 +110,15 @@ def parse_symbols(values: Iterable[str]) -> list[str]:
     return [symbol for value in values for symbol in value.split(",")]
 
 
-def define_choice_flag(name: str, *values: str) -> None:
-    """Defines a flag of `CHOICES`. The first value is the default."""
-    flags.DEFINE_enum(name, values[0], values, CHOICES[name])
+def define_format_flag(*formats: str) -> None:
+    """Defines --format. The first format is the default."""
+    flags.DEFINE_enum("format", formats[0], formats, "format of the output")
 
 
-def define_seed_flag(default: int) -> None:
-    """Defines --seed for commands without a training configuration."""
-    flags.DEFINE_integer("seed", default, FIELDS["seed"][1])
+def define_precision_flag() -> None:
+    """Defines --precision of a run."""
+    precision_help = "precision of weights and matrix products"
+    flags.DEFINE_enum("precision", PRECISIONS[0], PRECISIONS, precision_help)
 
 
 def define_config_flags(*names: str) -> None:

@@ -32,26 +32,19 @@ def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("model_dir", "source", "hypothesis", "output")
     config_flags.define_path_flags("reference", repeatable=True)
-    test_set_help = "test set of sacreBLEU, such as wmt14/full, instead of files"
-    flags.DEFINE_string("test_set", None, test_set_help)
+    flags.DEFINE_string("test_set", None, "test set of sacreBLEU, such as wmt14/full")
     flags.DEFINE_string("language_pair", None, "languages of --test_set, as in en-de")
     config_flags.define_option_flags("tokenize", "lowercase", "threads", "source_tag")
-    paper_help = "also print BLEU as in the paper, for German: tokenized, compounds split"
-    flags.DEFINE_boolean("paper_bleu", False, paper_help)
+    flags.DEFINE_boolean("paper_bleu", False, "also print BLEU as in the paper, for German")
     flags.DEFINE_string("baseline", None, "translations of another system, to compare BLEU")
-    config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
+    config_flags.define_precision_flag()
     config_flags.define_config_flags("beam_size", "length_penalty")
-
-
-def _check_flags() -> None:
-    """Refuses flags that exclude each other, or that need another one."""
-    app.require_one("model_dir", "hypothesis")
-    app.require_one("test_set", "reference")
-    app.exclude("test_set", "source")
-    app.exclude("reference", "language_pair")
-    app.exclude("hypothesis", "output", "source_tag")
-    if FLAGS.model_dir and not (FLAGS.source or FLAGS.test_set):
-        raise InputError("--source is missing. --model_dir needs the source text.")
+    flags.mark_flags_as_mutual_exclusive(["model_dir", "hypothesis"], required=True)
+    flags.mark_flags_as_mutual_exclusive(["test_set", "reference"], required=True)
+    flags.mark_flags_as_mutual_exclusive(["test_set", "source"])
+    flags.mark_flags_as_mutual_exclusive(["reference", "language_pair"])
+    flags.mark_flags_as_mutual_exclusive(["hypothesis", "output"])
+    flags.mark_flags_as_mutual_exclusive(["hypothesis", "source_tag"])
 
 
 def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
@@ -63,20 +56,18 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
     options = {"precision": FLAGS.precision, "threads": FLAGS.threads}
     model = loading.load_model(FLAGS.model_dir, config_flags.config_settings(), **options)
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
-    if remark := tags.missing_tags(sources, model.symbols, FLAGS.source_tag):
-        console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
+    untagged = tags.missing_tags(sources, model.symbols, FLAGS.source_tag)
     sources = [tags.add_tag(source, FLAGS.source_tag or "") for source in sources]
     with atomic.output_file(FLAGS.output or os.devnull) as file:
         start = time.perf_counter()
-        hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]
+        results = translate.translate_lines(model, sources)
         seconds = time.perf_counter() - start
+        hypotheses = [best.text for best, *_ in results]
         file.writelines(f"{hypothesis}\n".encode() for hypothesis in hypotheses)
     counts = batching.token_counts(model.lengths, sources)
-    warnings = translate.translation_warnings(model, counts)
-    if unknown := batching.unknown_token_remark(counts):
-        warnings.append(unknown)
-    for warning in warnings:
-        console.warn(f"{FLAGS.source or FLAGS.test_set}: {warning}")
+    remarks = [untagged, *translate.translation_warnings(model, counts, results)]
+    for remark in filter(None, [*remarks, batching.unknown_token_remark(counts)]):
+        console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
     return hypotheses, seconds
 
 
@@ -85,7 +76,8 @@ def main() -> None:
     app.load_tensorflow()
     from keras_transformer.evaluation import metrics, test_sets
 
-    _check_flags()
+    if FLAGS.model_dir and not (FLAGS.source or FLAGS.test_set):
+        raise InputError("--source is missing. --model_dir needs the source text.")
     test = (
         test_sets.sacrebleu_set(FLAGS.test_set, FLAGS.language_pair or "")
         if FLAGS.test_set

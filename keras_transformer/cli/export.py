@@ -36,22 +36,14 @@ _OPTIONS = ("weights", "max_bleu_loss", "tokenize", "license", "text_signature")
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
-    config_flags.define_choice_flag("format", "saved_model", *plugins.names("exporters"))
-    weights_help = (
-        "number format of the weights: float32 (the default, except for cpu: int8), bfloat16, "
-        "float16, int8, or another one of the format"
-    )
+    config_flags.define_format_flag("saved_model", *plugins.names("exporters"))
+    weights_help = "number format of the weights, such as int8; default: float32, for cpu int8"
     flags.DEFINE_string("weights", None, weights_help)
-    loss_help = (
-        "maximum BLEU loss; default: 0.1 for rounded weights, int8 and a shortlist 0.3, int4 0.5"
-    )
+    loss_help = "maximum BLEU loss; default: 0.1 for rounded weights, int8 and a shortlist 0.3"
     flags.DEFINE_float("max_bleu_loss", None, loss_help)
     text_help = "add the signature translate to a LiteRT model; browsers cannot load it"
     flags.DEFINE_bool("text_signature", True, text_help)
-    shortlist_help = (
-        "number of frequent tokens, and of translations of each source token, that the search "
-        "scores, such as 50; default: it scores the whole vocabulary"
-    )
+    shortlist_help = "number of likely translations of each token that the search scores, as in 50"
     flags.DEFINE_integer("shortlist", None, shortlist_help)
     config_flags.define_option_flags("tokenize")
     languages_help = "source and target language, for the model card, as in en,de"
@@ -66,11 +58,9 @@ def _sentences() -> tuple[list[str], list[str] | None]:
     from keras_transformer.data.reading import read_text
     from keras_transformer.data.token_store import TokenStore
 
-    both = FLAGS.data_dir is not None and FLAGS.valid_source is not None
-    # A shortlist is learned from the data.
-    if (FLAGS.data_dir is FLAGS.valid_source is None) or (both and FLAGS.shortlist is None):
+    if FLAGS.data_dir is FLAGS.valid_source is None:
         raise InputError(
-            "The export is compared with the run on real sentences. Give either --data_dir or "
+            "The export is compared with the run on real sentences. Give --data_dir or "
             "--valid_source."
         )
     if FLAGS.valid_source is None:
@@ -80,25 +70,18 @@ def _sentences() -> tuple[list[str], list[str] | None]:
     return read_text(FLAGS.valid_source), None if target is None else read_text(target)
 
 
-def _languages() -> tuple[str, str] | None:
-    if FLAGS.languages is None:
-        return None
-    if len(FLAGS.languages) != 2:
-        raise InputError(
-            f"--languages is {','.join(FLAGS.languages)}. Give a source and a target language, as "
-            "in en,de."
-        )
-    source, target = FLAGS.languages
-    return source, target
-
-
 def main() -> None:
     """Runs `export` with the flags."""
     app.load_tensorflow()
     from keras_transformer import export  # late, so that --help is fast
     from keras_transformer.export.shortlist import learn_shortlist
 
-    languages = _languages()
+    languages = FLAGS.languages and tuple(FLAGS.languages)
+    if languages and len(languages) != 2:
+        raise InputError(
+            f"--languages is {','.join(languages)}. Give a source and a target language, as in "
+            "en,de."
+        )
     sentences, references = _sentences()
     size, shortlist, source = FLAGS.shortlist, None, FLAGS.valid_source
     if size is not None:
@@ -116,18 +99,9 @@ def main() -> None:
         console.warn(exported.warning)
     for tie in exported.ties:
         print(f"a tie, with different tokens of the same score: {tie}")
-    compared = f"{exported.sentences:,} validation sentences"
-    if exported.largest_difference is None:
-        is_exact = (
-            shortlist is None
-            and export.find_exporter(FLAGS.format).weights_of(options) == "float32"
-        )
-        how = "like" if is_exact else "about as well as"
-        print(f"Exported {exported.path}. It translates {compared} {how} the run.")
-        if exported.scores is not None:
-            print(f"BLEU of these: {exported.scores.bleu:.2f}  {exported.scores.signature}")
-    else:
-        print(
-            f"Exported {exported.path}. On {compared}, its log-probabilities differ from the run "
-            f"by at most {exported.largest_difference:.2g}."
-        )
+    compared = f"compared with the run on {exported.sentences:,} validation sentences"
+    print(f"Exported {exported.path}, {compared}.")
+    if exported.largest_difference is not None:
+        print(f"Log-probabilities differ by at most {exported.largest_difference:.2g}.")
+    if exported.scores is not None:
+        print(f"BLEU of these: {exported.scores.bleu:.2f}  {exported.scores.signature}")

@@ -7,6 +7,7 @@ Only the module of the command that runs is loaded.
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import importlib.util
 import sys
@@ -19,7 +20,7 @@ from keras_transformer.console import COMMAND
 
 GROUPS = {
     "From text to a translator": ("prepare", "train", "average", "evaluate", "export"),
-    "Translation": ("translate", "translate_corpus", "score"),
+    "Translation": ("translate", "score"),
 }
 CORE = tuple(command for commands in GROUPS.values() for command in commands)
 
@@ -56,7 +57,8 @@ def _without_command(word: str) -> int:
         print(f"{COMMAND} {__version__}")
         return 0
     problem = f"{word!r} is not a command" if word else "A command is missing"
-    hint = app.did_you_mean(word, command_modules())
+    near = difflib.get_close_matches(word.replace("-", "_"), command_modules(), n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]}? " if near else ""
     print(f"error: {problem}. {hint}{COMMAND} --help lists them.", file=sys.stderr)
     return 2
 

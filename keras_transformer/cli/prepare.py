@@ -15,7 +15,6 @@ OUTPUT_DIR/report.html shows statistics, and the dropped pairs with the reasons.
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 from absl import flags
 
@@ -75,24 +74,21 @@ def define_flags() -> None:
     config_flags.define_option_class_flags(PrepareOptions, _OPTIONS)
     languages_help = "drop pairs that are not in these languages, as in en,de"
     flags.DEFINE_list("check_languages", None, languages_help)
-    config_flags.define_seed_flag(PrepareOptions.seed)
+    config_flags.define_option_flags(seed=PrepareOptions.seed)
 
 
 def _corpora(prefix: str) -> list[corpus.Corpus]:
     """Returns the corpora of the flags whose names start with `prefix`."""
 
     def given(name: str) -> list[str]:
-        values = FLAGS[f"{prefix}{name}"].value or []
-        # A comma can be part of a file name.
-        lists = ([value] if Path(value).is_file() else value.split(",") for value in values)
-        return [path for paths in lists for path in paths]
+        return FLAGS[f"{prefix}{name}"].value or []
 
     corpora: list[corpus.Corpus] = [*corpus.parallel_files(given("source"), given("target"))]
     columns = FLAGS.tsv_columns and tuple(FLAGS.tsv_columns)
     corpora += [corpus.TsvFile(reading.require_file(path), columns) for path in given("tsv")]
     for name, reader in _readers().items():
         options = reader.options(**config_flags.values_of(_names(reader.options)))
-        for location in FLAGS[f"{prefix}{name}"].value or []:
+        for location in given(name):
             corpora += reader.read(location, options)
     return corpora
 
@@ -120,15 +116,7 @@ def _check_flags() -> None:
             f"--tsv_columns is {','.join(FLAGS.tsv_columns)}. Give a source and a target column, "
             "as in 1,2."
         )
-    readers = _readers()
-    readers_of: dict[str, list[str]] = {"tsv_columns": ["tsv"]}
-    for name, reader in readers.items():
-        for option in _names(reader.options):
-            readers_of.setdefault(option, []).append(name)
-    for option, names in readers_of.items():
-        if not any(FLAGS[f"{prefix}{name}"].value for name in names for prefix in ("", "valid_")):
-            app.refuse([option], f"without --{' or --'.join(names)}. Give both, or neither.")
-    validation_flags = [f"valid_{name}" for name in ("source", "target", "tsv", *readers)]
+    validation_flags = [f"valid_{name}" for name in ("source", "target", "tsv", *_readers())]
     if any(FLAGS[name].value for name in validation_flags):
         app.refuse(["valid_pairs"], "together with validation text. Remove one of them.")
 

@@ -36,55 +36,56 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags of the command."""
-    model_help = "a run directory, RUN@WEIGHTS, or RUN,RUN"
-    flags.DEFINE_string("model_dir", None, model_help, required=True)
+    flags.DEFINE_string("model_dir", None, "a run, RUN@WEIGHTS, or RUN,RUN", required=True)
     config_flags.define_path_flags("source", "target", "output")
-    flags.DEFINE_string("pairs", None, "file with both sides: source, TAB, target")
-    config_flags.define_choice_flag("format", "tsv", "jsonl")
+    config_flags.define_format_flag("tsv", "jsonl")
     config_flags.define_config_flags("length_penalty")
 
 
 def _read_pairs() -> tuple[list[str], list[str]]:
     """Returns sources and targets."""
     from keras_transformer.data.corpus import ParallelFiles
-    from keras_transformer.data.reading import decode_lines, read_text
-    from keras_transformer.inference import scoring
+    from keras_transformer.data.reading import decode_lines
 
-    given = {name for name in ("source", "target", "pairs") if FLAGS[name].value is not None}
-    if given not in ({"source", "target"}, {"pairs"}, set()):
-        raise InputError(
-            f"Pairs are given by --{' and --'.join(sorted(given))}. Use --source and --target, or "
-            "--pairs, or none of them for standard input."
-        )
-    if "source" in given:
-        pairs = list(ParallelFiles(Path(FLAGS.source), Path(FLAGS.target)).pairs())
-        sources, targets = ([text.decode() for text in side] for side in zip(*pairs, strict=True))
-        return sources, targets
-    if "pairs" in given:
-        return scoring.split_pairs(read_text(FLAGS.pairs), FLAGS.pairs)
-    name = "standard input"
-    return scoring.split_pairs(decode_lines(app.read_input(None), name), name)
+    if (FLAGS.source is None) != (FLAGS.target is None):
+        raise InputError("Give both --source and --target, or neither for standard input.")
+    if FLAGS.source is not None:
+        files = ParallelFiles(Path(FLAGS.source), Path(FLAGS.target))
+        pairs = [[text.decode() for text in pair] for pair in files.pairs()]
+    else:
+        lines = decode_lines(app.read_input(None), "standard input")
+        pairs = [line.split("\t") for line in lines]
+        for number, pair in enumerate(pairs, start=1):
+            if len(pair) != 2:
+                raise InputError(
+                    f"standard input, line {number} has {len(pair) - 1} tabs instead of one "
+                    "between the source and the target."
+                )
+    if not pairs:
+        raise InputError("standard input is empty. Each line must be a source, a tab and a target.")
+    return [source for source, _ in pairs], [target for _, target in pairs]
 
 
 def main() -> int:
     """Scores the pairs of the flags. Returns 3 if a source was empty or truncated."""
     app.load_tensorflow()
-    from keras_transformer.inference import batching, scoring  # late, so that --help is fast
+    from keras_transformer.inference import batching, loading, scoring  # late: --help is fast
     from keras_transformer.runs import atomic
 
     sources, targets = _read_pairs()
-    scorer = scoring.load_scorer(FLAGS.model_dir, config_flags.config_settings())
+    translator = loading.load_translator(FLAGS.model_dir, config_flags.config_settings())
+    scorer = scoring.Scorer(translator)
     start = time.perf_counter()
     with atomic.output_file(FLAGS.output) as file:
-        results = scoring.score_pairs(scorer, sources, targets)
-        if FLAGS.format == "tsv":
-            text = scoring.format_tsv(results, scorer.translator.config)
-        else:
-            text = scoring.format_json_lines(scorer, results)
-        file.write(text.encode())
+        ids = scoring.encode_targets(scorer, targets)
+        results = scoring.score_ids(scorer, sources, ids)
+        pieces = []
+        if FLAGS.format == "jsonl":
+            known = translator.tokenizer.vocabulary.pieces()[1]
+            pieces = [[known[i] for i in row] for row in ids]
+        file.write(scoring.format_scores(results, translator.config, pieces).encode())
     seconds = time.perf_counter() - start
-    counts = batching.token_counts(scorer.translator.lengths, sources)
-    warnings = batching.source_warnings(counts)
+    warnings = batching.source_warnings(batching.token_counts(translator.lengths, sources))
     for warning in warnings:
         console.warn(warning)
     console.say(scoring.summary(results, seconds))

@@ -4,7 +4,7 @@ Examples:
     keras-transformer translate --model_dir=build/run --beam_size=4 <input.en >output.de
     keras-transformer translate --model_dir=build/run --document <letter.en >letter.de
     keras-transformer translate --model_dir=build/run --sample --n_best=3 <input.en
-    keras-transformer translate --server=localhost:8501 <input.en >output.de
+    keras-transformer translate --model_dir=localhost:8501 <input.en >output.de
     keras-transformer translate --model_dir=build/litert/1/model.tflite --threads=2 <input.en \
         >output.de
 
@@ -40,25 +40,24 @@ from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
-_SEARCH = ("beam_size", "length_penalty", "n_best", "sample")
 
 
 def define_flags() -> None:
     """Defines the flags of the command."""
-    config_flags.define_path_flags("model_dir", "server", "input", "output")
-    for name, option in plugins.options_of("translate").items():
+    config_flags.define_path_flags("model_dir", required=True)
+    config_flags.define_path_flags("input", "output")
+    for name, option in plugins.all_of("text_options"):
         flags.DEFINE_boolean(name, False, option.help)
     flags.DEFINE_boolean(
         "interactive", None, "translate each line when it arrives; default: on a terminal"
     )
     flags.DEFINE_string("prefix", None, "file with the start of each translation")
-    config_flags.define_choice_flag("format", "text", "jsonl")
+    config_flags.define_format_flag("text", "jsonl")
     flags.DEFINE_boolean("attention", False, "with --format=jsonl: also write the attention")
-    config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
-    search_help = "compile the search of a run with XLA, for single lines"
-    flags.DEFINE_boolean("compile_search", False, search_help)
+    config_flags.define_precision_flag()
+    flags.DEFINE_boolean("compile_search", False, "compile the search of a run with XLA")
     config_flags.define_option_flags("threads", "source_tag")
-    config_flags.define_config_flags(*_SEARCH)
+    config_flags.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
 
 
 def _text_options() -> dict[str, Any]:
@@ -67,14 +66,11 @@ def _text_options() -> dict[str, Any]:
     They come from extensions and have `help` and `translate(model, text, source_tag)`, which
     returns the translated text, and warnings.
     """
-    options = plugins.options_of("translate")
-    return {name: option for name, option in options.items() if FLAGS[name].value}
+    options = plugins.all_of("text_options")
+    return {name: option for name, option in options if FLAGS[name].value}
 
 
 def _check_flags() -> None:
-    app.require_one("model_dir", "server")
-    app.exclude("server", *_SEARCH, "set", "precision", "compile_search", "threads")
-    app.exclude("server", "format", "prefix")
     if FLAGS.attention and FLAGS.format == "text":
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
     for name in (*_text_options(), "compile_search"):
@@ -87,21 +83,6 @@ def _is_interactive() -> bool:
         needs_all = bool(FLAGS.input or _text_options() or FLAGS.prefix)
         return not needs_all and sys.stdin is not None and sys.stdin.isatty()
     return bool(FLAGS.interactive)
-
-
-def _model() -> Any:
-    from keras_transformer.inference import loading
-
-    if FLAGS.server is not None:
-        loader: loading.Loader = plugins.find("loaders", "server")
-        return loader.open(FLAGS.server, loading.LoadOptions())
-    return loading.load_model(
-        FLAGS.model_dir,
-        config_flags.config_settings(),
-        precision=FLAGS.precision,
-        jit_compile=FLAGS.compile_search,
-        threads=FLAGS.threads,
-    )
 
 
 def _translate(
@@ -131,19 +112,17 @@ def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
     from keras_transformer.data.reading import decode_lines
     from keras_transformer.inference import tags
 
-    count, first_line, remarked = 0, 1, False
+    count, first_line, untagged = 0, 1, None
     for data in parts:
         lines = decode_lines(data, FLAGS.input or "standard input", first_line)
-        remark = tags.missing_tags(lines, model.symbols, FLAGS.source_tag or model.source_tag)
-        if remark and not remarked:
-            console.warn(remark)
-            remarked = True
+        if untagged is None:  # reported once
+            untagged = tags.missing_tags(lines, model.symbols, FLAGS.source_tag or model.source_tag)
+            if untagged:
+                console.warn(untagged)
         text, warnings, unknown = _translate(model, data, lines, first_line)
-        if unknown:
-            console.warn(unknown)
         file.write(text.encode())
         file.flush()
-        for warning in warnings:
+        for warning in filter(None, [unknown, *warnings]):
             console.warn(warning)
         count += len(warnings)
         first_line += len(lines)
@@ -157,7 +136,7 @@ def main() -> int:
         app.load_tensorflow()  # for finding sentences
     app.load_engine(FLAGS.model_dir)
     from keras_transformer.data.reading import decode_lines
-    from keras_transformer.inference import batching, tags
+    from keras_transformer.inference import batching, loading, tags
     from keras_transformer.runs import atomic
 
     if _is_interactive():
@@ -166,9 +145,13 @@ def main() -> int:
         data = app.read_input(FLAGS.input)
         batching.use_cores_for_batches(len(decode_lines(data, FLAGS.input or "standard input")))
         parts = iter([data])
-    model = _model()
-    if model.threads is not None:
-        console.say(f"Translating with LiteRT (threads: {model.threads}).")
+    model = loading.load_model(
+        FLAGS.model_dir,
+        config_flags.config_settings(),
+        precision=FLAGS.precision,
+        jit_compile=FLAGS.compile_search,
+        threads=FLAGS.threads,
+    )
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
     with atomic.output_file(FLAGS.output) as file:
         warnings = _translate_all(model, parts, file)

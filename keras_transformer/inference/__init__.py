@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 EMPTY_SCORE = -5e8  # unused entries of a search result have a lower score, -1e9
 
 

@@ -7,7 +7,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,9 @@ _Result = TypeVar("_Result")
 # Takes and returns arrays or tensors by name, all with the batch as their first dimension. Strings
 # are bytes in arrays of objects, which TensorFlow accepts too.
 BatchFunction = Callable[..., Mapping[str, Any]]
+# Integers for each line: its source `tokens` with the end token, how many of them are `used` (fewer
+# if the line is truncated), and how many are `unknown`, because they are not in the vocabulary.
+TokenCounts: TypeAlias = dict[str, np.ndarray]
 
 
 def use_cores_for_batches(lines: int) -> None:
@@ -134,35 +137,26 @@ def map_batches(
     try:
         with progress_bar(len(lines), unit, is_shown=len(todo) > 1) as bar:
             rest = []
-            for batch, result in zip(todo, pool.map(result_of, todo), strict=True):
-                if result is None:
+            for batch, found in zip(todo, pool.map(result_of, todo), strict=True):
+                if found is None:
                     rest.append(batch)
                     continue
-                yield batch, result
+                yield batch, found
                 bar.update(len(batch))
-            # Now no other batch is running.
-            for batch in rest:
-                for part, result in _in_parts(function, batch):
-                    yield part, result
-                    bar.update(len(part))
+            while rest:  # now no other batch is running
+                batch = rest.pop()
+                try:
+                    result = function(batch)
+                except Exception as error:
+                    if not _is_out_of_memory(error) or len(batch) == 1:
+                        raise
+                    middle = len(batch) // 2
+                    rest += [batch[:middle], batch[middle:]]
+                else:
+                    yield batch, result
+                    bar.update(len(batch))
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C, waits only for the running batches
-
-
-def _in_parts(
-    function: Callable[[list[int]], _Result], batch: list[int]
-) -> Iterator[tuple[list[int], _Result]]:
-    """Yields the results of a batch, or of its halves if it does not fit into memory."""
-    try:
-        result = function(batch)
-    except Exception as error:
-        if not _is_out_of_memory(error) or len(batch) == 1:
-            raise
-        middle = len(batch) // 2
-        for part in (batch[:middle], batch[middle:]):
-            yield from _in_parts(function, part)
-    else:
-        yield batch, result
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -200,64 +194,46 @@ def in_batches(
     return map_batches(outputs, lines, max_lines=max_lines, threads=threads)
 
 
-class TokenCounts(NamedTuple):
-    """The source tokens of a text.
-
-    Attributes:
-        tokens: number of tokens, including the end token.
-        used: number of translated tokens, fewer if the text is truncated.
-        unknown: number of tokens that are not in the vocabulary.
-    """
-
-    tokens: int
-    used: int
-    unknown: int
-
-
-def token_counts(lengths: BatchFunction, lines: Sequence[str]) -> list[TokenCounts]:
+def token_counts(lengths: BatchFunction, lines: Sequence[str]) -> TokenCounts:
     """Returns the token counts of each line.
 
     Args:
         lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
     """
-    counts: list[TokenCounts] = []
+    names = ("tokens", "used", "unknown")
+    counts = {name: np.zeros(len(lines), np.int64) for name in names}
     for start in range(0, len(lines), _COUNTED_LINES):
-        outputs = lengths(text=string_array(lines[start : start + _COUNTED_LINES]))
-        columns = (np.asarray(outputs[name]).tolist() for name in TokenCounts._fields)
-        counts.extend(map(TokenCounts, *columns))
+        part = slice(start, start + _COUNTED_LINES)
+        outputs = lengths(text=string_array(lines[part]))
+        for name, column in counts.items():
+            column[part] = outputs[name]
     return counts
 
 
-def unknown_token_remark(counts: Sequence[TokenCounts], first_line: int = 1) -> str | None:
-    """Returns a remark if more than 1 % of the source tokens are unknown, otherwise None.
-
-    Args:
-        counts: the token counts of each line.
-    """
-    tokens, unknown = sum(count.tokens for count in counts), sum(count.unknown for count in counts)
+def unknown_token_remark(counts: TokenCounts, first_line: int = 1) -> str | None:
+    """Returns a remark if more than 1 % of the source tokens are unknown, otherwise None."""
+    tokens, unknown = counts["tokens"].sum(), counts["unknown"].sum()
     if unknown <= MAX_UNKNOWN_RATE * tokens:
         return None
-    first = next(number for number, count in enumerate(counts, first_line) if count.unknown)
     return (
         f"{unknown / tokens:.1%} of the source tokens are not in the vocabulary, first in line "
-        f"{first:,}. Their meaning is lost. Runs and SavedModels can copy them "
-        "(decoding.unknown=replace)."
+        f"{first_line + np.argmax(counts['unknown'] > 0):,}. Their meaning is lost. Runs and "
+        "SavedModels can copy them (decoding.unknown=replace)."
     )
 
 
 def source_warnings(
-    counts: Sequence[TokenCounts],
-    max_train_source_length: int | None = None,
-    first_line: int = 1,
+    counts: TokenCounts, max_train_source_length: int | None = None, first_line: int = 1
 ) -> list[str]:
     """Returns warnings about sources that are empty, truncated, or longer than any in training.
 
     Args:
-        counts: the token counts of each line.
         max_train_source_length: tokens of the longest source in training, if known.
     """
     warnings = []
-    for number, (tokens, used, _) in enumerate(counts, first_line):
+    for number, (tokens, used) in enumerate(
+        zip(counts["tokens"], counts["used"], strict=True), first_line
+    ):
         if tokens == 1:  # only the end token
             warnings.append(f"Line {number}: the source is empty.")
         elif used < tokens:

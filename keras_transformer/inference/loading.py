@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_transformer import plugins
 from keras_transformer.config import Config
-from keras_transformer.errors import InputError
-from keras_transformer.inference import manifest
+from keras_transformer.errors import InputError, one_line
+from keras_transformer.inference import PRECISIONS, manifest
 from keras_transformer.inference.batching import BatchFunction
 
 if TYPE_CHECKING:  # imported late: an engine of another kind does not load TensorFlow
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # imported late: an engine of another kind does not load Tens
 
 # A version contains one of these. A damaged one may have lost its model.
 MODEL_FILES = ("saved_model.pb", manifest.FILE)
-PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+_DEFAULTS = {"settings": {}, "precision": "float32", "jit_compile": False, "threads": None}
 
 
 class LoadedModel(NamedTuple):
@@ -33,8 +33,8 @@ class LoadedModel(NamedTuple):
         label: the path or address of the model.
         n_best: number of translations per line.
         translate: a function from `text`, string `(batch,)`, to `translations`, string
-            `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`; of a run also the outputs
-            of `lengths`. The functions of a model accept and return arrays or tensors.
+            `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`. The functions of a model
+            accept and return arrays or tensors.
         lengths: a function from `text`, string `(batch,)`, to `tokens`, `used` and `unknown`,
             int32 `(batch,)`, as in `TranslationModule.lengths`.
         owner: the object that keeps the weights alive.
@@ -76,12 +76,12 @@ class LoadedModel(NamedTuple):
 
         def change(settings: Mapping[str, Any]) -> LoadedModel:
             config = dataclasses.replace(Config(), decoding=module.config).updated(settings)
-            return cls.of(module.with_config(config.decoding), label, jit_compile)
+            return cls.of(module.with_options(config.decoding), label, jit_compile)
 
         return cls(
             label,
             module.config.n_best,
-            compiled_translation(module) if jit_compile else module.translate_and_count,
+            compiled_translation(module) if jit_compile else module.translate,
             module.lengths,
             module,
             module.translate_verbose,
@@ -109,48 +109,17 @@ class LoadedModel(NamedTuple):
         return self.change(settings)
 
 
-@dataclasses.dataclass(frozen=True)
-class LoadOptions:
-    """How to load a model.
-
-    Attributes:
-        settings: changes of the `decoding.` configuration.
-        precision: type of weights and computation, one of `PRECISIONS`.
-        jit_compile: compile the search with XLA, for each batch shape.
-        threads: sentences that are translated at the same time, each on one core.
-    """
-
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    precision: str = "float32"
-    jit_compile: bool = False
-    threads: int | None = None
-
-    def check_fixed(self, model: object, kind: str) -> None:
-        """Raises `InputError` for an option of a run, because `model` is of a fixed kind."""
-        if self.precision != "float32":
-            reason = "its precision was fixed at export"
-        elif self.jit_compile:
-            reason = "after the export, XLA cannot compile it"
-        else:
-            return
-        raise InputError(f"{model} is {kind}: {reason}. Use the run directory.")
-
-    def check_no_threads(self, model: object) -> None:
-        """Raises `InputError` for `threads`, because TensorFlow runs the model."""
-        if self.threads is not None:
-            raise InputError(
-                f"threads is {self.threads}, but {model} is not a LiteRT model. TensorFlow uses "
-                "all cores."
-            )
-
-
 class Loader:
     """A kind of models. A subclass has at least `accepts` and `open`; importing it is fast.
 
     Attributes:
+        kind: what messages call a model of this kind.
+        options: the arguments of `load_model` that apply to this kind.
         needs_tensorflow: False if models of this kind run without it.
     """
 
+    kind = "a model"
+    options: frozenset[str] = frozenset()
     needs_tensorflow = True
 
     def resolve(self, model: str) -> str:
@@ -161,11 +130,12 @@ class Loader:
         """Returns whether a path or address is a model of this kind. Loads nothing."""
         raise NotImplementedError
 
-    def open(self, model: str, options: LoadOptions) -> LoadedModel:
+    def open(self, model: str, **options: Any) -> LoadedModel:
         """Loads a model that `accepts` has accepted.
 
-        Raises:
-            InputError: if it is damaged, or if an option does not apply to it.
+        Args:
+            model: its path or address.
+            **options: the given arguments of `load_model`, all of which are in `options`.
         """
         raise NotImplementedError
 
@@ -173,38 +143,37 @@ class Loader:
 class RunLoader(Loader):
     """Runs, and ensembles of runs."""
 
+    kind = "a run"
+    options = frozenset({"settings", "precision", "jit_compile"})
+
     def accepts(self, model: str) -> bool:
         path = Path(model)
         is_run = all((path / name).is_file() for name in ("config.json", "data.json"))
         return is_run or not path.exists()
 
-    def open(self, model: str, options: LoadOptions) -> LoadedModel:
-        options.check_no_threads(model)
-        module = load_translator(model, options.settings, precision=options.precision)
-        return LoadedModel.of(module, model, options.jit_compile)
+    def open(self, model: str, **options: Any) -> LoadedModel:
+        jit_compile = options.pop("jit_compile", False)
+        return LoadedModel.of(load_translator(model, **options), model, jit_compile)
 
 
 class SavedModelLoader(Loader):
     """SavedModels of `keras-transformer export`."""
 
-    def accepts(self, model: str) -> bool:
-        return (newest_version(Path(model)) / "saved_model.pb").is_file()
+    kind = "a SavedModel"
 
-    def open(self, model: str, options: LoadOptions) -> LoadedModel:
+    def open(self, model: str, **options: Any) -> LoadedModel:
         path = newest_version(Path(model))
-        options.check_fixed(path, "a SavedModel")
         described = manifest.check_needed_files(path)
         if not (path / "saved_model.pb").is_file():
             raise InputError(
                 f"{path} is neither a run directory nor a SavedModel or another export. Create "
                 "one with keras-transformer train or keras-transformer export."
             )
-        options.check_no_threads(path)
         if described.get("weights") == "int8":
             from keras_transformer.inference.int8 import check_int8_products
 
             check_int8_products()  # without oneDNN, every translation would fail
-        return _load_saved_model(path).with_settings(options.settings)
+        return _load_saved_model(path)
 
 
 def resolve(model: str) -> str:
@@ -220,15 +189,9 @@ def loader_of(model: str) -> Loader:
 
     A run directory is never asked for by an extension, and a SavedModel is what remains.
     """
-    found = [(name, loader) for name, loader in plugins.all_of("loaders") if loader.accepts(model)]
-    if len(found) > 1:
-        names = " and ".join(name for name, _ in found)
-        raise InputError(f"{model} is a model for {names}. Remove one of its models.")
-    if found:
-        loader: Loader = found[0][1]
-        return loader
-    run_loader = RunLoader()
-    return run_loader if run_loader.accepts(model) else SavedModelLoader()
+    loaders: list[Loader] = [loader for _, loader in plugins.all_of("loaders")]
+    found = (loader for loader in [*loaders, RunLoader()] if loader.accepts(model))
+    return next(found, SavedModelLoader())
 
 
 def load_model(
@@ -253,13 +216,18 @@ def load_model(
         jit_compile: compile the search of a run with XLA, for each batch shape.
         threads: sentences that a LiteRT model translates at the same time, each on one core. The
             default is the number of cores.
-
-    Raises:
-        InputError: if the model is missing or damaged, or if an argument does not apply to it.
     """
     model = resolve(str(model_dir))
-    options = LoadOptions(settings or {}, precision, jit_compile, threads)
-    return loader_of(model).open(model, options)
+    loader = loader_of(model)
+    options: dict[str, Any] = {"settings": dict(settings or {}), "precision": precision}
+    options |= {"jit_compile": jit_compile, "threads": threads}
+    given = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
+    for name in given.keys() - loader.options:
+        shown = " and ".join(given[name]) if name == "settings" else f"{name}={given[name]}"
+        raise InputError(
+            f"{shown} does not apply to {model}, which is {loader.kind}. Leave it out."
+        )
+    return loader.open(model, **given)
 
 
 def newest_version(path: Path, *model_files: str) -> Path:
@@ -289,8 +257,7 @@ def _load_saved_model(path: Path) -> LoadedModel:
     try:
         loaded = tf.saved_model.load(str(path))
     except Exception as error:  # TensorFlow raises many exceptions for damaged files
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path} cannot be loaded as a SavedModel: {reason}") from error
+        raise InputError(f"{path} cannot be loaded as a SavedModel: {one_line(error)}") from error
     try:
         translate = loaded.signatures["serving_default"]
         found = loaded.signatures["symbols"](text=tf.constant([""]))["symbols"]

@@ -8,19 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 
 FORMAT_VERSION = 1
 FILE = "manifest.json"
-
-
-def file_hashes(path: Path) -> dict[str, str]:
-    """Returns the SHA-256 of each file of a model, by its path relative to `path`.
-
-    Raises:
-        InputError: if a file cannot be read.
-    """
-    return {name: _sha256(path / name) for name in file_names(path) or ["."]}
 
 
 def file_names(folder: Path) -> list[str]:
@@ -30,11 +21,15 @@ def file_names(folder: Path) -> list[str]:
 
 
 def describe_files(path: Path) -> dict[str, dict[str, Any]]:
-    """Returns the SHA-256 and the size of every file of a version except the manifest."""
+    """Returns the SHA-256 and the size of every file of a version except the manifest.
+
+    Args:
+        path: the version, or a model that is a single file.
+    """
+    names = [name for name in file_names(path) if name != FILE] or ["."]
     return {
-        name: {"sha256": digest, "bytes": (path / name).stat().st_size}
-        for name, digest in file_hashes(path).items()
-        if name != FILE
+        name: {"sha256": _sha256(path / name), "bytes": (path / name).stat().st_size}
+        for name in names
     }
 
 
@@ -53,8 +48,9 @@ def check_manifest(path: Path) -> dict[str, Any]:
     manifest = _read(path)
     listed = manifest["files"]
     _check(path, listed, sorted(listed))
-    for name in sorted(file_hashes(path).keys() - listed.keys() - {FILE}):
-        raise InputError(f"{path / name} was added after the export: {FILE} does not list it.")
+    for name in file_names(path):
+        if name not in listed and name != FILE:
+            raise InputError(f"{path / name} was added after the export: {FILE} does not list it.")
     return manifest
 
 
@@ -84,23 +80,21 @@ def check_needed_files(path: Path) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     file = path / FILE
     try:
-        manifest = json.loads(file.read_bytes())
+        manifest: dict[str, Any] = json.loads(file.read_bytes())
         version = manifest["format_version"]
         for name, facts in manifest["files"].items():
             if not isinstance(facts["bytes"], int) or not isinstance(facts["sha256"], str):
                 raise TypeError(f"{name} is described by {facts}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}"[:300]
-        if isinstance(error, OSError):
-            reason = str(error.strerror)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
-            f"{file} is not a readable manifest: {reason}. Copy or export the version again."
+            f"{file} is not a readable manifest ({type(error).__name__}: {one_line(error)}). Copy "
+            "or export the version again."
         ) from error
     if version != FORMAT_VERSION:
         raise InputError(
             f"{file} has format version {version!r}. This program reads {FORMAT_VERSION}."
         )
-    return dict(manifest)
+    return manifest
 
 
 def _check(path: Path, listed: dict[str, dict[str, Any]], names: Iterable[str]) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,7 +18,6 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding.beam_search import length_penalty
 from keras_transformer.errors import InputError
 from keras_transformer.inference.batching import map_batches
-from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.text.tokenizer import truncate_text
@@ -45,14 +43,13 @@ class Scorer(tf.Module):
 
     Args:
         translator: its model (or ensemble), tokenizer and source limit are used.
-        max_target_tokens: the longest target that `score` accepts. The default is
-            `MAX_TARGET_TOKENS`.
+        max_target_tokens: the longest target.
     """
 
-    def __init__(self, translator: TranslationModule, max_target_tokens: int | None = None):
+    def __init__(self, translator: TranslationModule, max_target_tokens: int = MAX_TARGET_TOKENS):
         super().__init__(name="scorer")
         self.translator = translator
-        self._max_target_tokens = max_target_tokens or MAX_TARGET_TOKENS
+        self.max_target_tokens = max_target_tokens
 
     @tf.function(input_signature=[_SOURCE, _TARGET], autograph=False, jit_compile=False)
     def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -68,12 +65,12 @@ class Scorer(tf.Module):
             than 16 bytes per token of this limit, gets the log-probability -1e9. Only tokens
             within the limit of bytes are counted.
         """
-        target, is_cut = truncate_text(target, 16 * self._max_target_tokens)
+        target, is_cut = truncate_text(target, 16 * self.max_target_tokens)
         tokens = self.translator.tokenizer.tokenize_target(target)
         lengths = tf.cast(tokens.row_lengths(), tf.int32)
-        ids = tokens[:, : self._max_target_tokens].to_tensor(self.translator.tokenizer.pad_id)
+        ids = tokens[:, : self.max_target_tokens].to_tensor(self.translator.tokenizer.pad_id)
         log_probs = tf.reduce_sum(self._token_log_probs(source, ids, lengths), axis=-1)
-        is_scored = ~is_cut & (lengths <= self._max_target_tokens)
+        is_scored = ~is_cut & (lengths <= self.max_target_tokens)
         log_probs = tf.where(is_scored, log_probs, NOT_SCORED)
         return {"log_probs": log_probs, "lengths": lengths}
 
@@ -155,164 +152,102 @@ def _label_log_probs(
     return parts.concat()
 
 
-class PairScore(NamedTuple):
-    """The score of one pair.
-
-    Attributes:
-        log_prob: log-probability of the target.
-        ids: ids of the target, including the end id.
-        token_log_probs: float32 `(tokens,)`.
-    """
-
-    log_prob: float
-    ids: Sequence[int]
-    token_log_probs: np.ndarray
-
-    @property
-    def perplexity(self) -> float:
-        """The perplexity of this target."""
-        return perplexity([self])
-
-    def penalized(self, config: DecodingConfig) -> float:
-        """Returns the score in a search with the length penalty of `config` and no other one."""
-        divisor = length_penalty(
-            len(self.ids), config.length_penalty, config.length_penalty_formula
-        )
-        return self.log_prob / float(divisor)
-
-
-def perplexity(results: Iterable[PairScore]) -> float:
+def perplexity(results: Iterable[np.ndarray]) -> float:
     """Returns exp(-Σ log P / tokens), the corpus perplexity, or 1 if there are no tokens."""
     scored = list(results)
-    tokens = sum(len(score.ids) for score in scored)
-    log_prob = sum(score.log_prob for score in scored)
-    # exp(709) is the largest float.
-    return math.exp(min(-log_prob / max(tokens, 1), 709))
+    tokens, log_prob = sum(map(len, scored)), sum(float(row.sum()) for row in scored)
+    return math.exp(min(-log_prob / max(tokens, 1), 709))  # exp(709) is the largest float
 
 
-def score_pairs(scorer: Scorer, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
-    """Scores texts.
+def penalized(log_probs: np.ndarray, config: DecodingConfig) -> float:
+    """Returns the score in a search with the length penalty of `config` and no other one."""
+    formula = config.length_penalty_formula
+    divisor = length_penalty(len(log_probs), config.length_penalty, formula)
+    return float(log_probs.sum()) / float(divisor)
 
-    Args:
-        targets: a target for each source; may be empty (only the end token).
 
-    Raises:
-        InputError: if a target has more than `MAX_TARGET_TOKENS`, or if weights are NaN.
-    """
+def score_pairs(scorer: Scorer, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
+    """Scores texts like `score_ids`. An empty target consists of the end token."""
+    return score_ids(scorer, sources, encode_targets(scorer, targets))
+
+
+def encode_targets(scorer: Scorer, targets: Sequence[str]) -> list[list[int]]:
+    """Returns the ids of each text, with the end id."""
     vocabulary = scorer.translator.tokenizer.vocabulary
-    return score_ids(
-        scorer, sources, vocabulary.encode_target([target.encode() for target in targets])
-    )
+    return vocabulary.encode_target([target.encode() for target in targets])
 
 
 def score_ids(
-    scorer: Scorer, sources: Sequence[str], target_ids: Sequence[Sequence[int]]
-) -> list[PairScore]:
+    scorer: Scorer, sources: Sequence[str], targets: Sequence[Sequence[int]]
+) -> list[np.ndarray]:
     """Scores any number of targets that are given as ids (see `Scorer.score_ids`).
 
-    Args:
-        target_ids: the ids of a target for each source.
+    Returns:
+        The log-probability of each token of each target, float32 `(tokens,)`.
 
     Raises:
-        InputError: if a target has more than `MAX_TARGET_TOKENS`, or if weights are NaN.
+        InputError: if a target has too many tokens, or if weights are NaN.
     """
-    for number, ids in enumerate(target_ids, start=1):
-        if len(ids) > MAX_TARGET_TOKENS:
+    for number, ids in enumerate(targets, start=1):
+        if len(ids) > scorer.max_target_tokens:
             raise InputError(
                 f"The target of pair {number} has {len(ids):,} tokens. At most "
-                f"{MAX_TARGET_TOKENS:,} are possible."
+                f"{scorer.max_target_tokens:,} are possible."
             )
 
-    def score_batch(batch: list[int]) -> list[PairScore]:
-        targets = tf.ragged.constant([target_ids[i] for i in batch], tf.int32, ragged_rank=1)
-        lengths = tf.cast(targets.row_lengths(), tf.int32)
-        padded = targets.to_tensor(scorer.translator.tokenizer.pad_id)
+    def score_batch(batch: list[int]) -> list[np.ndarray]:
+        ids = tf.ragged.constant([targets[i] for i in batch], tf.int32, ragged_rank=1)
+        padded = ids.to_tensor(scorer.translator.tokenizer.pad_id)
+        lengths = tf.cast(ids.row_lengths(), tf.int32)
         outputs = scorer.score_ids(tf.constant([sources[i] for i in batch]), padded, lengths)
-        log_probs, tokens = outputs["log_probs"].numpy(), outputs["token_log_probs"].numpy()
-        return [
-            PairScore(float(log_prob), target_ids[i], row[: len(target_ids[i])])
-            for i, log_prob, row in zip(batch, log_probs, tokens, strict=True)
-        ]
+        rows = outputs["token_log_probs"].numpy()
+        return [row[: len(targets[i])] for i, row in zip(batch, rows, strict=True)]
 
     # Pairs of similar lengths share a batch. A token has about 4 bytes.
-    texts = [source + 4 * len(ids) * "x" for source, ids in zip(sources, target_ids, strict=True)]
-    results: dict[int, PairScore] = {}
+    texts = [source + 4 * len(ids) * "x" for source, ids in zip(sources, targets, strict=True)]
+    results: list[np.ndarray] = [np.zeros(0)] * len(texts)
     for batch, scores in map_batches(score_batch, texts, unit="pairs"):
-        results.update(zip(batch, scores, strict=True))
-    for index, score in sorted(results.items()):
-        if not math.isfinite(score.log_prob):
+        for index, row in zip(batch, scores, strict=True):
+            results[index] = row
+    for number, row in enumerate(results, start=1):
+        if not np.isfinite(row).all():
             raise InputError(
-                f"The log-probability of pair {index + 1} is {score.log_prob}. The model's weights "
-                "may be NaN. Use another checkpoint."
+                f"The log-probability of pair {number} is {row.sum()}. The model's weights may be "
+                "NaN. Use another checkpoint."
             )
-    return [results[index] for index in range(len(texts))]
+    return results
 
 
-def split_pairs(lines: Sequence[str], name: str) -> tuple[list[str], list[str]]:
-    """Splits lines `source<tab>target` of a file with a `name` into sources and targets.
-
-    Raises:
-        InputError: if the file is empty, or if a line does not have exactly one tab.
-    """
-    if not lines:
-        raise InputError(f"{name} is empty. Each line must be a source, a tab and a target.")
-    pairs = [line.split("\t") for line in lines]
-    for number, pair in enumerate(pairs, start=1):
-        if len(pair) != 2:
-            raise InputError(
-                f"{name}, line {number} has {len(pair) - 1} tabs instead of one between the source "
-                "and the target."
-            )
-    return [source for source, _ in pairs], [target for _, target in pairs]
-
-
-def format_tsv(results: Iterable[PairScore], config: DecodingConfig) -> str:
-    r"""Returns one line per pair: log P, tokens, perplexity, and the score with length penalty."""
-    return "".join(
-        f"{result.log_prob:.6f}\t{len(result.ids)}\t{result.perplexity:.4f}\t"
-        f"{result.penalized(config):.6f}\n"
-        for result in results
-    )
-
-
-def format_json_lines(scorer: Scorer, results: Iterable[PairScore]) -> str:
-    """Returns one JSON object per pair: the fields of `format_tsv`, and each piece with its log P.
+def format_scores(
+    results: Sequence[np.ndarray], config: DecodingConfig, pieces: Sequence[Sequence[str]] = ()
+) -> str:
+    """Returns one line per pair: log P, tokens, perplexity, and the score with length penalty.
 
     Args:
-        scorer: the model, whose configuration has the length penalty.
+        pieces: the pieces of each target, for one JSON object per pair, which also has the pieces
+            and their log-probabilities. By default, the lines have columns separated by TABs.
     """
     lines = []
-    for result in results:
-        pieces = scorer.translator.tokenizer.target_pieces(tf.constant(result.ids, tf.int32))
-        fields = {
-            "log_prob": round(result.log_prob, 6),
-            "tokens": len(result.ids),
-            "perplexity": round(result.perplexity, 4),
-            "score": round(result.penalized(scorer.translator.config), 6),
-            "pieces": [piece.decode() for piece in pieces.numpy()],
-            "token_log_probs": [round(float(value), 6) for value in result.token_log_probs],
+    for number, row in enumerate(results):
+        fields: dict[str, Any] = {
+            "log_prob": round(float(row.sum()), 6),
+            "tokens": len(row),
+            "perplexity": round(perplexity([row]), 4),
+            "score": round(penalized(row, config), 6),
         }
-        lines.append(json.dumps(fields, ensure_ascii=False) + "\n")
-    return "".join(lines)
+        if pieces:
+            log_probs = [round(float(value), 6) for value in row]
+            fields |= {"pieces": pieces[number], "token_log_probs": log_probs}
+            lines.append(json.dumps(fields, ensure_ascii=False))
+        else:
+            lines.append("\t".join(map(str, fields.values())))
+    return "".join(f"{line}\n" for line in lines)
 
 
-def summary(results: Sequence[PairScore], seconds: float) -> str:
+def summary(results: Sequence[np.ndarray], seconds: float) -> str:
     """Returns one line: corpus perplexity, numbers of tokens and pairs, and speed."""
     return (
-        f"perplexity {perplexity(results):.4f}, {sum(len(r.ids) for r in results):,} tokens, "
+        f"perplexity {perplexity(results):.4f}, {sum(map(len, results)):,} tokens, "
         f"{len(results):,} sentences, scored in {seconds:.1f} s "
         f"({len(results) / max(seconds, 1e-9):,.0f} sentences/s)"
     )
-
-
-def load_scorer(model_dir: str | Path, settings: Mapping[str, Any] | None = None) -> Scorer:
-    """Loads a run, with its selected weights in float32, or an ensemble.
-
-    Args:
-        model_dir: any value that `load_translator` accepts.
-        settings: changes of the run's `decoding.` configuration.
-
-    Raises:
-        InputError: if the run is missing, or if a setting is invalid.
-    """
-    return Scorer(load_translator(model_dir, settings))

@@ -11,7 +11,6 @@ from keras_transformer.errors import InputError
 # Tag formats of multilingual corpora: <2de> (Johnson et al.), >>deu<< (OPUS-MT), __de__ (fairseq).
 _FORM = r"(?:<2[^\s<>]+>|>>[^\s<>]+<<|__[^\W_]+(?:_[^\W_]+)*__)"
 _TAG = re.compile(_FORM)
-_MAX_SHOWN = 10  # symbols in a message
 
 
 def language_tags(symbols: Iterable[str]) -> tuple[str, ...]:
@@ -78,9 +77,6 @@ def check_tag(tag: str | None, symbols: Sequence[str] | None, label: str) -> Non
         return
     tags = language_tags(symbols)
     known = f"Its tags are {', '.join(tags)}." if tags else "It has no tags."
-    if others := [symbol for symbol in symbols if symbol not in tags]:
-        shown = ", ".join(others[:_MAX_SHOWN]) + (", ..." if len(others) > _MAX_SHOWN else "")
-        known += f" Its other symbols are {shown}."
     raise InputError(
         f"source_tag is {tag!r}, but the vocabulary of {label} does not have it. {known}"
     )

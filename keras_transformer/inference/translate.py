@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -33,25 +32,14 @@ def translate_lines(model: LoadedModel, lines: Sequence[str]) -> list[list[Trans
     Returns:
         The translations of each line, best first. A line without any has `NO_TRANSLATION`.
     """
-    return _translate(model, lines)[0]
-
-
-def _translate(
-    model: LoadedModel, lines: Sequence[str]
-) -> tuple[list[list[Translation]], list[TokenCounts] | None]:
-    """Returns the translations, and the token counts if the model returns both in one call."""
     results: list[list[Translation]] = [[] for _ in lines]
-    counts: dict[int, TokenCounts] = {}
     for batch, outputs in in_batches(
         model.translate, lines, max_lines=model.max_batch_lines, threads=model.threads
     ):
-        for row, index in enumerate(batch):
-            found = translations_of(outputs["translations"][row], outputs["scores"][row])
-            results[index] = found or [NO_TRANSLATION]
-            if "used" in outputs:
-                numbers = (int(outputs[name][row]) for name in TokenCounts._fields)
-                counts[index] = TokenCounts(*numbers)
-    return results, [counts[i] for i in range(len(lines))] if counts else None
+        rows = zip(batch, outputs["translations"], outputs["scores"], strict=True)
+        for index, texts, scores in rows:
+            results[index] = translations_of(texts, scores) or [NO_TRANSLATION]
+    return results
 
 
 def translate_verbose(
@@ -59,7 +47,7 @@ def translate_verbose(
     lines: Sequence[str],
     prefixes: Sequence[str] | None = None,
     attention: bool = False,
-    counts: Sequence[TokenCounts] | None = None,
+    counts: TokenCounts | None = None,
 ) -> list[dict[str, Any]]:
     """Translates lines and returns all details of each translation, ready for JSON.
 
@@ -90,8 +78,20 @@ def translate_verbose(
     for batch, outputs in in_batches(model.translate_verbose, lines, prefix=prefixes):
         for row, index in enumerate(batch):
             fields = {name: field[row] for name, field in outputs.items()}
-            results[index] = _details(fields, counts[index].used, attention)
+            results[index] = _details(fields, int(counts["used"][index]), attention)
     return results
+
+
+def with_details(results: Sequence[Mapping[str, Any]]) -> list[list[Translation]]:
+    """Returns the results of `translate_verbose` as translations."""
+    return [
+        [
+            Translation(row["text"], row["score"], {"source_tokens": line["source_tokens"], **row})
+            for row in line["translations"]
+        ]
+        or [NO_TRANSLATION]
+        for line in results
+    ]
 
 
 def _details(
@@ -127,30 +127,32 @@ def _rounded(values: np.ndarray, decimals: int) -> Any:
 
 def translation_warnings(
     model: LoadedModel,
-    counts: Sequence[TokenCounts],
-    results: Sequence[Sequence[Translation]] = (),
+    counts: TokenCounts,
+    results: Sequence[Sequence[Translation]],
     prefixes: Sequence[str] | None = None,
     first_line: int = 1,
 ) -> list[str]:
-    """Returns warnings about lines and their translations.
+    """Returns warnings about lines, and about translations that are missing or without prefix.
 
     Args:
         counts: the token counts of the lines.
-        results: the translations. A line without a translation gets a warning.
-        prefixes: the prefix of each line. A translation without its prefix gets a warning.
+        results: the translations of each line.
+        prefixes: the prefix of each line, if there are prefixes.
     """
-    warnings = [
-        f"Line {number} has no translation: the model's logits are NaN, or all tokens are banned."
-        for number, result in enumerate(results, start=first_line)
-        if result[0] == NO_TRANSLATION
-    ]
-    pairs = enumerate(zip(results, prefixes or (), strict=False), start=first_line)
-    warnings += [
-        f"The translation of line {number} does not begin with its prefix ({prefix[:40]!r}). The "
-        "prefix has characters that are not in the vocabulary, or is too long."
-        for number, (result, prefix) in pairs
-        if not result[0].text.startswith(" ".join(prefix.split()))
-    ]
+    warnings = []
+    for number, (best, *_) in enumerate(results, first_line):
+        prefix = prefixes[number - first_line] if prefixes else ""
+        if best == NO_TRANSLATION:
+            warnings.append(
+                f"Line {number} has no translation: the model's logits are NaN, or all tokens are "
+                "banned."
+            )
+        elif not best.text.startswith(" ".join(prefix.split())):
+            warnings.append(
+                f"The translation of line {number} does not begin with its prefix "
+                f"({prefix[:40]!r}). The prefix has characters that are not in the vocabulary, or "
+                "is too long."
+            )
     return warnings + source_warnings(counts, model.max_train_source_length, first_line)
 
 
@@ -163,7 +165,7 @@ def translate_to_text(
     attention: bool = False,
     first_line: int = 1,
 ) -> tuple[str, list[str], str | None]:
-    """Translates lines, and tokenizes each line only once if the model can.
+    """Translates lines into the text of a file.
 
     Args:
         model: a model; JSON, prefixes and attention need its `translate_verbose`.
@@ -179,20 +181,15 @@ def translate_to_text(
     Raises:
         InputError: if the number of prefixes is wrong, or if the model does not return details.
     """
+    counts = token_counts(model.lengths, lines)
     if not as_json and prefixes is None:
-        results, known = _translate(model, lines)
-        counts = token_counts(model.lengths, lines) if known is None else known
-        text = format_translations(model, results, first_line)
+        results = translate_lines(model, lines)
     else:
-        counts = token_counts(model.lengths, lines)
         details = translate_verbose(model, lines, prefixes, attention, counts)
-        results = [
-            [Translation(t["text"], t["score"]) for t in detail["translations"]] or [NO_TRANSLATION]
-            for detail in details
-        ]
-        text = format_translations(model, results, first_line)
-        if as_json:
-            text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
+        results = with_details(details)
+    text = format_translations(model, results, first_line)
+    if as_json:
+        text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
     warnings = translation_warnings(model, counts, results, prefixes, first_line)
     return text, warnings, unknown_token_remark(counts, first_line)
 
@@ -226,14 +223,6 @@ class Evaluation(NamedTuple):
 
     scores: Scores
     hypotheses: list[str]
-    seconds: float
-
-    def summary(self) -> str:
-        """Returns one line with the scores and the speed."""
-        return (
-            f"{self.scores.summary()}, translated in {self.seconds:.1f} s "
-            f"({self.scores.sentences / max(self.seconds, 1e-9):,.0f} sentences/s)"
-        )
 
 
 def evaluate(
@@ -260,8 +249,6 @@ def evaluate(
             f"The source has {len(sources):,} lines, but the reference has {len(references):,}."
         )
     metrics.evaluate(references[:1], references[:1], tokenize=tokenize, lowercase=lowercase)
-    start = time.perf_counter()
     hypotheses = [best.text for best, *_ in translate_lines(model, sources)]
-    seconds = time.perf_counter() - start
     scores = metrics.evaluate(hypotheses, references, tokenize=tokenize, lowercase=lowercase)
-    return Evaluation(scores, hypotheses, seconds)
+    return Evaluation(scores, hypotheses)

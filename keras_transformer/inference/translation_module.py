@@ -91,30 +91,18 @@ class TranslationModule(tf.Module):
             raise InputError(
                 "The list of models is empty. A TranslationModule needs at least one model."
             )
-        if self.shortlist is None:
-            return
-        rows, frequent = int(self.shortlist.translations.shape[0]), self.shortlist.frequent.shape[0]
-        if rows != source:
+        needed = 2 * self.config.beam_size
+        if self.shortlist is not None and self.shortlist.frequent.shape[0] < needed:
             raise InputError(
-                f"The shortlist has translations of {rows:,} tokens, but the source vocabulary has "
-                f"{source:,}. Learn it with the vocabulary of the model."
-            )
-        beam = self.config.beam_size
-        if frequent < 2 * beam:
-            raise InputError(
-                f"The shortlist has {frequent} frequent tokens, but a beam of {beam} needs "
-                f"{2 * beam}. Use a larger shortlist."
+                f"The shortlist has {self.shortlist.frequent.shape[0]} frequent tokens, but a beam "
+                f"of {self.config.beam_size} needs {needed}. Use a larger shortlist."
             )
 
-    def with_shortlist(self, shortlist: Shortlist | None) -> TranslationModule:
-        """Returns a translator of the same models that uses a shortlist, or none."""
-        return self._copy(self.config, shortlist)
-
-    def with_config(self, config: DecodingConfig) -> TranslationModule:
-        """Returns a translator of the same models with other options of the search."""
-        return self._copy(config, None)
-
-    def _copy(self, config: DecodingConfig, shortlist: Shortlist | None) -> TranslationModule:
+    def with_options(
+        self, config: DecodingConfig | None = None, shortlist: Shortlist | None = None
+    ) -> TranslationModule:
+        """Returns a translator of the same models with other options, and a shortlist or none."""
+        config = config or self.config
         module = TranslationModule(self.transformers, self.tokenizer, config, shortlist)
         module.max_train_source_length = self.max_train_source_length
         return module
@@ -131,19 +119,9 @@ class TranslationModule(tf.Module):
         return {"translations": self.texts(result, text), "scores": result.scores}
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
-    def translate_and_count(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the outputs of `translate` and of `lengths`, and tokenizes a text only once."""
-        source_ids, lengths, _, *tokens = self._tokenize(text)
-        result = self.translate_ids_once(
-            source_ids, self.max_lengths(lengths), sample_offsets(text)
-        )
-        texts = self.texts(result, text)
-        return {"translations": texts, "scores": result.scores, **self._counts(text, *tokens)}
-
-    @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def search(self, text: tf.Tensor) -> SearchResult:
         """Searches for the translations of `text`, string `[B]`, and returns their ids."""
-        source_ids, lengths, *_ = self._tokenize(text)
+        source_ids, lengths = self.source_ids(text)
         return self.translate_ids_once(source_ids, self.max_lengths(lengths), sample_offsets(text))
 
     @tf.function(autograph=False, jit_compile=False)
@@ -327,7 +305,21 @@ class TranslationModule(tf.Module):
             int32 `[B]`: `tokens` of the whole text, `used` for the part that is translated, which
             is smaller if the text is truncated, and `unknown`, which are not in the vocabulary.
         """
-        return self._counts(text, *self._tokenize(text)[3:])
+
+        def counts(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            tokens = self.tokenizer.tokenize_source(text)
+            unknown = tf.cast(tokens == self.tokenizer.unknown_id, tf.int32)
+            return tf.cast(tokens.row_lengths(), tf.int32), tf.reduce_sum(unknown, axis=1)
+
+        used_text, is_cut = truncate_text(text, self.config.max_source_bytes)
+        tokens, unknown = counts(used_text)
+        rows = tf.where(is_cut)  # only these have other counts
+        whole_tokens, whole_unknown = counts(tf.gather_nd(text, rows))
+        return {
+            "tokens": tf.tensor_scatter_nd_update(tokens, rows, whole_tokens),
+            "used": tf.minimum(tokens, self.max_source_tokens),
+            "unknown": tf.tensor_scatter_nd_update(unknown, rows, whole_unknown),
+        }
 
     def source_ids(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the truncated source: ids int32 `[B, S]`, padded, and lengths int32 `[B]`."""
@@ -342,44 +334,15 @@ class TranslationModule(tf.Module):
         Args:
             max_tokens: a limit below `max_source_tokens`.
         """
-        source_ids, lengths, is_truncated, *_ = self._tokenize(text, max_tokens)
-        return source_ids, lengths, is_truncated
-
-    def _tokenize(
-        self, text: tf.Tensor, max_tokens: int | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.RaggedTensor, tf.Tensor]:
-        """Returns the results of `cut_source_ids`, and two arguments of `_counts`."""
         limit = min(self.max_source_tokens, max_tokens or self.max_source_tokens)
-        used_text, is_cut = truncate_text(text, self.config.max_source_bytes)
-        tokens = self.tokenizer.tokenize_source(used_text)
+        text, is_cut = truncate_text(text, self.config.max_source_bytes)
+        tokens = self.tokenizer.tokenize_source(text)
         lengths = tf.cast(tokens.row_lengths(), tf.int32)
         ids = tokens[:, :limit].to_tensor(self.tokenizer.pad_id)
         # Truncated sources end with the end token too, like all sources in training.
         is_last = tf.range(tf.shape(ids)[1]) == limit - 1
         ids = tf.where(is_last & tf.expand_dims(lengths > limit, 1), self.tokenizer.end_id, ids)
-        return ids, tf.minimum(lengths, limit), is_cut | (lengths > limit), tokens, is_cut
-
-    def _counts(
-        self, text: tf.Tensor, tokens: tf.RaggedTensor, is_cut: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Returns the outputs of `lengths`. Only texts of too many bytes are tokenized again.
-
-        Args:
-            tokens: the tokens of the first `max_source_bytes` bytes of each text.
-            is_cut: bool `[B]`, whether these bytes are not the whole text.
-        """
-
-        def counts(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-            unknown = tf.cast(tokens == self.tokenizer.unknown_id, tf.int32)
-            return tf.cast(tokens.row_lengths(), tf.int32), tf.reduce_sum(unknown, axis=1)
-
-        rows, (lengths, unknown) = tf.where(is_cut), counts(tokens)
-        whole = counts(self.tokenizer.tokenize_source(tf.gather_nd(text, rows)))
-        return {
-            "tokens": tf.tensor_scatter_nd_update(lengths, rows, whole[0]),
-            "used": tf.minimum(lengths, self.max_source_tokens),
-            "unknown": tf.tensor_scatter_nd_update(unknown, rows, whole[1]),
-        }
+        return ids, tf.minimum(lengths, limit), is_cut | (lengths > limit)
 
 
 def compiled_translation(

@@ -182,15 +182,6 @@ class EncoderDecoder(keras.Model):
             self.jit_compile = False
         return super().make_train_function(force)
 
-    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        # Under a strategy, Keras would build metrics from a batch that is averaged over replicas,
-        # which turns ids into floats.
-        del iterator, data_batch
-        if getattr(self, "_distribute_strategy", None) is not None:
-            ids = ops.zeros((1, 2), "int32")
-            with self.distribute_strategy.scope():
-                self._symbolic_build(data_batch=({"source_ids": ids, "target_ids": ids}, ids))
-
     def _add_embeddings(self) -> None:
         """Adds the embeddings of both sides: one shared layer if they are tied."""
         c = self.config

@@ -50,6 +50,7 @@ class Progress:
             initial=self.step,
             # tqdm's own time left would count a validation as a slow step.
             bar_format="step {n_fmt} of {total_fmt} |{bar}|{postfix}",
+            unit_scale=False,
             is_shown=self._run is not None,
         )
         return self

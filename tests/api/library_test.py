@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,8 +48,6 @@ def test_prepare_reads_files_and_corpora(data: kt.PreparedData, tmp_path: Path) 
     tsv.write_text("".join("\t".join(pair) + "\n" for pair in PAIRS))
     sources: tuple[dict[str, Any], ...] = (
         {"source": tmp_path / "a.en", "target": str(tmp_path / "a.de")},
-        {"source": [tmp_path / "a.en"], "target": [tmp_path / "a.de"]},
-        {"pairs": TsvFile(tsv)},
         {"pairs": [TsvFile(tsv)]},
     )
     for number, source in enumerate(sources):
@@ -92,7 +87,7 @@ def test_train_resumes_and_reports_its_result(
     again = kt.train(data, shutil.copytree(run.path, tmp_path / "run"))
     assert again.result is not None and again.result.step == 4 and again.result.finished
     assert again.config == run.config
-    assert "finished at step 4" in repr(again)
+    assert "finished at step 4" in repr(again) and str(data.directory) in repr(data)
 
 
 def test_callbacks_see_a_training_that_starts_from_a_saved_model(
@@ -130,9 +125,7 @@ def test_callbacks_see_a_training_that_starts_from_a_saved_model(
     [
         ({"max_step": 5}, ("max_step", "Did you mean max_steps?")),
         ({"colour": 5}, ("colour", "max_steps", "beam_size")),
-        ({"preset": "tinny"}, ("tinny", "tiny")),
         ({"preset": kt.ModelConfig()}, ("ModelConfig", "'tiny'", "d_model=256")),
-        ({"callbacks": keras.callbacks.History()}, ("callbacks", "list")),
         ({"callbacks": [keras.callbacks.ReduceLROnPlateau()]}, ("ReduceLROnPlateau", "schedule")),
     ],
 )
@@ -147,10 +140,8 @@ def test_unusable_arguments_of_train(
     ("arguments", "facts"),
     [
         ({"pairs": [("a",)]}, ("Pair 0", "('a',)", "two texts")),
-        ({"pairs": ["ab"]}, ("Pair 0", "'ab'")),
         ({"pairs": [("a", "b"), ("\udce4", "c")]}, ("Pair 1", "valid Unicode")),
-        ({"pairs": [("a dog", "ein Hund")]}, ("1",)),
-        ({"pairs": []}, ("Give a corpus",)),
+        ({"pairs": []}, ("pairs is empty",)),
         ({"pairs": PAIRS, "vocab_sise": 60}, ("vocab_sise", "vocab_size")),
         ({}, ("Give a corpus",)),
         ({"pairs": PAIRS, "symbols": "<2de>"}, ("symbols", "['<2de>']")),
@@ -197,11 +188,6 @@ def test_options_of_the_search_are_per_call(translator: kt.Translator) -> None:
     assert started[0].text.startswith("das")
 
 
-def test_scores_of_a_test_set(run: kt.Run) -> None:
-    sources, references = zip(*PAIRS[:3], strict=True)
-    assert run.evaluate(sources, references).scores.sentences == 3
-
-
 def test_runs_form_an_ensemble(run: kt.Run) -> None:
     ensemble = kt.load([run, f"{run}@last"])
     assert ensemble(PAIRS[0][0]) == kt.load(f"{run}@last")(PAIRS[0][0])
@@ -246,7 +232,6 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported_run: Path) -> N
         (lambda t: t.translate(["a"], beams=4), ("beams", "beam_size")),
         (lambda t: t.translate(["a"], n_best=9), ("n_best", "9")),
         (lambda t: kt.Translator(t.transformer, "data"), ("tokenizer", "str")),
-        (lambda t: kt.Translator([], t.tokenizer), ("at least one model",)),
         (lambda t: t.translate(["a"] * 3, prefixes="das"), ("'das'", "list of texts")),
         (lambda t: kt.Translator("run", t.tokenizer), ("'run'", "load")),
         (lambda t: kt.Translator(t.transformer, t.tokenizer, {"beam": 2}), ("beam_size",)),
@@ -261,23 +246,13 @@ def test_unusable_models_texts_and_options(
     refuses(use, {"t": translator}, *facts)
 
 
-def test_other_backends_get_a_clear_sentence(data: kt.PreparedData, run: kt.Run) -> None:
-    program = f"""import keras_transformer as kt
-for call in (lambda: kt.load({str(run)!r}), lambda: kt.train({str(data.directory)!r}, "new")):
-    try: call()
-    except kt.InputError as error: print(error)"""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "KERAS_BACKEND": "jax"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.stdout.count("Keras uses the backend jax, but") == 2, done.stderr
-
-
-def test_options_of_the_search_may_be_a_config_or_a_dict(run: kt.Run, tmp_path: Path) -> None:
-    model, config = kt.load(run), run.config.replace(decoding__beam_size=2)
-    for number, decoding in enumerate((config.decoding.as_dict(), config, config.decoding)):
-        kt.Translator(model.transformer, model.tokenizer, decoding).save(tmp_path / str(number))
-        assert kt.Run(tmp_path / str(number)).config.decoding == config.decoding
+def test_other_backends_get_a_clear_sentence(
+    translator: kt.Translator, data: kt.PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"model": translator.transformer, "tokenizer": translator.tokenizer}
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    for use, arguments in ((kt.Translator, model), (kt.train, {"data": data, "run_dir": "new"})):
+        refuses(use, arguments, "Keras uses the backend jax, but")
 
 
 def test_a_killed_save_leaves_no_run(
@@ -303,9 +278,3 @@ def test_a_killed_save_leaves_no_run(
 def test_a_compiled_search_stays_compiled_with_other_options(run: kt.Run) -> None:
     variant = kt.load(run, jit_compile=True)._with({"beam_size": 2})
     assert "compiled_translation" in variant.translate.__qualname__
-
-
-def test_representations_are_short(data: kt.PreparedData, run: kt.Run) -> None:
-    assert len(repr(data)) < 200 and str(data.directory) in repr(data)
-    assert repr(kt.Run(run.path)) == f"<Run {run.path}>"
-    assert repr(kt.load(run)) == f"<Translator of {run.path}>"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import PHRASES
 from tests.driver import Driver, Ended
-from tests.evaluation.test_sets_test import sacrebleu_folder, sgml
-from tests.messages import tells
+from tests.evaluation.test_sets_test import sacrebleu_folder
 
 FILES = "--source=six.en --reference=six.de"
 TAGGED = "--model_dir=tagged --reference=six.de --beam_size=1"
@@ -25,40 +22,6 @@ SCORED = {
     "a given tag": f"{TAGGED} --source=six.en --output=given.de --source_tag=<2de>",
     "no tag": f"{TAGGED} --source=six.en --output=none.de",
 }
-MISTAKES = [
-    ("--reference=six.de", "--model_dir", "--hypothesis", "neither"),
-    (f"--model_dir=run --hypothesis=six.de {FILES}", "--model_dir", "--hypothesis", "both"),
-    ("--model_dir=run --test_set=wmt14 --source=six.en", "--test_set", "--source", "both"),
-    ("--model_dir=run --reference=six.de", "--source", "missing", "--model_dir"),
-    (f"--model_dir=run {FILES} --baseline=two.de", "two.de", "2", "reference", "6"),
-    ("--model_dir=none --test_set=wmt14", "wmt14", "language pair", "''"),
-    ("--model_dir=none --test_set=wmt14/full --language_pair=en-fr --paper_bleu", "wmt14/full"),
-    ("--hypothesis=latin1.de --reference=six.de", "latin1.de", "line 2", "0xe4"),
-    (f"{TAGGED} --source=six.en --source_tag=<2it>", "<2it>", "<2de>, <2fr>"),
-]
-
-
-@pytest.fixture(scope="module")
-def folder(
-    run_directory: RunDirectory, tagged_run: RunDirectory, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    folder = tmp_path_factory.mktemp("evaluate")
-    shutil.copytree(run_directory.path, folder / "run")
-    shutil.copytree(tagged_run.path, folder / "tagged")
-    raw = folder / "sacrebleu/wmt14/full/raw/test-full"
-    raw.mkdir(parents=True)
-    targets = [phrase.upper() for phrase in PHRASES]
-    files = {
-        "six.en": "".join(f"{phrase}\n" for phrase in PHRASES),
-        "six.de": "".join(f"{target}\n" for target in targets),
-        "two.de": "eins\nzwei\n",
-        f"{raw}/newstest2014-deen-src.en.sgm": sgml(PHRASES),
-        f"{raw}/newstest2014-deen-ref.de.sgm": sgml(targets),
-    }
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    (folder / "latin1.de").write_bytes(b"gut\nsch\xe4del\n")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +29,6 @@ def ended(driver: Driver, folder: Path) -> dict[str, Ended]:
     with sacrebleu_folder(folder / "sacrebleu"):
         results = driver.run_all(folder, [("evaluate", line, "") for line in SCORED.values()])
     return dict(zip(SCORED, results, strict=True))
-
-
-@pytest.mark.parametrize(("arguments", "facts"), [(line, facts) for line, *facts in MISTAKES])
-def test_invalid_input_gives_a_one_line_error_and_no_output(
-    driver: Driver, folder: Path, arguments: str, facts: list[str]
-) -> None:
-    with sacrebleu_folder(folder / "sacrebleu"):
-        code, out, err, left = driver.run(folder, "evaluate", arguments.split(), "")
-    assert (code, out, left) == (1, "", [])
-    assert err.startswith("error: ") and tells(err, *facts) and err.count("\n") == 1
 
 
 def of(ended: dict[str, Ended], name: str) -> tuple[list[str], dict[str, Any]]:

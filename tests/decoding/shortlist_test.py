@@ -50,7 +50,7 @@ def test_candidates_are_the_union_and_a_mask_of_each_sentence() -> None:
 
 def test_a_shortlist_of_all_tokens_changes_nothing(full: TranslationModule) -> None:
     expected = full.search(tf.constant(TEXTS))
-    translator = full.with_shortlist(everything(full))
+    translator = full.with_options(shortlist=everything(full))
     found = translator.search(tf.constant(TEXTS))
     np.testing.assert_array_equal(found.ids, expected.ids)
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
@@ -60,7 +60,7 @@ def test_outputs_contain_only_candidates_of_their_own_sentence(
     run_directory: RunDirectory, full: TranslationModule
 ) -> None:
     shortlist = random_shortlist(run_directory, 2)
-    translator = full.with_shortlist(shortlist)
+    translator = full.with_options(shortlist=shortlist)
     result = translator.search(tf.constant(TEXTS))
     changed = 0
     for row, text in enumerate(TEXTS):
@@ -81,7 +81,7 @@ def test_a_prefix_that_is_not_on_the_shortlist_is_generated(
     run_directory: RunDirectory, full: TranslationModule
 ) -> None:
     tokenizer = full.tokenizer
-    translator = full.with_shortlist(random_shortlist(run_directory, 1))
+    translator = full.with_options(shortlist=random_shortlist(run_directory, 1))
     prefix = "Fluss am Haus"
     source_ids, _ = translator.source_ids(tf.constant([PHRASES[0]]))
     candidates, _ = translator.shortlist.candidates(source_ids, tokenizer.target_vocab_size)
@@ -105,9 +105,7 @@ def test_output_rows_are_those_of_all_logits(changes: dict[str, object]) -> None
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_shortlists_that_do_not_fit_are_errors(full: TranslationModule) -> None:
+def test_a_shortlist_that_is_too_small_for_the_beam_is_an_error(full: TranslationModule) -> None:
     rows = np.full((full.tokenizer.source_vocab_size, 1), 3)
     with pytest.raises(InputError, match=mentions("beam", 4, 8, "frequent")):
-        full.with_shortlist(Shortlist(np.arange(7), rows))
-    with pytest.raises(InputError, match=mentions("shortlist", 5, "source vocabulary")):
-        full.with_shortlist(Shortlist(np.arange(8), rows[:5]))
+        full.with_options(shortlist=Shortlist(np.arange(7), rows))

@@ -84,7 +84,7 @@ def test_log_probs_of_an_engine_with_its_own_search(translator: TranslationModul
     class Scored(ChangedEngine):
         def log_probs(self, texts: Any, targets: Any) -> list[float | None]:
             scores = score_ids(Scorer(self.translator), texts, targets)
-            return [score.log_prob + self.score[0] for score in scores[:-1]] + [None]
+            return [row.sum() + self.score[0] for row in scores[:-1]] + [None]
 
     engine = Scored(translator)
     same = compare_log_probs(translator, engine, PHRASES, NO_PROBES)

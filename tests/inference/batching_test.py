@@ -66,7 +66,7 @@ def count_characters(text: tf.Tensor) -> dict[str, tf.Tensor]:
     return {"tokens": tokens, "used": tf.minimum(tokens, 40), "unknown": unknown}
 
 
-def counts_of(lines: list[str]) -> list[batching.TokenCounts]:
+def counts_of(lines: list[str]) -> batching.TokenCounts:
     return batching.token_counts(count_characters, lines)
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from keras_transformer.config import DecodingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.inference import scoring
-from keras_transformer.inference.scoring import PairScore, Scorer
-from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.inference.loading import load_translator
+from keras_transformer.inference.scoring import Scorer
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
@@ -29,7 +29,7 @@ TARGETS = [*reversed(PHRASES), "das Haus", "", "", "Ball", "Ball " * 60]
 
 @pytest.fixture(scope="module")
 def scorer(run_directory: RunDirectory) -> Scorer:
-    return scoring.load_scorer(run_directory.path)
+    return Scorer(load_translator(run_directory.path))
 
 
 def forward_pass(scorer: Scorer, source_ids: list[int], target_ids: list[int]) -> np.ndarray:
@@ -55,10 +55,9 @@ def test_every_pair_has_the_score_of_its_own_forward_pass(scorer: Scorer) -> Non
     for source, target, result in zip(sources, targets, results, strict=True):
         used = source if len(source) <= limit else [*source[: limit - 1], tokenizer.end_id]
         expected = forward_pass(scorer, used, target)
-        assert list(result.ids) == target
-        np.testing.assert_allclose(result.token_log_probs, expected, atol=3e-4)
-        assert result.log_prob == pytest.approx(expected.sum(), abs=1e-3)
-        assert result.perplexity == pytest.approx(math.exp(-expected.mean()), rel=1e-3)
+        np.testing.assert_allclose(result, expected, atol=3e-4)
+        perplexity = scoring.perplexity([result])
+        assert perplexity == pytest.approx(math.exp(-expected.mean()), rel=1e-3)
 
 
 def test_a_window_is_scored_without_attention_weights(tmp_path: Path) -> None:
@@ -66,7 +65,7 @@ def test_a_window_is_scored_without_attention_weights(tmp_path: Path) -> None:
     asked = {}
     for window in (None, 8):
         run = make_run(tmp_path / str(window), model__attention_window=window)
-        scorer = scoring.load_scorer(run.path)
+        scorer = Scorer(load_translator(run.path))
         target = scorer.translator.tokenizer.tokenize_target(tf.constant(TARGETS[:1])).to_list()[0]
         source = scorer.translator.tokenizer.tokenize_source(tf.constant(SOURCES[:1])).to_list()[0]
         read = scorer.translator.read_targets
@@ -74,7 +73,7 @@ def test_a_window_is_scored_without_attention_weights(tmp_path: Path) -> None:
             (result,) = scoring.score_ids(scorer, SOURCES[:1], [target])
         asked[window] = asking.call_args.args[2]
         expected = forward_pass(scorer, source, target)
-        np.testing.assert_allclose(result.token_log_probs, expected, atol=3e-4)
+        np.testing.assert_allclose(result, expected, atol=3e-4)
     assert asked == {None: True, 8: False}
 
 
@@ -85,12 +84,12 @@ def test_slices_of_the_logits_do_not_change_scores(
     monkeypatch.setattr(scoring, "_SLICE_ROWS", 7)
     sliced = scoring.score_pairs(Scorer(scorer.translator), SOURCES, TARGETS)
     for one, other in zip(whole, sliced, strict=True):
-        np.testing.assert_allclose(one.token_log_probs, other.token_log_probs, atol=1e-5)
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_the_ids_of_a_search_have_its_scores(run_directory: RunDirectory) -> None:
     penalty = {"decoding.length_penalty": 0.8, "decoding.length_penalty_formula": "power"}
-    scorer = scoring.load_scorer(run_directory.path, {**penalty, "decoding.n_best": 4})
+    scorer = Scorer(load_translator(run_directory.path, {**penalty, "decoding.n_best": 4}))
     embeddings = scorer.translator.transformer.weights_by_path()["embedding/embeddings"]
     factors = np.ones_like(embeddings[:, :1])
     factors[scorer.translator.tokenizer.end_id] = 6  # otherwise no hypothesis would end
@@ -102,26 +101,21 @@ def test_the_ids_of_a_search_have_its_scores(run_directory: RunDirectory) -> Non
     results = scoring.score_ids(scorer, [p for p in PHRASES for _ in range(4)], ids)
     # Unfinished hypotheses are scored without an end token.
     assert 4 <= found.finished.numpy().sum() < len(ids)
-    np.testing.assert_allclose(
-        [r.penalized(scorer.translator.config) for r in results], scores, atol=1e-4
-    )
+    penalized = [scoring.penalized(row, scorer.translator.config) for row in results]
+    np.testing.assert_allclose(penalized, scores, atol=1e-4)
     log_probs = found.log_probs.numpy().ravel()
-    np.testing.assert_allclose([r.log_prob for r in results], log_probs, atol=1e-4, rtol=1e-5)
+    np.testing.assert_allclose([row.sum() for row in results], log_probs, atol=1e-4, rtol=1e-5)
 
 
 def test_an_ensemble_has_the_mean_of_its_log_probabilities(run_directory: RunDirectory) -> None:
-    alone = []
-    for checkpoint in run_directory.checkpoints()[:2]:
-        one = scoring.load_scorer(run_directory.path)
-        one.translator.transformer.assign_weights(run_directory.read_weights(checkpoint))
-        alone.append(one)
-    transformers = [one.translator.transformer for one in alone]
-    config, tokenizer = alone[0].translator.config, run_directory.tokenizer()
-    both = Scorer(TranslationModule(transformers, tokenizer, config))
-    first, second, mean = (
-        np.concatenate([r.token_log_probs for r in scoring.score_pairs(one, SOURCES, TARGETS)])
-        for one in (*alone, both)
-    )
+    names = ("step-00000100", "step-00000200")
+    both = Scorer(load_translator(",".join(f"{run_directory.path}@{name}" for name in names)))
+    mean = np.concatenate(scoring.score_pairs(both, SOURCES, TARGETS))
+    one, results = Scorer(load_translator(run_directory.path)), []
+    for name in names:
+        one.translator.transformer.assign_weights(run_directory.named_weights(name))
+        results.append(np.concatenate(scoring.score_pairs(one, SOURCES, TARGETS)))
+    first, second = results
     assert np.abs(first - second).max() > 1
     np.testing.assert_allclose(mean, (first + second) / 2, atol=1e-4)
 
@@ -130,16 +124,15 @@ def test_unknown_ids_are_the_unknown_piece(scorer: Scorer) -> None:
     unknown = scorer.translator.tokenizer.unknown_id
     targets = [[5, -1, 3], [5, 10**9, 3], [5, unknown, 3]]
     results = scoring.score_ids(scorer, ["ball"] * 3, targets)
-    assert len({round(result.log_prob, 3) for result in results}) == 1
+    assert len({round(float(row.sum()), 3) for row in results}) == 1
 
 
 def test_score_and_score_pairs_are_equal(scorer: Scorer) -> None:
     outputs = scorer.score(source=tf.constant(SOURCES), target=tf.constant(TARGETS))
     results = scoring.score_pairs(scorer, SOURCES, TARGETS)
-    assert outputs["lengths"].numpy().tolist() == [len(result.ids) for result in results]
-    np.testing.assert_allclose(
-        outputs["log_probs"], [result.log_prob for result in results], rtol=1e-5, atol=1e-4
-    )
+    assert outputs["lengths"].numpy().tolist() == [len(row) for row in results]
+    log_probs = [row.sum() for row in results]
+    np.testing.assert_allclose(outputs["log_probs"], log_probs, rtol=1e-5, atol=1e-4)
     nothing = tf.constant([], tf.string)
     assert scorer.score(nothing, nothing)["log_probs"].shape == [0]
     assert scoring.score_pairs(scorer, [], []) == []
@@ -155,21 +148,20 @@ def test_no_text_fails(scorer: Scorer, pairs: list[tuple[str, str]]) -> None:
     assert np.isfinite(outputs["log_probs"].numpy()).all()
 
 
-def test_too_long_targets(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "MAX_TARGET_TOKENS", 50)
-    limited = Scorer(scorer.translator)
+def test_too_long_targets(scorer: Scorer) -> None:
+    limited = Scorer(scorer.translator, 50)
     targets = tf.constant(["ball " * 1000, "ball " * 100, " " * 1000, "a"])
     outputs = limited.score(tf.constant(["a"] * 4), targets)
     (*too_long, other), lengths = outputs["log_probs"].numpy(), outputs["lengths"].numpy()
     assert too_long == [-1e9] * 3 and lengths[1] > 100
     (alone,) = scoring.score_pairs(scorer, ["a"], ["a"])
-    assert other == pytest.approx(alone.log_prob, abs=1e-4)
+    assert other == pytest.approx(alone.sum(), abs=1e-4)
     with pytest.raises(InputError, match=mentions("pair 2", "50")):
         scoring.score_pairs(limited, ["a"] * 2, ["a", "ball " * 1000])
 
 
 def test_nan_weights_are_refused(run_directory: RunDirectory) -> None:
-    broken = scoring.load_scorer(run_directory.path)
+    broken = Scorer(load_translator(run_directory.path))
     weights = broken.translator.transformer.weights_by_path()
     weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
     with pytest.raises(InputError, match=mentions("pair 1", "nan")):
@@ -177,40 +169,12 @@ def test_nan_weights_are_refused(run_directory: RunDirectory) -> None:
 
 
 def test_perplexity_is_per_token_and_finite() -> None:
-    short = PairScore(-2.0, [5, 3], np.float32([-1, -1]))
-    long = PairScore(-1.0, [5, 6, 7, 3], np.float32([-0.25] * 4))
+    short, long = np.float32([-1, -1]), np.float32([-0.25] * 4)
     assert scoring.perplexity([short, long]) == pytest.approx(math.exp(3 / 6))
-    assert short.perplexity == pytest.approx(math.e)
+    assert scoring.perplexity([short]) == pytest.approx(math.e)
     config = DecodingConfig(length_penalty=1.0)
-    assert short.penalized(config) == pytest.approx(-2 / (7 / 6))
+    assert scoring.penalized(short, config) == pytest.approx(-2 / (7 / 6))
     config = dataclasses.replace(config, length_penalty_formula="power")
-    assert long.penalized(config) == pytest.approx(-1 / 4)
-    assert math.isfinite(PairScore(-1e30, [3], np.float32([-1e30])).perplexity)
+    assert scoring.penalized(long, config) == pytest.approx(-1 / 4)
+    assert math.isfinite(scoring.perplexity([np.float32([-1e30])]))
     assert scoring.perplexity([]) == 1
-
-
-class TestParsers:
-    def test_pairs(self) -> None:
-        assert scoring.split_pairs(["a\tb", "\tc", "\t"], "x") == (["a", "", ""], ["b", "c", ""])
-
-    @pytest.mark.parametrize(
-        ("lines", "message"),
-        [
-            (["a\tb", "ab"], mentions("x", "line 2", "tabs")),
-            (["a\tb\tc"], mentions("x", "line 1", "2 tabs")),
-            ([], mentions("x", "empty", "tab")),
-        ],
-    )
-    def test_invalid_pairs_are_refused(self, lines: list[str], message: str) -> None:
-        with pytest.raises(InputError, match=message):
-            scoring.split_pairs(lines, "x")
-
-    @given(st.lists(st.text("ab\t\r\u2028", max_size=5), max_size=4))
-    @settings(deadline=None)
-    def test_any_lines_are_pairs_or_an_input_error(self, lines: list[str]) -> None:
-        try:
-            sources, targets = scoring.split_pairs(lines, "x")
-        except InputError as error:
-            assert str(error).startswith("x")
-        else:
-            assert ["\t".join(pair) for pair in zip(sources, targets, strict=True)] == lines

@@ -19,7 +19,7 @@ data = kt.prepare(source="train.en", target="train.de", output_dir="data", vocab
 run = kt.train(data, "run", preset="tiny", num_encoder_layers=1, num_decoder_layers=1,
                max_steps=2, batch_tokens=64)
 source, target = (open(f"train.{name}").read().splitlines() for name in ("en", "de"))
-assert len(run.evaluate(source, target).hypotheses) == 12
+assert len(run.translator().evaluate(source, target).hypotheses) == 12
 run.export("export")
 [text] = kt.load("run")(["a small dog"])
 assert kt.load("export")(["a small dog"]) == [text]

@@ -193,7 +193,7 @@ def test_an_extra_on_top_of_the_core(environment: Environment, files: Path, extr
     if extra in READY:
         with until_ready(environment, files, extra) as found:
             if extra == "serving":
-                asked = f"translate --server={found[1]}/export --input=a.en"
+                asked = f"translate --model_dir={found[1]}/export --input=a.en"
                 ended = environment.run(files, ["keras-transformer", *asked.split()], extra)
                 assert ended.returncode == 0 and "59 ||| " in ended.stdout, ended.stderr
     if extra in PACKAGES:

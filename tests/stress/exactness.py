@@ -56,7 +56,7 @@ from keras_transformer.decoding import (
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
 from keras_transformer.inference import batching, loading
-from keras_transformer.inference.scoring import Scorer, score_ids
+from keras_transformer.inference.scoring import Scorer, penalized, score_ids
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import Memory
 from keras_transformer.runs.run_directory import RunDirectory
@@ -236,7 +236,7 @@ def compare(
 def rescored(translator: TranslationModule, lines: Sequence[str], ids: Sequence[Ids]) -> np.ndarray:
     """Returns scores float64 `[lines]`, recomputed."""
     scores = score_ids(Scorer(translator), lines, ids)
-    return np.array([score.penalized(translator.config) for score in scores])
+    return np.array([penalized(row, translator.config) for row in scores])
 
 
 def with_options(translator: TranslationModule, **changes: Any) -> TranslationModule:

@@ -59,7 +59,7 @@ class SavedModelExporter(Exporter):
                 "A shortlist with int8 weights needs tied embeddings, but model.tie_embeddings is "
                 "none. Use other weights, or export without a shortlist."
             )
-        return translator.with_shortlist(options.shortlist)
+        return translator.with_options(shortlist=options.shortlist)
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         _owner, extra = self.extra_signatures(translator)  # kept until the variables are saved

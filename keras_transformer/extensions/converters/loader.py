@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from keras_transformer.inference import manifest
 from keras_transformer.inference.loading import (
     LoadedModel,
     Loader,
-    LoadOptions,
     compute_dtype,
     newest_version,
 )
@@ -17,24 +17,27 @@ from keras_transformer.inference.loading import (
 class MarianMTLoader(Loader):
     """Directories with `source.spm`."""
 
+    kind = "a MarianMT model"
+    options = frozenset({"settings", "precision", "jit_compile"})
+
     def accepts(self, model: str) -> bool:
         return (newest_version(Path(model)) / "source.spm").is_file()
 
-    def open(self, model: str, options: LoadOptions) -> LoadedModel:
+    def open(self, model: str, **options: Any) -> LoadedModel:
         from keras_transformer.extensions.converters import read_model
         from keras_transformer.inference.int8 import use_int8_products
         from keras_transformer.inference.translation_module import TranslationModule
 
         path = newest_version(Path(model))
-        options.check_no_threads(path)
         manifest.check_needed_files(path)
         converted = read_model(path, "huggingface")
-        config = converted.config.updated(options.settings)
-        transformer = converted.transformer(dtype=compute_dtype(options.precision))
-        if options.precision == "int8":
+        precision = options.get("precision", "float32")
+        config = converted.config.updated(options.get("settings", {}))
+        transformer = converted.transformer(dtype=compute_dtype(precision))
+        if precision == "int8":
             use_int8_products(transformer)
         module = TranslationModule([transformer], converted.tokenizer(), config.decoding)
-        return LoadedModel.of(module, model, options.jit_compile)
+        return LoadedModel.of(module, model, options.get("jit_compile", False))
 
 
 LOADER = MarianMTLoader()

@@ -161,14 +161,15 @@ def _split_long_sentences(
     warnings: list[str] = []
     line = 1
     sentences = [add_tag(piece.strip(), tag) for tag, piece in pieces if piece.strip()]
-    counts = iter(token_counts(model.lengths, sentences))
+    counts = token_counts(model.lengths, sentences)
+    numbers = iter(zip(counts["tokens"].tolist(), counts["used"].tolist(), strict=True))
     for tag, piece in pieces:
         sentence = piece.strip()
         start = piece.index(sentence)
         line += piece[:start].count("\n")
         parts = [sentence]
         if sentence:
-            tokens, used, _ = next(counts)
+            tokens, used = next(numbers)
             fitting = min(used, model.max_train_source_length or used)
             if fitting < tokens:
                 parts = _parts(model, tag, sentence, tokens, fitting)
@@ -193,8 +194,8 @@ def _parts(model: LoadedModel, tag: str, sentence: str, tokens: int, limit: int)
     if len(pieces) == 1:
         return pieces
     parts = []
-    counts = token_counts(model.lengths, [add_tag(piece, tag) for piece in pieces])
-    for piece, (count, *_) in zip(pieces, counts, strict=True):
+    counts = token_counts(model.lengths, [add_tag(piece, tag) for piece in pieces])["tokens"]
+    for piece, count in zip(pieces, counts.tolist(), strict=True):
         parts += _parts(model, tag, piece, count, limit) if count > limit else [piece]
     return parts
 

@@ -84,7 +84,7 @@ class ConvertedEngine(Engine):
     def log_probs(
         self, texts: Sequence[str], targets: Sequence[Sequence[int]]
     ) -> list[float | None]:
-        return [score.log_prob for score in score_ids(Scorer(self._module), texts, targets)]
+        return [float(row.sum()) for row in score_ids(Scorer(self._module), texts, targets)]
 
 
 class TransformersEngine(Engine):

@@ -135,7 +135,7 @@ class LiteRTExporter(Exporter):
         shortlist = options.shortlist
         if shortlist is not None and self.weights_of(options) in ("int8", "int4"):
             shortlist = Int8Shortlist(shortlist.frequent, shortlist.translations)
-        return translator.with_shortlist(shortlist)
+        return translator.with_options(shortlist=shortlist)
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         has_text = not self._for_cpu and options.text_signature

@@ -13,12 +13,7 @@ from keras_transformer import console
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.inference import manifest
-from keras_transformer.inference.loading import (
-    LoadedModel,
-    Loader,
-    LoadOptions,
-    newest_version,
-)
+from keras_transformer.inference.loading import LoadedModel, Loader, newest_version
 from keras_transformer.runs.machine import available_cores
 
 FILE = "model.tflite"
@@ -28,23 +23,24 @@ _SETTINGS = ("decoding.length_penalty", "decoding.max_length")
 class LiteRTLoader(Loader):
     """LiteRT files and versions. A version that also has a SavedModel is a LiteRT model."""
 
+    kind = "a LiteRT model"
+    options = frozenset({"settings", "threads"})
     needs_tensorflow = False
 
     def accepts(self, model: str) -> bool:
         return find_litert(model) is not None
 
-    def open(self, model: str, options: LoadOptions) -> LoadedModel:
+    def open(self, model: str, **options: Any) -> LoadedModel:
         path, file = newest_version(Path(model), FILE), find_litert(model)
         assert file is not None
-        options.check_fixed(path, "a LiteRT model")
         if (path / "saved_model.pb").is_file():
             console.say(f"{path} has two models. Using model.tflite, the faster one on a CPU.")
         from keras_transformer.extensions.litert.engine import LiteRTModel  # needs a package
 
         if path.is_dir():  # a file is checked by the checksum inside it
             manifest.check_needed_files(path)
-        loaded = LiteRTModel(file, options.threads or available_cores())
-        return _loaded(str(file), loaded, options.settings)
+        loaded = LiteRTModel(file, options.get("threads", available_cores()))
+        return _loaded(str(file), loaded, options.get("settings", {}))
 
 
 LOADER = LiteRTLoader()

@@ -100,9 +100,10 @@ class PlaygroundModel:
         self.label, self.name = label, model_name(label)
         self.examples = list(examples)
         self._ask = ask
-        self._tags = served_tags(ask)
+        self._symbols, added_tag = served_tags(ask)
         self._source_tag = source_tag or ""
-        check_tag(source_tag, self._tags.symbols, label)
+        self._any_tag = source_tag or added_tag
+        check_tag(source_tag, self._symbols, label)
 
     def warm_up(self) -> None:
         """Traces all graphs, so that the first user does not wait for them."""
@@ -128,8 +129,7 @@ class PlaygroundModel:
         if length_penalty is None:
             status &= ~Status.LENGTH_PENALTY_CHANGED
         tokens = [text for text in decode_texts(row["source_tokens"]) if text]
-        tag = self._source_tag or self._tags.source_tag
-        untagged = missing_tags([source], self._tags.symbols, tag)
+        untagged = missing_tags([source], self._symbols, self._any_tag)
         hypotheses = []
         for i, translation in enumerate(translations_of(row["translations"], row["scores"])):
             n = int(row["lengths"][i])
@@ -144,7 +144,7 @@ class PlaygroundModel:
         return attention(self._ask["attention"], self._tagged(source), target)
 
     def _tagged(self, source: str) -> str:
-        return add_missing_tag(source, self._source_tag, self._tags.symbols)
+        return add_missing_tag(source, self._source_tag, self._symbols)
 
 
 def open_playground_model(

@@ -119,17 +119,13 @@ class Experiment:
     def records(self) -> dict[str, Record]:
         """Returns the newest results of each row, of all calls so far, by its name.
 
-        A line that a kill has cut off is left out; its row runs again. Version 0.1 wrote a
-        results.json for each row.
+        A line that a kill has cut off is left out; its row runs again.
         """
-        olds = sorted(self.work_dir.glob("*/results.json"))
-        found = [(path.parent.name, path.read_bytes()) for path in olds]
         path = self.work_dir / RESULTS
-        found += [("", line) for line in path.read_bytes().splitlines()] if path.exists() else []
         records = {}
-        for name, line in found:
-            with contextlib.suppress(ValueError, TypeError, RecursionError):
-                record = {"row": name, **json.loads(line)}
+        for line in path.read_bytes().splitlines() if path.exists() else ():
+            with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError):
+                record = json.loads(line)
                 records[str(record["row"])] = record
         return records
 

@@ -99,21 +99,21 @@ def run_recipe(
         check_generator(work_dir / "synthetic" / kind, model_dir)
     if recipe.held_out:
         experiment.start()  # because the parts are written
-    texts = open_texts(recipe, Path(corpus_dir), work_dir / "text")
+    train, valid, tests = open_texts(recipe, Path(corpus_dir), work_dir / "text")
     experiment.start()
 
-    corpora: list[Corpus] = [texts.train] if recipe.has_targets else []
+    corpora: list[Corpus] = [train] if recipe.has_targets else []
     distillation: student.Distillation | None = None
     if recipe.teacher:
         distillation = student.Distillation(
-            runs["teacher"], work_dir, evaluation_set(texts.valid), texts.tests, recipe.evaluate
+            runs["teacher"], work_dir, evaluation_set(valid), tests, recipe.evaluate
         )
         found = experiment.run(Row("teacher", distillation.export_teacher))
         synthetic_from = {"distillation": work_dir / found["export"]}
     kinds: list[Synthetic] = ["distillation"] if recipe.teacher else [*recipe.synthetic]
     for kind in kinds:
         pairs_dir = work_dir / "synthetic" / kind
-        corpora.append(synthetic_pairs(kind, texts.train, synthetic_from.get(kind), pairs_dir))
+        corpora.append(synthetic_pairs(kind, train, synthetic_from.get(kind), pairs_dir))
         hashes = experiment.facts.setdefault("generators_sha256", {})
         hashes[kind] = generator_fingerprint(pairs_dir)
     given_run = next(iter(runs.values()), None)
@@ -121,13 +121,13 @@ def run_recipe(
         corpora,
         work_dir / "data",
         PrepareOptions(**recipe.prepare),
-        valid_corpora=[texts.valid],
+        valid_corpora=[valid],
         vocab_from=given_run and RunDirectory.split_weights(given_run)[0],
     )
     log.info(prepared.summary())
 
     computing = {} if num_microbatches is None else {"training.num_microbatches": num_microbatches}
-    models = RecipeModels(recipe, work_dir, texts.tests, computing, runs.get("init_from"))
+    models = RecipeModels(recipe, work_dir, tests, computing, runs.get("init_from"))
     if recipe.fine_tune:
         experiment.run(Row("initial", models.initial))
     rows = [Row(f"seed-{seed}", models.train, (seed,)) for seed in seeds]

@@ -157,9 +157,7 @@ def table3(preset_base: str, settings: Mapping[str, Any], vocabulary: Vocabulary
         own = {field: _get(config, field) for field in ("model.key_dim", "model.value_dim")}
         changes = {**differences(initial, config), **own}
         same = next((row.name for row in rows if row.config == config), None)
-        rows.append(
-            TableRow(name, rule(name), changes, published._asdict(), config=config, same_as=same)
-        )
+        rows.append(TableRow(name, rule(name), changes, published, config=config, same_as=same))
     return rows
 
 
@@ -323,11 +321,7 @@ def _run(
 
     def results() -> tuple[str, dict[str, Any]]:
         """Writes the results of this call and of earlier ones."""
-        # Version 0.1 has the FLOP of Table 2 in `curve`, and the scores in `test`.
-        records = {
-            name: {**(record.get("curve") or [{}])[-1], **record, **(record.get("test") or {})}
-            for name, record in table.records().items()
-        }
+        records = table.records()
         found = {row.name: records.get(row.same_as or row.name, {}) for row in rows}
         shown = [row for row in rows if row in chosen or row.name in records]
         found = {row.name: found[row.name] for row in shown}

@@ -11,15 +11,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from keras_transformer import plugins
 from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics, test_sets
 from keras_transformer.evaluation.test_sets import EvaluationSet
+from keras_transformer.extensions.corpora.monolingual import (
+    check_export,
+    model_fingerprint,
+    translate_corpus,
+)
 from keras_transformer.extensions.paper.recipe import (
     TRAIN,
     Recipe,
@@ -27,27 +32,16 @@ from keras_transformer.extensions.paper.recipe import (
     Text,
     split_by_source,
 )
-from keras_transformer.inference.corpus_translation import (
-    check_export,
-    model_fingerprint,
-    translate_corpus,
-)
 from keras_transformer.inference.loading import load_model
 from keras_transformer.runs.atomic import atomic_path, write_text
 
 log = logging.getLogger(__name__)
 
 
-class Texts(NamedTuple):
-    """The texts of a recipe."""
-
-    train: Corpus
-    valid: Corpus
-    tests: Mapping[str, EvaluationSet]
-
-
-def open_texts(recipe: Recipe, corpus_dir: Path, split_dir: Path) -> Texts:
-    """Opens the texts of a recipe, and reads those that training reads last."""
+def open_texts(
+    recipe: Recipe, corpus_dir: Path, split_dir: Path
+) -> tuple[Corpus, Corpus, dict[str, EvaluationSet]]:
+    """Opens the texts for training, validation and tests. Reads those that training reads last."""
     train, parts = _corpus(recipe.train, corpus_dir), {}
     if recipe.held_out:
         parts = split_by_source(train, split_dir, recipe.held_out)
@@ -65,10 +59,10 @@ def open_texts(recipe: Recipe, corpus_dir: Path, split_dir: Path) -> Texts:
         first = dataclasses.replace(test, references=[lines[:1] for lines in test.references])
         metrics.assess(list(first.references[0]), first, **recipe.evaluate)
         tests[name] = test
-    texts = Texts(train, open_text(recipe.valid), tests)
-    for _ in texts.valid.pairs():
+    valid = open_text(recipe.valid)
+    for _ in valid.pairs():
         pass
-    return texts
+    return train, valid, tests
 
 
 def evaluation_set(corpus: Corpus) -> EvaluationSet:

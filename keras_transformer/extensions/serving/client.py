@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.extensions.serving.tags import ServedTags, served_tags
+from keras_transformer.extensions.serving.tags import served_tags
 from keras_transformer.extensions.serving.tensors import DTYPES, Signature, Tensor, map_objects
 from keras_transformer.inference import Translation, translations_of
 from keras_transformer.inference.batching import in_batches
@@ -108,15 +108,15 @@ def connect_model(address: str) -> LoadedModel:
             f"The model at {address} was not written by keras-transformer export: it needs the "
             "signatures serving_default and lengths."
         )
-    tags = client.tags()
+    symbols, source_tag = client.tags()
     return LoadedModel(
         address,
         signatures["serving_default"].outputs["translations"].shape[1],
         lambda **inputs: client.predict(inputs),
         lambda **inputs: client.predict(inputs, "lengths"),
         client,
-        symbols=tags.symbols,
-        source_tag=tags.source_tag,
+        symbols=symbols,
+        source_tag=source_tag,
     )
 
 
@@ -154,7 +154,7 @@ class Client:
         if version is not None:
             self._path += f"/versions/{version}"
         self._signatures: dict[str, Signature] = {}
-        self._tags: ServedTags | None = None
+        self._tags: tuple[tuple[str, ...] | None, str | None] | None = None
         try:
             self._http = httpx.Client(base_url=_url(address))
         except httpx.InvalidURL as error:
@@ -229,9 +229,9 @@ class Client:
         """
         if isinstance(lines, str):
             raise InputError(f"{lines[:40]!r} is a string. Pass a list of lines.")
-        known = self.tags() if lines else ServedTags()
-        check_tag(source_tag, known.symbols, self.address)
-        if remark := missing_tags(lines, known.symbols, source_tag or known.source_tag):
+        symbols, added_tag = self.tags() if lines else (None, None)
+        check_tag(source_tag, symbols, self.address)
+        if remark := missing_tags(lines, symbols, source_tag or added_tag):
             warnings.warn(remark, stacklevel=2)
         results: list[list[Translation]] = [[] for _ in lines]
         for batch, outputs in in_batches(
@@ -261,8 +261,8 @@ class Client:
         self._tags = None
         return dict(self._signatures)
 
-    def tags(self) -> ServedTags:
-        """Returns the symbols of the model and the tag that the server adds."""
+    def tags(self) -> tuple[tuple[str, ...] | None, str | None]:
+        """Returns the symbols of the model, and the tag that the server adds to texts."""
         names = self._signatures or self.metadata()
         if self._tags is None:
             self._tags = served_tags(

@@ -3,7 +3,7 @@ r"""Serves a model with the REST API of TF Serving.
 Example:
     keras-transformer serve --model_dir=build/export
     curl localhost:8501/v1/models/export:predict -d '{"instances": ["a small dog"]}'
-    keras-transformer translate --server=localhost:8501 <input.en >output.de
+    keras-transformer translate --model_dir=localhost:8501 <input.en >output.de
 
 --model_dir is a directory of versions, such as build/export, or any model that `kt.load` opens.
 The highest version is served. When a new version appears, the server changes to it without losing a

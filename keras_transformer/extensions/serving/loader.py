@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from keras_transformer.errors import InputError
-from keras_transformer.inference.loading import LoadedModel, Loader, LoadOptions
+from keras_transformer.inference.loading import LoadedModel, Loader
 
 
 class ServerLoader(Loader):
     """Addresses such as `localhost:8501`."""
 
+    kind = "a server"
     needs_tensorflow = False
 
     def accepts(self, model: str) -> bool:
@@ -20,9 +21,7 @@ class ServerLoader(Loader):
 
         return is_address(model)
 
-    def open(self, model: str, options: LoadOptions) -> LoadedModel:
-        if options != LoadOptions():
-            raise InputError(f"{model} is a server, whose options are fixed. Load it without any.")
+    def open(self, model: str, **options: Any) -> LoadedModel:
         from keras_transformer.extensions.serving.client import connect_model
 
         return connect_model(model)

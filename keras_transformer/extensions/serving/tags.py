@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_transformer.inference.tags import add_tag, split_tags
 
 
-class ServedTags(NamedTuple):
-    """Facts about the tags of a model that is called through its signatures.
-
-    Attributes:
-        symbols: the symbols of the source vocabulary, or None if they are unknown.
-        source_tag: the symbol that the server adds to texts, or None.
-    """
-
-    symbols: tuple[str, ...] | None = None
-    source_tag: str | None = None
-
-
-def served_tags(signatures: Mapping[str, Callable[..., Mapping[str, Any]]]) -> ServedTags:
-    """Returns the tags of an export or a server.
+def served_tags(
+    signatures: Mapping[str, Callable[..., Mapping[str, Any]]],
+) -> tuple[tuple[str, ...] | None, str | None]:
+    """Returns the symbols of an export or a server, and the symbol that it adds to texts.
 
     Args:
         signatures: functions from lists of inputs to arrays, by name.
     """
     if not {"symbols", "tokenize"} <= set(signatures):
-        return ServedTags()
+        return None, None
     text = {"text": ["a"]}
     symbols = tuple(symbol.decode() for symbol in signatures["symbols"](text)["symbols"][0])
     # A server with --source_tag adds it to this text, too.
     tokens = [token.decode() for token in signatures["tokenize"](text)["tokens"][0]]
-    return ServedTags(symbols, next((token for token in tokens if token in symbols), None))
+    return symbols, next((token for token in tokens if token in symbols), None)
 
 
 def add_missing_tag(text: str, tag: str, symbols: Sequence[str] | None) -> str:

@@ -4,8 +4,6 @@ Argos Translate 1.11 itself installed such a package and gave 100 of 100 transla
 (docs/other_engines.md). These tests do what it does, and do not need it.
 """
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path
@@ -21,7 +19,6 @@ from keras_transformer.export import ExportOptions, export
 from keras_transformer.extensions.argos import exporter as argos
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
-from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
 from tests.conftest import PHRASES
@@ -37,11 +34,6 @@ DECODING = {
 }
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    return make_run(tmp_path_factory.mktemp("runs") / "run", **DECODING)
-
-
 def unpack(package: Path, folder: Path) -> Path:
     with zipfile.ZipFile(package) as file:
         file.extractall(folder)
@@ -49,7 +41,8 @@ def unpack(package: Path, folder: Path) -> Path:
     return unpacked
 
 
-def test_a_package_translates_like_the_run(run: RunDirectory, tmp_path: Path) -> None:
+def test_a_package_translates_like_the_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", **DECODING)
     options = ExportOptions(languages=("en", "pt-BR"), license="cc0-1.0")
     result = export(run, tmp_path / "export", PHRASES, options, format="argos")
     assert result.largest_difference is not None and result.largest_difference < 1e-4

@@ -1,8 +1,5 @@
 """Damaged models of all toolkits, and others that cannot be converted, are refused."""
 
-from __future__ import annotations
-
-import random
 import shutil
 import zipfile
 from pathlib import Path
@@ -61,28 +58,19 @@ def change(file: Path, *changes: Any) -> None:
 BAD: dict[str, list[tuple[Any, ...]]] = {
     "marian/post_norm.npz": [
         ("type: transformer", "type: amun", ["amun", "transformer"]),
-        ("autoreg: self-attention", "autoreg: rnn", ["rnn"]),
         ("postprocess: dan", "postprocess: dhn", ["postprocess", "hn"]),
         ("dec-depth: 2", "dec-depth: 3", ["decoder_l3_self_Wq"]),
         ("dec-depth: 2", "dec-depth: 1", ["decoder_l2_context_Wk"]),
         ("dec-depth: 2", "dec-depth: two", ["two"]),
-        ("dec-depth: 2", "dec-depth: -2", ["num_decoder_layers", "-2"]),
         ("dim-ffn: 24", "dim-ffn: 900000000", ["weights", "values"]),
         ({QUERY: np.ones([16, 16], np.int8)}, [QUERY, "int8"]),
-        ({QUERY: np.full([16, 16], "1")}, [QUERY, "<U1"]),
     ],
     "marian/decoder.yml": [
         ("", "normalize: [1]", ["decoder.yml"]),
-        ("", "normalize: nan", ["length_penalty", "nan"]),
         ("", "beam-size: 0", ["beam_size", 0]),
-        ("", "vocabs: [{a: b}]", ["decoder.yml", "vocabs"]),
         ("", "models: [/training/gone.npz]", ["decoder.yml", "gone.npz", "not exist"]),
         ("", "vocabs: [vocab.yml]", ["decoder.yml", 1, "vocabularies"]),
-        (
-            "",
-            "models: [post_norm.npz, post_norm.npz]",
-            ["post_norm.npz, post_norm.npz", "ensemble"],
-        ),
+        ("", "models: [post_norm.npz, post_norm.npz]", ["post_norm.npz", "ensemble"]),
     ],
     "marian/vocab.yml": [("\nd: ", "\nd: -", ["vocabulary"])],
     "huggingface/config.json": [
@@ -90,28 +78,22 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ({"activation_function": ["relu"]}, ["activation_function", "relu"]),
         ({"normalize_before": True}, ["normalize_before"]),
         ({"encoder_layers": 2}, ["model.encoder.layers.1.self_attn.q_proj.weight"]),
-        ({"encoder_layers": "many"}, ["num_encoder_layers", "many"]),
         ({"pad_token_id": 3}, ["<pad>", 46, 3]),
         ({"decoder_start_token_id": 99}, ["decoder_start_token_id", 99]),
-        ({"decoder_start_token_id": True}, ["decoder_start_token_id", "True"]),
         ({"quantization_config": {"bits": 8}}, ["quantization_config"]),
         ({"positions": "learned"}, ["positions", "learned"]),
     ],
     "huggingface/generation_config.json": [
         ({"suppress_tokens": [9]}, ["suppress_tokens"]),
         ({"bad_words_ids": [[46], [12, 13]]}, ["bad_words_ids"]),
-        ({"bad_words_ids": 5}, ["generation_config.json"]),
         ({"num_beam_groups": 3}, ["num_beam_groups"]),
         ({"forced_eos_token_id": 3}, ["forced_eos_token_id"]),
         ({"num_beams": 3, "do_sample": True}, ["num_beams"]),
-        ({"max_length": "long"}, ["generation_config.json"]),
         ({"length_penalty": "long"}, ["decoding.length_penalty"]),
     ],
     "huggingface/vocab.json": [
-        ("", '{"</s>": "x"}', ["vocab.json"]),
         ("", '{"</s>": -1}', ["vocab.json"]),
         ("{", '{"more": 300, ', [300, "vocabulary"]),
-        ("", '["</s>"]', ["vocab.json"]),
     ],
     "huggingface/model.safetensors": [
         ({"extra": np.ones(2, np.float32)}, ["extra"]),
@@ -121,8 +103,6 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
     "opennmt_tf/data.yml": [
         ("source_vocabulary", "other", ["source_vocabulary", "--config"]),
         ("source.vocab", "target.vocab", [60, 46]),
-        ("data:", "data: 3\nmore:", ["data", 3]),
-        ("data:", "data: [", ["data.yml", "YAML"]),
         ("params", "  source_sequence_controls: {start: true}\nparams", ["start token"]),
     ],
     "opennmt_tf/model_description.py": [
@@ -133,8 +113,6 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
     "tensor2tensor/hparams.json": [
         ({"pos": "emb"}, ["hparams.json", "pos", "emb"]),
         ({"layer_postprocess_sequence": "dan"}, ["layer_postprocess_sequence", "dan"]),
-        ({"num_heads": None}, ["hparams.json"]),
-        ("{", "[", ["hparams.json"]),
     ],
     "tensor2tensor/joint.subwords": [
         ("'<EOS>_'\n", "", ["joint.subwords", "<EOS>"]),
@@ -154,12 +132,9 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
     ],
     "fsmt/config.json": [
         ({"model_type": "bart"}, ["model_type", "bart"]),
-        ({"encoder_layers": 1}, ["layers.1"]),
         ('"d_model"', '"size"', ["config.json", "d_model"]),
-        ({"eos_token_id": [2]}, ["generation_config"]),
     ],
     "fsmt/generation_config.json": [
-        ("{", "[", ["generation_config.json", "JSON"]),
         ({"forced_bos_token_id": 4}, ["generation_config.json", "forced_bos_token_id", 4]),
     ],
     "fsmt/vocab-tgt.json": [('"zwei</w>": 4', '"zwei</w>": 5', ["vocab-tgt.json", "ids"])],
@@ -233,18 +208,13 @@ def test_damaged_files_are_refused_or_harmless(
 @pytest.mark.parametrize("variant", ["sentencepiece", "words"])
 def test_damaged_files_of_pytorch_are_refused_or_read(variant: str, tmp_path: Path) -> None:
     """The old format has no checksums, so a changed weight is not noticed."""
-    path = tmp_path / "checkpoint_best.pt"
-    content = (FIXTURES / "fairseq" / variant / path.name).read_bytes()
-    generator = random.Random(5)
+    file = Path(shutil.copy(FIXTURES / "fairseq" / variant / "checkpoint_best.pt", tmp_path))
     refused = 0
-    for i in range(300):
-        position = generator.randrange(6_000 if i % 2 else len(content))
-        byte = bytes([generator.randrange(256)])
-        damaged = content[:position] + (byte + content[position + 1 :] if i % 3 else b"")
-        path.write_bytes(damaged)
-        try:
-            read_torch_file(path)
-        except InputError as error:
-            assert path.name in str(error)
-            refused += 1
-    assert refused > 100
+    for largest_place in (6_000, None):
+        for _ in at_random(file, largest_place):
+            try:
+                read_torch_file(file)
+            except InputError as error:
+                assert file.name in str(error)
+                refused += 1
+    assert refused > 27

@@ -1,7 +1,5 @@
 """MarianMT models give the results of transformers, which `tests/fixtures/make.py` recorded."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Converted models give the results of Marian, which `tests/fixtures/make.py` recorded."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json
@@ -22,6 +20,7 @@ from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.text.model_proto import USER_DEFINED, ModelProto
+from tests.builders import refuses
 from tests.extensions.converters.toolkits import FIXTURES, change_marian, change_npz, copy_of
 from tests.messages import mentions, tells
 
@@ -272,10 +271,9 @@ def test_binary_models_and_factored_vocabularies(folder: Path) -> None:
 
 
 def test_unknown_formats_paths_and_options(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=mentions("onnx", "marian")):
-        read_model(tmp_path, "onnx")
-    with pytest.raises(InputError, match=mentions("missing", "not exist")):
-        read_model(tmp_path / "missing", "marian")
+    refuses(read_model, {"path": tmp_path, "source_format": "onnx"}, "onnx", "marian")
+    path = tmp_path / "missing"
+    refuses(read_model, {"path": path, "source_format": "marian"}, "missing", "not exist")
     options = {"positions": "huggingface", "source_vocabulary": "vocab.yml", "num_heads": 2}
     for name, value in options.items():
         with pytest.raises(InputError, match=mentions(name, "marian")):

@@ -1,7 +1,5 @@
 """Punctuation is normalized in the graph as sacremoses does it outside."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +9,7 @@ import tensorflow_text
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import make_options, read_model
-from keras_transformer.extensions.converters.normalization import (
-    normalize_punctuation,
-)
+from keras_transformer.extensions.converters.normalization import normalize_punctuation
 from keras_transformer.extensions.litert.tokenizer import text_problem
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.extensions.converters.toolkits import FIXTURES

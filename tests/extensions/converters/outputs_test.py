@@ -5,8 +5,6 @@ its text, or null if it was cut. `expected.npz` has the `log_probs` `[B, T]` of 
 their `lengths` `[B]`, including the end token, and the `logits` `[2, T, V]` of the first two pairs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -107,20 +105,3 @@ def check_probabilities(
         if i < 2:
             found, recorded = logits.numpy()[i, :length][:, rows], expected["logits"][i, :length]
             np.testing.assert_allclose(found, recorded, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("variant", ["shared", "separate"])
-def test_subwords_are_those_of_tensor2tensor(variant: str) -> None:
-    folder = FIXTURES / "tensor2tensor" / variant
-    pairs = json.loads((folder / "expected.json").read_text("utf-8"))["pairs"]
-    files = sorted(folder.glob("*.subwords"))
-    with np.load(folder / "expected.npz") as expected:
-        recorded = [expected["source_ids"], expected["target_ids"]]
-    for side, file in enumerate((files[0], files[-1])):
-        subwords = SubwordText.load(file)
-        written = subwords.written()
-        for pair, ids in zip(pairs, recorded[side], strict=True):
-            line = subwords.encode(pair[side])
-            found = [written.index(subword) for subword in line.split(" ")]
-            assert [*found, 1] == ids[ids != 0].tolist()  # with the end token
-            assert subwords.decode(line) == pair[side]

@@ -1,7 +1,5 @@
 """The models of other toolkits in tests/fixtures, and the outputs that the toolkits recorded."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

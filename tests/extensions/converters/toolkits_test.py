@@ -1,7 +1,5 @@
 """Options and files of fairseq, FSMT, OpenNMT-tf and Tensor2Tensor."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 import zipfile
@@ -35,13 +33,6 @@ def test_code_in_a_checkpoint_does_not_run(tmp_path: Path) -> None:
         archive.writestr("archive/data.pkl", pickle.dumps({"args": Exploit()}))
     assert isinstance(read_torch_file(path)["args"], Inert)
     assert not (tmp_path / "executed").exists()
-
-
-def test_both_formats_of_pytorch_are_among_the_fixtures() -> None:
-    files = [
-        FIXTURES / "fairseq" / name / "checkpoint_best.pt" for name in ("sentencepiece", "words")
-    ]
-    assert [zipfile.is_zipfile(file) for file in files] == [True, False]
 
 
 @pytest.mark.parametrize(("variant", "is_joint"), [("words", True), ("sentencepiece", False)])
@@ -90,10 +81,7 @@ def test_the_search_is_that_of_the_model(tmp_path: Path, opennmt_tf: Path) -> No
     ],
 )
 def test_the_number_of_heads_is_read_from_the_description(
-    opennmt_tf: Path,
-    description: str | None,
-    heads: int | None,
-    monkeypatch: pytest.MonkeyPatch,
+    opennmt_tf: Path, description: str | None, heads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = opennmt_tf / "model_description.py"
     if description is None:

@@ -38,8 +38,7 @@ def write_set(name, data_dir, splits, *, file_format="tfrecord", shards=1):
     }
     with mock.patch.object(type(builder), "_split_generators", lambda *_: generators):
         builder.download_and_prepare(
-            file_format=file_format,
-            download_config=tfds.download.DownloadConfig(num_shards=shards),
+            file_format=file_format, download_config=tfds.download.DownloadConfig(num_shards=shards)
         )
     return Path(builder.data_dir)
 
@@ -90,8 +89,6 @@ def test_either_side_selects_the_languages_and_bytes_are_unchanged(small_set, so
         ("wmt14_translate/de-en:9.9.9", "train", "de", ("9.9.9",)),
         ("wmt14_translate/de-en/x=1", "train", "de", ("unexpected keyword argument 'x'",)),
         ("wmt14_translate", "train", "de", ("parts", "wmt14_translate/de-en")),
-        ("what is this", "train", "de", ("dataset", "what is this")),
-        ("", "train", "de", ("dataset", "''")),
         ("huggingface:opus_books/de-en", "train", "de", ("community",)),
         ("imdb_reviews", "train", "de", ("language", "['text']")),
         ("ted_multi_translate", "train", "de", ("language", "['talk_name']")),
@@ -101,10 +98,8 @@ def test_either_side_selects_the_languages_and_bytes_are_unchanged(small_set, so
         ("opus/law", "train", "de", ("prepared", "--tfds_download")),
         (WMT14, "tran", "de", ("split", "'tran'", "train")),
         (WMT14, "train[:200%]", "de", ("split", "'train[:200%]'")),
-        (WMT14, "train[", "de", ("split", "'train[")),
         (WMT14, "", "de", ("split", "''")),
         (WMT14, "train[5:2]", "de", ("split", "'train[5:2]'")),
-        (WMT14, "train[:0]", "de", ("split", "'train[:0]'")),
     ],
 )
 def test_unusable_sets_are_refused_before_anything_is_read(small_set, name, split, language, facts):
@@ -130,23 +125,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_translate_folder_in_both_directions(folder):
-    name = f"translate_folder:{folder}"
-    forth = tfds_corpus(name, "train", "en")
-    assert forth == ParallelFiles(folder / "en.train.txt", folder / "de.train.txt")
-    assert list(forth.pairs()) == [
-        (b"one", b"eins"),
-        (b"two", b"zwei"),
-        (b"three", "drei Möwen".encode()),
-    ]
-    assert list(tfds_corpus(name, "valid", "de").pairs()) == [(b"vier", b"four")]
-
-
-def test_translate_folder_equals_tfds(folder):
+def test_translate_folder_equals_tfds_in_both_directions(folder):
     (folder / "notes.md").unlink()  # which stops TFDS
-    of_tfds = tfds.TranslateFolder(str(folder)).as_dataset(split="train").as_numpy_iterator()
-    corpus = tfds_corpus(f"translate_folder:{folder}", "train", "de")
-    assert list(corpus.pairs()) == [(pair["de"], pair["en"]) for pair in of_tfds]
+    name, builder = f"translate_folder:{folder}", tfds.TranslateFolder(str(folder))
+    expected = list(builder.as_dataset(split="train").as_numpy_iterator())
+    for source, target in (("en", "de"), ("de", "en")):
+        corpus = tfds_corpus(name, "train", source)
+        assert corpus == ParallelFiles(*(folder / f"{x}.train.txt" for x in (source, target)))
+        assert list(corpus.pairs()) == [(pair[source], pair[target]) for pair in expected]
 
 
 def test_lines_of_a_folder_end_only_at_lf(folder):

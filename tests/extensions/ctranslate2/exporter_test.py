@@ -1,7 +1,5 @@
 """CTranslate2 exports have the log-probabilities of the run, or are refused."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess
@@ -144,16 +142,10 @@ def test_rounded_weights(made: Made, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model__attention_window": 3}, mentions("model.attention_window", "3", "None")),
-        ({"model__value_dim": 4}, mentions("model.value_dim", "4", "8")),
-    ],
+    ("name", "value", "needed"), [("attention_window", 3, "None"), ("value_dim", 4, 8)]
 )
-def test_unsupported_models_are_refused(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    run = make_run(tmp_path / "run", **changes)
-    with pytest.raises(InputError, match=message):
+def test_unsupported_models_are_refused(tmp_path: Path, name: str, value: int, needed: Any) -> None:
+    run = make_run(tmp_path / "run", **{f"model__{name}": value})
+    with pytest.raises(InputError, match=mentions(f"model.{name}", value, needed)):
         export(run, tmp_path / "export", SENTENCES, format="ctranslate2")
     assert not (tmp_path / "export").exists()

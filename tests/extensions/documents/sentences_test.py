@@ -1,7 +1,5 @@
 """Documents: segmentation into sentences, long sentences in parts, and unchanged lines."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Sequence
@@ -80,10 +78,7 @@ SPACED = (
     "यह अच्छा है।|वह आया।",
     "أين هو؟|هنا.",
 )
-UNSPACED = (
-    "今天很好！|我们去吧？|好的。",
-    "「こんにちは。」と彼は言った。|はい！！|A。",
-)
+UNSPACED = ("今天很好！|我们去吧？|好的。", "「こんにちは。」と彼は言った。|はい！！|A。")
 
 
 @pytest.mark.parametrize("marked", SPACED + UNSPACED)
@@ -205,8 +200,8 @@ def test_the_identity_restores_the_text_for_any_part_length(
 
 
 @pytest.mark.parametrize("unit", ["x", "x ", "x. ", "X. ", "文，", ". ", "(", " "])
-def test_a_megabyte_in_a_line_is_read_a_few_times_at_most(unit: str) -> None:
-    text = unit * (2**20 // len(unit))
+def test_a_long_line_is_read_a_few_times_at_most(unit: str) -> None:
+    text = unit * (2**18 // len(unit))
     counted = 0
 
     def tokens(line: str) -> int:

@@ -1,7 +1,5 @@
 """The format cpu: several sentences in a call, which give the tokens of the run."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.litert.engine import LiteRTModel
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
-from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, random_shortlist
@@ -49,9 +46,10 @@ def test_compiled_model_is_refused(version: Path) -> None:
 
 
 def test_a_batch_gives_each_sentence_the_tokens_of_the_run(
-    model: LiteRTModel, translator: TranslationModule
+    version: Path, model: LiteRTModel, translator: TranslationModule
 ) -> None:
     assert model.batch_size > 1
+    assert [*check_manifest(version)["signatures"]] == ["translate_batch"]
     expected = translator.search(tf.constant(TEXTS))
     found = model.translate_batch([model.source_ids(text) for text in TEXTS])
     assert len(found) == len(TEXTS)
@@ -80,17 +78,6 @@ def test_options_and_status_are_per_sentence(model: LiteRTModel) -> None:
     assert [each.status for each in together] == [0, 0, changed, 0]
     assert model.translate_ids(ids[:-1] * 40).status == Status.SOURCE_CUT
     assert model.translate_batch([]) == []
-
-
-def test_lines_are_translated_in_batches(version: Path, translator: TranslationModule) -> None:
-    assert [*check_manifest(version)["signatures"]] == ["translate_batch"]
-    loaded = loading.load_model(version.parent)
-    assert loaded.max_batch_lines is not None and loaded.max_batch_lines > 1
-    own = loading.LoadedModel.of(translator, "the run")
-    for found, expected in zip(
-        translate_lines(loaded, TEXTS), translate_lines(own, TEXTS), strict=True
-    ):
-        assert [each.text for each in found] == [each.text for each in expected]
 
 
 @pytest.mark.parametrize(("format", "weights"), [("cpu", None), ("litert", "float32")])

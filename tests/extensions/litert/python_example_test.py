@@ -1,7 +1,5 @@
 """`example.py` of an export translates, or ends with one sentence that says what is wrong."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Weights in float16, int8 and int4 give nearly the same results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +10,7 @@ import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
 
 from keras_transformer.extensions.litert import passes
-from keras_transformer.extensions.litert.quantization import (
-    _packed,
-    _rounded,
-    quantize,
-)
+from keras_transformer.extensions.litert.quantization import _packed, _rounded, quantize
 from tests.extensions.litert.tied_model import TABLE, convert, expected, prepared, run
 
 
@@ -26,9 +20,16 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("weights", "tolerance"), [("float16", 2e-2), ("int8", 1.0), ("int4", 12.0)]
+    ("weights", "bits", "tolerance", "ops"),
+    [
+        ("float16", 16, 2e-2, {"DEQUANTIZE": 3}),
+        ("int8", 8, 1.0, {"FULLY_CONNECTED": 12, "EMBEDDING_LOOKUP": 3}),
+        ("int4", 4, 12.0, {"FULLY_CONNECTED": 12, "EMBEDDING_LOOKUP": 4}),
+    ],
 )
-def test_quantized_weights(content: bytes, tmp_path: Path, weights: str, tolerance: float) -> None:
+def test_quantized_weights(
+    content: bytes, tmp_path: Path, weights: str, bits: int, tolerance: float, ops: dict[str, int]
+) -> None:
     model = prepared(content)
     quantize(model, weights)
     result = run(model, tmp_path)
@@ -39,19 +40,8 @@ def test_quantized_weights(content: bytes, tmp_path: Path, weights: str, toleran
         max(code.builtinCode, code.deprecatedBuiltinCode): code.version
         for code in passes.read(passes.write(model)).operatorCodes
     }
-    needed = {
-        "float16": {schema.BuiltinOperator.DEQUANTIZE: 3},
-        "int8": {
-            schema.BuiltinOperator.FULLY_CONNECTED: 12,
-            schema.BuiltinOperator.EMBEDDING_LOOKUP: 3,
-        },
-        "int4": {
-            schema.BuiltinOperator.FULLY_CONNECTED: 12,
-            schema.BuiltinOperator.EMBEDDING_LOOKUP: 4,
-        },
-    }
-    assert versions.items() >= needed[weights].items()
-    bits = {"float16": 16, "int8": 8, "int4": 4}[weights]
+    needed = {getattr(schema.BuiltinOperator, name): version for name, version in ops.items()}
+    assert versions.items() >= needed.items()
     largest = max(len(each.data) for each in model.buffers if each.data is not None)
     assert largest == TABLE.size * bits // 8
     # The other signature uses the same weights.

@@ -1,7 +1,5 @@
 """A small LiteRT model, for the passes that change converted models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attention is the same in a run and its export. Statistics of heads, embeddings, and pages."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math
@@ -17,19 +15,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
-from keras_transformer.extensions.pages.attention import (
-    MEASURES,
-    TITLES,
-    VisibleModel,
-    attention_page,
-    embed,
-    embeddings_page,
-    measure_heads,
-    open_visible_model,
-    project,
-    read_attention,
-    summarize_heads,
-)
+from keras_transformer.extensions.pages import attention
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.extensions.pages.pairs import random_attention
@@ -42,19 +28,19 @@ INPUTS = {"source": SOURCES, "target": TARGETS}
 
 
 @pytest.fixture(scope="module")
-def run(run_directory: RunDirectory) -> VisibleModel:
-    return open_visible_model(run_directory.path)
+def run(run_directory: RunDirectory) -> attention.VisibleModel:
+    return attention.open_visible_model(run_directory.path)
 
 
 @pytest.fixture(scope="module")
-def outputs(run: VisibleModel) -> Mapping[str, np.ndarray]:
+def outputs(run: attention.VisibleModel) -> Mapping[str, np.ndarray]:
     return run.signatures["attention"](INPUTS)
 
 
 def test_weights_belong_to_their_tokens(outputs: Mapping[str, np.ndarray]) -> None:
-    pairs = read_attention(outputs)
+    pairs = attention.read_attention(outputs)
     for pair in pairs:
-        for kind in TITLES:
+        for kind in attention.TITLES:
             queries, keys = pair.weights(kind).shape[2:]
             assert (len(pair.queries(kind)), len(pair.keys(kind))) == (queries, keys)
             np.testing.assert_allclose(pair.weights(kind).sum(-1), 1, atol=1e-5)
@@ -71,18 +57,20 @@ def test_weights_belong_to_their_tokens(outputs: Mapping[str, np.ndarray]) -> No
 
 
 def test_an_export_returns_the_same(
-    run: VisibleModel, outputs: Mapping[str, np.ndarray], exported_run: Path
+    run: attention.VisibleModel, outputs: Mapping[str, np.ndarray], exported_run: Path
 ) -> None:
-    exported = open_visible_model(exported_run)
+    exported = attention.open_visible_model(exported_run)
     found = exported.signatures["attention"](INPUTS)
     assert found.keys() == outputs.keys()
-    for one, other in zip(read_attention(found), read_attention(outputs), strict=True):
+    for one, other in zip(
+        attention.read_attention(found), attention.read_attention(outputs), strict=True
+    ):
         for field, mine, theirs in zip(one._fields, one, other, strict=True):
-            if field in TITLES:
+            if field in attention.TITLES:
                 np.testing.assert_allclose(mine, theirs, atol=1e-5)
             else:
                 assert mine == theirs, field
-    one, other = (embed(model.signatures["embed"], PHRASES) for model in (exported, run))
+    one, other = (attention.embed(model.signatures["embed"], PHRASES) for model in (exported, run))
     np.testing.assert_allclose(one, other, atol=1e-5)
     for name, array in run.positions(50).items():
         np.testing.assert_array_equal(exported.positions(50)[name], array)
@@ -93,12 +81,12 @@ def test_damaged_weights_and_models_without_attention_are_refused(
 ) -> None:
     broken = {**outputs, "cross": np.full_like(outputs["cross"], np.nan)}
     with pytest.raises(InputError, match=mentions("attention", "not finite")):
-        read_attention(broken)
+        attention.read_attention(broken)
     with pytest.raises(InputError, match=mentions("embeddings", "not finite")):
-        embed(lambda inputs: {"embeddings": np.full((1, 4), np.nan)}, ["a"])
+        attention.embed(lambda inputs: {"embeddings": np.full((1, 4), np.nan)}, ["a"])
 
     with pytest.raises(InputError, match=mentions("attention", "LiteRT")):
-        open_visible_model(litert_version)
+        attention.open_visible_model(litert_version)
 
 
 BACK = np.eye(5, k=-1)
@@ -111,10 +99,7 @@ BACK[0, 0] = 1  # nothing is before the first token
         (np.eye(4), (0, 0, 1, 0, 0, 1 / 4, 1 / 4)),
         (BACK, (0, 4 / 5, 1 / 5, 4 / 5, 0, 2 / 5, 0)),
         # Distances of position 0: (0 + 1 + 2 + 3) / 4, of position 1: (1 + 0 + 1 + 2) / 4, ...
-        (
-            np.full((4, 4), 0.25),
-            (2, (1.5 + 1 + 1 + 1.5) / 4, 1 / 4, 3 / 16, 3 / 16, 1 / 4, 1 / 4),
-        ),
+        (np.full((4, 4), 0.25), (2, (1.5 + 1 + 1 + 1.5) / 4, 1 / 4, 3 / 16, 3 / 16, 1 / 4, 1 / 4)),
         (
             [[0.5, 0.5, 0, 0, 0], [0, 0, 0, 0.25, 0.75]],
             (
@@ -128,9 +113,9 @@ BACK[0, 0] = 1  # nothing is before the first token
 )
 def test_statistics_of_a_head(matrix: Any, expected: Sequence[float]) -> None:
     weights = np.array(matrix, np.float32)
-    sums = measure_heads(weights[None, None])
+    sums = attention.measure_heads(weights[None, None])
     means = {name: float(total[0, 0]) / len(weights) for name, total in sums.items()}
-    assert means == pytest.approx(dict(zip(MEASURES, expected, strict=True)))
+    assert means == pytest.approx(dict(zip(attention.MEASURES, expected, strict=True)))
 
 
 def test_statistics_are_means_over_all_queries_of_all_pairs() -> None:
@@ -138,14 +123,18 @@ def test_statistics_are_means_over_all_queries_of_all_pairs() -> None:
         random_attention(seed=1),
         random_attention(["▁a", "</s>"], ["<s>", "▁x"], ["▁x", "</s>"], seed=2),
     ]
-    summary = summarize_heads(iter([pairs[0], pairs[1]._replace(status=Status.TARGET_CUT)]))
+    summary = attention.summarize_heads(
+        iter([pairs[0], pairs[1]._replace(status=Status.TARGET_CUT)])
+    )
     assert (summary.pairs, summary.truncated) == (2, 1)
     for kind, queries in (("encoder", (5, 2)), ("decoder", (4, 2)), ("cross", (4, 2))):
-        for name in MEASURES:
-            one, other = (measure_heads(pair.weights(kind))[name] for pair in pairs)
+        for name in attention.MEASURES:
+            one, other = (attention.measure_heads(pair.weights(kind))[name] for pair in pairs)
             np.testing.assert_allclose(summary.means[kind][name], (one + other) / sum(queries))
     head, *lines = [line.split("\t") for line in summary.as_tsv().splitlines()]
-    assert head == ["attention", "layer", "head", *MEASURES] and len(lines) == 2 * (2 + 3 + 3)
+    assert head == ["attention", "layer", "head", *attention.MEASURES] and len(lines) == 2 * (
+        2 + 3 + 3
+    )
     last = float(lines[-1][head.index("diagonal")])
     assert last == pytest.approx(summary.means["cross"]["diagonal"][2, 1], abs=1e-6)
 
@@ -156,7 +145,7 @@ def test_points_are_on_the_first_eigenvectors(shape: tuple[int, int]) -> None:
     vectors = (random.normal(size=shape) * np.linspace(3, 0.1, shape[1]) + 100).astype(np.float32)
     centred = vectors.astype(np.float64) - vectors.astype(np.float64).mean(0)
     values, eigenvectors = np.linalg.eigh(centred.T @ centred)  # the smallest first
-    points, explained = project(vectors)
+    points, explained = attention.project(vectors)
     np.testing.assert_allclose(explained, values[::-1][:2] / values.sum(), rtol=1e-6)
     for axis in (0, 1):
         largest = np.abs(eigenvectors[:, -1 - axis]).argmax()
@@ -168,7 +157,7 @@ def test_points_are_on_the_first_eigenvectors(shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("vectors", [np.ones((4, 3)), np.ones((1, 3)), np.zeros((3, 1))])
 def test_equal_vectors_are_one_point(vectors: np.ndarray) -> None:
-    points, explained = project(vectors)
+    points, explained = attention.project(vectors)
     np.testing.assert_array_equal(points, np.zeros((len(vectors), 2)))
     np.testing.assert_array_equal(explained, [0, 0])
 
@@ -182,7 +171,7 @@ def test_embeddings_are_in_the_order_of_the_sentences() -> None:
 
     sentences = [chr(65 + i % 26) * (1 + i * 7 % 100) for i in range(200)]
     expected = [[len(text), ord(text[0])] for text in sentences]
-    assert embed(ask, sentences).tolist() == expected
+    assert attention.embed(ask, sentences).tolist() == expected
     assert sum(sizes) == 200 and len(sizes) > 1
 
 
@@ -197,9 +186,9 @@ def data_of(page: str) -> Any:
 
 def test_a_page_has_all_weights() -> None:
     pair = random_attention(heads=3)
-    page = attention_page(pair, {"Source": "the cat <sleeps>"})
+    page = attention.attention_page(pair, {"Source": "the cat <sleeps>"})
     assert "<dt>Source</dt><dd>the cat &lt;sleeps&gt;</dd>" in page
-    for kind in TITLES:
+    for kind in attention.TITLES:
         data, weights = data_of(page)["attentions"][kind], pair.weights(kind)
         assert (data["layers"], data["heads"]) == weights.shape[:2]
         found = np.frombuffer(base64.b64decode(data["weights"]), np.uint8) / 255
@@ -207,7 +196,7 @@ def test_a_page_has_all_weights() -> None:
         assert data["queries"] == pair.queries(kind) and data["keys"] == pair.keys(kind)
     tokens = [f"▁token{i}" for i in range(64)]
     base = random_attention(tokens, tokens, tokens, layers=(6, 6), heads=8)
-    assert len(attention_page(base, {}).encode()) < 1_000_000
+    assert len(attention.attention_page(base, {}).encode()) < 1_000_000
 
 
 @hypothesis.settings(max_examples=30, deadline=None)
@@ -217,8 +206,8 @@ def test_a_page_has_all_weights() -> None:
 @hypothesis.example(["\0", "\ud800", "\\u003c", "'"])
 def test_any_token_is_text(tokens: list[str]) -> None:
     pair = random_attention(tokens, tokens, tokens, layers=(1, 1), heads=1)
-    page = attention_page(pair, {tokens[0]: " ".join(tokens)})
+    page = attention.attention_page(pair, {tokens[0]: " ".join(tokens)})
     expected = [token.replace("▁", "_") for token in tokens]
     assert data_of(page)["attentions"]["encoder"]["queries"] == expected
-    page = embeddings_page(np.eye(len(tokens)), tokens, tokens[0])
+    page = attention.embeddings_page(np.eye(len(tokens)), tokens, tokens[0])
     assert data_of(page)["sentences"] == tokens

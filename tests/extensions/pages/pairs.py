@@ -1,7 +1,5 @@
 """Random attention for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,12 +32,7 @@ def random_attention(
         powers = np.exp(scores)
         return (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
 
-    return Attention(
-        list(source),
-        list(read),
-        list(predicted),
-        weights(layers[0], s, s),
-        weights(layers[1], t, t, causal=True),
-        weights(layers[1], t, s),
-        target_text,
-    )
+    encoder, cross = weights(layers[0], s, s), weights(layers[1], t, s)
+    decoder = weights(layers[1], t, t, causal=True)
+    tokens = list(source), list(read), list(predicted)
+    return Attention(*tokens, encoder, decoder, cross, target_text)

@@ -1,7 +1,5 @@
 """Pictures show the right numbers and labels, and the command writes all files."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil
@@ -12,24 +10,15 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from keras_transformer.errors import InputError
+from keras_transformer.extensions.pages import pictures
 from keras_transformer.extensions.pages.attention import summarize_heads
-from keras_transformer.extensions.pages.pictures import (
-    draw_heads,
-    draw_layers,
-    draw_positions,
-    draw_summary,
-    read_pairs,
-    visualize,
-    write_png,
-)
 from keras_transformer.runs.run_directory import RunDirectory
 from tests import reference
+from tests.builders import refuses
 from tests.conftest import PHRASES
 from tests.driver import Driver
 from tests.extensions.pages.attention_test import data_of
 from tests.extensions.pages.pairs import SOURCE, random_attention
-from tests.messages import mentions
 
 # Arithmetic errors, and pictures that Matplotlib could not draw as requested.
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
@@ -41,7 +30,7 @@ LONG = "ball " * 60
 
 def written(figure: Figure, path: Path) -> tuple[int, int]:
     """Writes a picture, and returns its width and height in pixels."""
-    write_png(figure, path / "picture.png")
+    pictures.write_png(figure, path / "picture.png")
     height, width, _ = matplotlib.image.imread(path / "picture.png").shape
     return width, height
 
@@ -53,7 +42,7 @@ def matrices(figure: Figure) -> list[np.ndarray]:
 @pytest.mark.parametrize("heads", [1, 5])
 def test_heads_of_a_layer(heads: int, tmp_path: Path) -> None:
     pair = random_attention(heads=heads)
-    figure = draw_heads(pair, "cross", 2)
+    figure = pictures.draw_heads(pair, "cross", 2)
     assert [axes.get_xlabel() for axes in figure.axes] == [f"head {i + 1}" for i in range(heads)]
     np.testing.assert_array_equal(matrices(figure), pair.cross[2])
     assert {axes.images[0].get_clim() for axes in figure.axes} == {(0, 1)}
@@ -66,7 +55,7 @@ def test_heads_of_a_layer(heads: int, tmp_path: Path) -> None:
 
 def test_all_layers_and_heads() -> None:
     pair = random_attention(layers=(6, 6), heads=8)
-    figure = draw_layers(pair, "encoder")
+    figure = pictures.draw_layers(pair, "encoder")
     np.testing.assert_array_equal(matrices(figure), pair.encoder.reshape(48, 5, 5))
     assert figure.axes[8 * 5].get_ylabel() == "layer 6"
     assert figure.axes[7].get_title() == "head 8"
@@ -77,18 +66,18 @@ def test_all_layers_and_heads() -> None:
 def test_long_sentences_and_odd_tokens(tmp_path: Path) -> None:
     tokens = (SOURCE + ODD) * 3 + ["▁donaudampfschifffahrtsgesellschaft"] * 4
     pair = random_attention(tokens, tokens, tokens, layers=(1, 1), heads=2)
-    figure = draw_heads(pair, "decoder", 0)
+    figure = pictures.draw_heads(pair, "decoder", 0)
     labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert labels == pair.keys("decoder") and labels.count("_$x^2$") == 3
     width, height = written(figure, tmp_path)
     assert width < 3500 and height < 3500
     empty = random_attention(["</s>"], ["<s>"], ["</s>"], layers=(1, 1), heads=1)
-    written(draw_heads(empty, "cross", 0), tmp_path)
+    written(pictures.draw_heads(empty, "cross", 0), tmp_path)
 
 
 def test_summary_of_heads() -> None:
     summary = summarize_heads([random_attention(heads=8)])
-    figure = draw_summary(summary)
+    figure = pictures.draw_summary(summary)
     expected = [
         summary.means[kind][name]
         for kind in ("encoder", "decoder", "cross")
@@ -107,7 +96,7 @@ def test_summary_of_heads() -> None:
 def test_learned_positions_are_drawn_for_both_sides(learned: bool) -> None:
     random = np.random.default_rng(0)
     sides = {side: random.normal(size=(9, 6)) for side in ("source", "target")}
-    figure = draw_positions({**sides, "learned": np.array(learned)})
+    figure = pictures.draw_positions({**sides, "learned": np.array(learned)})
     images = [axes.images[0] for axes in figure.axes if axes.images]
     assert len(images) == 1 + learned
     np.testing.assert_array_equal(images[0].get_array(), sides["source"])
@@ -122,7 +111,9 @@ def test_learned_positions_are_drawn_for_both_sides(learned: bool) -> None:
 
 
 @pytest.fixture
-def folder(run_directory: RunDirectory, tmp_path: Path) -> Path:
+def folder(run_directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with a run and texts."""
+    monkeypatch.chdir(tmp_path)
     shutil.copytree(run_directory.path, tmp_path / "run")
     lines = "".join(f"{phrase}\n" for phrase in PHRASES)
     (tmp_path / "six.en").write_text(lines)
@@ -147,15 +138,9 @@ def folder(run_directory: RunDirectory, tmp_path: Path) -> Path:
     ],
 )
 def test_invalid_options(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    output: str,
-    options: dict[str, str],
-    facts: tuple[str, ...],
+    folder: Path, output: str, options: dict[str, str], facts: tuple[str, ...]
 ) -> None:
-    monkeypatch.chdir(folder)
-    with pytest.raises(InputError, match=mentions(*facts)):
-        visualize("run", output, **options)  # type: ignore[arg-type]
+    refuses(pictures.visualize, {"model_dir": "run", "output_dir": output, **options}, *facts)
     assert not (folder / "new").exists()
 
 
@@ -201,6 +186,6 @@ def test_pairs_with_an_empty_side_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\n\ntwo\nthree\nfour\n")
     (tmp_path / "b").write_text("eins\nx\n \ndrei\nvier\n")
     pairs = [("one", "eins"), ("three", "drei"), ("four", "vier")]
-    assert read_pairs(tmp_path / "a", tmp_path / "b") == (pairs, 2)
+    assert pictures.read_pairs(tmp_path / "a", tmp_path / "b") == (pairs, 2)
     sources = ["one", "two", "three", "four"]
-    assert read_pairs(tmp_path / "a", None) == ([(text, "") for text in sources], 1)
+    assert pictures.read_pairs(tmp_path / "a", None) == ([(text, "") for text in sources], 1)

@@ -1,7 +1,5 @@
 """The playground shows the translations of a run, an export and a server, and reports problems."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """The reports of runs and of prepared data have the right numbers."""
 
-from __future__ import annotations
-
 import html
 import json
 import math

@@ -1,7 +1,5 @@
 """A recipe of animals, and its corpus."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

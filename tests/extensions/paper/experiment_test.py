@@ -1,7 +1,5 @@
 """The runner of experiments: identity, resuming, deadline, locks, processes, results."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -24,16 +22,6 @@ from tests.messages import mentions
 
 ROOT = Path(__file__).resolve().parents[3]
 IDENTITY: dict[str, Any] = {"settings": {"training.seed": 1, "sizes": (2, 3)}, "data": "abc"}
-
-
-class Clock:
-    """Replaces `time.monotonic`. Rows advance it."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 @pytest.fixture
@@ -81,19 +69,19 @@ def test_a_stopped_row_is_resumed_before_the_next_one(work: Path) -> None:
 def test_one_row_always_starts_and_none_after_the_deadline(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, minutes = Clock(), []
-    monkeypatch.setattr(experiment.time, "monotonic", clock)
+    seconds, minutes = [0.0], []
+    monkeypatch.setattr(experiment.time, "monotonic", lambda: seconds[0])
 
     def function(directory: Path, max_minutes: float) -> dict[str, Any]:
         minutes.append(max_minutes)
-        clock.seconds += 40
+        seconds[0] += 40
         return {"finished": True}
 
     rows = [Row(name, function) for name in "abcd"]
     assert Experiment(work, IDENTITY, max_minutes=1.0).run_all(rows).keys() == {"a", "b"}
     assert minutes == [1.0, pytest.approx(1 / 3)]
     late = Experiment(work, IDENTITY, max_minutes=1.0)
-    clock.seconds += 600
+    seconds[0] += 600
     assert late.run_all(rows).keys() == {"a", "b", "c"}
     assert 0 < minutes[2] < 1e-6
     for wrong in (0, -1.0, float("nan")):

@@ -1,7 +1,5 @@
 """A small recipe and its text, for tests that follow it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The recipe of a student, from its teacher to the table of quality and speed."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Sequence

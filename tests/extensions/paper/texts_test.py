@@ -1,7 +1,5 @@
 """Pairs with one generated side. Here, the model writes capital letters."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ import pytest
 
 from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.corpora.monolingual import model_fingerprint
 from keras_transformer.extensions.paper import texts
 from keras_transformer.extensions.paper.recipe import Synthetic
 from keras_transformer.extensions.paper.texts import (
@@ -17,7 +16,6 @@ from keras_transformer.extensions.paper.texts import (
     parse_generators,
     synthetic_pairs,
 )
-from keras_transformer.inference.corpus_translation import model_fingerprint
 from tests.messages import mentions
 
 

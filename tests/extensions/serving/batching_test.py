@@ -1,10 +1,9 @@
 """Requests are merged, split, rejected and cancelled, without a model."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,13 +37,22 @@ class Fixture:
         self.batcher = Batcher(observe=self.rows.append, **options)  # type: ignore[arg-type]
         self.call = Doubling()
 
-    def run(self, *values: float) -> asyncio.Task[Arrays]:
-        return asyncio.ensure_future(self.batcher.run(self.call, {"x": np.array(values)}))
+    def run(self, *values: float, rows: int | None = None) -> asyncio.Task[Arrays]:
+        """Starts a request with a value per row, or with the values divided into `rows`."""
+        x = np.array(values).reshape([rows, -1] if rows else -1)
+        return asyncio.ensure_future(self.batcher.run(self.call, {"x": x}))
 
     async def held(self, *requests: asyncio.Task[Arrays]) -> None:
         """Waits until requests stand in the queue."""
         for _ in requests:
             await asyncio.sleep(0)
+
+    async def results(self, *requests: asyncio.Task[Arrays]) -> list[Any]:
+        """Returns the results or errors of requests that stand in the queue at the same time."""
+        self.call.gate.clear()
+        await self.held(*requests)
+        self.call.gate.set()
+        return await asyncio.gather(*requests, return_exceptions=True)
 
 
 def in_loop(test: Callable[[Fixture], Awaitable[None]], **settings: float) -> Fixture:
@@ -79,15 +87,8 @@ def test_idle_threads_share_waiting_requests() -> None:
 
 def test_rows_of_similar_lengths_go_together() -> None:
     async def test(f: Fixture) -> None:
-        f.call.gate.clear()
         widths = [40, 900, 50, 800, 40, 30, 900, 1]
-        requests = [
-            asyncio.ensure_future(f.batcher.run(f.call, {"x": np.full((1, width), 7)}))
-            for width in [40, *widths]
-        ]
-        await f.held(*requests)
-        f.call.gate.set()
-        _, *answers = await asyncio.gather(*requests)
+        _, *answers = await f.results(*(f.run(*[7] * width, rows=1) for width in [40, *widths]))
         # The oldest is 40, then 900, then 1. The widest row sets the width of a batch. Rows of
         # similar length go with the oldest, and much shorter rows wait.
         assert [a["x"].shape[1] for a in answers] == [50, 900, 50, 900, 50, 50, 900, 1]
@@ -117,42 +118,27 @@ def test_a_large_request_is_split_and_joined() -> None:
 
 def test_inner_dimensions_are_padded() -> None:
     async def test(f: Fixture) -> None:
-        f.call.gate.clear()
-        first = f.run(0)
-        wide, narrow = (
-            asyncio.ensure_future(f.batcher.run(f.call, {"x": np.full((1, size), 7)}))
-            for size in (3, 1)
-        )
-        await f.held(first, wide, narrow)
-        f.call.gate.set()
-        assert (await wide)["x"].tolist() == [[14, 14, 14]]
-        assert (await narrow)["x"].tolist() == [[14, 0, 0]]
-        await first
+        requests = (f.run(0), f.run(7, 7, 7, rows=1), f.run(7, rows=1))
+        _, wide, narrow = await f.results(*requests)
+        assert wide["x"].tolist() == [[14, 14, 14]]
+        assert narrow["x"].tolist() == [[14, 0, 0]]
 
     assert in_loop(test).rows == [1, 2]
 
 
 def test_different_calls_are_not_merged() -> None:
     async def test(f: Fixture) -> None:
-        f.call.gate.clear()
-        other = Doubling()
         requests = [f.run(1), f.run(2), f.run(3)]
-        requests.insert(2, asyncio.ensure_future(f.batcher.run(other, {"x": np.array([5])})))
-        await f.held(*requests)
-        f.call.gate.set()
-        answers = await asyncio.gather(*requests)
-        assert [a["x"].tolist() for a in answers] == [[2], [4], [10], [6]]
+        other = asyncio.ensure_future(f.batcher.run(Doubling(), {"x": np.array([5])}))
+        answers = await f.results(*requests, other)
+        assert [a["x"].tolist() for a in answers] == [[2], [4], [6], [10]]
 
     assert in_loop(test).rows == [1, 2, 1]
 
 
 def test_a_failing_request_does_not_affect_others() -> None:
     async def test(f: Fixture) -> None:
-        f.call.gate.clear()
-        requests = [f.run(0), f.run(1), f.run(-1), f.run(2)]
-        await f.held(*requests)
-        f.call.gate.set()
-        answers = await asyncio.gather(*requests, return_exceptions=True)
+        answers = await f.results(f.run(0), f.run(1), f.run(-1), f.run(2))
         texts = [str(a) if isinstance(a, ValueError) else a["x"].tolist() for a in answers]  # type: ignore[index]
         assert texts == [[0], [2], "-1 is not doubled", [4]]
 
@@ -172,16 +158,6 @@ def test_a_full_queue_refuses_at_once_and_recovers() -> None:
         assert (await f.run(4))["x"].tolist() == [8]
 
     assert in_loop(test).rows == [1, 8, 8, 4, 1]
-
-
-def test_requests_that_never_fit_are_invalid() -> None:
-    async def test(f: Fixture) -> None:
-        for rows in (0, 21):
-            with pytest.raises(RequestError, match=mentions(rows, "rows", "1", "20")) as no:
-                await f.run(*range(rows))
-            assert no.value.status == 400
-
-    assert in_loop(test).rows == []
 
 
 def test_cancelled_requests_are_not_run() -> None:

@@ -1,7 +1,5 @@
 """Shared fixtures for serving: a small model and its server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

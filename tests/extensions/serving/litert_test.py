@@ -1,19 +1,18 @@
 """A LiteRT model behind the server: the same answers as a SavedModel, without TensorFlow."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from keras_transformer.extensions.serving.client import Client
 from keras_transformer.extensions.serving.engines import Engine, open_engine
+from keras_transformer.extensions.serving.tensors import Arrays
 from tests.conftest import PHRASES
 from tests.extensions.serving.running_server import running_server, wait_until
 from tests.extensions.serving.server_test import started, url_of
@@ -21,30 +20,44 @@ from tests.extensions.serving.server_test import started, url_of
 TEXTS = [*PHRASES, "", "ball " * 60, "?\u20ac"]
 
 
-@pytest.mark.parametrize("name", ["litert", "cpu"])
-def test_it_answers_like_a_saved_model(
-    name: str, exported_run: Path, request: pytest.FixtureRequest
-) -> None:
-    engines = (
-        open_engine(request.getfixturevalue(f"{name}_version"), 2),
-        open_engine(exported_run / "1", 1),
-    )
+@pytest.fixture(scope="module")
+def requests() -> dict[str, Arrays]:
+    """The inputs of the signatures that both engines have."""
     text = np.array([line.encode() for line in TEXTS], object)
-    for signature in ("serving_default", "tokenize", "lengths", "symbols"):
-        one, other = (engine.functions[signature]({"text": text}) for engine in engines)
-        assert one.keys() == other.keys()
-        assert_same(one, other)
-    options: dict[str, Any] = {
-        "text": text,
+    options = {
         "max_length": np.resize(np.array([0, 2, -1, 10**6, 5], np.int32), len(text)),
         "length_penalty": np.resize(np.array([np.nan, 0, 1, -1], np.float32), len(text)),
     }
-    prefix = np.array([b""] * len(text), object)
-    own = engines[0].functions["translate"](options)
-    assert_same(own, engines[1].functions["translate"]({**options, "prefix": prefix}))
+    names = ("serving_default", "tokenize", "lengths", "symbols")
+    return {name: {"text": text} for name in names} | {"translate": {"text": text, **options}}
 
 
-def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+@pytest.fixture(scope="module")
+def answers(requests: dict[str, Arrays], exported_run: Path) -> dict[str, Arrays]:
+    """The outputs of the SavedModel."""
+    engine = open_engine(exported_run / "1", 1)
+    prefix = {"prefix": np.array([b""] * len(TEXTS), object)}
+    return {
+        name: engine.functions[name](inputs | (prefix if name == "translate" else {}))
+        for name, inputs in requests.items()
+    }
+
+
+@pytest.mark.parametrize("format", ["litert", "cpu"])
+def test_it_answers_like_a_saved_model(
+    format: str,
+    requests: dict[str, Arrays],
+    answers: dict[str, Arrays],
+    version_of: Callable[[str], Path],
+) -> None:
+    engine = open_engine(version_of(format), 2)
+    for name, inputs in requests.items():
+        found = engine.functions[name](inputs)
+        assert name == "translate" or found.keys() == answers[name].keys()
+        assert_same(found, answers[name])
+
+
+def assert_same(one: Arrays, other: Arrays) -> None:
     """Compares the best translations. The SavedModel has more of them."""
     assert one.keys() <= other.keys()
     for name, array in one.items():

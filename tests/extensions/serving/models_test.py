@@ -1,7 +1,5 @@
 """Versions that are added, replaced, removed or damaged while a server runs."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import logging

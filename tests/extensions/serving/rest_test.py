@@ -1,7 +1,5 @@
 """The REST API has the formats, status codes and messages of TF Serving."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import json
 import re

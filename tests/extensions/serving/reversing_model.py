@@ -8,8 +8,6 @@ The tests of clients can also use TF Serving:
     KERAS_TRANSFORMER_TF_SERVING=localhost:8501 bin/test tests/extensions/serving
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A server that runs in a thread of the test's process."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

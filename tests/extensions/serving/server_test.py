@@ -1,7 +1,5 @@
 """Start and stop of a server, and the command that translates with it."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import contextlib
@@ -175,15 +173,15 @@ def test_the_command_translates_with_a_server(driver: Driver, exported_run: Path
                 ("translate", flags, text)
                 for flags in (
                     f"--model_dir={exported_run}",
-                    f"--server={served.rest}",
-                    f"--server={served.rest}/other",
-                    f"--server={served.rest} --beam_size=2",
-                    f"--server={served.rest} --precision=float32",
+                    f"--model_dir={served.rest}",
+                    f"--model_dir={served.rest}/other",
+                    f"--model_dir={served.rest} --beam_size=2",
+                    f"--model_dir={served.rest} --precision=float16",
                 )
             ],
         )
     assert local.code == 3 and "Line 8" in local.err  # the text was truncated
     assert remote == local
-    facts = (served.rest, "--beam_size", "precision")
+    facts = (served.rest, "decoding.beam_size", "precision")
     for (code, out, err, _), fact in zip(failed, facts, strict=True):
         assert (code, out) == (1, "") and re.search(mentions("error:", fact), err)

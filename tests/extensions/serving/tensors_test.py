@@ -1,7 +1,5 @@
 """JSON to arrays, and arrays to JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -85,36 +83,28 @@ def test_null_and_omitted_options_mean_as_exported(body: dict[str, Any]) -> None
     ("expected", "body", "sentence"),
     [
         (TEXT, "", "JSON Parse error: Expecting value"),
-        (TEXT, '{"instances": ["a"]} x', "JSON Parse error: Extra data"),
         (TEXT, b'{"instances": ["\xff"]}', "JSON Parse error: 'utf-8' codec can't decode"),
         (TEXT, "[" * 100_000, mentions("body", "nested", "deep")),
         (TEXT, '["a"]', mentions('JSON Value: ["a"] Is not object')),
         (TEXT, '{"signature_name": 5, "inputs": []}', mentions("signature_name", "5", "string")),
-        (TEXT, "{}", mentions("inputs", "instances")),
         (TEXT, '{"inputs": ["a"], "instances": ["a"]}', mentions("inputs", "instances")),
         (TEXT, '{"instances": []}', mentions("instances", "[]", "list")),
         (TEXT, '{"instances": "a"}', mentions("instances", '"a"', "list")),
         (TEXT, '{"instances": [5]}', mentions("text", "5", "string")),
-        (TEXT, '{"instances": [null]}', mentions("text", "null", "string")),
         (TEXT, '{"instances": ["a", ["b"]]}', mentions("text", '["b"]', "string")),
         (TEXT, '{"inputs": "a"}', mentions("text", '"a"', "(None,)")),
         (TEXT, '{"instances": [{"b64": "!"}]}', mentions("text", '{"b64": "!"}', "string")),
         (TEXT, '{"instances": ["\\ud800"]}', mentions("text", r"\ud800", "string")),
         (TEXT, '{"instances": [{"txt": "a"}]}', mentions("instances[0]", "txt", "text")),
         (TEXT, '{"inputs": {"text": ["a"], "x": [1]}}', mentions("inputs", "text, x", "text")),
-        (TEXT, '{"inputs": {"text": null}}', mentions("inputs", "none", "text")),
-        (TWO, '{"inputs": {"text": ["a"]}}', mentions("inputs", "text", "ids")),
-        (TWO, '{"inputs": ["a"]}', mentions("no names", "ids, text")),
         (TWO, '{"instances": [{"text": "a", "ids": [1]}, "b"]}', mentions("instances[1]", "none")),
         (TWO, '{"inputs": {"text": ["a", "b"], "ids": [[1], [1, 2]]}}', mentions("ids", "None")),
         (TWO, '{"instances": [{"text": "a", "ids": [1.0]}]}', mentions("ids", "1.0", "int32")),
-        (TWO, '{"instances": [{"text": "a", "ids": [true]}]}', mentions("ids", "true", "int32")),
         (TWO, '{"inputs": {"text": ["a"], "ids": [[2147483648]]}}', mentions("ids", "2147483648")),
         (TWO, '{"inputs": {"ids": [[1]], "text": ["a", "b"]}}', mentions("1 of ids", "2 of text")),
         ({"b": KINDS["b"]}, '{"instances": [1]}', mentions("b", "1", "bool")),
         ({"d": KINDS["d"]}, '{"instances": ["1"]}', mentions("d", '"1"', "float64")),
         ({"d": KINDS["d"]}, f'{{"instances": [1{"0" * 400}]}}', mentions("d") + r"(?=.*\b1000)"),
-        (OPTIONS, '{"inputs": {"max_length": [1]}}', mentions("max_length", "text")),
         (OPTIONS, '{"inputs": {"text": ["a"], "beam_size": [4]}}', mentions("beam_size")),
     ],
 )

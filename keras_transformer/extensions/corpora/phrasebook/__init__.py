@@ -15,12 +15,8 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.corpora.phrasebook.slots import ORDERED, slots
 from keras_transformer.runs.atomic import atomic_path
 
-
-class Template(NamedTuple):
-    """A sentence in both languages, with the same `{slot}` names on both sides."""
-
-    english: str
-    german: str
+# A sentence in English and in German, with the same `{slot}` names on both sides.
+Template = tuple[str, str]
 
 
 class Phrase(NamedTuple):
@@ -31,16 +27,13 @@ class Phrase(NamedTuple):
     template: Template
 
 
-class Split(NamedTuple):
-    """The phrases for training, validation and testing."""
-
-    train: list[Phrase]
-    valid: list[Phrase]
-    test: list[Phrase]
+def _template(line: str) -> Template:
+    english, german = map(str.strip, line.split("|"))
+    return english, german
 
 
 TEMPLATES = tuple(
-    Template(*map(str.strip, line.split("|")))
+    _template(line)
     for line in Path(__file__).with_name("templates.txt").read_text("utf-8").splitlines()
     if line and not line.startswith("#")
 )
@@ -53,7 +46,7 @@ def phrases(seed: int = 1, per_template: int = 100) -> list[Phrase]:
     """
     by_english: dict[str, Phrase] = {}
     for template in TEMPLATES:
-        rng = random.Random(f"{seed}/{template.english}")
+        rng = random.Random(f"{seed}/{template[0]}")
         for phrase in _render(template, per_template, rng):
             by_english.setdefault(phrase.english, phrase)
     return list(by_english.values())
@@ -63,7 +56,7 @@ def _render(template: Template, count: int, rng: random.Random) -> list[Phrase]:
     """Returns at most `count` different phrases of one template."""
     # `{time2}` is a second value of the kind `time`. Two values of a kind differ.
     names_of_kind: dict[str, list[str]] = {}
-    for name in sorted(re.findall(r"{(\w+)}", template.english)):
+    for name in sorted(re.findall(r"{(\w+)}", template[0])):
         names_of_kind.setdefault(name.rstrip("0123456789"), []).append(name)
     found: dict[str, Phrase] = {}
     for _ in range(20 * count):  # enough tries to draw nearly every value of a small slot
@@ -86,8 +79,8 @@ def _render(template: Template, count: int, rng: random.Random) -> list[Phrase]:
 
 def split(
     corpus: Sequence[Phrase], seed: int = 1, valid_size: int = 500, test_size: int = 1000
-) -> Split:
-    """Shuffles the phrases and splits them.
+) -> dict[str, list[Phrase]]:
+    """Shuffles the phrases and splits them into `train`, `valid` and `test`.
 
     No two phrases of `phrases` have the same English, so that no test phrase is in training.
     """
@@ -99,10 +92,14 @@ def split(
     shuffled = list(corpus)
     random.Random(f"{seed}/split").shuffle(shuffled)
     held_out = test_size + valid_size
-    return Split(shuffled[held_out:], shuffled[test_size:held_out], shuffled[:test_size])
+    return {
+        "train": shuffled[held_out:],
+        "valid": shuffled[test_size:held_out],
+        "test": shuffled[:test_size],
+    }
 
 
-def write_corpus(directory: str | os.PathLike[str], seed: int = 1) -> Split:
+def write_corpus(directory: str | os.PathLike[str], seed: int = 1) -> dict[str, list[Phrase]]:
     """Writes {train,valid,test}.{en,de}: UTF-8, one phrase a line, each ended by a newline.
 
     The directory is created atomically. If it already holds the same six files, nothing happens.
@@ -111,7 +108,7 @@ def write_corpus(directory: str | os.PathLike[str], seed: int = 1) -> Split:
     parts = split(phrases(seed), seed)
     contents = {
         f"{name}.{language}": "".join(f"{phrase[side]}\n" for phrase in part).encode()
-        for name, part in parts._asdict().items()
+        for name, part in parts.items()
         for side, language in enumerate(("en", "de"))
     }
     try:

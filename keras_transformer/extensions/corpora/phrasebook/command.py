@@ -21,7 +21,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("output_dir", required=True)
-    config_flags.define_seed_flag(1)
+    config_flags.define_option_flags(seed=1)
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     from keras_transformer.extensions.corpora import phrasebook  # late, because it is an extra
 
     parts = phrasebook.write_corpus(FLAGS.output_dir, FLAGS.seed)
-    sizes = {name: len(part) for name, part in parts._asdict().items()}
+    sizes = {name: len(part) for name, part in parts.items()}
     counts = {"templates": len(phrasebook.TEMPLATES), "phrases": sum(sizes.values()), **sizes}
     for name, count in counts.items():
         print(f"{name:<12}{count:>8,}")

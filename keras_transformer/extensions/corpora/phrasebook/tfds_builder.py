@@ -36,7 +36,7 @@ class Phrasebook(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         names = ("train", "validation", "test")
-        parts = zip(names, split(phrases()), strict=True)
+        parts = zip(names, split(phrases()).values(), strict=True)
         return {name: self._generate_examples(part) for name, part in parts}
 
     def _generate_examples(self, part: Iterable[Phrase]) -> Iterator[tuple[int, dict[str, str]]]:

@@ -3,10 +3,9 @@ r"""Opens a page to try models: translations, scores, alignment and attention.
 Examples:
     keras-transformer demo --model_dir=build/run
     keras-transformer demo --model_dir=build/run --model_dir=build/export   # compares two models
-    keras-transformer demo --server=localhost:8501/export
+    keras-transformer demo --model_dir=localhost:8501/export  # a server
 
-Two models, of --model_dir or --server, are compared. --source_tag is added to each text that has no
-tag.
+--source_tag is added to each text that has no tag.
 
 Needs the extra [demo]. The page loads nothing from other machines. It has neither users nor
 passwords: anyone who reaches the port may translate. Ctrl-C stops it.
@@ -26,8 +25,8 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags of the command."""
-    flags.DEFINE_multi_string("model_dir", None, "a run, RUN@WEIGHTS, RUN,RUN, or a SavedModel")
-    config_flags.define_path_flags("server", repeatable=True)
+    model_help = "a run, RUN@WEIGHTS, RUN,RUN, a SavedModel, or a server HOST:PORT/MODEL"
+    flags.DEFINE_multi_string("model_dir", None, model_help, required=True)
     flags.DEFINE_multi_string("example", [], "a sentence to choose on the page; repeatable")
     config_flags.define_option_flags("host", "source_tag")
     flags.DEFINE_integer(
@@ -42,11 +41,9 @@ def define_flags() -> None:
 
 def main() -> None:
     """Opens the models of the flags, and serves the page."""
-    labels = [*(FLAGS.model_dir or ()), *(FLAGS.server or ())]
-    if len(labels) not in (1, 2):
-        raise InputError(
-            f"--model_dir and --server name {len(labels)} models. Give one, or two to compare."
-        )
+    labels = FLAGS.model_dir
+    if len(labels) > 2:
+        raise InputError(f"--model_dir names {len(labels)} models. Give one, or two to compare.")
     app.load_tensorflow()
     with needs_extra("demo", "the page"):
         from keras_transformer.extensions.pages import playground  # late: --help is fast

@@ -39,7 +39,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_boolean("tokens", False, "words have spaces between them, and nothing else")
     config_flags.define_path_flags("input", "output")
-    config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
+    config_flags.define_precision_flag()
     config_flags.define_config_flags("beam_size", "length_penalty")
 
 

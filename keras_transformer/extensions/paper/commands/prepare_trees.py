@@ -45,7 +45,7 @@ def define_flags() -> None:
     config_flags.define_option_flags(
         "valid_pairs", vocab_size=DEFAULTS.vocab_size, max_tokens=DEFAULTS.max_tokens
     )
-    config_flags.define_seed_flag(DEFAULTS.seed)
+    config_flags.define_option_flags(seed=DEFAULTS.seed)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ sentences of up to 40 words.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 
@@ -34,7 +35,7 @@ def define_flags() -> None:
     )
     config_flags.define_path_flags("ids", "hypothesis", "output")
     flags.DEFINE_string("model_dir", None, "a run, RUN@WEIGHTS, RUN,RUN, or a SavedModel")
-    config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
+    config_flags.define_precision_flag()
     config_flags.define_config_flags("beam_size", "length_penalty")
 
 
@@ -59,9 +60,15 @@ def main() -> int:
         results, seconds = parse.parse_to(FLAGS.output or os.devnull, sentences, tokens=True)
         timing = {"seconds": round(seconds, 3)}
         predicted = list(trees.parse_trees([r.tree for r in results], "the output of the model"))
-    scores = scoring.score_trees(gold, predicted)
-    for error in scores.errors:
+    every, short, errors = scoring.score_trees(gold, predicted)
+    for error in errors:
         console.warn(error)
-    print(scores.summary())
-    print(json.dumps({**scores.fields(), **timing}))
-    return 3 if scores.errors else 0
+    print(f"all sentences:             {every.summary()}")
+    print(f"sentences of <= {scoring.SHORT} words: {short.summary()}")
+    fields = {
+        "all": dataclasses.asdict(every),
+        f"up_to_{scoring.SHORT}_words": dataclasses.asdict(short),
+        "rules": scoring.RULES,
+    }
+    print(json.dumps({**fields, **timing}))
+    return 3 if errors else 0

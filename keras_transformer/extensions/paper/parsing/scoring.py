@@ -17,7 +17,6 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper.parsing.trees import TRACE, Constituent, Tree
@@ -28,6 +27,7 @@ SHORT = 40  # maximum words, including punctuation, of sentences with separate s
 _DELETED = frozenset({"TOP", TRACE, ",", ":", "``", "''", "."})
 _SAME = {"PRT": "ADVP"}
 _MAX_ERRORS = 10
+_Counts = tuple[int, int, int, int]  # matched, predicted, gold and crossing constituents
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,34 +68,14 @@ class BracketScores:
         )
 
 
-class TreebankScores(NamedTuple):
-    """Scores of all sentences, and of those whose gold tree has at most `SHORT` words.
+def score_trees(
+    gold: Sequence[Tree], predicted: Sequence[Tree]
+) -> tuple[BracketScores, BracketScores, list[str]]:
+    """Scores predicted trees.
 
-    `errors` has the difference for each sentence whose words differ from the prediction.
+    Returns the scores of all sentences, those of sentences whose gold tree has at most `SHORT`
+    words, and a message for each sentence that is not scored because its words differ.
     """
-
-    all: BracketScores
-    short: BracketScores
-    errors: tuple[str, ...]
-
-    def summary(self) -> str:
-        """Returns a summary of two lines."""
-        return (
-            f"all sentences:             {self.all.summary()}\n"
-            f"sentences of <= {SHORT} words: {self.short.summary()}"
-        )
-
-    def fields(self) -> dict[str, Any]:
-        """Returns the scores and their rules as JSON values."""
-        return {
-            "all": dataclasses.asdict(self.all),
-            f"up_to_{SHORT}_words": dataclasses.asdict(self.short),
-            "rules": RULES,
-        }
-
-
-def score_trees(gold: Sequence[Tree], predicted: Sequence[Tree]) -> TreebankScores:
-    """Scores predicted trees."""
     if len(gold) != len(predicted) or not gold:
         raise InputError(
             f"There are {len(gold):,} gold trees but {len(predicted):,} predicted ones. Both need "
@@ -113,20 +93,14 @@ def score_trees(gold: Sequence[Tree], predicted: Sequence[Tree]) -> TreebankScor
             f"the limit is {_MAX_ERRORS}. The first: {errors[0]}"
         )
     short = [row for row, tree in zip(rows, gold, strict=True) if len(tree.words) <= SHORT]
-    return TreebankScores(_total(rows), _total(short), tuple(errors))
-
-
-class _Counts(NamedTuple):
-    """The numbers of constituents of one sentence."""
-
-    matched: int
-    predicted: int
-    gold: int
-    crossing: int
+    return _total(rows), _total(short), errors
 
 
 def _count(gold: Tree, predicted: Tree) -> _Counts | str | None:
-    """Counts a sentence. Returns how the words differ, or None if all are punctuation."""
+    """Counts the constituents of a sentence.
+
+    Returns instead how the words differ, or None if all are punctuation.
+    """
     kept = [tag not in _DELETED for tag in gold.tags]
     same_number = len(gold.words) == len(predicted.words)
     for own, other, counts in zip(gold.words, predicted.words, kept, strict=False):
@@ -146,7 +120,7 @@ def _count(gold: Tree, predicted: Tree) -> _Counts | str | None:
         for one in theirs
     )
     matched = (collections.Counter(ours) & collections.Counter(theirs)).total()
-    return _Counts(matched, len(theirs), len(ours), crossing)
+    return matched, len(theirs), len(ours), crossing
 
 
 def _spans(tree: Tree, kept: Sequence[bool]) -> list[Constituent]:
@@ -161,10 +135,10 @@ def _spans(tree: Tree, kept: Sequence[bool]) -> list[Constituent]:
 
 
 def _total(rows: Sequence[_Counts | str | None]) -> BracketScores:
-    scored = [row for row in rows if isinstance(row, _Counts)]
+    scored = [row for row in rows if isinstance(row, tuple)]
     matched, predicted, gold, crossing = (sum(row[i] for row in scored) for i in range(4))
     precision, recall = _percent(matched, predicted), _percent(matched, gold)
-    complete = sum(row.matched == row.predicted == row.gold for row in scored)
+    complete = sum(row[0] == row[1] == row[2] for row in scored)
     return BracketScores(
         sentences=len(rows),
         errors=sum(isinstance(row, str) for row in rows),
@@ -177,7 +151,7 @@ def _total(rows: Sequence[_Counts | str | None]) -> BracketScores:
         f1=2 * precision * recall / (precision + recall) if matched else 0.0,
         complete_match=_percent(complete, len(scored)),
         average_crossing=crossing / len(scored) if scored else 0.0,
-        no_crossing=_percent(sum(row.crossing == 0 for row in scored), len(scored)),
+        no_crossing=_percent(sum(row[3] == 0 for row in scored), len(scored)),
     )
 
 

@@ -1,7 +1,5 @@
 """Properties that all compared models share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -124,14 +122,6 @@ def test_dropout_is_on_only_in_training(name: str) -> None:
     calls = [to_numpy(model(inputs, training=training)) for training in (True, True, False, None)]
     assert not np.allclose(calls[0], calls[1])
     np.testing.assert_array_equal(calls[2], calls[3])
-
-
-def test_positions_beyond_the_last_learned_one_are_the_last() -> None:
-    model, _ = make("convolutional", max_positions=4)
-    assert model.max_positions == 4
-    target = target_ids([7])
-    logits = to_numpy(model({"source_ids": source_ids([6]), "target_ids": target}))
-    assert np.isfinite(logits).all()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Small models of every architecture, with random weights, and batches for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """The tree constraint against a definition of trees, and the search with it."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The trees of a parser have exactly the words, for any model. Integration tests use exports."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,8 @@ from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions
 from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.export.saved_model.exporter import SavedModelExporter
+from keras_transformer.extensions.paper.parsing import parser
 from keras_transformer.extensions.paper.parsing.exporter import EXPORTER
-from keras_transformer.extensions.paper.parsing.parser import (
-    ParserModel,
-    TreeConstraint,
-    load_parser,
-    parse_lines,
-    remarks,
-)
 from keras_transformer.extensions.paper.parsing.treebank import (
     require_parser,
     symbol_model,
@@ -71,12 +63,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 
 @pytest.fixture(scope="module")
-def model(run: RunDirectory) -> ParserModel:
-    return load_parser(run.path, {"decoding.n_best": 2})
+def model(run: RunDirectory) -> parser.ParserModel:
+    return parser.load_parser(run.path, {"decoding.n_best": 2})
 
 
-def test_leaves_are_the_words(model: ParserModel) -> None:
-    results = parse_lines(model, [*SENTENCES, "", " "], tokens=True)
+def test_leaves_are_the_words(model: parser.ParserModel) -> None:
+    results = parser.parse_lines(model, [*SENTENCES, "", " "], tokens=True)
     for sentence, result in zip(SENTENCES, results, strict=False):
         (tree,) = parse_trees([result.tree], "tree")
         assert list(tree.words) == leaves(sentence)
@@ -84,13 +76,13 @@ def test_leaves_are_the_words(model: ParserModel) -> None:
     assert [result.tree for result in results[-2:]] == ["", ""]
     long = SENTENCES.index("mice " * 60)
     assert [i for i, result in enumerate(results) if result.truncated] == [long]
-    told = remarks(results)
+    told = parser.remarks(results)
     assert tells(told[0], f"line {long + 1}", "truncated")
     empty = len(SENTENCES) + 1
     assert tells(told[-1], f"line {empty + 1}", "empty")
 
 
-def test_trees_equal_the_results_of_the_search(model: ParserModel) -> None:
+def test_trees_equal_the_results_of_the_search(model: parser.ParserModel) -> None:
     sentences = [" ".join(tree.words) for tree in TREES]
     parsed = model.parse_tokens(tf.constant(sentences))
     translator = model.owner.translator
@@ -101,7 +93,7 @@ def test_trees_equal_the_results_of_the_search(model: ParserModel) -> None:
     found = translator.translate_ids(
         source_ids,
         SearchInputs(max_lengths, constraint_inputs=tf.constant([len(t.words) for t in TREES])),
-        constraint=TreeConstraint.of(symbols, tokenizer.end_id, tokenizer.target_vocab_size),
+        constraint=parser.TreeConstraint.of(symbols, tokenizer.end_id, tokenizer.target_vocab_size),
     )
     np.testing.assert_allclose(parsed["scores"], found.scores, rtol=1e-6)
     texts = translator.texts(found, tf.constant(sentences)).numpy()
@@ -115,12 +107,14 @@ def test_trees_equal_the_results_of_the_search(model: ParserModel) -> None:
     assert found.finished.numpy().all()
 
 
-def test_as_many_words_have_tags_as_the_model_sees(model: ParserModel) -> None:
+def test_as_many_words_have_tags_as_the_model_sees(model: parser.ParserModel) -> None:
     sentences = [*SENTENCES, "the\u00a0lab mice", "mice \u200b eat"]
     vocabulary = model.owner.translator.tokenizer.vocabulary
     begins, _ = word_boundaries(vocabulary) or ([], [])
     limit = model.owner.translator.max_source_tokens
-    for sentence, result in zip(sentences, parse_lines(model, sentences, tokens=True), strict=True):
+    for sentence, result in zip(
+        sentences, parser.parse_lines(model, sentences, tokens=True), strict=True
+    ):
         words = [word for word in sentence.split(" ") if word]
         (ids,) = vocabulary.encode_source([sentence.encode()])
         seen = len(words) if len(ids) > 1 else 0  # a zero-width space leaves nothing
@@ -129,19 +123,14 @@ def test_as_many_words_have_tags_as_the_model_sees(model: ParserModel) -> None:
         assert result.tree.count("(XX ") == len(words) - seen, sentence
 
 
-def test_text_is_split_into_words(model: ParserModel) -> None:
-    text, tokens = "The mice weren't fed.", "The mice were n't fed ."
-    assert parse_lines(model, [text]) == parse_lines(model, [tokens], tokens=True)
-
-
-def test_a_model_without_a_sensible_output_has_flat_trees(model: ParserModel) -> None:
+def test_a_model_without_a_sensible_output_has_flat_trees(model: parser.ParserModel) -> None:
     transformer = model.owner.translator.transformer
     known = [weight.numpy() for weight in transformer.weights]
     try:
         for weight in transformer.weights:
             weight.assign(tf.fill(weight.shape, np.nan))
         outputs = model.parse_tokens(tf.constant(["the mice", "mice", ""]))
-        (result,) = parse_lines(model, ["the mice"], tokens=True)
+        (result,) = parser.parse_lines(model, ["the mice"], tokens=True)
     finally:
         for weight, value in zip(transformer.weights, known, strict=True):
             weight.assign(value)
@@ -149,18 +138,18 @@ def test_a_model_without_a_sensible_output_has_flat_trees(model: ParserModel) ->
         [b"(TOP (XX the) (XX mice))", b""], [b"(TOP (XX mice))", b""], [b"", b""]
     ]  # fmt: skip
     assert np.all(outputs["scores"].numpy()[:2] == -1e9)
-    assert tells(remarks([result])[0], "line 1", "flat tree", "logits")
+    assert tells(parser.remarks([result])[0], "line 1", "flat tree", "logits")
 
 
 def test_ordinary_translators_are_refused_as_parsers(
     run_directory: RunDirectory, exported_run: Path
 ) -> None:
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
-        load_parser(run_directory.path)
+        parser.load_parser(run_directory.path)
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
         EXPORTER.prepare(loading.load_translator(run_directory), ExportOptions())
     with pytest.raises(InputError, match=mentions("/1", "parser", "signature")):
-        load_parser(exported_run)
+        parser.load_parser(exported_run)
 
 
 def test_an_export_with_different_trees_is_an_error(

@@ -1,7 +1,5 @@
 """Invented trees: a small treebank, and strategies that draw trees and symbols."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from keras_transformer.extensions.paper.parsing.trees import Tree, restore

@@ -1,7 +1,5 @@
 """Splits any text into words like a treebank, without changes to the words."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence
@@ -141,45 +139,11 @@ def test_thousands_of_random_sequences(width: int, seed: int) -> None:
     # 64 rows per example. Hypothesis would take too long to draw them.
     source = random.Random(seed)
     rows = 64
-    likely = source.sample(range(-1, len(SYMBOLS) + 1), source.randint(1, 6))
+    likely = source.sample([-1, *range(len(SYMBOLS) + 1), 10**9], source.randint(1, 6))
     ids = [[source.choice(likely) for _ in range(width)] for _ in range(rows)]
     lengths = [source.randint(0, width) for _ in range(rows)]
     words = [[f"w{i}" for i in range(source.choice([0, 1, 2, 5, 30]))] for _ in range(rows)]
     assert in_graph(ids, lengths, words) == by_reference(ids, lengths, words)
-
-
-OPEN, CLOSE, WORD = SYMBOLS.index("(S"), SYMBOLS.index(")S"), SYMBOLS.index("XX")
-
-
-@pytest.mark.parametrize("words", [["a"], ["a", "b", "c"], ["w"] * MOST])
-@pytest.mark.parametrize(
-    "ids",
-    [
-        [],
-        [OPEN] * MOST,
-        [CLOSE] * MOST,
-        [WORD] * MOST,
-        [0] * MOST,
-        [10**9, -(10**9), len(SYMBOLS)],
-        [OPEN] * (MOST - 1) + [WORD],
-        [OPEN] * (MOST // 2) + [CLOSE] * (MOST // 2),
-        [OPEN, CLOSE] * (MOST // 2),
-        [OPEN, WORD, CLOSE, CLOSE] * (MOST // 4),
-    ],
-    ids=["none", "opening", "closing", "words", "nothing", "no ids", "deep", "empty", "empties",
-         "too many closing"],
-)  # fmt: skip
-def test_extremes(ids: list[int], words: list[str]) -> None:
-    assert in_graph([ids], [len(ids)], [words]) == by_reference([ids], [len(ids)], [words])
-
-
-def test_rows_do_not_depend_on_each_other() -> None:
-    ids = [[OPEN, WORD, CLOSE], [WORD, WORD, WORD], [OPEN, OPEN, OPEN]]
-    words = [["a"] * 200, [], ["ä", "-LRB-"]]
-    together = in_graph(ids, [3, 2, 1], words)
-    assert together == by_reference(ids, [3, 2, 1], words)
-    for row in range(3):
-        assert in_graph([ids[row]], [[3, 2, 1][row]], [words[row]]) == [together[row]]
 
 
 def test_no_rows() -> None:

@@ -1,7 +1,5 @@
 """Treebanks become pairs of words and symbols. The vocabulary has one piece for each symbol."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -15,16 +13,7 @@ from hypothesis import strategies as st
 from keras_transformer.data.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.treebank import (
-    DEFAULTS,
-    Treebank,
-    find_files,
-    prepare_trees,
-    require_parser,
-    symbol_model,
-    symbols_by_id,
-    word_boundaries,
-)
+from keras_transformer.extensions.paper.parsing import treebank
 from keras_transformer.extensions.paper.parsing.trees import restore
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
@@ -43,59 +32,59 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def small(**changes: Any) -> PrepareOptions:
-    return dataclasses.replace(DEFAULTS, **{"vocab_size": 60, **changes})
+    return dataclasses.replace(treebank.DEFAULTS, **{"vocab_size": 60, **changes})
 
 
 def test_files_follow_patterns_and_names(tmp_path: Path, files: list[Path]) -> None:
     one, three, seven = files
     pattern = str(tmp_path / "penn" / "*.tree")
-    assert find_files([pattern]) == [one, three, seven]  # sorted as text
+    assert treebank.find_files([pattern]) == [one, three, seven]  # sorted as text
     (tmp_path / "folder").symlink_to("penn")
     again = [str(three), pattern, str(tmp_path / "folder" / "*"), f"{tmp_path}/penn/../penn/7.tree"]
-    assert find_files(again) == [three, one, seven]
+    assert treebank.find_files(again) == [three, one, seven]
     ids = tmp_path / "ids.txt"
     ids.write_text("7\n12.tree\n\n7.tree\n")
-    assert find_files([pattern], ids) == [seven, one]
+    assert treebank.find_files([pattern], ids) == [seven, one]
     with pytest.raises(InputError, match=mentions("file", "none*")):
-        find_files([str(tmp_path / "none*")])
+        treebank.find_files([str(tmp_path / "none*")])
     ids.write_text("12\n4\n")
     with pytest.raises(InputError, match=mentions("ids.txt", "line 2", "0", "3", "4")):
-        find_files([pattern], ids)
+        treebank.find_files([pattern], ids)
     files[0].with_name("12.mrg").write_text("(NN a)\n")
     ids.write_text("12\n")
     with pytest.raises(InputError, match=mentions("line 1", "2 of 4")):
-        find_files([str(tmp_path / "penn" / "*")], ids)
+        treebank.find_files([str(tmp_path / "penn" / "*")], ids)
     ids.write_text("\n")
     with pytest.raises(InputError, match=mentions(ids, "files")):
-        find_files([pattern], ids)
+        treebank.find_files([pattern], ids)
 
 
 def test_pairs_are_words_and_symbols(files: list[Path]) -> None:
-    pairs = list(Treebank((files[0],)).pairs())
+    pairs = list(treebank.Treebank((files[0],)).pairs())
     assert pairs[0] == (
         b"The mice were n't fed .",
         b"(S (NP DT NNS )NP (VP VBD RB (VP VBN )VP )VP . )S",
     )
     assert pairs[1][0] == b"Old mice -LRB- OM -RRB- eat slowly ."
-    (untagged, *_) = Treebank((files[0],), tags=False).pairs()
+    (untagged, *_) = treebank.Treebank((files[0],), tags=False).pairs()
     assert untagged[1] == b"(S (NP XX XX )NP (VP XX XX (VP XX )VP )VP XX )S"
 
 
 @pytest.mark.parametrize("tags", [False, True])
 def test_prepared_data_contains_the_trees(tmp_path: Path, files: list[Path], tags: bool) -> None:
     def prepare() -> PreparedData:
-        return prepare_trees(
+        return treebank.prepare_trees(
             files[:2], tmp_path / "data", small(), valid_files=files[2:], tags=tags
         )
 
     prepared = prepare()
     assert not prepared.reused
     vocabulary = Vocabulary.load(tmp_path / "data")
-    symbols = symbols_by_id(vocabulary)
+    symbols = treebank.symbols_by_id(vocabulary)
     assert symbols is not None and not vocabulary.joint
     for split, part in (("train", files[:2]), ("valid", files[2:])):
         store = TokenStore(tmp_path / "data" / split)
-        known = list(Treebank(tuple(part)).trees())
+        known = list(treebank.Treebank(tuple(part)).trees())
         assert len(store) == len(known) == prepared.report[split]["pairs"]
         for pair, tree in enumerate(known):
             ids = store.target.ids(np.array([pair]))
@@ -108,20 +97,20 @@ def test_prepared_data_contains_the_trees(tmp_path: Path, files: list[Path], tag
 
 
 def test_sentences_are_held_out(tmp_path: Path, files: list[Path]) -> None:
-    report = prepare_trees(files, tmp_path / "data", small(valid_pairs=2)).report
+    report = treebank.prepare_trees(files, tmp_path / "data", small(valid_pairs=2)).report
     assert (report["held_out"], report["train"]["pairs"], report["valid"]["pairs"]) == (2, 4, 2)
 
 
 def test_validation_files_must_not_be_training_files(tmp_path: Path, files: list[Path]) -> None:
     with pytest.raises(InputError, match=mentions("3.tree", "training", "validation")):
-        prepare_trees(files, tmp_path / "data", small(), valid_files=files[1:2])
+        treebank.prepare_trees(files, tmp_path / "data", small(), valid_files=files[1:2])
     assert not (tmp_path / "data").exists()
 
 
 def test_invalid_trees_are_reported_and_leave_nothing(tmp_path: Path, files: list[Path]) -> None:
     files[1].write_text("(S (NN a))\n(S (NN b)\n")
     with pytest.raises(InputError, match=mentions("3.tree", "line 2", "column 1", "tree")):
-        prepare_trees(files, tmp_path / "data", small())
+        treebank.prepare_trees(files, tmp_path / "data", small())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["penn"]
 
 
@@ -130,7 +119,7 @@ def test_invalid_trees_are_reported_and_leave_nothing(tmp_path: Path, files: lis
 # Some are prefixes of others, and some have characters that SentencePiece splits off.
 SYMBOLS = ["XX", "NN", "NNS", "(S", "(SBAR", ")S", ")SBAR", "(X|Y", ")X|Y", "``", ",", "é"]
 WORDS = learn_vocabulary([b"the old mice eat seeds", b"the lab is old"], 40)
-MODEL = symbol_model(SYMBOLS)
+MODEL = treebank.symbol_model(SYMBOLS)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +131,7 @@ def tokenizer() -> Tokenizer:
 @given(symbols=st.lists(st.sampled_from(SYMBOLS), max_size=20))
 def test_every_symbol_is_one_piece(tokenizer: Tokenizer, symbols: list[str]) -> None:
     vocabulary, text = tokenizer.vocabulary, " ".join(symbols)
-    by_id = symbols_by_id(vocabulary)
+    by_id = treebank.symbols_by_id(vocabulary)
     assert by_id is not None
     (ids,) = vocabulary.encode_target([text.encode()])
     assert [by_id[i] for i in ids] == [*symbols, ""]  # the end id
@@ -157,15 +146,15 @@ def test_special_ids_and_missing_symbols(tokenizer: Tokenizer) -> None:
     ids = (tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, tokenizer.end_id)
     assert ids == (0, 1, 2, 3) and tokenizer.target_vocab_size == 5 + len(SYMBOLS)
     (found,) = tokenizer.vocabulary.encode_target([b"(S (INTJ XX )INTJ )S"])
-    by_id = symbols_by_id(tokenizer.vocabulary) or []
+    by_id = treebank.symbols_by_id(tokenizer.vocabulary) or []
     assert [by_id[i] for i in found if by_id[i]] == ["(S", "XX", ")S"]
     assert found.count(tokenizer.unknown_id) == 2
-    assert symbol_model(SYMBOLS) == MODEL, "the same symbols give the same bytes"
+    assert treebank.symbol_model(SYMBOLS) == MODEL, "the same symbols give the same bytes"
 
 
 def test_target_tokens_belong_to_words(tokenizer: Tokenizer) -> None:
     vocabulary = tokenizer.vocabulary
-    begins, stands = word_boundaries(vocabulary) or ([], [])
+    begins, stands = treebank.word_boundaries(vocabulary) or ([], [])
     assert (len(begins), len(stands)) == (tokenizer.source_vocab_size, 5 + len(SYMBOLS))
     words = "the old mice eat seeds"
     (source,) = vocabulary.encode_source([words.encode()])
@@ -173,7 +162,7 @@ def test_target_tokens_belong_to_words(tokenizer: Tokenizer) -> None:
     assert sum(begins[i] for i in source) == 5 + 1 and begins[source[-1]]
     (target,) = vocabulary.encode_target([b"(S NN NNS , )S XX"])
     assert [stands[i] for i in target] == [False, True, True, True, False, True, False]
-    assert word_boundaries(Vocabulary(WORDS)) is None
+    assert treebank.word_boundaries(Vocabulary(WORDS)) is None
 
 
 @pytest.mark.parametrize(
@@ -182,11 +171,11 @@ def test_target_tokens_belong_to_words(tokenizer: Tokenizer) -> None:
         Vocabulary(WORDS),
         Vocabulary(MODEL, WORDS),
         Vocabulary(WORDS, learn_vocabulary([b"(S XX )S"] * 3, 20, symbols=["(S", ")S", "XX"])),
-        Vocabulary(WORDS, symbol_model([])),
+        Vocabulary(WORDS, treebank.symbol_model([])),
     ],
     ids=["joint", "the wrong way round", "learned, with symbols", "no symbols"],
 )
 def test_other_models_are_refused_as_parsers(vocabulary: Vocabulary) -> None:
-    assert symbols_by_id(vocabulary) is None
+    assert treebank.symbols_by_id(vocabulary) is None
     with pytest.raises(InputError, match=mentions("build/run", "parser", "vocabulary")):
-        require_parser(vocabulary, "build/run")
+        treebank.require_parser(vocabulary, "build/run")

@@ -1,10 +1,7 @@
 """Reads trees without the parts that are not scored. Errors name the line and column."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper.parsing.trees import (
     Constituent,
     Tree,
-    is_name,
     linearize,
     parse_trees,
     read_trees,
@@ -103,11 +99,6 @@ def test_control_characters_are_reported_with_their_place(text: str) -> None:
         assert tells(str(error.value), *location, f"U+{control:04X}")
 
 
-@pytest.mark.parametrize("character", ["\0", "\x0b", "\x1f", "\x7f", "\x85", "\u2028", "\t", " "])
-def test_names_have_neither_spaces_nor_control_characters(character: str) -> None:
-    assert is_name("a\u200ab") and not is_name(f"a{character}b") and not is_name(character)
-
-
 def test_files_are_utf8_text(tmp_path: Path) -> None:
     path = tmp_path / "a.tree"
     path.write_bytes("\ufeff(S (NN ä))\r\n".encode())
@@ -144,22 +135,6 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     for tree in found:
         assert len(tree.words) == len(tree.tags) >= 1
         assert list(parse_trees([str(tree)], "text")) == [tree]
-
-
-def test_a_real_treebank(test_data: Path) -> None:
-    # Read with regular expressions: words come before closing brackets.
-    import re
-
-    path = sorted((test_data / "craft" / "penn").glob("*.tree"))[0]
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    found = read_trees(path)
-    assert len(found) == len(lines) > 0
-    for tree, line in zip(found, lines, strict=True):
-        leaves = re.findall(r"\(([^ ()]+) ([^ ()]+)\)", line)
-        assert list(zip(tree.tags, tree.words, strict=True)) == [
-            leaf for leaf in leaves if leaf[0] != "-NONE-"
-        ]
-        assert not any(set("-=") & set(found.label) for found in tree.constituents)
 
 
 # Figure 2 of Vinyals et al. (2015), with tags instead of words.
@@ -207,38 +182,6 @@ def test_one_word_and_none() -> None:
     assert restore([], ["(S", "XX", ")S"]) == Tree((), (), ())
 
 
-def by_nesting(words: Sequence[str], symbols: Sequence[str]) -> str:
-    """Implements the rules of `restore` again, with nested lists and recursion."""
-    left = list(words)
-    top: list = ["TOP"]
-    stack = [top]
-    for symbol in symbols:
-        if symbol in ("", "(", "((", "(a b", "a(b", "-NONE-"):
-            continue
-        if symbol.startswith("("):
-            stack[-1].append([symbol[1:]])
-            stack.append(stack[-1][-1])
-        elif symbol.startswith(")"):
-            stack = stack[:-1] if len(stack) > 1 else stack
-        elif left:
-            stack[-1].append((symbol, left.pop(0)))
-    stack[-1].extend(("XX", word) for word in left)
-
-    def text(node: list | tuple) -> str:
-        if isinstance(node, tuple):
-            return f"({node[0]} {node[1]})"
-        children = [child for child in map(text, node[1:]) if child]
-        return f"({' '.join([node[0], *children])})" if children else ""
-
-    return text(top)
-
-
-@given(st.integers(1, 8), st.lists(SYMBOLS, max_size=30))
-def test_two_readings_of_the_rules_agree(count: int, symbols: list[str]) -> None:
-    words = [f"w{i}" for i in range(count)]
-    assert str(restore(words, symbols)) == by_nesting(words, symbols)
-
-
 @given(st.lists(st.just("w"), min_size=1, max_size=6), st.lists(SYMBOLS | st.text(), max_size=30))
 def test_any_symbols_give_a_tree_over_exactly_the_words(
     words: list[str], symbols: list[str]
@@ -262,9 +205,15 @@ def test_symbols_give_back_the_tree(tree: Tree) -> None:
     assert set(linearize(tree)) <= set(symbols_of([tree]))
 
 
-def test_a_real_treebank_is_linearized_and_restored(test_data: Path) -> None:
+def test_a_real_treebank_is_read_linearized_and_restored(test_data: Path) -> None:
     for path in sorted((test_data / "craft" / "penn").glob("*.tree"))[:3]:
-        for tree in read_trees(path):
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+        for tree, line in zip(read_trees(path), lines, strict=True):
+            # Read with a regular expression.
+            leaves = re.findall(r"\(([^ ()]+) ([^ ()]+)\)", line)
+            leaves = [leaf for leaf in leaves if leaf[0] != "-NONE-"]
+            assert list(zip(tree.tags, tree.words, strict=True)) == leaves
+            assert not any(set("-=") & set(found.label) for found in tree.constituents)
             assert restore(tree.words, linearize(tree)) == tree
 
 

@@ -30,12 +30,14 @@ def define_flags() -> None:
 def main() -> None:
     """Runs `translate_corpus` with the flags."""
     app.load_engine(FLAGS.model_dir)
-    from keras_transformer.inference import batching  # late, so that --help is fast
-    from keras_transformer.inference.corpus_translation import BLOCK_LINES, translate_corpus
+    from keras_transformer.extensions.corpora import monolingual  # late, so that --help is fast
+    from keras_transformer.inference import batching
 
-    batching.use_cores_for_batches(BLOCK_LINES)
+    batching.use_cores_for_batches(monolingual.BLOCK_LINES)
     output_dir = Path(FLAGS.output_dir)
-    report = translate_corpus(FLAGS.model_dir, FLAGS.input, output_dir, FLAGS.workers or 1)
+    report = monolingual.translate_corpus(
+        FLAGS.model_dir, FLAGS.input, output_dir, FLAGS.workers or 1
+    )
     without = f", {report['untranslated']:,} without translation" if report["untranslated"] else ""
     print(
         f"{output_dir}/translations.txt has {report['lines']:,} lines{without} ("

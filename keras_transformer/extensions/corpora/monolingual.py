@@ -21,18 +21,15 @@ from keras_transformer.data.reading import Block, decode_lines, require_file
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
 from keras_transformer.inference.loading import LoadedModel, RunLoader, load_model, loader_of
-from keras_transformer.inference.manifest import file_hashes
+from keras_transformer.inference.manifest import describe_files
 from keras_transformer.inference.translate import translate_lines
-from keras_transformer.runs.atomic import atomic_path, work_directory
+from keras_transformer.runs.atomic import work_directory, write_text
 
 BLOCK_LINES = 4096  # lines per block; a kill loses at most the block in progress
 
 
 def translate_corpus(
-    model_dir: str | Path,
-    source: str | Path,
-    output_dir: str | Path,
-    num_workers: int = 1,
+    model_dir: str | Path, source: str | Path, output_dir: str | Path, num_workers: int = 1
 ) -> dict[str, Any]:
     """Translates all lines of a file with an exported model.
 
@@ -48,10 +45,6 @@ def translate_corpus(
 
     Returns:
         The report: lines, lines without a translation, hashes, and the total seconds of the blocks.
-
-    Raises:
-        InputError: if the file is not readable text, if the model is not an export, or if
-            `output_dir` exists.
     """
     model_dir, source, output_dir = Path(model_dir), Path(source), Path(output_dir)
     check_export(model_dir)
@@ -60,26 +53,24 @@ def translate_corpus(
     lines = 0
     for block in read_blocks(require_file(source), BLOCK_LINES):
         lines += len(_decoded(block))  # refuses invalid text before anything is translated
-    digest = block.sha256[str(source)]
-    model = model_fingerprint(model_dir)
-    inputs = {"sha256": digest, "model": model}
+    inputs = {"sha256": block.sha256[str(source)], "model": model_fingerprint(model_dir)}
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    report: dict[str, Any] = {"source": str(source), **inputs, "lines": lines}
+    report |= {"untranslated": 0, "seconds": 0.0}
     with work_directory(output_dir, fingerprint) as directory:
         work = directory / "work"
         work.mkdir(exist_ok=True)
         tasks = (
-            (block, work / f"{number:06d}", model_dir.absolute(), model)
-            for number, block in enumerate(_blocks(source, digest))
+            (block, work / f"{number:06d}.json", model_dir.absolute(), inputs["model"])
+            for number, block in enumerate(_unchanged_blocks(source, inputs["sha256"]))
         )
-        report: dict[str, Any] = {"source": str(source), **inputs, "lines": lines}
-        report.update(untranslated=0, seconds=0.0)
         with (
-            (directory / "translations.txt").open("wb") as output,
+            (directory / "translations.txt").open("w", encoding="utf-8") as output,
             progress_bar(lines, "lines", "translating") as bar,
         ):
-            for result in run_tasks(_translate_block, tasks, num_workers):
-                output.write((work / result["file"]).read_bytes())
-                bar.update(result["lines"])
+            for result in run_tasks(translate_block, tasks, num_workers):
+                output.writelines(f"{text}\n" for text in result["texts"])
+                bar.update(len(result["texts"]))
                 report["untranslated"] += result["untranslated"]
                 report["seconds"] = round(report["seconds"] + result["seconds"], 1)
         text = json.dumps(report, indent=1, ensure_ascii=False)
@@ -99,14 +90,10 @@ def check_export(model_dir: str | Path) -> None:
 
 def model_fingerprint(model_dir: Path) -> str:
     """Returns a SHA-256 over the names and contents of a model's files."""
-    digest = hashlib.sha256()
-    for name, file_hash in file_hashes(model_dir).items():
-        digest.update(name.encode())
-        digest.update(bytes.fromhex(file_hash))
-    return digest.hexdigest()
+    return hashlib.sha256(json.dumps(describe_files(model_dir)).encode()).hexdigest()
 
 
-def _blocks(source: Path, digest: str) -> Iterator[Block]:
+def _unchanged_blocks(source: Path, digest: str) -> Iterator[Block]:
     for block in read_blocks(source, BLOCK_LINES):
         yield block
     if block.sha256[str(source)] != digest:
@@ -115,27 +102,25 @@ def _blocks(source: Path, digest: str) -> Iterator[Block]:
         )
 
 
-def _translate_block(block: Block, path: Path, model_dir: Path, fingerprint: str) -> dict[str, Any]:
-    """Translates a block unless its result exists, and writes the result atomically."""
-    done = path.with_suffix(".json")
-    if done.exists():
-        return dict(json.loads(done.read_bytes()))
+def translate_block(
+    block: Block, result_path: Path, model_dir: Path, fingerprint: str
+) -> dict[str, Any]:
+    """Translates a block, unless an earlier process has written its result.
+
+    Returns:
+        The `texts` without line breaks, the number of `untranslated` lines, and the `seconds`.
+    """
+    if result_path.exists():
+        return dict(json.loads(result_path.read_bytes()))
     start = time.monotonic()
-    lines = _decoded(block)
-    model = _model(model_dir, fingerprint)
-    best = [translations[0] for translations in translate_lines(model, lines)]
-    # A line break in a translation would misalign all following lines.
-    texts = [" ".join(translation.text.splitlines()) for translation in best]
-    with atomic_path(path.with_suffix(".txt")) as partial:
-        partial.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    best = [found[0] for found in translate_lines(_model(model_dir, fingerprint), _decoded(block))]
     result = {
-        "file": f"{path.name}.txt",
-        "lines": len(best),
+        # A line break in a translation would misalign all following lines.
+        "texts": [" ".join(translation.text.splitlines()) for translation in best],
         "untranslated": sum(math.isinf(translation.score) for translation in best),
         "seconds": time.monotonic() - start,
     }
-    with atomic_path(done) as partial:
-        partial.write_text(json.dumps(result), encoding="utf-8")
+    write_text(result_path, json.dumps(result))
     return result
 
 

@@ -1,0 +1,98 @@
+"""Corpus translation: one line per line, resumable, and with clear errors."""
+
+import gzip
+import json
+
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.corpora import monolingual
+from keras_transformer.extensions.corpora.monolingual import translate_corpus
+from keras_transformer.inference import Translation
+from keras_transformer.inference.loading import load_model
+from keras_transformer.inference.translate import translate_lines
+from tests.builders import refuses
+from tests.conftest import PHRASES
+from tests.messages import mentions
+
+LINES = [*PHRASES, "", "Ω", "a dog", *PHRASES[:2], "the red ball"]
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    """Writes a text of several blocks."""
+    monkeypatch.setattr(monolingual, "BLOCK_LINES", 5)
+    path = tmp_path / "mono.en.gz"
+    path.write_bytes(gzip.compress("\ufeff{}\r\n".format("\r\n".join(LINES)).encode()))
+    return path
+
+
+def test_a_corpus_is_translated_line_by_line_also_after_a_kill(
+    tmp_path, exported_run, source, monkeypatch
+):
+    done = []
+
+    def until_the_third(model, lines):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(lines)
+        return translate_lines(model, lines)
+
+    monkeypatch.setattr(monolingual, "translate_lines", until_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        translate_corpus(exported_run, source, tmp_path / "out")
+    done.clear()
+    report = translate_corpus(exported_run, source, tmp_path / "out")
+    assert [line for lines in done for line in lines] == LINES[10:]
+    expected = [found[0].text for found in translate_lines(load_model(exported_run), LINES)]
+    assert (tmp_path / "out/translations.txt").read_text().split("\n") == [*expected, ""]
+    assert (report["lines"], report["untranslated"]) == (len(LINES), 0)
+    assert json.loads((tmp_path / "out/report.json").read_text()) == report
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"translations.txt", "report.json"}
+    with pytest.raises(InputError, match=mentions("out", "exists")):
+        translate_corpus(exported_run, source, tmp_path / "out")
+
+
+def test_a_changed_text_is_detected(tmp_path, source, exported_run, monkeypatch):
+    fingerprint = monolingual.model_fingerprint
+    for lines in (LINES[:7], [*LINES, "one more"], LINES[::-1]):
+        before, after = source.read_bytes(), gzip.compress("\n".join(lines).encode())
+
+        def change_text(path, after=after):  # after the text was checked
+            source.write_bytes(after)
+            return fingerprint(path)
+
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(InputError, match=mentions("mono.en.gz", "changed")),
+        ):
+            patch.setattr(monolingual, "model_fingerprint", change_text)
+            translate_corpus(exported_run, source, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+        source.write_bytes(before)
+
+
+def test_line_breaks_in_translations_become_spaces(tmp_path, source, exported_run, monkeypatch):
+    monkeypatch.setattr(
+        monolingual,
+        "translate_lines",
+        lambda model, lines: [[Translation(f"{n}\n\u2028x", -1.0)] for n in lines],
+    )
+    translate_corpus(exported_run, source, tmp_path / "out")
+    text = (tmp_path / "out/translations.txt").read_text()
+    assert text.split("\n")[:-1] == [f"{line}  x" for line in LINES]
+
+
+def test_invalid_inputs_are_refused(tmp_path, exported_run, run_directory, source):
+    (tmp_path / "bad").write_bytes(b"a\n" * 6 + b"b\xff\n")
+    for changes, *facts in (
+        ({"source": tmp_path / "bad"}, "bad", "line 7", "byte 2", "0xff"),
+        ({"source": tmp_path / "none"}, "none", "missing"),
+        ({"source": tmp_path}, "regular file"),
+        ({"model_dir": run_directory.path}, "run directory", "keras-transformer export"),
+        ({"model_dir": tmp_path / "absent"}, "absent", "read"),
+    ):
+        given = {"model_dir": exported_run, "source": source, "output_dir": tmp_path / "out"}
+        refuses(translate_corpus, given | changes, *facts)
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
