@@ -23,9 +23,8 @@ COMPONENTS: dict[str, set[str]] = {
     "errors": set(),
     "plugins": set(),
     "console": set(),
-    "schema": set(),
     "tf_import": set(),
-    "config": {"schema"},
+    "config": set(),
     "layers": set(),
     "text": set(),
     "presets": {"config", "text"},
@@ -38,9 +37,7 @@ COMPONENTS: dict[str, set[str]] = {
     "training": set(
         "config console data evaluation inference layers models presets runs text".split()
     ),
-    "export": set(
-        "config console data decoding evaluation inference models runs schema text".split()
-    ),
+    "export": set("config console data decoding evaluation inference models runs text".split()),
     "api": set("config data export inference models runs text training".split()),
     "cli": set("config console data evaluation export inference runs tf_import training".split()),
     "__main__": {"cli"},
@@ -53,13 +50,14 @@ EXTENSIONS: dict[str, set[str]] = {
     "huggingface": {"converters"},
     "argos": {"ctranslate2"},
     "serving": set(),
+    "shortlist": set(),
     "documents": set(),
     "corpora": set(),
     "pages": {"serving"},
     "paper": {"corpora"},
 }
-WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
-WITHOUT_KERAS = ("config", "errors", "presets", "schema")
+WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets")
+WITHOUT_KERAS = ("config", "errors", "presets")
 
 
 def name_of(path: Path) -> str:

@@ -24,7 +24,7 @@ from keras_transformer.config import Config
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding import SearchInputs, SearchResult
-from keras_transformer.export.shortlist import learn_shortlist
+from keras_transformer.extensions.shortlist.learning import learn_shortlist
 from keras_transformer.inference import loading
 from keras_transformer.inference.int8 import use_int8_products
 from keras_transformer.inference.translation_module import TranslationModule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Sequence
 from fractions import Fraction
@@ -55,10 +56,7 @@ class TrainingData(NamedTuple):
                 f"The mixture is given twice, by --mix={mix} and by "
                 f"--mix_temperature={temperature}. Remove one of them."
             )
-        names = [
-            directory.name if directory.name not in ("", "..") else directory.resolve().name
-            for directory in directories
-        ]
+        names = [Path(os.path.abspath(directory)).name for directory in directories]
         return cls(
             directories,
             tokenizer,

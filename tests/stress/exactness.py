@@ -163,8 +163,8 @@ def uncached_search(translator: TranslationModule) -> Search:
         here = tf.range(tf.shape(targets)[1]) == position
         targets = tf.where(here, tf.expand_dims(tokens, 1), targets)
         so_far = targets[:, : position + 1]
-        decoded = transformer.decode(so_far, Memory(*memory), training=False)
-        return transformer.logits(decoded.features[:, -1]), [targets, *memory], None
+        features, _ = transformer.decode(so_far, Memory(*memory), training=False)
+        return transformer.logits(features[:, -1]), [targets, *memory], None
 
     def search(text: tf.Tensor) -> SearchResult:
         source_ids, lengths = translator.source_ids(text)

@@ -176,7 +176,7 @@ class LiteRTExporter(Exporter):
 
 def _text_problem(translator: TranslationModule) -> str | None:
     vocabulary = translator.tokenizer.vocabulary
-    return text_problem(vocabulary, probe_texts(vocabulary, ()).tokenized)
+    return text_problem(vocabulary, probe_texts(vocabulary, ()))
 
 
 EXPORTER = LiteRTExporter(for_cpu=False)

@@ -80,7 +80,7 @@ def exported(litert_version: Path, monkeypatch: pytest.MonkeyPatch) -> list[tupl
         if output_dir.parts[-2:] == ("student", "int8_greedy"):
             raise InputError("it loses too much")
         shutil.copytree(litert_version, output_dir / "1")
-        return ExportResult(output_dir / "1", len(sentences), [])
+        return ExportResult([], [], path=output_dir / "1")
 
     monkeypatch.setattr(student, "export", copy)
     monkeypatch.setattr(recipe_models, "export", no_export)
@@ -175,7 +175,7 @@ def test_the_translating_export_fits_the_machine_and_the_model(
         assert kwargs.get("format", "saved_model") == ("saved_model" if gpus else "cpu")
         (output_dir / "1").mkdir(parents=True)
         (output_dir / "1" / "model.tflite").touch()
-        return ExportResult(output_dir / "1", 1, [])
+        return ExportResult([], [], path=output_dir / "1")
 
     monkeypatch.setattr(student, "export", refuse_int8)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)

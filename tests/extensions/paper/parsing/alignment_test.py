@@ -105,10 +105,10 @@ def guided_gradients(trainer, batch: Batch, layer: int) -> dict[str, np.ndarray]
     mask = tf.constant(np.stack([belonging(*row) for row in rows]))
     with tf.GradientTape() as tape:
         memory = model.encode(inputs["source_ids"], training=True)
-        decoded = model.decode(
+        _, attention = model.decode(
             inputs["target_ids"], memory, return_attention_scores=True, training=True
         )
-        head = decoded.attention[layer]["cross"][:, 0]
+        head = attention[layer]["cross"][:, 0]
         probability = tf.reduce_sum(tf.where(mask, head, 0), -1)[labels != MODEL.pad_id]
         loss = -tf.reduce_sum(tf.math.log(tf.boolean_mask(probability, probability > 0)))
         loss *= GUIDED.auxiliary_loss_weight / np.sum(labels != MODEL.pad_id)
@@ -186,6 +186,6 @@ def test_models_that_cannot_be_guided_are_refused() -> None:
     with pytest.raises(InputError, match=mentions("0.7", "alignments")):
         make_trainer(training=GUIDED)
     windowed = dataclasses.replace(MODEL, attention_window=4)
-    with pytest.raises(InputError, match=mentions("model", "attention")):
+    with pytest.raises(InputError, match=mentions("0.7", "model.attention_window")):
         make_trainer(windowed, GUIDED, auxiliary_loss=ALIGNMENT)
     make_trainer(windowed, TRAINING, auxiliary_loss=ALIGNMENT)
