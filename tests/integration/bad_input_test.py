@@ -25,7 +25,7 @@ _EXPORT = "export --output_dir=new --run_dir="
 # components have all errors. Commands that translate get "the dog".
 MISTAKES = {
     _PREPARE("six.en", "two.de"): mentions("six.en", "6", "two.de", "2"),
-    _PREPARE("latin1.en", "two.de"): mentions("latin1.en", "line 2", "0xe4", "7", "UTF-8"),
+    _PREPARE("latin1.en", "two.de"): mentions("latin1.en", "line 2", "byte 2", "0xe4", "UTF-8"),
     "prepare --output_dir=data --vocab_size=60 --source=six.en --target=two_six.de": mentions(
         "data", "input"
     ),
@@ -44,7 +44,9 @@ MISTAKES = {
     f"{_TRANSLATE}run --beam_size=0 --output=new": mentions("decoding.beam_size", "0", "1"),
     f"{_TRANSLATE}run --prefix=two.en --output=new": mentions("1", "lines", "2", "prefixes"),
     f"{_TRANSLATE}damaged_weights": mentions("checkpoints/step-00000300/weights.npz", "read"),
-    f"{_TRANSLATE}run --input=latin1.en --output=new": mentions("latin1.en", "line 2", "0xe4", "7"),
+    f"{_TRANSLATE}run --input=latin1.en --output=new": mentions(
+        "latin1.en", "line 2", "byte 2", "0xe4"
+    ),
     f"{_EXPORT}none --valid_source=six.en": mentions(
         "none", "keras-transformer train", "--run_dir"
     ),
