@@ -212,7 +212,7 @@ def test_generated_pairs_are_added_to_the_training_text(
     with pytest.raises(InputError, match="enough"):
         run_recipe(recipe, corpus, work, synthetic_from=given)
     assert asked == given
-    trained = TokenStore(work / "data" / "train").source_text()
+    trained = TokenStore(work / "data" / "train").source.text()
     assert len(trained) == 3 * 12 and sum(line.isupper() for line in trained) == 2 * 12
     with pytest.raises(InputError, match="enough"):  # the models may be removed after that
         run_recipe(recipe, corpus, work)
