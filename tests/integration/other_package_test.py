@@ -60,9 +60,10 @@ def test_an_installed_package_adds_an_export_format(
 def test_an_unknown_or_broken_extension_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="'pigeon' among the exporters. Installed: .*litert"):
         plugins.find("exporters", "pigeon")
-    point = plugins.entry_points("loaders")["hub"]
-    monkeypatch.setattr(plugins, "entry_points", lambda group: {"hub": point, "broken": Broken()})
-    assert [name for name, _ in plugins.all_of("loaders")] == ["hub"]
+    point = plugins.entry_points("loaders")["server"]
+    found = {"server": point, "broken": Broken()}
+    monkeypatch.setattr(plugins, "entry_points", lambda group: found)
+    assert [name for name, _ in plugins.all_of("loaders")] == ["server"]
 
 
 class Broken:
