@@ -268,7 +268,7 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
 
     from keras_transformer.evaluation import metrics
     from keras_transformer.export import ExportOptions, export
-    from keras_transformer.export.shortlist import learn_shortlist
+    from keras_transformer.extensions.shortlist.learning import learn_shortlist
     from keras_transformer.runs.run_directory import RunDirectory
 
     sources, references = read_text(FLAGS.source), read_text(FLAGS.reference)

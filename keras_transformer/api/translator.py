@@ -15,7 +15,7 @@ from keras_transformer import plugins
 from keras_transformer.config import Config, DecodingConfig
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.export import ExportOptions, ExportResult, export
-from keras_transformer.export.probes import probe_texts
+from keras_transformer.export.probes import probe_texts, texts_to_translate
 from keras_transformer.inference import Translation, loading, translate
 from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.loading import LoadedModel
@@ -209,7 +209,8 @@ class Translator:
         """
         module = self._module
         if sentences is None:
-            sentences = probe_texts(module.tokenizer.vocabulary, []).translated
+            vocabulary = module.tokenizer.vocabulary
+            sentences = texts_to_translate(vocabulary, probe_texts(vocabulary, []))
         with tempfile.TemporaryDirectory() as folder:
             runs = [Path(folder) / f"model_{i}" for i in range(len(module.transformers))]
             for run, transformer in zip(runs, module.transformers, strict=True):

@@ -72,7 +72,7 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
 
 
 def main() -> None:
-    """Runs `evaluation.assess` with the flags."""
+    """Runs `metrics.evaluate` with the flags."""
     app.load_tensorflow()
     from keras_transformer.evaluation import metrics, test_sets
 
@@ -83,8 +83,8 @@ def main() -> None:
         if FLAGS.test_set
         else test_sets.read_files(FLAGS.reference, FLAGS.source)
     )
-    assess = functools.partial(
-        metrics.assess,
+    score = functools.partial(
+        metrics.evaluate,
         references=test,
         baseline=test_sets.read_translations(FLAGS.baseline, test) if FLAGS.baseline else None,
         as_in_paper=FLAGS.paper_bleu,
@@ -98,11 +98,11 @@ def main() -> None:
     if FLAGS.hypothesis:
         hypotheses = test_sets.read_translations(FLAGS.hypothesis, test)
     else:
-        assess(test.references[0])  # reports errors before anything is translated
+        score(test.references[0])  # reports errors before anything is translated
         hypotheses, seconds = _translate(sources)
         fields["seconds"] = round(seconds, 3)
-    result = assess(hypotheses)
-    print(result.summary())
+    scores = score(hypotheses)
+    print(scores.summary())
     own = metrics.blind_score(test.references[0], FLAGS.tokenize, FLAGS.lowercase)
     if own is not None:
         console.warn(
@@ -112,4 +112,4 @@ def main() -> None:
     if "seconds" in fields:
         a_second = len(sources) / max(seconds, 1e-9)
         print(f"translated in {seconds:.1f} s ({a_second:,.0f} sentences per second)")
-    print(json.dumps({**result.fields(), **fields}))
+    print(json.dumps({**scores.fields(), **fields}))

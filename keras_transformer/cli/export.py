@@ -21,6 +21,7 @@ MarianMT models.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -43,8 +44,8 @@ def define_flags() -> None:
     flags.DEFINE_float("max_bleu_loss", None, loss_help)
     text_help = "add the signature translate to a LiteRT model; browsers cannot load it"
     flags.DEFINE_bool("text_signature", True, text_help)
-    shortlist_help = "number of likely translations of each token that the search scores, as in 50"
-    flags.DEFINE_integer("shortlist", None, shortlist_help)
+    for name, option in plugins.all_of("export_options"):
+        flags.DEFINE_integer(name, None, option.help)
     config_flags.define_option_flags("tokenize")
     languages_help = "source and target language, for the model card, as in en,de"
     flags.DEFINE_list("languages", None, languages_help)
@@ -53,28 +54,39 @@ def define_flags() -> None:
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best")
 
 
+def _learned_options() -> dict[str, Any]:
+    """Returns options that extensions learn from the training data, as fields of `ExportOptions`.
+
+    The extensions have `help` and `value(run_dir, data_dir, number)`.
+    """
+    return {
+        name: option.value(FLAGS.run_dir, FLAGS.data_dir, FLAGS[name].value)
+        for name, option in plugins.all_of("export_options")
+        if FLAGS[name].value is not None
+    }
+
+
 def _sentences() -> tuple[list[str], list[str] | None]:
     """Returns sentences, and their references if there are any."""
     from keras_transformer.data.reading import read_text
     from keras_transformer.data.token_store import TokenStore
 
-    if FLAGS.data_dir is FLAGS.valid_source is None:
+    if FLAGS.valid_source is not None:
+        target = FLAGS.valid_target
+        return read_text(FLAGS.valid_source), None if target is None else read_text(target)
+    if FLAGS.data_dir is None:
         raise InputError(
             "The export is compared with the run on real sentences. Give --data_dir or "
             "--valid_source."
         )
-    if FLAGS.valid_source is None:
-        store = TokenStore(Path(FLAGS.data_dir) / "valid")
-        return store.source_text(), store.target_text()
-    target = FLAGS.valid_target
-    return read_text(FLAGS.valid_source), None if target is None else read_text(target)
+    store = TokenStore(Path(FLAGS.data_dir) / "valid")
+    return store.source.text(), store.target.text()
 
 
 def main() -> None:
     """Runs `export` with the flags."""
     app.load_tensorflow()
     from keras_transformer import export  # late, so that --help is fast
-    from keras_transformer.export.shortlist import learn_shortlist
 
     languages = FLAGS.languages and tuple(FLAGS.languages)
     if languages and len(languages) != 2:
@@ -83,15 +95,13 @@ def main() -> None:
             "en,de."
         )
     sentences, references = _sentences()
-    size, shortlist, source = FLAGS.shortlist, None, FLAGS.valid_source
-    if size is not None:
-        shortlist = learn_shortlist(FLAGS.run_dir, FLAGS.data_dir, size)
+    source = FLAGS.valid_source
     options = export.ExportOptions(
         references=references,
         languages=languages,
         test_set="the validation set of its data" if source is None else Path(source).name,
-        shortlist=shortlist,
         **config_flags.values_of(_OPTIONS),
+        **_learned_options(),
     )
     target = {"format": FLAGS.format, "settings": config_flags.config_settings()}
     exported = export.export(FLAGS.run_dir, FLAGS.output_dir, sentences, options, **target)
@@ -99,9 +109,9 @@ def main() -> None:
         console.warn(exported.warning)
     for tie in exported.ties:
         print(f"a tie, with different tokens of the same score: {tie}")
-    compared = f"compared with the run on {exported.sentences:,} validation sentences"
+    compared = f"compared with the run on {len(sentences):,} validation sentences"
     print(f"Exported {exported.path}, {compared}.")
     if exported.largest_difference is not None:
         print(f"Log-probabilities differ by at most {exported.largest_difference:.2g}.")
-    if exported.scores is not None:
+    elif exported.scores is not None:
         print(f"BLEU of these: {exported.scores.bleu:.2f}  {exported.scores.signature}")

@@ -47,7 +47,7 @@ def define_flags() -> None:
     config_flags.define_path_flags("model_dir", required=True)
     config_flags.define_path_flags("input", "output")
     for name, option in plugins.all_of("text_options"):
-        flags.DEFINE_boolean(name, False, option.HELP)
+        flags.DEFINE_boolean(name, False, option.help)
     flags.DEFINE_boolean(
         "interactive", None, "translate each line when it arrives; default: on a terminal"
     )
@@ -63,7 +63,7 @@ def define_flags() -> None:
 def _text_options() -> dict[str, Any]:
     """Returns the given options that translate whole texts, by their flags.
 
-    They are modules of extensions and have `HELP` and `translate(model, text, source_tag)`, which
+    They are modules of extensions and have `help` and `translate(model, text, source_tag)`, which
     returns the translated text, and warnings.
     """
     options = plugins.all_of("text_options")

@@ -43,6 +43,40 @@ _PACKAGES = {"ja-mecab": "MeCab", "ko-mecab": "mecab_ko"}
 
 
 @dataclasses.dataclass(frozen=True)
+class SignificanceTest:
+    """Comparison of two systems by sacreBLEU's paired bootstrap (Koehn, 2004).
+
+    Attributes:
+        bleu: BLEU of the system, 0 to 100.
+        bleu_interval: half the width of its 95 % confidence interval.
+        baseline_bleu: BLEU of the baseline.
+        baseline_interval: half the width of its 95 % confidence interval.
+        p_value: probability of such a difference, or a larger one, between systems of equal
+            quality, 0 to 1; None if the scores are equal.
+        comparison_signature: settings of the comparison, including samples and seed.
+    """
+
+    bleu: float
+    bleu_interval: float
+    baseline_bleu: float
+    baseline_interval: float
+    p_value: float | None
+    comparison_signature: str
+
+    def summary(self) -> str:
+        """Returns one line with both scores and their meaning."""
+        scores = (
+            f"BLEU {self.bleu:.2f} ± {self.bleu_interval:.2f}, baseline {self.baseline_bleu:.2f} "
+            f"± {self.baseline_interval:.2f} (95 % confidence)"
+        )
+        if self.p_value is None:
+            return f"{scores}: the same score, so neither system is better"
+        better = "better" if self.bleu > self.baseline_bleu else "worse"
+        verdict = f"significantly {better}" if self.p_value < 0.05 else "no significant difference"
+        return f"{scores}: {verdict}, p = {self.p_value:.4f}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Scores:
     """Corpus scores of one set of translations.
 
@@ -53,6 +87,9 @@ class Scores:
         chrf_signature: the same for `chrf`.
         exact_match: share of the hypotheses that equal a reference, 0 to 1.
         sentences: number of hypotheses.
+        paper_bleu: BLEU as in the paper, 27.3 and 28.4 in its Table 2, if it was requested.
+        paper_signature: the same for `paper_bleu`.
+        comparison: comparison with a baseline, if there is one.
     """
 
     bleu: float
@@ -61,30 +98,52 @@ class Scores:
     chrf_signature: str
     exact_match: float
     sentences: int
+    paper_bleu: float | None = None
+    paper_signature: str | None = None
+    comparison: SignificanceTest | None = None
 
     def summary(self) -> str:
-        """Returns one line with the scores."""
-        return (
+        """Returns one line per kind of score."""
+        lines = [
             f"BLEU {self.bleu:.2f}, chrF {self.chrf:.2f}, exact matches {self.exact_match:.1%} of "
             f"{self.sentences:,} sentences"
-        )
+        ]
+        if self.paper_bleu is not None:
+            lines.append(f"BLEU as in the paper {self.paper_bleu:.2f} (tokenized, compounds split)")
+        if self.comparison is not None:
+            lines.append(self.comparison.summary())
+        return "\n".join(lines)
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the scores as JSON values, without those that were not requested."""
+        fields = dataclasses.asdict(self)
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 def evaluate(
     hypotheses: Sequence[str],
     references: Sequence[str] | EvaluationSet,
     *,
+    baseline: Sequence[str] | None = None,
+    as_in_paper: bool = False,
     tokenize: str | None = None,
     lowercase: bool = False,
 ) -> Scores:
     """Scores hypotheses against references.
 
     Args:
+        baseline: translations of another system, for the comparison.
+        as_in_paper: whether to compute `paper_bleu`, too.
         tokenize: one of `TOKENIZERS`, for BLEU. "none" uses the text unchanged. sacreBLEU downloads
             a model for the families "flores" and "sp". None means `choose_tokenizer`.
     """
     test = _checked(hypotheses, references)
     bleu, chrf = _bleu(test, tokenize, lowercase), CHRF(lowercase=lowercase)
+    paper, paper_signature = paper_bleu(hypotheses, test) if as_in_paper else (None, None)
+    comparison = None
+    if baseline is not None:
+        _checked(baseline, test, "baseline translations")
+        comparison = _compare(hypotheses, baseline, test, bleu)
     return Scores(
         bleu=bleu.corpus_score(hypotheses, test.references).score,
         chrf=chrf.corpus_score(hypotheses, test.references).score,
@@ -92,6 +151,9 @@ def evaluate(
         chrf_signature=_signature(chrf.get_signature(), test),
         exact_match=_exact_match(hypotheses, test.references, lowercase),
         sentences=len(hypotheses),
+        paper_bleu=paper,
+        paper_signature=paper_signature,
+        comparison=comparison,
     )
 
 
@@ -168,56 +230,14 @@ def paper_bleu(
     return score.score, _signature(signature, test)
 
 
-@dataclasses.dataclass(frozen=True)
-class SignificanceTest:
-    """Comparison of two systems by sacreBLEU's paired bootstrap (Koehn, 2004).
-
-    Attributes:
-        bleu: BLEU of the system, 0 to 100.
-        bleu_interval: half the width of its 95 % confidence interval.
-        baseline_bleu: BLEU of the baseline.
-        baseline_interval: half the width of its 95 % confidence interval.
-        p_value: probability of such a difference, or a larger one, between systems of equal
-            quality, 0 to 1; None if the scores are equal.
-        comparison_signature: settings of the comparison, including samples and seed.
-    """
-
-    bleu: float
-    bleu_interval: float
-    baseline_bleu: float
-    baseline_interval: float
-    p_value: float | None
-    comparison_signature: str
-
-    def summary(self) -> str:
-        """Returns one line with both scores and their meaning."""
-        scores = (
-            f"BLEU {self.bleu:.2f} ± {self.bleu_interval:.2f}, baseline {self.baseline_bleu:.2f} "
-            f"± {self.baseline_interval:.2f} (95 % confidence)"
-        )
-        if self.p_value is None:
-            return f"{scores}: the same score, so neither system is better"
-        better = "better" if self.bleu > self.baseline_bleu else "worse"
-        verdict = f"significantly {better}" if self.p_value < 0.05 else "no significant difference"
-        return f"{scores}: {verdict}, p = {self.p_value:.4f}"
-
-
-def compare(
-    hypotheses: Sequence[str],
-    baseline: Sequence[str],
-    references: Sequence[str] | EvaluationSet,
-    *,
-    tokenize: str | None = None,
-    lowercase: bool = False,
+def _compare(
+    hypotheses: Sequence[str], baseline: Sequence[str], test: EvaluationSet, bleu: BLEU
 ) -> SignificanceTest:
     """Tests whether the difference in BLEU between two systems could be chance.
 
     1,000 test sets are drawn with replacement from the sentences. The seed is sacreBLEU's: 12345,
     or the environment variable SACREBLEU_SEED.
     """
-    test = _checked(hypotheses, references)
-    _checked(baseline, test, "baseline translations")
-    bleu = _bleu(test, tokenize, lowercase)
     systems = [("baseline", baseline), ("system", hypotheses)]
     signatures, results = PairedTest(systems, {"BLEU": bleu}, test.references, test_type="bs")()
     base, system = (result for result in results["BLEU"] if isinstance(result, Result))
@@ -230,62 +250,6 @@ def compare(
         p_value=system.p_value if system.score != base.score else None,
         comparison_signature=_signature(signatures["BLEU"], test),
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class Assessment:
-    """All requested scores of a system; None if a score was not requested.
-
-    Attributes:
-        scores: BLEU and chrF.
-        paper: BLEU as in the paper, 27.3 and 28.4 in its Table 2, and a signature.
-        comparison: comparison with a baseline.
-    """
-
-    scores: Scores
-    paper: tuple[float, str] | None
-    comparison: SignificanceTest | None
-
-    def summary(self) -> str:
-        """Returns one line per kind of score."""
-        lines = [self.scores.summary()]
-        if self.paper is not None:
-            lines.append(f"BLEU as in the paper {self.paper[0]:.2f} (tokenized, compounds split)")
-        if self.comparison is not None:
-            lines.append(self.comparison.summary())
-        return "\n".join(lines)
-
-    def fields(self) -> dict[str, Any]:
-        """Returns the scores as JSON values."""
-        fields = dataclasses.asdict(self.scores)
-        if self.paper:
-            fields["paper_bleu"], fields["paper_signature"] = self.paper
-        if self.comparison:
-            fields["comparison"] = dataclasses.asdict(self.comparison)
-        return fields
-
-
-def assess(
-    hypotheses: Sequence[str],
-    references: Sequence[str] | EvaluationSet,
-    *,
-    baseline: Sequence[str] | None = None,
-    as_in_paper: bool = False,
-    tokenize: str | None = None,
-    lowercase: bool = False,
-) -> Assessment:
-    """Calls `evaluate`, `paper_bleu` if `as_in_paper`, and `compare` if there is a `baseline`.
-
-    Args:
-        baseline: translations of the baseline; None for no comparison.
-    """
-    options: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase}
-    scores = evaluate(hypotheses, references, **options)
-    comparison = None
-    if baseline is not None:
-        comparison = compare(hypotheses, baseline, references, **options)
-    paper = paper_bleu(hypotheses, references) if as_in_paper else None
-    return Assessment(scores, paper, comparison)
 
 
 def _checked(
@@ -309,8 +273,7 @@ def _bleu(test: EvaluationSet, tokenize: str | None, lowercase: bool) -> BLEU:
     check_names([tokenize], TOKENIZERS, "a tokenizer of sacreBLEU")
     try:
         # `force` silences the advice to detokenize.
-        language = test.target_language
-        return BLEU(lowercase, tokenize == "none", tokenize, trg_lang=language)
+        return BLEU(lowercase, tokenize == "none", tokenize, trg_lang=test.target_language)
     except (RuntimeError, ImportError, OSError) as error:  # a missing package, or no network
         raise InputError(
             f"The tokenizer {tokenize!r} is not available: {one_line(error)}"
@@ -330,6 +293,5 @@ def _exact_match(
     def form(text: str) -> str:
         return text.strip().lower() if lowercase else text.strip()
 
-    rows = zip(hypotheses, zip(*references, strict=True), strict=True)
-    equal = sum(form(hypothesis) in map(form, row) for hypothesis, row in rows)
-    return equal / len(hypotheses)
+    rows = zip(hypotheses, *references, strict=True)
+    return sum(form(line) in map(form, others) for line, *others in rows) / len(hypotheses)

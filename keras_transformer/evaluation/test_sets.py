@@ -92,6 +92,9 @@ def sacrebleu_set(name: str, language_pair: str | None) -> EvaluationSet:
         source = dataset.get_source_file(language_pair)
         references = dataset.get_reference_files(language_pair)
         texts = [read_text(path) for path in (source, *references)]
+        if len(texts) < 2 or len({len(text) for text in texts}) > 1:
+            lines = " and ".join(f"{len(text):,}" for text in texts)
+            raise ValueError(f"{lines} lines in the source and the references")
     except FileNotFoundError:
         raise InputError(
             f"The test set {name} for {language_pair} is not in {folder}. Download it with: {get}"
@@ -101,10 +104,4 @@ def sacrebleu_set(name: str, language_pair: str | None) -> EvaluationSet:
             f"sacreBLEU cannot read its test set in {folder}: {one_line(repr(error))}. Remove the "
             f"folder, then run: {get}"
         ) from error
-    if len(texts) < 2 or len({len(text) for text in texts}) > 1:
-        lines = " and ".join(f"{len(text):,}" for text in texts)
-        raise InputError(
-            f"sacreBLEU finds {lines} lines in the source and the references of {folder}. Remove "
-            f"the folder, then run: {get}"
-        )
     return EvaluationSet(texts[1:], texts[0], name, language_pair)

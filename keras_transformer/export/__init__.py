@@ -16,8 +16,7 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_transformer import plugins
 from keras_transformer.decoding.shortlist import Shortlist
@@ -25,23 +24,15 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.export.comparison import (
-    Comparison,
     Engine,
+    ExportResult,
     Hypotheses,
     compare_log_probs,
     compare_tokens,
 )
 from keras_transformer.export.manifest import describe_version, write_manifest
-from keras_transformer.export.model_card import (
-    TRANSLATION,
-    TaskCard,
-    VersionFacts,
-    check_language,
-    check_license,
-    model_card,
-    model_name,
-)
-from keras_transformer.export.probes import ProbeTexts, probe_texts
+from keras_transformer.export.model_card import VersionFacts, check_names, model_card, model_name
+from keras_transformer.export.probes import probe_texts
 from keras_transformer.inference.loading import load_model, load_translator, members
 from keras_transformer.inference.manifest import file_names
 from keras_transformer.inference.translate import translate_lines
@@ -62,31 +53,6 @@ __all__ = [
 ]
 
 _MAX_SHORTLIST_LOSS = 0.3  # BLEU, the default limit
-
-
-class ExportResult(NamedTuple):
-    """The result of an export.
-
-    Attributes:
-        path: the new version.
-        sentences: number of sentences in the comparison of the export with the run.
-        ties: sentences whose tokens differ although the scores are equal up to rounding.
-        largest_difference: for an engine with a search of its own, the largest difference between
-            the log-probabilities of a translation in the run and in the export.
-        scores: scores of the export's translations, if there are references.
-        warning: a limitation of this export.
-
-    Example:
-    >>> ExportResult(Path("build/export/1"), sentences=1000, ties=[]).path.name
-    '1'
-    """
-
-    path: Path
-    sentences: int
-    ties: list[str]
-    largest_difference: float | None = None
-    scores: Scores | None = None
-    warning: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,10 +91,7 @@ class ExportOptions:
     shortlist: Shortlist | None = None
 
     def __post_init__(self) -> None:
-        for code in self.languages or ():
-            check_language(code)
-        if self.license is not None:
-            check_license(self.license)
+        check_names(self.languages or (), self.license)
 
 
 class Exporter:
@@ -148,17 +111,15 @@ class Exporter:
         has_search: whether a version has the options of the search.
         ensembles: whether a model of the format can be an ensemble.
         rounds_run: whether the run is rounded like the export, and then compared with it.
-        task: texts of the model card about the task of the model.
     """
 
     options: frozenset[str] = frozenset()
-    weights: Mapping[str, float] = MappingProxyType({"float32": 0.0})
+    weights: Mapping[str, float] = {"float32": 0.0}
     compared: str = "tokens"
     has_card: bool = True
     has_search: bool = True
     ensembles: bool = True
     rounds_run: bool = False
-    task: TaskCard = TRANSLATION
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         """Writes the model into an empty folder.
@@ -188,7 +149,7 @@ class Exporter:
         """
         return translator
 
-    def probes(self, translator: TranslationModule, sentences: Sequence[str]) -> ProbeTexts:
+    def probes(self, translator: TranslationModule, sentences: Sequence[str]) -> list[str]:
         """Returns generated texts that are compared besides the sentences."""
         return probe_texts(translator.tokenizer.vocabulary, sentences)
 
@@ -197,9 +158,9 @@ class Exporter:
         translator: TranslationModule,
         engine: Engine,
         sentences: Sequence[str],
-        probes: ProbeTexts,
+        probes: Sequence[str],
         options: ExportOptions,
-    ) -> Comparison:
+    ) -> ExportResult:
         """Compares an opened version with the run, and raises `InputError` if they differ."""
         is_exact = self.rounds_run or self.weights_of(options) == "float32"
         function = compare_tokens if self.compared == "tokens" else compare_log_probs
@@ -223,12 +184,13 @@ def formats() -> tuple[str, ...]:
 
 def find_exporter(format: str) -> Exporter:
     """Loads the exporter of a format, with what this format needs."""
+    if format not in formats():
+        raise InputError(f"The format {format!r} is unknown. Use one of {', '.join(formats())}.")
     if format == "saved_model":
         from keras_transformer.export.saved_model.exporter import EXPORTER
 
         return EXPORTER
-    exporter: Exporter = plugins.find("exporters", format)
-    return exporter
+    return plugins.find("exporters", format)
 
 
 def export(
@@ -256,9 +218,7 @@ def export(
     >>> export("build/run", "build/new", ["a dog"], format="ctranslate2").path
     PosixPath('build/new/1')
     """
-    if format not in formats():
-        raise InputError(f"The format {format!r} is unknown. Use one of {', '.join(formats())}.")
-    exporter = find_exporter(format)
+    exporter, output_dir = find_exporter(format), Path(output_dir)
     _check_options(exporter, format, options)
     change = _change_of_translations(exporter, options)
     _check_sentences(sentences, options, change)
@@ -266,9 +226,7 @@ def export(
     probes = exporter.probes(translator, sentences)
     manifest = describe_version(run, translator, exporter.weights_of(options))
     manifest |= {"languages": options.languages, "license": options.license}
-    if options.shortlist is not None:
-        manifest["shortlist"] = options.shortlist.describe()
-    output_dir = Path(output_dir)
+    manifest["shortlist"] = None if options.shortlist is None else options.shortlist.describe()
 
     def score(translations: Sequence[str]) -> Scores:
         assert options.references is not None
@@ -280,32 +238,22 @@ def export(
         needed = file_names(folder)
         manifest["bytes"] = sum((folder / name).stat().st_size for name in needed)
         with contextlib.closing(exporter.open(folder)) as engine:
-            comparison = exporter.compare(translator, engine, sentences, probes, options)
-        scores = None
-        if options.references is not None:
-            scores = score(comparison.translations)
-            if change:
-                model = load_model(run.path if isinstance(run, RunDirectory) else run, settings)
-                exact = score([best.text for best, *_ in translate_lines(model, sentences)])
-                _check_loss(scores, exact, change, _largest_loss(exporter, options))
-            if exporter.task is not TRANSLATION:
-                scores = None  # BLEU of trees says nothing
+            result = exporter.compare(translator, engine, sentences, probes, options)
+        scores = None if options.references is None else score(result.translations)
+        if scores is not None and change:
+            model = load_model(run.path if isinstance(run, RunDirectory) else run, settings)
+            exact = score([best.text for best, *_ in translate_lines(model, sentences)])
+            _check_loss(exporter, options, change, scores, exact)
         facts = exporter.describe(translator, folder, sentences, options)
+        if facts.task != "translation":
+            scores = None  # BLEU of other outputs says nothing
         if exporter.has_card:
-            card = model_card(
-                model_name(output_dir),
-                manifest,
-                [member for member, _ in members(run)],
-                facts,
-                task=exporter.task,
-                scores=scores,
-                test_set=options.test_set,
-            )
+            runs, name = [member for member, _ in members(run)], model_name(output_dir)
+            card = model_card(name, manifest, runs, facts, scores=scores, test_set=options.test_set)
             (folder / "README.md").write_text(card, encoding="utf-8")
         described = {"signatures": dict(facts.signatures), "warning": facts.warning}
         write_manifest(folder, {**manifest, **described}, needed)
-        ties, difference = comparison.ties, comparison.largest_difference
-        return ExportResult(folder, len(sentences), ties, difference, scores, facts.warning)
+        return result._replace(scores=scores, warning=facts.warning)
 
     path, result = write_version(output_dir, write)
     return result._replace(path=path)
@@ -332,46 +280,34 @@ def _load(
     return translator
 
 
-def _supports(exporter: Exporter, option: str, value: Any) -> bool:
-    if option == "weights":
-        return value in exporter.weights
-    if option in ("languages", "license"):
-        return exporter.has_card
-    return option in ("references", "tokenize", "test_set", *exporter.options)
-
-
 def _check_options(exporter: Exporter, format: str, options: ExportOptions) -> None:
-    """Refuses an option that a format does not support, and names the formats that do."""
-    for field in dataclasses.fields(ExportOptions):
-        name, value = field.name, getattr(options, field.name)
-        if value == field.default or _supports(exporter, name, value):
-            continue
-        others = []
-        for other in formats():
-            with contextlib.suppress(InputError, ImportError):  # without its packages
-                if _supports(find_exporter(other), name, value):
-                    others.append(other)
-        shown = f"{name}={value}" if isinstance(value, str | int | float) else name
-        known = f" Its weights are {', '.join(exporter.weights)}." if name == "weights" else ""
+    """Refuses an option that a format does not support."""
+    weights = exporter.weights_of(options)
+    if weights not in exporter.weights:
         raise InputError(
-            f"The format {format} does not support {shown}.{known} Leave it out, or use a format "
-            f"that does: {', '.join(others) or 'none'}."
+            f"The format {format} does not support weights={weights}. Use one of "
+            f"{', '.join(exporter.weights)}."
         )
+    supported = {"weights", "references", "tokenize", "test_set", *exporter.options}
+    if exporter.has_card:
+        supported |= {"languages", "license"}
+    for field in dataclasses.fields(ExportOptions):
+        if field.name not in supported and getattr(options, field.name) != field.default:
+            raise InputError(
+                f"The format {format} does not support {field.name}. Leave it out, or use another "
+                "format."
+            )
 
 
 def _change_of_translations(exporter: Exporter, options: ExportOptions) -> str:
     """Returns the options that change translations so that BLEU must judge them, or ""."""
     if "max_bleu_loss" not in exporter.options:
         return ""
-    weights = exporter.weights_of(options)
-    changes = [] if weights == "float32" else [f"weights is {weights}"]
+    weights, changes = exporter.weights_of(options), []
+    if weights != "float32":
+        changes.append(f"weights is {weights}")
     if options.shortlist is not None:
         changes.append(f"the shortlist has {options.shortlist.size} translations of each token")
-    if not changes and options.max_bleu_loss is not None:
-        raise InputError(
-            f"max_bleu_loss is a bound for rounded weights, but weights is {weights}. Leave the "
-            "bound out."
-        )
     return " and ".join(changes)
 
 
@@ -399,17 +335,17 @@ def _check_sentences(sentences: Sequence[str], options: ExportOptions, change: s
         )
 
 
-def _largest_loss(exporter: Exporter, options: ExportOptions) -> float:
-    if options.max_bleu_loss is not None:
-        return options.max_bleu_loss
-    loss = exporter.weights[exporter.weights_of(options)]
-    return loss if options.shortlist is None else max(loss, _MAX_SHORTLIST_LOSS)
-
-
-def _check_loss(scores: Scores, exact: Scores, change: str, largest_loss: float) -> None:
-    if not exact.bleu - scores.bleu <= largest_loss:  # also fails for NaN
+def _check_loss(
+    exporter: Exporter, options: ExportOptions, change: str, scores: Scores, exact: Scores
+) -> None:
+    """Refuses an export that translates worse than the run by more than the allowed loss."""
+    limit = options.max_bleu_loss
+    if limit is None:
+        usual = exporter.weights[exporter.weights_of(options)]
+        limit = usual if options.shortlist is None else max(usual, _MAX_SHORTLIST_LOSS)
+    if not exact.bleu - scores.bleu <= limit:  # also fails for NaN
         raise InputError(
             f"BLEU is {scores.bleu:.2f}, but the run has {exact.bleu:.2f}, because {change}. A "
-            f"loss of at most {largest_loss:g} is allowed, so nothing was exported. Use a finer "
-            "type, a larger shortlist, or --max_bleu_loss."
+            f"loss of at most {limit:g} is allowed, so nothing was exported. Use a finer type, a "
+            "larger shortlist, or --max_bleu_loss."
         )

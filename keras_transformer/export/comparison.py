@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,8 @@ import tensorflow as tf
 
 from keras_transformer.decoding import NEG_INF, SearchResult
 from keras_transformer.errors import InputError
-from keras_transformer.export.probes import ProbeTexts, escaped, token_difference
+from keras_transformer.evaluation.metrics import Scores
+from keras_transformer.export.probes import escaped, texts_to_translate, token_difference
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.scoring import Scorer, score_ids
 from keras_transformer.inference.translation_module import TranslationModule
@@ -22,19 +24,29 @@ _TOLERANCE = 1e-3  # for the log-probability of a translation, a sum of many rou
 _TOKENIZED_AT_ONCE = 1000
 
 
-class Comparison(NamedTuple):
-    """The result of a successful comparison.
+class ExportResult(NamedTuple):
+    """The result of an export. `Exporter.compare` returns the first three fields.
 
     Attributes:
+        translations: the export's best translation of each sentence.
         ties: sentences whose tokens differ although the scores are equal up to rounding.
-        translations: the best translation of each sentence.
-        largest_difference: of the log-probabilities of the sentences' translations, if these
-            were compared.
+        largest_difference: for an engine with a search of its own, the largest difference between
+            the log-probabilities of a translation in the run and in the export.
+        path: the new version.
+        scores: scores of the translations, if there are references.
+        warning: a limitation of this export.
+
+    Example:
+    >>> ExportResult(["Ein Hund ."], ties=[], path=Path("build/export/1")).path.name
+    '1'
     """
 
-    ties: list[str]
     translations: list[str]
+    ties: list[str]
     largest_difference: float | None = None
+    path: Path = Path()
+    scores: Scores | None = None
+    warning: str | None = None
 
 
 class Hypotheses(NamedTuple):
@@ -96,33 +108,33 @@ def compare_tokens(
     translator: TranslationModule,
     engine: Engine,
     sentences: Sequence[str],
-    probes: ProbeTexts,
+    probes: Sequence[str],
     *,
     is_exact: bool = True,
-) -> Comparison:
+) -> ExportResult:
     """Translates sentences with the run and with an export, and compares the results.
 
     Args:
         translator: the translator of the run.
         engine: the export. It works in another thread, at the same time as the run.
         sentences: source sentences.
-        probes: generated texts, which are also compared.
+        probes: generated texts. All of their tokens are compared, and a few translations.
         is_exact: False for rounded weights: only the tokens of sources must be equal, and the
             translations are those of the export.
     """
-    texts = [*sentences, *probes.translated]
+    vocabulary = translator.tokenizer.vocabulary
+    texts = [*sentences, *texts_to_translate(vocabulary, probes)]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        tokens = pool.submit(engine.tokenize, probes.tokenized)
+        tokens = pool.submit(engine.tokenize, probes)
         found = pool.submit(engine.translate, texts)
         own, translations = _search(translator, texts if is_exact else ())
-        check_tokens(translator, probes.tokenized, tokens.result())
+        _check_tokens(translator, probes, tokens.result())
         theirs = found.result()
     if not is_exact:
-        target_text = translator.tokenizer.vocabulary.target_text
-        translations = [target_text(hypotheses.tokens()[0]) for hypotheses in theirs]
+        translations = [vocabulary.target_text(other.tokens()[0]) for other in theirs]
     ties = []
     for number, (text, ours, other) in enumerate(zip(texts, own, theirs, strict=False), 1):
-        name = text_name(text, number, len(sentences))
+        name = _text_name(text, number, len(sentences))
         if compare_sentence(ours, other, name, text):
             ties.append(f"{name}, score {ours.scores[0]:.5f}")
     if len(ties) > max(1, _MAX_TIES * len(texts)):
@@ -130,30 +142,30 @@ def compare_tokens(
             f"For {len(ties):,} of {len(texts):,} sentences, the export and the run find different "
             f"tokens with the same score. At most {_MAX_TIES:.0%} is allowed. Nothing was exported."
         )
-    return Comparison(ties, translations[: len(sentences)])
+    return ExportResult(translations[: len(sentences)], ties)
 
 
 def compare_log_probs(
     translator: TranslationModule,
     engine: Engine,
     sentences: Sequence[str],
-    probes: ProbeTexts,
+    probes: Sequence[str],
     *,
     is_exact: bool = True,
-) -> Comparison:
+) -> ExportResult:
     """Compares the log-probabilities that the run and an export give the run's translations.
 
     Args:
         translator: the translator of the run.
         engine: the export.
         sentences: source sentences.
-        probes: generated texts, which are also compared.
+        probes: generated texts. All of their tokens are compared, and a few translations.
         is_exact: False for rounded weights: log-probabilities may differ, but must be numbers.
     """
-    check_tokens(translator, probes.tokenized, engine.tokenize(probes.tokenized))
-    texts, end_id = [*sentences, *probes.translated], translator.tokenizer.end_id
+    _check_tokens(translator, probes, engine.tokenize(probes))
+    texts = [*sentences, *texts_to_translate(translator.tokenizer.vocabulary, probes)]
     hypotheses, translations = _search(translator, texts)
-    best = [found.tokens()[0] for found in hypotheses]
+    end_id, best = translator.tokenizer.end_id, (found.tokens()[0] for found in hypotheses)
     targets = [[*(i for i in ids if i != end_id), end_id] for ids in best]
     expected = [float(row.sum()) for row in score_ids(Scorer(translator), texts, targets)]
     differences = []
@@ -163,13 +175,13 @@ def compare_log_probs(
         difference = 0.0 if found is None else abs(found - score)
         if not difference < limit:  # also fails for NaN
             raise InputError(
-                f"The export gives the translation of {text_name(text, number, len(sentences))} "
+                f"The export gives the translation of {_text_name(text, number, len(sentences))} "
                 f"the log-probability {found:.5f}, the run {score:.5f}. Nothing was "
                 "exported."
             )
         differences.append(difference)
     # Generated texts have no part in the reported difference, which measures rounding.
-    return Comparison([], translations[: len(sentences)], max(differences[: len(sentences)]))
+    return ExportResult(translations[: len(sentences)], [], max(differences[: len(sentences)]))
 
 
 def _search(
@@ -211,14 +223,14 @@ def compare_sentence(own: Hypotheses, other: Hypotheses, name: str, sentence: st
     return own.tokens() != other.tokens()
 
 
-def text_name(text: str, number: int, sentences: int) -> str:
+def _text_name(text: str, number: int, sentences: int) -> str:
     """Returns what messages call a text. The sentences come first, then generated texts."""
     if number > sentences:
         return f"the generated text {escaped(text)}"
     return f"sentence {number} ({text[:60]!r})"
 
 
-def check_tokens(
+def _check_tokens(
     translator: TranslationModule, texts: Sequence[str], found: Sequence[Sequence[int]]
 ) -> None:
     """Raises `InputError` if a text has other source ids in the export than in the run."""

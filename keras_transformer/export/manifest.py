@@ -34,9 +34,7 @@ def describe_version(
         translator: its translator.
         weights: number format of the weights.
     """
-    shortlist = translator.shortlist
     return {
-        "format_version": FORMAT_VERSION,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {
             "keras_transformer": __version__,
@@ -48,7 +46,6 @@ def describe_version(
         "max_source_bytes": translator.config.max_source_bytes,
         "max_output_tokens": translator.max_output_tokens,
         "max_train_source_length": translator.max_train_source_length,
-        "shortlist": None if shortlist is None else shortlist.describe(),
         "decoding": translator.config.as_dict(),
     }
 

@@ -6,7 +6,6 @@ The front matter is YAML, the rest Markdown. Unknown facts are "not known", neve
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.resources
 import json
 import re
@@ -14,59 +13,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from keras_transformer.config.schema import nested
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.schema import nested
 
 # The card, with the names of its facts in braces.
 _CARD = importlib.resources.files(__package__).joinpath("model_card.txt").read_text("utf-8")
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskCard:
-    """The texts of the model card that depend on the model's task.
-
-    Attributes:
-        name: the task, as a tag of Hugging Face.
-        pipeline_tag: the corresponding pipeline of Hugging Face, if there is one.
-        description: a verb phrase.
-        limit: a sentence about the quality of outputs.
-        request: the body of an example request.
-        usage: a paragraph about further signatures.
-
-    Example:
-    >>> TRANSLATION.pipeline_tag
-    'translation'
-    """
-
-    name: str
-    pipeline_tag: str | None
-    description: str
-    limit: str
-    request: Mapping[str, Any]
-    usage: str | None = None
-
-
-TRANSLATION = TaskCard(
-    name="translation",
-    pipeline_tag="translation",
-    description="translates text",
-    limit="Translations can be fluent and wrong, leave out or add content, and repeat errors and "
-    "bias of the training data. Nothing is filtered. Check names, numbers and negations.",
-    request={"inputs": {"text": ["A sentence to translate."]}},
-)
-
-
-def check_language(code: str) -> None:
-    """Refuses a code that is not one of a language."""
-    if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*", code):
-        raise InputError(f"{code!r} is not a language code. Use a code such as en or pt-BR.")
-
-
-def check_license(license: str) -> None:
-    """Refuses a license that is not an SPDX identifier in lower case."""
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
+def check_names(languages: Iterable[str], license: str | None) -> None:
+    """Refuses invalid codes of languages, and an invalid SPDX identifier of a license."""
+    for code in languages:
+        if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*", code):
+            raise InputError(f"{code!r} is not a language code. Use a code such as en or pt-BR.")
+    if license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
         raise InputError(f"{license!r} is not a license identifier. Use one such as cc-by-4.0.")
 
 
@@ -80,6 +41,9 @@ class VersionFacts(NamedTuple):
         library: the `library_name` of Hugging Face, if there is one.
         signatures: `{name: {"inputs": ..., "outputs": ...}}`.
         warning: a limitation of this export.
+        task: the task of the model, as a tag of Hugging Face.
+        description: a verb phrase about the task.
+        limit: a sentence about the quality of outputs.
 
     Example:
     >>> VersionFacts("A SavedModel.", "    curl ...", ("tensorflow",)).library is None
@@ -92,6 +56,12 @@ class VersionFacts(NamedTuple):
     library: str | None = None
     signatures: Mapping[str, Any] = {}
     warning: str | None = None
+    task: str = "translation"
+    description: str = "translates text"
+    limit: str = (
+        "Translations can be fluent and wrong, leave out or add content, and repeat errors and "
+        "bias of the training data. Nothing is filtered. Check names, numbers and negations."
+    )
 
 
 def model_card(
@@ -100,7 +70,6 @@ def model_card(
     runs: Iterable[RunDirectory],
     facts: VersionFacts,
     *,
-    task: TaskCard = TRANSLATION,
     scores: Scores | None = None,
     test_set: str = "",
 ) -> str:
@@ -111,15 +80,13 @@ def model_card(
         manifest: the origin and the settings, from `describe_version`; `languages` and `license`,
             which may be None; and `bytes`, the size of the model.
         runs: the runs of `manifest["members"]`.
-        facts: the texts about the format.
-        task: the texts about the task.
+        facts: the texts about the format and the task.
         scores: scores of the translations of `test_set`.
         test_set: name of a test set.
     """
     decoding, longest = manifest["decoding"], manifest["max_train_source_length"]
     languages, license = manifest["languages"], manifest["license"]
-    search = f"beam search with {decoding['beam_size']} hypotheses, "
-    search += f"α = {decoding['length_penalty']:g}"
+    search = "beam search with {beam_size} hypotheses, α = {length_penalty:g}".format(**decoding)
     if decoding["length_penalty_formula"] == "power":
         search += " (log-probabilities are divided by length^α)"
     if decoding["sample"]:
@@ -132,8 +99,9 @@ def model_card(
         "language": list(dict.fromkeys(languages or ())),
         "license": license or "unknown",
         "library_name": facts.library,
-        "pipeline_tag": task.pipeline_tag,
-        "tags": [task.name, *facts.tags],
+        # Hugging Face has no pipeline for other tasks of these models.
+        "pipeline_tag": "translation" if facts.task == "translation" else None,
+        "tags": [facts.task, *facts.tags],
         "metrics": ["bleu", "chrf"] if scores else [],
     }
     return _CARD.format(
@@ -141,7 +109,7 @@ def model_card(
             f"{field}: {json.dumps(value)}" for field, value in front_matter.items() if value
         ),
         name=name,
-        description=task.description,
+        description=facts.description,
         languages=" to ".join(languages) if languages else "not known",
         about=facts.about,
         use=facts.use,
@@ -151,7 +119,7 @@ def model_card(
         model_bytes=manifest["bytes"],
         search=search,
         trained="not known" if longest is None else f"{longest:,} tokens",
-        limit=task.limit,
+        limit=facts.limit,
         license=f"`{license}`" if license else "not stated",
         max_source_tokens=manifest["max_source_tokens"],
         max_source_bytes=manifest["max_source_bytes"],
@@ -185,9 +153,8 @@ def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
     config, training = run.config.model, run.config.training
     facts = [("parameters", f"{config.num_parameters():,}")]
     reports: list[Any] = []
-    for path in run.data_reports():
-        with contextlib.suppress(OSError, ValueError):
-            reports.append(json.loads(path.read_bytes()))
+    with contextlib.suppress(OSError, ValueError):
+        reports = [json.loads(path.read_bytes()) for path in run.data_reports()]
     for report in reports or [None]:
         pairs, inputs = nested(report, "train", "pairs"), nested(report, "inputs", "train")
         facts.append(("training pairs", f"{pairs:,}" if isinstance(pairs, int) else "not known"))

@@ -12,7 +12,6 @@ import json
 import random
 import unicodedata
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from keras_transformer.text.vocabulary import Vocabulary
 
@@ -20,25 +19,13 @@ _MIXED = 1000  # texts that mix words, symbols and characters of all classes
 _PER_CLASS = 10  # characters of each Unicode category that are also texts by themselves
 _TRANSLATED = 20  # texts whose translations are compared
 _MAX_TRANSLATED_LENGTH = 40  # tokens
-_SHOWN = 12  # tokens that a message shows around the first difference
+_SHOWN = 12  # tokens that a message shows from the first difference on
 _FILE = importlib.resources.files(__package__) / "probes.json"  # texts by kind
 _TEXTS = [text for texts in json.loads(_FILE.read_text("utf-8")).values() for text in texts]
 _LONG = ["a" * 1000, "\u2603" * 300, "a " * 300, "e" + "\u0301" * 300]
 
 
-class ProbeTexts(NamedTuple):
-    """Generated source texts.
-
-    Attributes:
-        tokenized: texts whose tokens are compared.
-        translated: the few texts whose translations are compared too.
-    """
-
-    tokenized: list[str]
-    translated: list[str]
-
-
-def probe_texts(vocabulary: Vocabulary, sentences: Sequence[str], seed: int = 1) -> ProbeTexts:
+def probe_texts(vocabulary: Vocabulary, sentences: Sequence[str], seed: int = 1) -> list[str]:
     """Generates texts that cover the symbols of a vocabulary and all classes of characters.
 
     The same arguments give the same texts.
@@ -68,8 +55,7 @@ def probe_texts(vocabulary: Vocabulary, sentences: Sequence[str], seed: int = 1)
         sources = (random_.choice([*pools, random_.choice(classes)]) for _ in range(8))
         parts = [random_.choice(source) for source in sources]
         mixed.append(random_.choice(["", " "]).join(parts[: random_.randint(2, 8)]))
-    texts = list(dict.fromkeys([*_TEXTS, *_LONG, *of_symbols, *alone, *mixed]))
-    return ProbeTexts(texts, _to_translate(vocabulary, of_symbols, texts, random_))
+    return list(dict.fromkeys([*_TEXTS, *_LONG, *of_symbols, *alone, *mixed]))
 
 
 def _texts_with_symbol(symbol: str, word: str, other: str) -> list[str]:
@@ -82,21 +68,18 @@ def _texts_with_symbol(symbol: str, word: str, other: str) -> list[str]:
     return texts
 
 
-def _to_translate(
-    vocabulary: Vocabulary, of_symbols: list[str], texts: list[str], random_: random.Random
-) -> list[str]:
-    """Returns a few short texts with at least one token, a third of them with symbols."""
-
-    def short(texts: list[str], count: int) -> list[str]:
-        texts = random_.sample(texts, min(len(texts), 4 * count))
-        ids = vocabulary.encode_source([text.encode() for text in texts])
-        pairs = zip(texts, ids, strict=True)
-        usable = (text for text, row in pairs if 1 < len(row) <= _MAX_TRANSLATED_LENGTH)
-        return [text for text, _ in zip(usable, range(count), strict=False)]
-
-    chosen = short(of_symbols, _TRANSLATED // 3)
-    others = [text for text in texts if text not in set(chosen)]
-    return chosen + short(others, _TRANSLATED - len(chosen))
+def texts_to_translate(vocabulary: Vocabulary, texts: Sequence[str]) -> list[str]:
+    """Chooses a few short texts with at least one token, a third of them with symbols."""
+    ids = vocabulary.encode_source([text.encode() for text in texts])
+    short = [
+        text for text, row in zip(texts, ids, strict=True) if 1 < len(row) <= _MAX_TRANSLATED_LENGTH
+    ]
+    random.Random(1).shuffle(short)
+    symbols = vocabulary.source_symbols()
+    chosen = [text for text in short if any(symbol in text for symbol in symbols)]
+    chosen = chosen[: _TRANSLATED // 3]
+    others = [text for text in short if text not in chosen]
+    return chosen + others[: _TRANSLATED - len(chosen)]
 
 
 @functools.cache
@@ -118,29 +101,17 @@ def _marks_after(character: str) -> list[str]:
 
 
 def token_difference(
-    texts: Sequence[str],
-    expected: Sequence[Sequence[int]],
-    found: Sequence[Sequence[int]],
-    expected_by: str = "the run",
-    found_by: str = "the export",
+    texts: Sequence[str], expected: Sequence[Sequence[int]], found: Sequence[Sequence[int]]
 ) -> str | None:
-    r"""Describes the first text whose tokens differ. Returns None if all tokens are equal.
-
-    Args:
-        texts: the texts.
-        expected: the correct ids of each text.
-        found: the ids to compare with `expected`.
-        expected_by: the origin of `expected`, for the message.
-        found_by: the origin of `found`.
-    """
+    """Describes the first text whose tokens are not as expected. Returns None if all are equal."""
     for text, own, other in zip(texts, expected, found, strict=True):
         if list(own) != list(other):
             pairs = enumerate(zip(own, other, strict=False))
             first = next((i for i, (a, b) in pairs if a != b), min(len(own), len(other)))
-            begin = max(first - _SHOWN // 2, 0)
+            own, other = own[first : first + _SHOWN], other[first : first + _SHOWN]
             return (
-                f"for the text {escaped(text)} {expected_by} finds the tokens "
-                f"{_shown(own, begin)}, but {found_by} finds {_shown(other, begin)}"
+                f"after {first} equal tokens, the text {escaped(text)} has the tokens "
+                f"{list(other)} instead of {list(own)}"
             )
     return None
 
@@ -148,8 +119,3 @@ def token_difference(
 def escaped(text: str) -> str:
     """Returns a text for a message: quoted, truncated, and with ASCII escapes."""
     return ascii(text if len(text) <= 60 else f"{text[:59]}…")
-
-
-def _shown(ids: Sequence[int], begin: int) -> str:
-    parts = ["…"] * (begin > 0) + list(map(str, ids[begin : begin + _SHOWN]))
-    return " ".join(parts + ["…"] * (begin + _SHOWN < len(ids))) or "none"

@@ -76,10 +76,8 @@ def open_run(
 
     metrics = dict(cluster.from_chief(begin))
     if cluster.num_workers > 1:
-        groups = (trainer.transformer.weights_by_path(), trainer.state_by_path())
-        for group in (*groups, trainer.ema_by_path()):
-            for variable in group.values():
-                variable.assign(cluster.broadcast(keras.ops.convert_to_numpy(variable)))
+        for variable in trainer.update.variables():
+            variable.assign(cluster.broadcast(keras.ops.convert_to_numpy(variable)))
     return (RunDirectory(run_dir, type(config)) if cluster.is_chief else None), metrics
 
 

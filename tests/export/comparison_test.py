@@ -1,10 +1,5 @@
 """The comparison of an export with its run: ties, differences, and the separate process."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,38 +12,32 @@ from keras_transformer.export.comparison import (
     compare_log_probs,
     compare_tokens,
 )
-from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.scoring import Scorer, score_ids
-from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.messages import mentions
 
 
 @pytest.fixture(scope="module")
-def translator(run_directory: RunDirectory) -> TranslationModule:
+def translator(run_directory):
     return loading.load_translator(run_directory, {"decoding.n_best": 2})
-
-
-NO_PROBES = ProbeTexts([], [])
 
 
 class ChangedEngine(Engine):
     """An engine that gives the answers of the run, with changes."""
 
-    def __init__(self, translator: TranslationModule):
+    def __init__(self, translator):
         self.translator = translator
         self.token = self.id = 0
         self.score = np.zeros(1, np.float32)
 
-    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+    def tokenize(self, texts):
         rows = comparison.source_tokens(self.translator, texts)
         if rows:
             rows[-1][0] += self.token
         return rows
 
-    def translate(self, texts: Sequence[str]) -> list[Hypotheses]:
+    def translate(self, texts):
         found = Hypotheses.of(self.translator.search(tf.constant(list(texts))))
         scores = np.broadcast_to(self.score, len(found))
         return [
@@ -57,52 +46,56 @@ class ChangedEngine(Engine):
         ]
 
 
-def test_translations_are_in_the_order_of_the_sentences(translator: TranslationModule) -> None:
+def test_translations_are_in_the_order_of_the_sentences(translator):
     sentences = [*PHRASES, "", *PHRASES[:2]] * 15  # of different lengths, more than a batch
     engine = ChangedEngine(translator)
-    ties, translations, _ = compare_tokens(translator, engine, sentences, NO_PROBES)
-    assert ties == [] and len(set(translations)) > 3
+    result = compare_tokens(translator, engine, sentences, [])
+    assert result.ties == [] and len(set(result.translations)) > 3
     model = loading.LoadedModel.of(translator, "")
-    assert translations == [best.text for best, *_ in translate.translate_lines(model, sentences)]
+    assert result.translations == [
+        best.text for best, *_ in translate.translate_lines(model, sentences)
+    ]
 
 
-def test_different_scores_and_tokens_are_errors(translator: TranslationModule) -> None:
-    engine, probes = ChangedEngine(translator), ProbeTexts(["a", "a\u3000b"], ["a"])
+def test_different_scores_and_tokens_are_errors(translator):
+    engine, probes = ChangedEngine(translator), ["a", "a\u3000b"]
     assert compare_tokens(translator, engine, PHRASES[:2], probes).ties == []
     engine.token = 1
     with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens", "Nothing was exported")):
         compare_tokens(translator, engine, PHRASES[:2], probes)
-    engine.token, engine.score = 0, np.array([0, 0, 0.01], np.float32)
-    with pytest.raises(InputError, match=mentions("the generated text 'a'", "score")):
+    engine.token, engine.score = 0, np.array([0, 0, 0.01, 0.01], np.float32)
+    with pytest.raises(InputError, match=mentions("generated text", "score")):
         compare_tokens(translator, engine, PHRASES[:2], probes)
     engine.score, engine.id = np.zeros(1, np.float32), 1
     with pytest.raises(InputError, match=mentions("2 of 2", "tokens")):
-        compare_tokens(translator, engine, PHRASES[:2], NO_PROBES)
+        compare_tokens(translator, engine, PHRASES[:2], [])
 
 
-def test_log_probs_of_an_engine_with_its_own_search(translator: TranslationModule) -> None:
+def test_log_probs_of_an_engine_with_its_own_search(translator):
+    scorer = Scorer(translator)
+
     class Scored(ChangedEngine):
-        def log_probs(self, texts: Any, targets: Any) -> list[float | None]:
-            scores = score_ids(Scorer(self.translator), texts, targets)
+        def log_probs(self, texts, targets):
+            scores = score_ids(scorer, texts, targets)
             return [row.sum() + self.score[0] for row in scores[:-1]] + [None]
 
     engine = Scored(translator)
-    same = compare_log_probs(translator, engine, PHRASES, NO_PROBES)
+    same = compare_log_probs(translator, engine, PHRASES, [])
     assert len(same.translations) == len(PHRASES) and same.largest_difference < 1e-4
     engine.score = np.array([0.01])
     with pytest.raises(InputError, match=mentions("sentence 1", "log-probability")):
-        compare_log_probs(translator, engine, PHRASES, NO_PROBES)
-    rounded = compare_log_probs(translator, engine, PHRASES, NO_PROBES, is_exact=False)
+        compare_log_probs(translator, engine, PHRASES, [])
+    rounded = compare_log_probs(translator, engine, PHRASES, [], is_exact=False)
     assert rounded.largest_difference == pytest.approx(0.01, abs=1e-4)
     engine.score = np.array([np.nan])
     with pytest.raises(InputError, match=mentions("sentence 1", "nan")):
-        compare_log_probs(translator, engine, PHRASES, NO_PROBES, is_exact=False)
+        compare_log_probs(translator, engine, PHRASES, [], is_exact=False)
 
 
-def test_ties_are_reported_and_differences_are_refused(translator: TranslationModule) -> None:
+def test_ties_are_reported_and_differences_are_refused(translator):
     (own,) = comparison.Hypotheses.of(translator.search(tf.constant(["a"])))
 
-    def is_tie(of_scores: float, of_ids: int = 1) -> bool:
+    def is_tie(of_scores, of_ids=1):
         other = own._replace(ids=own.ids + of_ids, scores=own.scores + np.float32(of_scores))
         return comparison.compare_sentence(own, other, "sentence 1 ('a')", "a")
 
@@ -111,9 +104,7 @@ def test_ties_are_reported_and_differences_are_refused(translator: TranslationMo
         is_tie(2e-4)
     with pytest.raises(InputError, match=mentions("score", "nan")):
         is_tie(float("nan"), of_ids=0)
-
-
-def test_a_run_without_translations_is_not_exported() -> None:
+    # A run that finds nothing is refused, except for empty texts.
     none = np.zeros(1, np.int32)
     nothing = comparison.Hypotheses(none[:, None], none, np.full(1, -1e9))
     with pytest.raises(InputError, match=mentions("sentence 2", "'a'", "run")):

@@ -1,10 +1,6 @@
 """An export with any damaged file is refused in one line that names the file, or it works."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,24 +9,23 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest, check_needed_files
-from tests.conftest import FORMATS, PHRASES
+from tests.conftest import PHRASES
 from tests.damage import DAMAGES, cut, delete, empty, files_of
 from tests.messages import mentions
 
-VersionOf = Callable[[str], Path]
 LOADABLE = ("saved_model", "litert", "huggingface")
 
 
-def needed_files(version: Path) -> list[str]:
+def needed_files(version):
     return [*check_needed_files(version)["needed"]]
 
 
-def scores(path: Path) -> np.ndarray:
+def scores(path):
     model = loading.load_model(path)  # holds the variables of the function
     return np.asarray(model.translate(text=tf.constant(PHRASES[:2]))["scores"])
 
 
-def assert_refused(read: Callable[[Path], object], path: Path, name: str) -> None:
+def assert_refused(read, path, name):
     with pytest.raises(InputError, match=mentions(name.rpartition("/")[2])) as error:
         read(path)
     assert str(path) in str(error.value)
@@ -38,36 +33,24 @@ def assert_refused(read: Callable[[Path], object], path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("format", LOADABLE)
-def test_needed_files_are_checked_and_others_are_not(
-    version_of: VersionOf, tmp_path: Path, format: str
-) -> None:
+def test_damage_of_every_file_is_found(version_of, tmp_path, format):
+    """The manifest finds all damage. Loading checks only the needed files."""
     version = version_of(format)
     needed = needed_files(version)
-    for damage in DAMAGES:
-        for name in [*needed, *(["manifest.json"] if damage in (cut, empty) else [])]:
-            path = shutil.copytree(version, tmp_path / "needed", dirs_exist_ok=True)
-            damage(path / name)
-            assert_refused(loading.load_model, path, name)
-    path = shutil.copytree(version, tmp_path / "others")
-    for name in {*files_of(version)} - {*needed, "manifest.json"}:
-        cut(path / name)
-    np.testing.assert_array_equal(scores(path), scores(version))
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_manifest_finds_damage_of_every_file(
-    version_of: VersionOf, tmp_path: Path, format: str
-) -> None:
-    version = version_of(format)
     for damage in DAMAGES:
         for name in files_of(version):
             path = shutil.copytree(version, tmp_path / "1", dirs_exist_ok=True)
             damage(path / name)
             assert_refused(check_manifest, path, name)
-    path = shutil.copytree(version, tmp_path / "1", dirs_exist_ok=True)
+            if name in needed or (name == "manifest.json" and damage in (cut, empty)):
+                assert_refused(loading.load_model, path, name)
+    path = shutil.copytree(version, tmp_path / "others")
     check_manifest(path)
     (path / "more").write_text("")
     assert_refused(check_manifest, path, "more")
+    for name in {*files_of(version)} - {*needed, "manifest.json"}:
+        cut(path / name)
+    np.testing.assert_array_equal(scores(path), scores(version))
 
 
 @pytest.mark.parametrize(
@@ -79,16 +62,14 @@ def test_the_manifest_finds_damage_of_every_file(
         (None, ("No such file",)),
     ],
 )
-def test_invalid_manifests_are_refused(
-    tmp_path: Path, text: str | None, facts: tuple[object, ...]
-) -> None:
+def test_invalid_manifests_are_refused(tmp_path, text, facts):
     if text is not None:
         (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(InputError, match=mentions(*facts)):
         check_manifest(tmp_path)
 
 
-def test_a_litert_file_without_its_folder(version_of: VersionOf, tmp_path: Path) -> None:
+def test_a_litert_file_without_its_folder(version_of, tmp_path):
     original, file = version_of("litert") / "model.tflite", tmp_path / "phone.tflite"
     shutil.copy(original, file)
     np.testing.assert_array_equal(scores(file), scores(original.parent))
@@ -105,9 +86,7 @@ def test_a_litert_file_without_its_folder(version_of: VersionOf, tmp_path: Path)
 
 
 @pytest.mark.parametrize("damage", [empty, cut, delete])
-def test_a_saved_model_without_a_manifest(
-    version_of: VersionOf, tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+def test_a_saved_model_without_a_manifest(version_of, tmp_path, damage):
     version = version_of("saved_model")
     for name in needed_files(version):
         path = shutil.copytree(version, tmp_path / name.replace("/", "-"))
@@ -117,9 +96,7 @@ def test_a_saved_model_without_a_manifest(
         assert_refused(loading.load_model, path, path.name)
 
 
-def test_the_newest_version_is_loaded_even_if_it_is_damaged(
-    version_of: VersionOf, tmp_path: Path
-) -> None:
+def test_the_newest_version_is_loaded_even_if_it_is_damaged(version_of, tmp_path):
     for number in ("3", "10", "notes"):
         shutil.copytree(version_of("litert"), tmp_path / number)
     assert loading.load_model(tmp_path).label == str(tmp_path / "10" / "model.tflite")

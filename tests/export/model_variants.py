@@ -1,10 +1,5 @@
 """Runs of tiny models with random weights, for all variants of the configuration."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 from keras_transformer.config import Config
@@ -22,7 +17,7 @@ SEARCH_OPTIONS = {
     "decoding.coverage_penalty": 0.2,
     "decoding.diversity_penalty": 0.1,
 }
-MODELS: dict[str, dict[str, Any]] = {
+MODELS = {
     "paper": {},
     # Everything in which models of other toolkits differ from the paper.
     "converted": {
@@ -58,9 +53,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_run(
-    path: Path, name: str = "paper", tokenizer: Tokenizer | None = None, **changes: Any
-) -> RunDirectory:
+def make_run(path, name="paper", tokenizer=None, **changes):
     """A run of a tiny model with random weights. None of them is zero or one."""
     phrases = [phrase.encode() for phrase in PHRASES]
     if tokenizer is None and name == "separate":

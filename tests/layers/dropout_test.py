@@ -62,7 +62,7 @@ def test_dropout_is_a_keras_layer() -> None:
     check_layer(Dropout, {"rate": 0.25, "seed": 7}, inputs, (2, 3, 4))
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.0])
-def test_wrong_rates_are_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match=mentions("rate", "0", "1")):
-        Dropout(rate)
+def test_wrong_rates_are_refused() -> None:
+    for rate in (-0.1, 1.0):
+        with pytest.raises(ValueError, match=mentions("rate", "0", "1")):
+            Dropout(rate)

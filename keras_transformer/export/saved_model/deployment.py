@@ -21,23 +21,19 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from google.protobuf import text_format
+from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
-from tensorflow_serving.config import model_server_config_pb2
 
-from keras_transformer.errors import InputError
-from keras_transformer.export.model_card import TaskCard, VersionFacts, model_name, table
+from keras_transformer.export.model_card import VersionFacts, model_name, table
+from keras_transformer.export.saved_model.engine import SavedModelEngine
+from keras_transformer.export.saved_model.serving_checks import ADDED_BY_TENSORFLOW
 from keras_transformer.runs.atomic import write_text
 
-_MODEL_BATCHING, _THREADS = (  # settings of a version, and of a server
+# Settings of a version, of a server, and of its models.
+_MODEL_BATCHING, _THREADS, _MODELS = (
     importlib.resources.files(__package__).joinpath(name).read_text("utf-8")
-    for name in ("batching_params.txt", "batching_threads.txt")
+    for name in ("batching_params.txt", "batching_threads.txt", "models_config.txt")
 )
-_MODELS_HEADER = """\
-# The models of a TF Serving process (--model_config_file); ModelServerConfig. The served versions,
-# and labels such as "stable" and "canary" for them, can be changed while the server runs with
-# --model_config_file_poll_wait_seconds.
-"""
 
 # Texts of the model card.
 _ABOUT = """\
@@ -54,49 +50,55 @@ has an empty text and the score -1e9.{usage}"""
 _WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"  # where TF Serving looks
 _WARMUP_ROWS = 16  # sentences of the request that has sentences of all lengths
 
-Function = Any  # a signature, as `tf.saved_model.load` returns it
-
 
 def version_facts(
-    folder: Path,
-    task: TaskCard,
-    signatures: Mapping[str, Function],
-    warning: str | None = None,
+    folder: Path, request: Mapping[str, Any], usage: str = "", warning: str | None = None
 ) -> VersionFacts:
     """Returns the part of the model card about a SavedModel, and its signatures as JSON.
 
     Args:
         folder: directory of the SavedModel, inside the directory with the name of the model.
-        task: texts about the model's task.
-        signatures: the functions of the SavedModel by name.
+        request: the body of an example request.
+        usage: a paragraph about further signatures.
         warning: a limitation of this export.
     """
-    described = {name: _described(signature) for name, signature in signatures.items()}
+    signatures = read_signatures(folder)
     rows = [
         (f"`{name}`", _tensors(tensors["inputs"]), _tensors(tensors["outputs"]))
-        for name, tensors in described.items()
+        for name, tensors in signatures.items()
     ]
     use = _USE.format(
-        request=json.dumps(task.request),
+        request=json.dumps(request),
         name=model_name(folder.parent),
         signatures=table(("signature", "inputs", "outputs"), rows),
-        usage="".join(f"\n\n{text}" for text in (task.usage, warning) if text),
+        usage="".join(f"\n\n{text}" for text in (usage, warning) if text),
     )
     tags = ("transformer", "tensorflow", "saved-model", "tf-serving")
-    return VersionFacts(_ABOUT, use, tags, signatures=described, warning=warning)
+    return VersionFacts(_ABOUT, use, tags, signatures=signatures, warning=warning)
 
 
-def _described(signature: Function) -> dict[str, Any]:
-    """Returns the inputs and outputs as JSON: `{"inputs": {"text": {"dtype": ..., ...}}, ...}`."""
+def read_signatures(folder: Path) -> dict[str, Any]:
+    """Returns the signatures of a SavedModel as JSON, without loading it.
 
-    def tensors(specs: Mapping[str, tf.TensorSpec]) -> dict[str, Any]:
+    An example is `{"lengths": {"inputs": {"text": {"dtype": "string", "shape": [None]}}, ...}}`.
+    """
+
+    def tensors(infos: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            name: {"dtype": specs[name].dtype.name, "shape": specs[name].shape.as_list()}
-            for name in sorted(specs)
+            name: {
+                "dtype": tf.as_dtype(info.dtype).name,
+                "shape": tf.TensorShape(info.tensor_shape).as_list(),
+            }
+            for name, info in sorted(infos.items())
         }
 
-    _, inputs = signature.structured_input_signature
-    return {"inputs": tensors(inputs), "outputs": tensors(signature.structured_outputs)}
+    content = (folder / "saved_model.pb").read_bytes()
+    (graph,) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
+    return {
+        name: {"inputs": tensors(signature.inputs), "outputs": tensors(signature.outputs)}
+        for name, signature in sorted(graph.signature_def.items())
+        if not name.startswith(ADDED_BY_TENSORFLOW)
+    }
 
 
 def _tensors(tensors: Mapping[str, Mapping[str, Any]]) -> str:
@@ -114,16 +116,11 @@ def write_settings(folder: Path) -> None:
     Args:
         folder: the version. The files beside it are written only if they are missing.
     """
-    output_dir, name = folder.parent, model_name(folder.parent)
-    models = model_server_config_pb2.ModelServerConfig()
-    model = models.model_config_list.config.add(
-        name=name, base_path=f"/models/{name}", model_platform="tensorflow"
-    )
-    model.model_version_policy.latest.num_versions = 1
+    output_dir = folder.parent
     (folder / "batching_params.pbtxt").write_text(_MODEL_BATCHING, encoding="utf-8")
     for file, text in (
         ("batching_parameters.txt", _MODEL_BATCHING + _THREADS),
-        ("models.config", _MODELS_HEADER + text_format.MessageToString(models)),
+        ("models.config", _MODELS.replace("MODEL", model_name(output_dir))),
     ):
         if not (output_dir / file).exists():
             write_text(output_dir / file, text)
@@ -135,71 +132,62 @@ def write_settings(folder: Path) -> None:
 
 
 def write_warmup_requests(
-    path: Path,
-    sentences: Sequence[str],
-    signatures: Mapping[str, Function],
-    length_penalty: float,
+    engine: SavedModelEngine, sentences: Sequence[str], length_penalty: float
 ) -> None:
     """Answers and writes three requests for every signature, which TF Serving repeats.
 
     The requests have the shortest sentence, the longest sentence, and a batch of all lengths.
 
     Args:
-        path: directory of a SavedModel.
+        engine: the SavedModel. Its signature `tokenize` makes the ids.
         sentences: real source sentences.
-        signatures: the functions of the SavedModel by name; `tokenize` makes the ids.
         length_penalty: α of the export.
     """
-    known = dict.fromkeys(sentence for sentence in sentences if sentence.strip())
-    ordered = sorted(known, key=lambda sentence: len(sentence.encode())) or [""]
+    texts = dict.fromkeys(sentence for sentence in sentences if sentence.strip())
+    ordered = sorted(texts, key=lambda text: len(text.encode())) or [""]
     last = len(ordered) - 1
     spread = [ordered[i * last // (_WARMUP_ROWS - 1)] for i in range(_WARMUP_ROWS)]
-    records = []
-    for rows in (ordered[:1], ordered[-1:], spread):
-        text = tf.constant(rows)
-        tokenized = signatures["tokenize"](text=text)
-        values = {
-            "ids": tokenized["ids"],
-            "lengths": tokenized["lengths"],
-            "prefix": tf.constant([row.split(" ")[0] for row in rows]),
-            "max_length": tf.zeros(len(rows), tf.int32),
-            "length_penalty": tf.fill([len(rows)], length_penalty),
+    batches = (ordered[:1], ordered[-1:], spread)
+    tokenized = engine.call("tokenize", [{"text": rows} for rows in batches])
+    values = [
+        {
+            **{name: array.tolist() for name, array in tokens.items()},  # ids and lengths
+            "text": rows,
+            "prefix": [row.split(" ")[0] for row in rows],
+            "max_length": [0] * len(rows),
+            "length_penalty": [length_penalty] * len(rows),
         }
-        for name, signature in signatures.items():
-            inputs = {
-                key: _fitted(values.get(key, text), spec)
-                for key, spec in signature.structured_input_signature[1].items()
-            }
-            try:
-                signature(**inputs)
-            except (tf.errors.OpError, TypeError, ValueError) as error:
-                reason = " ".join(str(error).split())[:300]
-                raise InputError(
-                    f"The warm-up request of the signature {name} fails: {reason}."
-                ) from error
-            records.append(_record(name, inputs))
-    file = path / _WARMUP_FILE
+        for rows, tokens in zip(batches, tokenized, strict=True)
+    ]
+    file = engine.folder / _WARMUP_FILE
     file.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(file)) as writer:
-        for record in records:
-            writer.write(record)
+        for name, signature in read_signatures(engine.folder).items():
+            requests = [
+                {
+                    key: _fitted(known.get(key, known["text"]), spec["shape"])
+                    for key, spec in signature["inputs"].items()
+                }
+                for known in values
+            ]
+            engine.call(name, requests)
+            for inputs in requests:
+                writer.write(_record(name, inputs))
 
 
-def _fitted(value: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+def _fitted(value: list[Any], shape: list[int]) -> list[Any]:
     """Pads or cuts `ids` to the width of the signature."""
-    if spec.shape.rank == 2:
-        missing = max(spec.shape[1] - value.shape[1], 0)
-        value = tf.pad(value, [[0, 0], [0, missing]])[:, : spec.shape[1]]
-    return value
+    if len(shape) < 2:
+        return value
+    return [(row + [0] * shape[1])[: shape[1]] for row in value]
 
 
-def _record(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
+def _record(signature: str, inputs: Mapping[str, list[Any]]) -> bytes:
     """Returns a `PredictionLog` without a model name, because only the server knows it."""
     request = predict_pb2.PredictRequest()
     request.model_spec.signature_name = signature
-    for name, tensor in inputs.items():
-        request.inputs[name].CopyFrom(tf.make_tensor_proto(tensor))
-    log = prediction_log_pb2.PredictionLog(
-        predict_log=prediction_log_pb2.PredictLog(request=request)
-    )
-    return bytes(log.SerializeToString(deterministic=True))
+    for name, value in inputs.items():
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+    log = prediction_log_pb2.PredictLog(request=request)
+    record = prediction_log_pb2.PredictionLog(predict_log=log)
+    return record.SerializeToString(deterministic=True)

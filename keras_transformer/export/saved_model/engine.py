@@ -27,6 +27,7 @@ class SavedModelEngine(Engine):
     """
 
     def __init__(self, folder: Path):
+        self.folder = folder
         self._files = tempfile.TemporaryDirectory()
         self._log = Path(self._files.name) / "log"
         command = [sys.executable, "-I", fresh_process.__file__, str(folder)]
@@ -61,8 +62,8 @@ class SavedModelEngine(Engine):
             code = self._process.wait()
             lines = self._log.read_text("utf-8", "replace").strip().splitlines()
             raise RuntimeError(
-                "The export does not work with only TensorFlow and tensorflow-text: "
-                + (lines[-1] if lines else f"exit code {code}")
+                f"The export's function {function} does not work with only TensorFlow and "
+                f"tensorflow-text: {lines[-1] if lines else f'exit code {code}'}"
             )
         outputs: list[dict[str, np.ndarray]] = [{} for _ in calls]
         with np.load(results) as arrays:

@@ -7,9 +7,8 @@ int8 and all else float32. Scores are float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import Exporter, ExportOptions, VersionFacts
-from keras_transformer.export.comparison import TIE, Comparison, Engine
-from keras_transformer.export.probes import ProbeTexts
+from keras_transformer.export.comparison import TIE, Engine, ExportResult
 from keras_transformer.export.saved_model import serving_checks
 from keras_transformer.export.saved_model.deployment import (
     version_facts,
@@ -40,11 +38,17 @@ class SavedModelExporter(Exporter):
     The version appears only after three checks. TF Serving can run the graph. In another process,
     the export gives the same translations as the run with the same weights. The export answers all
     its warm-up requests.
+
+    Attributes:
+        request: the body of an example request, for the model card.
+        usage: a paragraph about further signatures, for the model card.
     """
 
     options = frozenset({"max_bleu_loss", "shortlist"})
-    weights = MappingProxyType({"float32": 0.0, "bfloat16": 0.1, "int8": 0.3})
+    weights = {"float32": 0.0, "bfloat16": 0.1, "int8": 0.3}
     rounds_run = True
+    request: Mapping[str, Any] = {"inputs": {"text": ["A sentence to translate."]}}
+    usage = ""
 
     def extra_signatures(
         self, translator: TranslationModule
@@ -100,13 +104,14 @@ class SavedModelExporter(Exporter):
         translator: TranslationModule,
         engine: Engine,
         sentences: Sequence[str],
-        probes: ProbeTexts,
+        probes: Sequence[str],
         options: ExportOptions,
-    ) -> Comparison:
-        comparison = super().compare(translator, engine, sentences, probes, options)
+    ) -> ExportResult:
+        result = super().compare(translator, engine, sentences, probes, options)
         assert isinstance(engine, SavedModelEngine)
         self.compare_signatures(translator, engine, list(sentences[:_COMPARED_ROWS]))
-        return comparison
+        write_warmup_requests(engine, sentences, translator.config.length_penalty)
+        return result
 
     def compare_signatures(
         self, translator: TranslationModule, engine: SavedModelEngine, texts: list[str]
@@ -132,13 +137,9 @@ class SavedModelExporter(Exporter):
         sentences: Sequence[str],
         options: ExportOptions,
     ) -> VersionFacts:
-        model = tf.saved_model.load(str(folder))  # holds the variables of the signatures
-        signatures = {name: model.signatures[name] for name in sorted(model.signatures)}
-        penalty = translator.config.length_penalty
-        write_warmup_requests(folder, sentences, signatures, penalty)
         write_settings(folder)
         warning = int8.REQUIREMENT if self.weights_of(options) == "int8" else None
-        return version_facts(folder, self.task, signatures, warning)
+        return version_facts(folder, self.request, self.usage, warning)
 
 
 EXPORTER = SavedModelExporter()

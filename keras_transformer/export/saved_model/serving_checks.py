@@ -25,7 +25,7 @@ _FAILING_OPS = {
     "Abort": "which ends the server",
 }
 _LOOPS_OF_V1 = ("LoopCond", "For")
-_ADDED_BY_TENSORFLOW = "__saved_model_"  # a prefix of signatures that requests cannot use
+ADDED_BY_TENSORFLOW = "__saved_model_"  # a prefix of signatures that requests cannot use
 
 
 @functools.cache
@@ -46,35 +46,28 @@ def check(path: Path) -> None:
 
 def check_ops(graph: Any) -> None:
     """Refuses ops that are missing in TF Serving, that fail on purpose, or that are dangerous."""
-    functions = {function.signature.name for function in graph.library.function}
-    for function in graph.library.function:
-        if _must_compile(function.attr):
-            raise RuntimeError(
-                f"function {function.signature.name} is compiled by XLA, which TF Serving disables"
-            )
-    for node, function in _nodes(graph):
-        reason = None
-        if _must_compile(node.attr):
+    functions = {function.signature.name: function for function in graph.library.function}
+    for node, place in _nodes(graph):
+        reason = _FAILING_OPS.get(node.op)
+        if _must_compile(node) or (place and _must_compile(functions[place])):
             reason = "compiled by XLA, which TF Serving disables"
         elif node.op.startswith("Xla"):
             reason = "an op of XLA, which TF Serving disables"
         elif "PyFunc" in node.op:
             reason = "a Python function, which a SavedModel does not contain"
-        elif node.op in _FAILING_OPS:
-            reason = _FAILING_OPS[node.op]
         elif node.op in DANGEROUS_OPS:
             reason = "an op that saved_model_cli scan calls dangerous"
-        elif node.op not in served_ops() and node.op not in functions:
+        elif reason is None and node.op not in served_ops() and node.op not in functions:
             reason = "an op that the stock binary of TF Serving does not link"
         if reason:
-            raise RuntimeError(f"{_place(node, function)} is {node.op}, {reason}")
+            raise RuntimeError(f"{_place(node, place)} is {node.op}, {reason}")
 
 
 def check_loops(graph: Any) -> None:
     """Refuses loops without a constant bound: one request could block the server.
 
-    `tf.while_loop` creates a bounded loop if `maximum_iterations` is an int: the first variable
-    counts up from a constant, and the loop ends when it reaches the second, a constant.
+    If `maximum_iterations` of `tf.while_loop` is an int, the loop counts its iterations in the
+    first variable, and ends when it reaches the second one, a constant.
     """
     functions = {function.signature.name: function for function in graph.library.function}
     for node, place in _nodes(graph):
@@ -89,40 +82,25 @@ def check_loops(graph: Any) -> None:
 
 
 def _is_bounded(loop: Any, function: Any, functions: Mapping[str, Any]) -> bool:
-    condition, step = (functions[loop.attr[key].func.name] for key in ("cond", "body"))
-    counter, maximum = (argument.name for argument in step.signature.input_arg[:2])
-    results = [step.ret[result.name] for result in step.signature.output_arg]
-    added = [_source(step, each)[0] for each in _inputs(step, results[0], ("Add", "AddV2"))]
-    return (
-        _checks_maximum(condition, condition.ret[condition.signature.output_arg[0].name])
-        and added[:1] == [counter]
-        and (_constant(step, added[1]) or 0) > 0
-        and _source(step, results[1])[0] == maximum  # not changed by an iteration
-        and None not in [_constant(function, each) for each in loop.input[:2]]
+    condition = functions[loop.attr["cond"].func.name]
+    _, maximum = _source(function, loop.input[1])
+    is_constant = maximum is not None and maximum.op == "Const"
+    return is_constant and _checks_maximum(
+        condition, condition.ret[condition.signature.output_arg[0].name]
     )
 
 
 def _checks_maximum(condition: Any, tensor: str) -> bool:
     """True if `tensor` is false when the first argument has reached the second."""
+    _, node = _source(condition, tensor)
+    if node is not None and node.op == "LogicalAnd":
+        return any(_checks_maximum(condition, each) for each in node.input)
     first_two = [argument.name for argument in condition.signature.input_arg[:2]]
-    compared = [_source(condition, each)[0] for each in _inputs(condition, tensor, ("Less",))]
-    return compared == first_two or any(
-        _checks_maximum(condition, each) for each in _inputs(condition, tensor, ("LogicalAnd",))
+    return (
+        node is not None
+        and node.op == "Less"
+        and [_source(condition, each)[0] for each in node.input] == first_two
     )
-
-
-def _constant(function: Any, tensor: str) -> int | None:
-    _, node = _source(function, tensor)
-    if node is None or node.op != "Const" or not tf.as_dtype(node.attr["dtype"].type).is_integer:
-        return None
-    value = tf.make_ndarray(node.attr["value"].tensor)
-    return int(value) if value.ndim == 0 else None
-
-
-def _inputs(function: Any, tensor: str, ops: tuple[str, ...]) -> list[str]:
-    """Returns the inputs of the node that computes a tensor, if it is one of `ops`."""
-    _, node = _source(function, tensor)
-    return list(node.input) if node is not None and node.op in ops else []
 
 
 def _source(function: Any, tensor: str) -> tuple[str, Any | None]:
@@ -141,7 +119,7 @@ def check_batching(signatures: Any) -> None:
     are constant, except the second one of an integer input `(batch, any)`, which holds ids.
     """
     for name, signature in sorted(signatures.items()):
-        if name.startswith(_ADDED_BY_TENSORFLOW):
+        if name.startswith(ADDED_BY_TENSORFLOW):
             continue
         for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
             for key, info in sorted(tensors.items()):
@@ -154,8 +132,8 @@ def check_batching(signatures: Any) -> None:
                     raise RuntimeError(f"{place}, whose other dimensions are not constants")
 
 
-def _must_compile(attributes: Any) -> bool:
-    return "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b
+def _must_compile(node: Any) -> bool:
+    return "_XlaMustCompile" in node.attr and node.attr["_XlaMustCompile"].b
 
 
 def _nodes(graph: Any) -> Iterator[tuple[Any, str]]:

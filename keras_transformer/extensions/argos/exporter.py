@@ -25,7 +25,6 @@ import sentencepiece
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export import ExportOptions, VersionFacts
 from keras_transformer.export.comparison import plain_texts
-from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.inference.translation_module import TranslationModule
 
 with needs_extra("argos", "the format argos"):
@@ -74,9 +73,8 @@ class ArgosExporter(CTranslate2Exporter):
         check_target_pieces(translator)
         return super().prepare(translator, options)
 
-    def probes(self, translator: TranslationModule, sentences: Sequence[str]) -> ProbeTexts:
-        probes = super().probes(translator, sentences)
-        return ProbeTexts(*(plain_texts(translator, texts) for texts in probes))
+    def probes(self, translator: TranslationModule, sentences: Sequence[str]) -> list[str]:
+        return plain_texts(translator, super().probes(translator, sentences))
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         source, target = _languages(options)
@@ -151,7 +149,7 @@ def check_target_pieces(translator: TranslationModule) -> None:
         sentencepiece.SentencePieceProcessor(model_proto=model)
         for model in (vocabulary.source_model, vocabulary.target_model)
     )
-    is_text = vocabulary.target_text_pieces()
+    is_text = vocabulary.target_text_pieces
     is_text[vocabulary.unknown_id] = False  # replaced by a word of the source
 
     def decoded(model: Any, piece: str) -> str:

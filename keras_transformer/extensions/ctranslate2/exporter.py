@@ -28,9 +28,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -40,9 +39,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.export import Engine, Exporter, ExportOptions
-from keras_transformer.export.comparison import Comparison
-from keras_transformer.export.probes import ProbeTexts
+from keras_transformer.export import Engine, Exporter, ExportOptions, ExportResult
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.checkpoints import Arrays
@@ -108,10 +105,8 @@ class CTranslate2Exporter(Exporter):
     has_card = False
     # int8_float32 and int8_float16 also fix the type of all other arrays. With plain int8 the
     # device chooses it.
-    weights: Mapping[str, float] = MappingProxyType(
-        dict.fromkeys(
-            ("float32", "int8", "int8_float32", "int8_float16", "int16", "float16", "bfloat16"), 0.0
-        )
+    weights = dict.fromkeys(
+        ("float32", "int8", "int8_float32", "int8_float16", "int16", "float16", "bfloat16"), 0.0
     )
     compared = "log_probs"
     has_search = False
@@ -144,9 +139,9 @@ class CTranslate2Exporter(Exporter):
         translator: TranslationModule,
         engine: Engine,
         sentences: Sequence[str],
-        probes: ProbeTexts,
+        probes: Sequence[str],
         options: ExportOptions,
-    ) -> Comparison:
+    ) -> ExportResult:
         assert isinstance(engine, CTranslate2Engine)
         engine.max_source_tokens = translator.max_source_tokens  # a program chooses its own limit
         return super().compare(translator, engine, sentences, probes, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-HELP = "lines may contain several sentences; see above"
+help = "lines may contain several sentences; see above"
 
 
 def translate(model: Any, text: str, source_tag: str) -> tuple[str, list[str]]:

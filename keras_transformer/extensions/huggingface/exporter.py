@@ -28,10 +28,10 @@ from keras_transformer.export import (
     Engine,
     Exporter,
     ExportOptions,
+    ExportResult,
     VersionFacts,
 )
-from keras_transformer.export.comparison import Comparison, plain_texts, source_tokens
-from keras_transformer.export.probes import ProbeTexts
+from keras_transformer.export.comparison import plain_texts, source_tokens
 from keras_transformer.extensions.converters import ConvertOptions
 from keras_transformer.extensions.converters.huggingface import read as read_marian_mt
 from keras_transformer.extensions.converters.pieces import table_pieces
@@ -127,16 +127,13 @@ class HuggingFaceExporter(Exporter):
         check_search(translator.config)
         return translator
 
-    def probes(self, translator: TranslationModule, sentences: Sequence[str]) -> ProbeTexts:
+    def probes(self, translator: TranslationModule, sentences: Sequence[str]) -> list[str]:
         pieces, _ = table_pieces(translator.tokenizer.vocabulary)
         codes = [piece for piece in pieces if piece.startswith(">>")]
-        probes = super().probes(translator, sentences)
-        tokenized, translated = (
-            [text for text in texts if not any(code in text for code in codes)]
-            for texts in (plain_texts(translator, found) for found in probes)
-        )
+        texts = plain_texts(translator, super().probes(translator, sentences))
         # MarianTokenizer finds language tokens only at the beginning of a text.
-        return ProbeTexts([*tokenized, *(f"{code} a" for code in codes)], translated)
+        others = [text for text in texts if not any(code in text for code in codes)]
+        return [*others, *(f"{code} a" for code in codes)]
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         weights = translator.transformer.weights_by_path()
@@ -154,17 +151,17 @@ class HuggingFaceExporter(Exporter):
         translator: TranslationModule,
         engine: Engine,
         sentences: Sequence[str],
-        probes: ProbeTexts,
+        probes: Sequence[str],
         options: ExportOptions,
-    ) -> Comparison:
+    ) -> ExportResult:
         assert isinstance(engine, ConvertedEngine)
         engines = [engine, TransformersEngine(engine.folder)] if _has_transformers() else [engine]
         epsilon = _config(translator).other_toolkits.layer_norm_epsilon
         differences = []
         try:
             for opened in engines:
-                comparison = super().compare(translator, opened, sentences, probes, options)
-                differences.append(comparison.largest_difference or 0.0)
+                result = super().compare(translator, opened, sentences, probes, options)
+                differences.append(result.largest_difference or 0.0)
         except InputError as error:
             if epsilon == EPSILON:
                 raise
@@ -172,7 +169,7 @@ class HuggingFaceExporter(Exporter):
                 f"{error} MarianMT always has model.layer_norm_epsilon={EPSILON:g}, but the run "
                 f"has {epsilon:g}. Train it further with this one."
             ) from error
-        return comparison._replace(largest_difference=max(differences))
+        return result._replace(largest_difference=max(differences))
 
     def describe(
         self,

@@ -56,7 +56,7 @@ def text_problem(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
     found = tokenizer.tokenize(tf.constant(texts, tf.string)).to_list()
     expected = vocabulary.encode_source([text.encode() for text in texts])
     with_ends = [[*ids, vocabulary.end_id] for ids in found]
-    return token_difference(texts, expected, with_ends, "SentencePiece", "LiteRT's tokenizer")
+    return token_difference(texts, expected, with_ends)
 
 
 def _model_problems(proto: Any) -> Iterator[str]:

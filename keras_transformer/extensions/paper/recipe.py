@@ -22,9 +22,9 @@ from keras_transformer.data.corpus import Corpus, ParallelFiles
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
+from keras_transformer.extensions.paper.json_fields import check_json, read_json
 from keras_transformer.presets import preset
 from keras_transformer.runs.atomic import atomic_path
-from keras_transformer.schema import check_json, read_json
 
 Synthetic = Literal["back_translation", "distillation"]
 MoreFormat = Literal["litert", "ctranslate2"]
@@ -48,7 +48,7 @@ _PART = re.compile(r"(?!\d)\w{1,100}")  # the name of a part or a test, for file
 
 
 # The classes would not tell which keys are required, because annotations are texts here.
-# How translations are scored: arguments of `evaluation.assess`.
+# How translations are scored: arguments of `metrics.evaluate`.
 Scoring = TypedDict(  # noqa: UP013
     "Scoring", {"tokenize": str | None, "lowercase": bool, "as_in_paper": bool}, total=False
 )
@@ -238,7 +238,7 @@ class Recipe:
         for penalty in (0.6, *self.length_penalties):
             self.config().updated({"decoding.length_penalty": penalty})
         scoring: Scoring = {**self.evaluate, "as_in_paper": False}
-        metrics.assess(["a"], ["a"], **scoring)
+        metrics.evaluate(["a"], ["a"], **scoring)
         for name, changes in self.variants.items():
             for key in changes.keys() & self._in_file().keys():
                 check_json(f"variants.{name}.{key}", self._in_file()[key], changes[key])

@@ -50,7 +50,7 @@ class RecipeModels:
         self._config = initial_config(recipe, init_from)
         self._settings = {**recipe.settings, **settings}
         store = TokenStore(work_dir / "data" / "valid")
-        self._sources, self._references = store.source_text(), store.target_text()
+        self._sources, self._references = store.source.text(), store.target.text()
         for name, test in tests.items():
             if not test.name:  # sacreBLEU stores its own test sets
                 for side, lines in (("source", test.sources), ("reference", test.references[0])):
@@ -130,8 +130,8 @@ class RecipeModels:
 
     def _validation_bleu(self, model: loading.LoadedModel) -> float:
         scoring: Scoring = {**self._recipe.evaluate, "as_in_paper": False}
-        scored = metrics.assess(_translations(model, self._sources), self._references, **scoring)
-        return round(scored.scores.bleu, 2)
+        scored = metrics.evaluate(_translations(model, self._sources), self._references, **scoring)
+        return round(scored.bleu, 2)
 
     def _export_and_score(
         self, run: RunDirectory | str, directory: Path, penalty: float, with_tests: bool
@@ -159,10 +159,10 @@ class RecipeModels:
             start = time.perf_counter()
             hypotheses = _translations(model, test.sources or [])
             seconds = time.perf_counter() - start
-            assessment = metrics.assess(hypotheses, test, **self._recipe.evaluate)
-            log.info("%s: %s", name, assessment.summary())
+            scores = metrics.evaluate(hypotheses, test, **self._recipe.evaluate)
+            log.info("%s: %s", name, scores.summary())
             results[name] = {
-                **assessment.fields(),
+                **scores.fields(),
                 "seconds": round(seconds, 1),
                 "published": self._recipe.published.get(name),
                 "repeat": self._evaluate_command(name, test, model_dir),

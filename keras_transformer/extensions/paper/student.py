@@ -136,7 +136,7 @@ class Distillation:
                 row.setdefault("seconds", []).append(round(seconds, 6))
                 rest = iter([best.text for best, *_ in results])
                 row["tests"] = {
-                    name: metrics.assess(
+                    name: metrics.evaluate(
                         list(itertools.islice(rest, len(test.references[0]))), test, **self.scoring
                     ).fields()
                     for name, test in tests.items()

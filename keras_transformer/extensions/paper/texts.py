@@ -57,7 +57,7 @@ def open_texts(
         else:
             test = evaluation_set(open_text(text))
         first = dataclasses.replace(test, references=[lines[:1] for lines in test.references])
-        metrics.assess(list(first.references[0]), first, **recipe.evaluate)
+        metrics.evaluate(list(first.references[0]), first, **recipe.evaluate)
         tests[name] = test
     valid = open_text(recipe.valid)
     for _ in valid.pairs():

@@ -1,36 +1,32 @@
 """Warm-up requests, batching parameters and models.config."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  registers the ops of the SavedModel
 from google.protobuf import text_format
 from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
-from keras_transformer.errors import InputError
+from keras_transformer.export.comparison import source_tokens
 from keras_transformer.export.saved_model import deployment
+from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
 from tests.conftest import PHRASES
-from tests.messages import mentions
-from tests.tf_serving import BatchingParameters
+from tests.tf_serving import read_batching_parameters
 
 SENTENCES = [*PHRASES, "", "ball " * 30]  # of the exported run
 WARMUP = Path("assets.extra") / "tf_serving_warmup_requests"
 
 
 @pytest.fixture(scope="module")
-def version(exported_run: Path) -> Path:
+def version(exported_run):
     return exported_run / "1"
 
 
-def requests_of(path: Path, signature: str | None = None) -> list[Any]:
+def requests_of(path, signature=None):
     records = tf.data.TFRecordDataset(str(path / WARMUP)).as_numpy_iterator()
     requests = [
         prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
@@ -39,7 +35,7 @@ def requests_of(path: Path, signature: str | None = None) -> list[Any]:
     return [r for r in requests if signature in (None, r.model_spec.signature_name)]
 
 
-def test_every_signature_has_warmup_requests_of_several_sizes(version: Path) -> None:
+def test_every_signature_has_warmup_requests_of_several_sizes(version, run_directory):
     signatures = check_manifest(version)["signatures"]
     assert {"serving_default", "translate", "translate_ids", "score"} <= set(signatures)
     for name, signature in signatures.items():
@@ -63,22 +59,15 @@ def test_every_signature_has_warmup_requests_of_several_sizes(version: Path) -> 
                 np.testing.assert_allclose(arrays["length_penalty"], 0.6)
         assert sorted(sizes) == [1, 1, 16]
         assert len(widths) > 1
+    translator = loading.load_translator(run_directory)
+    of_texts, of_ids = (requests_of(version, name) for name in ("serving_default", "translate_ids"))
+    for texts, ids in zip(of_texts, of_ids, strict=True):
+        expected = source_tokens(translator, list(texts.inputs["text"].string_val))
+        rows, lengths = (tf.make_ndarray(ids.inputs[name]) for name in ("ids", "lengths"))
+        assert [row[:n].tolist() for row, n in zip(rows, lengths, strict=True)] == expected
 
 
-def test_warmup_requests_have_the_ids_of_the_sentences(version: Path) -> None:
-    model = tf.saved_model.load(str(version))
-    pairs = zip(
-        requests_of(version, "serving_default"), requests_of(version, "translate_ids"), strict=True
-    )
-    for texts, ids in pairs:
-        expected = model.signatures["tokenize"](
-            text=tf.constant(tf.make_ndarray(texts.inputs["text"]))
-        )
-        for name in ("lengths", "ids"):
-            np.testing.assert_array_equal(tf.make_ndarray(ids.inputs[name]), expected[name])
-
-
-def test_warmup_has_the_shortest_the_longest_and_all_lengths(version: Path) -> None:
+def test_warmup_has_the_shortest_the_longest_and_all_lengths(version):
     requests = requests_of(version, "embed")
     short, long, spread = (list(request.inputs["text"].string_val) for request in requests)
     known = sorted((sentence.encode() for sentence in SENTENCES if sentence), key=len)
@@ -87,38 +76,22 @@ def test_warmup_has_the_shortest_the_longest_and_all_lengths(version: Path) -> N
     assert set(spread) == set(known)
 
 
-def test_a_signature_that_fails_is_an_error(version: Path, tmp_path: Path) -> None:
-    model = tf.saved_model.load(str(version))
-    tokenize = model.signatures["tokenize"]
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
-    def fails(text: tf.Tensor) -> tf.Tensor:
-        return tf.gather(text, 1)  # the first request has only one text
-
-    signatures = {"tokenize": tokenize, "broken": fails.get_concrete_function()}
-    with pytest.raises(InputError, match=mentions("broken", "fails")):
-        deployment.write_warmup_requests(tmp_path, PHRASES, signatures, 0.6)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_batching_parameters_obey_the_rules_of_tf_serving(version: Path) -> None:
+def test_batching_parameters_obey_the_rules_of_tf_serving(version):
     files = (version / "batching_params.pbtxt", version.parent / "batching_parameters.txt")
-    own, common = (text_format.Parse(file.read_text(), BatchingParameters()) for file in files)
-    for each in (own, common):
-        most, at_once = each.max_batch_size.value, each.max_execution_batch_size.value
-        assert each.enable_large_batch_splitting.value
+    own, common = (read_batching_parameters(file.read_text()) for file in files)
+    for settings in (own, common):
+        most, at_once = settings["max_batch_size"], settings["max_execution_batch_size"]
+        assert settings["enable_large_batch_splitting"]
         largest = max(len(request.inputs["text"].string_val) for request in requests_of(version))
         assert most >= at_once >= largest
         # The largest request must fit into an empty queue.
-        assert each.max_enqueued_batches.value * at_once >= most
-        # Batches would be padded by rows of the last request, which may have none.
-        assert not each.allowed_batch_sizes
+        assert settings["max_enqueued_batches"] * at_once >= most
     # Threads belong to the server, not to a model.
-    assert not own.HasField("num_batch_threads")
-    assert common.num_batch_threads.value >= 1
+    assert "num_batch_threads" not in own
+    assert common["num_batch_threads"] >= 1
 
 
-def test_models_config_has_a_name_for_urls_and_is_never_overwritten(tmp_path: Path) -> None:
+def test_models_config_has_a_name_for_urls_and_is_never_overwritten(tmp_path):
     version = tmp_path / "de-en model" / "1"
     version.mkdir(parents=True)
     deployment.write_settings(version)

@@ -1,22 +1,16 @@
 """The signatures of an export: outputs of each row, and clamped request parameters."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.config import MAX_LENGTH_PENALTY, ModelConfig
+from keras_transformer.config import MAX_LENGTH_PENALTY
 from keras_transformer.export.request_params import Status
 from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference import loading
+from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.scoring import Scorer
-from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.runs.run_directory import RunDirectory
 from tests import reference
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
@@ -26,29 +20,29 @@ TEXTS = [*PHRASES, "", "ball " * 30]
 
 
 @pytest.fixture(scope="module")
-def translator(run_directory: RunDirectory) -> TranslationModule:
+def translator(run_directory):
     return loading.load_translator(run_directory, {"decoding.n_best": K})
 
 
 @pytest.fixture(scope="module")
-def served(exported_run: Path) -> Any:
+def served(exported_run):
     return tf.saved_model.load(str(exported_run / "1"))
 
 
-def ask(served: Any, signature: str, **inputs: Any) -> dict[str, np.ndarray]:
+def ask(served, signature, **inputs):
     specs = served.signatures[signature].structured_input_signature[1]
     tensors = {name: tf.constant(value, specs[name].dtype) for name, value in inputs.items()}
     return {k: v.numpy() for k, v in served.signatures[signature](**tensors).items()}
 
 
-def translate(served: Any, texts: list[Any], **given: Any) -> dict[str, np.ndarray]:
+def translate(served, texts, **given):
     """Calls `translate`. A single value applies to all texts."""
     asked = {"max_length": 0, "length_penalty": 0.6, "prefix": "", **given}
     asked = {k: v if isinstance(v, list) else [v] * len(texts) for k, v in asked.items()}
     return ask(served, "translate", text=texts, **asked)
 
 
-def test_shapes_of_all_outputs(served: Any) -> None:
+def test_shapes_of_all_outputs(served, exported_run):
     B = None
     expected = {
         "serving_default": {"translations": [B, K], "scores": [B, K]},
@@ -75,11 +69,14 @@ def test_shapes_of_all_outputs(served: Any) -> None:
         for name, signature in served.signatures.items()
     }
     assert found == expected
+    described = check_manifest(exported_run / "1")["signatures"]
+    assert expected == {
+        name: {key: tensor["shape"] for key, tensor in signature["outputs"].items()}
+        for name, signature in described.items()
+    }
 
 
-def test_translate_returns_the_details_of_the_search(
-    served: Any, translator: TranslationModule
-) -> None:
+def test_translate_returns_the_details_of_the_search(served, translator):
     found = translate(served, TEXTS)
     plain = ask(served, "serving_default", text=TEXTS)
     np.testing.assert_array_equal(found["translations"], plain["translations"])
@@ -89,7 +86,7 @@ def test_translate_returns_the_details_of_the_search(
     np.testing.assert_array_equal(found["lengths"], details["lengths"])
     used = translator.lengths(tf.constant(TEXTS))["used"].numpy()
 
-    def padded(name: str, lengths: np.ndarray, width: int, beyond: Any) -> np.ndarray:
+    def padded(name, lengths, width, beyond):
         array = details[name]
         wide = np.full([*array.shape[:-1], width], beyond, array.dtype)
         wide[..., : array.shape[-1]] = array
@@ -109,24 +106,21 @@ def test_translate_returns_the_details_of_the_search(
     assert found["status"].tolist() == [Status.SOURCE_CUT * (i == long) for i in range(len(TEXTS))]
 
 
-def test_each_row_has_its_own_options(served: Any, run_directory: RunDirectory) -> None:
-    texts = [PHRASES[0]] * 3 + [PHRASES[1]]
+def test_each_row_has_its_own_options(served, run_directory):
+    texts, options = [PHRASES[0]] * 3, {"max_length": 3, "length_penalty": 2.0}
     found = translate(
-        served, texts, max_length=[3, 0, 0, 0], length_penalty=[0.6, 0.0, 2.0, 0.6],
-        prefix=["", "", "", "ein kleiner"],
+        served, texts, max_length=[3, 0, 0], length_penalty=[2.0, 0.0, 0.6],
+        prefix=["", "", "ein kleiner"],
     )  # fmt: skip
     assert (found["lengths"][0] <= 3).all() and (found["status"] == 0).all()
-    assert found["translations"][3, 0].startswith(b"ein kleiner")
-    for row, settings in (
-        (0, {"decoding.max_length": 3}),
-        (1, {"decoding.length_penalty": 0.0}),
-        (2, {"decoding.length_penalty": 2.0}),
-    ):
-        own = loading.load_translator(run_directory, {"decoding.n_best": K, **settings})
-        expected = own.translate(tf.constant(texts[:1]))
-        np.testing.assert_allclose(found["scores"][row], expected["scores"][0], atol=1e-4)
-        assert found["translations"][row].tolist() == expected["translations"][0].numpy().tolist()
-    assert found["scores"][1, 0] != found["scores"][2, 0]
+    assert found["translations"][2, 0].startswith(b"ein kleiner")
+    settings = {f"decoding.{name}": value for name, value in {"n_best": K, **options}.items()}
+    own = loading.load_translator(run_directory, settings)
+    expected = own.translate(tf.constant(texts[:1]))
+    np.testing.assert_allclose(found["scores"][0], expected["scores"][0], atol=1e-4)
+    assert found["translations"][0].tolist() == expected["translations"][0].numpy().tolist()
+    # Without a length penalty, a score is the sum of the tokens' scores.
+    np.testing.assert_allclose(found["scores"][1], found["token_scores"][1].sum(-1), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +137,7 @@ def test_each_row_has_its_own_options(served: Any, run_directory: RunDirectory) 
         ({"prefix": "\0\ud7ff \x80"}, {"prefix": "\0\ud7ff \x80"}, 0),
     ],
 )  # fmt: skip
-def test_invalid_options_are_clamped_for_their_row_only(
-    served: Any, asked: dict[str, Any], as_if: dict[str, Any], status: int
-) -> None:
+def test_invalid_options_are_clamped_for_their_row_only(served, asked, as_if, status):
     texts = [PHRASES[0], PHRASES[1]]
     # Only the first row has the value. The other row must not change.
     rows = {name: [value, {"max_length": 0, "length_penalty": 0.6, "prefix": ""}[name]]
@@ -159,7 +151,7 @@ def test_invalid_options_are_clamped_for_their_row_only(
         np.testing.assert_allclose(found["scores"][row], alone["scores"][0], atol=1e-4)
 
 
-def test_ids_are_translated_like_their_text(served: Any, translator: TranslationModule) -> None:
+def test_ids_are_translated_like_their_text(served, translator):
     tokenized = ask(served, "tokenize", text=TEXTS)
     assert tokenized["lengths"].tolist()[-2:] == [1, S]
     ids = {"ids": tokenized["ids"], "lengths": tokenized["lengths"]}
@@ -182,7 +174,7 @@ def test_ids_are_translated_like_their_text(served: Any, translator: Translation
     assert texts["text"].tolist() == plain["translations"][:, 0].tolist()
 
 
-def test_invalid_ids_and_lengths_are_replaced(served: Any, translator: TranslationModule) -> None:
+def test_invalid_ids_and_lengths_are_replaced(served, translator):
     (good,) = ask(served, "tokenize", text=PHRASES[:1])["ids"]
     length, unknown = int((good != 0).sum()), translator.tokenizer.unknown_id
     second = np.arange(S) == 1
@@ -205,18 +197,18 @@ def test_invalid_ids_and_lengths_are_replaced(served: Any, translator: Translati
     assert none["ids"].shape == (0, K, L)
 
 
-def test_samples_for_ids_do_not_depend_on_the_batch(run_directory: RunDirectory) -> None:
+def test_samples_for_ids_do_not_depend_on_the_batch(run_directory):
     settings = {"decoding.sample": True, "decoding.temperature": 3.0, "decoding.n_best": 3}
     drawing = loading.load_translator(run_directory, settings)
-    signatures = Signatures(drawing)
-    tokenized = signatures.tokenize(tf.constant([PHRASES[0], PHRASES[3]]))
-    ids, lengths = tokenized["ids"], tokenized["lengths"]
-    together = signatures.translate_ids(ids, lengths)["ids"]
-    alone = [signatures.translate_ids(ids[i : i + 1], lengths[i : i + 1])["ids"] for i in (0, 1)]
+    signatures = Signatures(drawing).by_name()
+    tokenized = signatures["tokenize"](tf.constant([PHRASES[0], PHRASES[3]]))
+    ids, lengths, sample = tokenized["ids"], tokenized["lengths"], signatures["translate_ids"]
+    together = sample(ids, lengths)["ids"]
+    alone = [sample(ids[i : i + 1], lengths[i : i + 1])["ids"] for i in (0, 1)]
     np.testing.assert_array_equal(together, tf.concat(alone, axis=0))
 
 
-def test_score_equals_the_scorer(served: Any, translator: TranslationModule) -> None:
+def test_score_equals_the_scorer(served, translator):
     targets = [*PHRASES[3:], *PHRASES[:3], "", "Ball " * 60]
     found = ask(served, "score", source=TEXTS, target=targets)
     scorer = Scorer(translator)
@@ -226,7 +218,7 @@ def test_score_equals_the_scorer(served: Any, translator: TranslationModule) -> 
     assert found["lengths"][-1] > L and found["log_probs"][-1] == np.float32(-1e9)
 
 
-def test_embeddings_are_means_without_padding(served: Any, translator: TranslationModule) -> None:
+def test_embeddings_are_means_without_padding(served, translator):
     found = ask(served, "embed", text=TEXTS)["embeddings"]
     for row, text in enumerate(TEXTS):
         ids, _ = translator.source_ids(tf.constant([text]))
@@ -237,13 +229,13 @@ def test_embeddings_are_means_without_padding(served: Any, translator: Translati
 @pytest.mark.parametrize(
     "name", "serving_default translate score embed attention tokenize lengths symbols".split()
 )
-def test_an_empty_batch(served: Any, name: str) -> None:
+def test_an_empty_batch(served, name):
     specs = served.signatures[name].structured_input_signature[1]
     for output in ask(served, name, **{key: [] for key in specs}).values():
         assert output.shape[0] == 0
 
 
-def test_status_reports_missing_translations(run_directory: RunDirectory) -> None:
+def test_status_reports_missing_translations(run_directory):
     broken = loading.load_translator(run_directory)
     weights = broken.transformer.weights_by_path()
     weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
@@ -254,7 +246,7 @@ def test_status_reports_missing_translations(run_directory: RunDirectory) -> Non
     assert found["status"].numpy().tolist() == [Status.NOT_TRANSLATED, 0]
 
 
-def test_lengths_of_truncated_texts(served: Any, translator: TranslationModule) -> None:
+def test_lengths_of_truncated_texts(served, translator):
     texts = [*TEXTS, " " * 100_000, "a" + " " * 100_000, "a\u0301" * 300_000]
     found = ask(served, "lengths", text=texts)
     expected = translator.lengths(tf.constant(TEXTS))
@@ -264,7 +256,7 @@ def test_lengths_of_truncated_texts(served: Any, translator: TranslationModule) 
     assert found["used"].tolist()[-3:-1] == [1, 2]
 
 
-def test_the_limit_of_bytes(run_directory: RunDirectory) -> None:
+def test_the_limit_of_bytes(run_directory):
     translator = loading.load_translator(run_directory, {"decoding.max_source_tokens": 20})
     spaces = " " * 308  # the limit is 320 bytes
     found = ["a small dog", " a small dog", " a small dog runs", "läuft läuft läuft"]
@@ -284,24 +276,20 @@ TARGETS = [PHRASES[3], "", PHRASES[5], "  ", "", "x"]
 GIVEN = [True, False, True, False, False, True]  # spaces give no tokens
 
 
-def ask_attention(
-    signature: Signatures, sources: list[Any], targets: list[Any]
-) -> dict[str, np.ndarray]:
+def ask_attention(signature, sources, targets):
     texts = tf.constant(sources, tf.string), tf.constant(targets, tf.string)
     found = signature.attention(*texts)
     return {name: each.numpy() for name, each in found.items()}
 
 
-def read(pieces: np.ndarray, length: int) -> list[str]:
+def read(pieces, length):
     return [piece.decode() for piece in pieces[:length]]
 
 
 @pytest.mark.parametrize(
     ("name", "changes"), [("paper", {"model__attention_window": 8}), ("separate", {})]
 )
-def test_weights_and_positions_equal_the_reference(
-    name: str, changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_weights_and_positions_equal_the_reference(name, changes, tmp_path):
     run = make_run(tmp_path / "run", name, **changes)
     translator = loading.load_translator(run)
     tokenizer, config = translator.tokenizer, run.config.model
@@ -349,7 +337,7 @@ def test_weights_and_positions_equal_the_reference(
         assert not GIVEN[row] or found["status"][row] == cut
 
 
-def check_positions(signature: Signatures, weights: dict[str, Any], config: ModelConfig) -> None:
+def check_positions(signature, weights, config):
     found = signature.positions(tf.constant(30))
     learned = config.positions == "learned"  # 20 of them
     expected = (

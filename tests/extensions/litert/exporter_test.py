@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
-from keras_transformer.export import ExportOptions, export
-from keras_transformer.export.comparison import Comparison
+from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.litert import engine as litert
 from keras_transformer.extensions.litert import exporter, passes
@@ -91,7 +90,7 @@ def assert_same_tokens(model: LiteRTModel, translator: TranslationModule, text: 
 
 
 def test_every_signature_translates_as_the_run(paper: LiteRTExport) -> None:
-    assert paper.exported.sentences == len(SENTENCES)
+    assert len(paper.exported.translations) == len(SENTENCES)
     assert paper.exported.warning is None
     in_graph = exporter.load_text_signature(paper.path)
     for sentence in SENTENCES:
@@ -135,7 +134,7 @@ def test_other_architectures_and_searches(
     run = make_run(tmp_path / "run", model, **changes)
     # The export compares all sentences.
     result = export(run, tmp_path / "export", SENTENCES, format="litert", settings=settings)
-    assert result.sentences == len(SENTENCES)
+    assert len(result.translations) == len(SENTENCES)
 
 
 def test_only_operations_of_every_runtime_are_used(paper: LiteRTExport) -> None:
@@ -333,7 +332,7 @@ def test_an_ensemble_and_an_unsupported_vocabulary_have_only_translate_ids(tmp_p
         assert found == texts[: len(found)]
 
 
-def compare(made: LiteRTExport) -> Comparison:
+def compare(made: LiteRTExport) -> ExportResult:
     """Compares the version once more, as `export` does before it publishes it."""
     opened = exporter.EXPORTER.open(made.exported.path)
     probes = exporter.EXPORTER.probes(made.translator, PHRASES)

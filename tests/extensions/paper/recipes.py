@@ -74,4 +74,4 @@ def refuse_to_train(*_: Any, **__: Any) -> None:
 
 def no_export(run: RunDirectory | str, *_: Any, **__: Any) -> ExportResult:
     """Replaces `export`, which takes seconds: returns the run itself."""
-    return ExportResult(Path(run.path if isinstance(run, RunDirectory) else run), 0, [])
+    return ExportResult([], [], path=Path(run.path if isinstance(run, RunDirectory) else run))

@@ -1,37 +1,34 @@
 """Shortlists: learned from the data of a run, and CTranslate2's file."""
 
-from pathlib import Path
-
 import ctranslate2
 import numpy as np
 import pytest
 import sentencepiece
 
-from keras_transformer.data.token_store import TokenStore, encoded, write_index, write_shard
-from keras_transformer.errors import InputError
-from keras_transformer.export import shortlist as learning
-from keras_transformer.export.shortlist import learn_shortlist, shortlist_of
+from keras_transformer import plugins
+from keras_transformer.data.token_store import TokenStore, write_index, write_shard
 from keras_transformer.extensions.ctranslate2.exporter import save_model, save_shortlist
+from keras_transformer.extensions.shortlist import learning
+from keras_transformer.extensions.shortlist.learning import learn_shortlist, shortlist_of
 from keras_transformer.inference.loading import load_translator
-from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from tests.builders import refuses
 from tests.conftest import PHRASES, random_shortlist
-from tests.messages import mentions
 
 
 @pytest.fixture(scope="module")
-def vocabularies() -> dict[str, Vocabulary]:
+def vocabularies():
     letters = b"abcdefghijklmnopqrstuvwxyz"
     model = learn_vocabulary([letters, letters[::-1]], 32)
     return {"joint": Vocabulary(model), "separate": Vocabulary(model, model)}
 
 
-def write(directory, pairs) -> TokenStore:
-    columns = [[*column] for column in zip(*pairs, strict=True)] or [[], []]
-    sides = [encoded([b"x"] * len(pairs), ids, 2**16) for ids in columns]
-    digest = write_shard(directory / "0", *sides)
-    directory.mkdir(exist_ok=True)
-    write_index(directory, [("0", len(pairs), digest)])
+def write(directory, pairs):
+    lines, ids = [[b"x"] * len(pairs)] * 2, [*zip(*pairs, strict=True)]
+    shards = []
+    if pairs:
+        shards = [("0", len(pairs), write_shard(directory / "0", lines, ids, (60, 60)))]
+    write_index(directory, shards)
     return TokenStore(directory)
 
 
@@ -42,7 +39,7 @@ def learn(store, vocabulary, size, seed=1):
 
 
 # Token s from 4 to 13 is translated by s + 10. Token 24 is in every target.
-def random_pairs(count: int) -> list[tuple[list[int], list[int]]]:
+def random_pairs(count):
     random = np.random.default_rng(7)
     pairs = []
     for _ in range(count):
@@ -87,38 +84,35 @@ def test_large_corpora_are_sampled(tmp_path, monkeypatch, vocabularies):
 
 
 def test_stores_that_cannot_be_learned_from_are_errors(tmp_path, vocabularies):
-    vocabulary = vocabularies["separate"]
-    with pytest.raises(InputError, match=mentions("no pairs", tmp_path / "empty")):
-        learn(write(tmp_path / "empty", []), vocabulary, 5)
+    common = {"vocabulary": vocabularies["separate"], "size": 5}
+    empty = {**common, "store": write(tmp_path / "empty", [])}
+    refuses(shortlist_of, empty, "no pairs", tmp_path / "empty")
     for size in (0, 10**12):
-        with pytest.raises(InputError, match=mentions("size", f"{size:,}", 1)):
-            learn(write(tmp_path / "s", random_pairs(1)), vocabulary, size)
+        store = {**common, "store": write(tmp_path / "s", random_pairs(1)), "size": size}
+        refuses(shortlist_of, store, "size", f"{size:,}", 1)
 
 
-def test_other_data_is_an_error(
-    run_directory: RunDirectory, tagged_run: RunDirectory, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match=mentions("training data", "--data_dir")):
-        learn_shortlist(run_directory, None, 50)
+def test_other_data_is_an_error(run_directory, tagged_run, tmp_path):
+    common = {"run": run_directory, "data_dir": tmp_path, "size": 50}
+    refuses(learn_shortlist, {**common, "data_dir": None}, "training data", "--data_dir")
     tagged_run.tokenizer().save(tmp_path)
-    with pytest.raises(InputError, match=mentions("different vocabularies", run_directory.path)):
-        learn_shortlist(run_directory, tmp_path, 50)
+    refuses(learn_shortlist, common, "different vocabularies", run_directory.path)
     run_directory.tokenizer().save(tmp_path)
-    with pytest.raises(InputError, match=mentions(tmp_path / "train", "not a token store")):
-        learn_shortlist(run_directory, tmp_path, 50)
+    refuses(learn_shortlist, common, tmp_path / "train", "not a token store")
 
 
-def test_the_data_of_the_run_gives_a_shortlist(run_directory: RunDirectory, tmp_path: Path) -> None:
+def test_the_data_of_the_run_gives_a_shortlist(run_directory, tmp_path):
     run_directory.tokenizer().save(tmp_path)
     vocabulary, lines = Vocabulary.load(tmp_path), [phrase.encode() for phrase in PHRASES]
-    side = encoded(lines, vocabulary.encode_source(lines), 60)
-    digest = write_shard(tmp_path / "train" / "0", side, side)
+    ids = vocabulary.encode_source(lines)
+    digest = write_shard(tmp_path / "train" / "0", [lines] * 2, [ids] * 2, (60, 60))
     write_index(tmp_path / "train", [("0", len(lines), digest)])
-    shortlist = learn_shortlist(run_directory, tmp_path, 8)
+    option = plugins.find("export_options", "shortlist")
+    shortlist = option.value(str(run_directory.path), str(tmp_path), 8)
     assert shortlist.describe() == {"frequent": 10, "translations": 8}
 
 
-def test_ctranslate2_uses_the_shortlist(run_directory: RunDirectory, tmp_path: Path) -> None:
+def test_ctranslate2_uses_the_shortlist(run_directory, tmp_path):
     translator = load_translator(run_directory)
     shortlist = random_shortlist(run_directory, 2)
     vocabulary = translator.tokenizer.vocabulary
