@@ -149,22 +149,19 @@ def write_warmup_requests(
     spread = [ordered[i * last // (_WARMUP_ROWS - 1)] for i in range(_WARMUP_ROWS)]
     batches = (ordered[:1], ordered[-1:], spread)
     tokenized = engine.call([("tokenize", {"text": rows}) for rows in batches])
-    values = [
-        {
+    signatures, requests = read_signatures(engine.folder), []
+    # Calls at the same time have different signatures, so that TensorFlow optimizes each once.
+    for rows, tokens in zip(batches, tokenized, strict=True):
+        known = {
             **{name: array.tolist() for name, array in tokens.items()},  # ids and lengths
-            "text": rows,
             "prefix": [row.split(" ")[0] for row in rows],
             "max_length": [0] * len(rows),
             "length_penalty": [length_penalty] * len(rows),
         }
-        for rows, tokens in zip(batches, tokenized, strict=True)
-    ]
-    requests = []
-    for known in values:  # calls at the same time have different signatures, to optimize each once
-        for name, signature in read_signatures(engine.folder).items():
+        for name, signature in signatures.items():
             inputs = {
-                key: _fitted(known.get(key, known["text"]), spec["shape"])
-                for key, spec in signature["inputs"].items()
+                key: _fitted(known.get(key, rows), tensor["shape"])
+                for key, tensor in signature["inputs"].items()
             }
             requests.append((name, inputs))
     engine.call(requests)
