@@ -17,7 +17,7 @@ import tensorflow as tf
 from keras_transformer import plugins
 from keras_transformer.config import RunConfig
 from keras_transformer.console import duration
-from keras_transformer.data.batches import MixedBatches
+from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import require
 from keras_transformer.inference import loading, translate
@@ -223,7 +223,7 @@ def _log_summary(
     platform: Platform,
     trainer: Trainer,
     config: RunConfig,
-    batches: MixedBatches,
+    batches: Batches,
 ) -> None:
     """Logs the devices, the model and the data before the first step."""
     training = config.training
@@ -260,8 +260,8 @@ def _bleu_scorer(
     model = loading.LoadedModel.of(module, str(run.path))
     # Equal numbers of sentences from all mixed corpora.
     share = -(-config.bleu_sentences // len(stores)) if config.bleu_sentences else None
-    sources = [line for store in stores for line in store.source_text()[:share]]
-    references = [line for store in stores for line in store.target_text()[:share]]
+    sources = [line for store in stores for line in store.source.text()[:share]]
+    references = [line for store in stores for line in store.target.text()[:share]]
 
     def score() -> float:
         transformer.assign_weights(

@@ -199,7 +199,7 @@ def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, 
         decoding__beam_size=2, decoding__max_extra_tokens=5,
     )  # fmt: skip
     [scored] = translated  # at step 6, where the interval that contains step 4 ends
-    sources = TokenStore(data / "valid").source_text()[:3]
+    sources = TokenStore(data / "valid").source.text()[:3]
     assert RunDirectory(run).selected == "ema"
     assert translate_lines(loading.load_model(run), sources) == scored
     RunDirectory(run).select("last")
