@@ -103,15 +103,15 @@ def sorted_training_batches(
         `source_I`, `target_I` and `labels_I` int32 `[rows, length]` of each batch I.
     """
     groups: list[list[int]] = [[]]
-    for pair in np.lexsort((store.source_lengths, store.target_lengths)):
-        if (len(groups[-1]) + 1) * store.target_lengths[pair] > batch_tokens:
+    for pair in np.lexsort((store.source.lengths, store.target.lengths)):
+        if (len(groups[-1]) + 1) * store.target.lengths[pair] > batch_tokens:
             groups.append([])
         groups[-1].append(int(pair))
     arrays = {}
     for i, group in enumerate(np.random.default_rng(seed).permutation(len(groups))[:count]):
         pairs = [np.array([pair]) for pair in groups[group]]
-        targets = [store.target_ids(pair) for pair in pairs]
-        arrays[f"source_{i}"] = pad([store.source_ids(pair) for pair in pairs], ids["pad"])
+        targets = [store.target.ids(pair) for pair in pairs]
+        arrays[f"source_{i}"] = pad([store.source.ids(pair) for pair in pairs], ids["pad"])
         shifted = [np.append(ids["start"], target[:-1]) for target in targets]
         arrays[f"target_{i}"] = pad(shifted, ids["pad"])
         arrays[f"labels_{i}"] = pad(targets, ids["pad"])

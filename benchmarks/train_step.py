@@ -148,7 +148,7 @@ def torch_settings(variant: Variant, config: Config, batches: Path) -> dict[str,
 
 def compare(variants: Sequence[Variant]) -> dict[str, Any]:
     """Measures the engines, and returns the results."""
-    from keras_transformer.data.batches import CorpusBatches  # late: TensorFlow takes seconds
+    from keras_transformer.data.batches import Batches  # late: TensorFlow takes seconds
     from keras_transformer.data.token_store import TokenStore
     from keras_transformer.text.tokenizer import Tokenizer
 
@@ -160,7 +160,7 @@ def compare(variants: Sequence[Variant]) -> dict[str, Any]:
         store = TokenStore(Path(FLAGS.data_dir) / "train")
         ids, only_steps, arrays = special_ids(tokenizer), None, {}
         if FLAGS.shapes:
-            ours = CorpusBatches(store, FLAGS.batch_tokens, SEED, ids["pad"], ids["start"])
+            ours = Batches([store], FLAGS.batch_tokens, SEED, tokenizer.vocabulary)
             only_steps = frequent_steps(ours, FLAGS.shapes, num_steps)
             arrays = arrays_of(ours, only_steps)
         elif any(variant.engine == "torch" for variant in variants):

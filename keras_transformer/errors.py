@@ -30,6 +30,12 @@ class MissingExtra(InputError):
     """An optional package cannot be imported. The message names the extra that installs it."""
 
 
+def require(condition: bool, message: str) -> None:
+    """Raises an `InputError` with `message` unless `condition`."""
+    if not condition:
+        raise InputError(message)
+
+
 def one_line(reason: object) -> str:
     """Returns a reason, such as an exception, as one short line for another message.
 

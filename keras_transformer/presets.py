@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from keras_transformer import plugins
-from keras_transformer.config import Config, RunConfig, require
+from keras_transformer.config import Config, RunConfig
+from keras_transformer.errors import require
 
 if TYPE_CHECKING:  # it loads SentencePiece
     from keras_transformer.text.vocabulary import Vocabulary

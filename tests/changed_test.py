@@ -10,5 +10,5 @@ def test_a_module_has_its_test_or_those_of_its_folder() -> None:
     files = ["keras_transformer/layers/attention.py", "keras_transformer/layers/missing.py"]
     assert {"tests/layers/attention_test.py", "tests/layers"} <= set(paths_of(files))
     assert "tests/docs_test.py" in paths_of(["docs/python.md"])
-    assert "tests/config_test.py" in paths_of(["tests/config_test.py"])
-    assert paths_of(["keras_transformer/config.py"]) == sorted([*ALWAYS, "tests/config_test.py"])
+    assert "tests/presets_test.py" in paths_of(["tests/presets_test.py"])
+    assert paths_of(["keras_transformer/presets.py"]) == sorted([*ALWAYS, "tests/presets_test.py"])

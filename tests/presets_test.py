@@ -2,7 +2,8 @@
 
 import pytest
 
-from keras_transformer.config import Config, TokenIds
+from keras_transformer.config import Config
+from keras_transformer.config.model import TokenIds
 from keras_transformer.extensions.paper.presets import TABLE_3
 from keras_transformer.presets import preset, presets, resolve_config
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary

@@ -19,7 +19,7 @@ NAMES = set(
 NAMESPACES = {
     "layers": set(
         "Block CrossAttention Decoder DecodeState DecoderLayer Dropout Encoder EncoderLayer "
-        "FeedForward LayerNorm LearnedPositions PaddingMask SelfAttention SinusoidalPositions "
+        "FeedForward LayerNorm LearnedPositions SelfAttention SinusoidalPositions "
         "TokenEmbedding dropout_seed padding_mask position_mask "
         "scaled_dot_product_attention".split()
     ),

@@ -9,14 +9,9 @@ import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from keras_transformer.config import (
-    DecodingConfig,
-    ModelConfig,
-    OtherToolkits,
-    TokenIds,
-    TrainingConfig,
-)
-from keras_transformer.schema import Settings
+from keras_transformer.config import DecodingConfig, ModelConfig, TrainingConfig
+from keras_transformer.config.model import OtherToolkits, TokenIds
+from keras_transformer.config.schema import Settings
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 # In the order of the page.

@@ -21,7 +21,7 @@ from protocol import Answer, Started
 
 from engines import device_time, tasks
 from keras_transformer.config import Config
-from keras_transformer.data.batches import Batches, CorpusBatches
+from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.extensions.shortlist.learning import learn_shortlist
@@ -61,9 +61,9 @@ def train(settings: dict[str, Any]) -> Started:
     config = preset(settings["preset"]).updated(settings["configuration"])
     training, model = config.training, config.model
     tokenizer = Tokenizer.load(settings["data_dir"])
-    batches = CorpusBatches(
-        TokenStore(Path(settings["data_dir"]) / "train"), training.batch_tokens, training.seed,
-        tokenizer.pad_id, tokenizer.start_id,
+    batches = Batches(
+        [TokenStore(Path(settings["data_dir"]) / "train")], training.batch_tokens, training.seed,
+        tokenizer.vocabulary,
     )  # fmt: skip
     on_gpu, only_steps = settings["device"] == "gpu", settings["only_steps"]
     platform = choose_platform(training, len(batches.shapes), settings["device"])

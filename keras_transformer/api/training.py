@@ -217,8 +217,8 @@ class Run:
                     "open the run with its data: Run(path, data=directory)."
                 )
             store = TokenStore(Path(self.data) / "valid")
-            sentences = store.source_text()
-            options.setdefault("references", store.target_text())
+            sentences = store.source.text()
+            options.setdefault("references", store.target.text())
         export_options = ExportOptions(weights=weights, **options)
         run, sentences = self._address(checkpoint), checked_texts(sentences)
         return export(run, output_dir, sentences, export_options, format=format, settings=settings)

@@ -80,7 +80,7 @@ def _sentences() -> tuple[list[str], list[str] | None]:
             "--valid_source."
         )
     store = TokenStore(Path(FLAGS.data_dir) / "valid")
-    return store.source_text(), store.target_text()
+    return store.source.text(), store.target.text()
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from absl import flags
 from keras_transformer import plugins
 from keras_transformer.cli import app, config_flags
 from keras_transformer.data import corpus, prepare, reading
-from keras_transformer.data.prepare import LEARNING_OPTIONS, PrepareOptions
+from keras_transformer.data.options import LEARNING_OPTIONS, PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.runs.machine import available_cores
 

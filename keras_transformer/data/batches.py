@@ -1,16 +1,17 @@
-"""Batches of a corpus: a batch is a pure function of (corpus, seed, step).
+"""Batches of one corpus or several: a batch is a pure function of (corpora, seed, step).
 
-One permutation, a function of (seed, epoch), gives the order of an epoch. It takes a fifth of a
-second for 5 million pairs. So training resumes at any step without reading the earlier ones.
+One permutation, a function of (seed, epoch), gives the order of an epoch of a corpus. It takes a
+fifth of a second for 5 million pairs. So training resumes at any step without reading the earlier
+ones.
 """
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import TypeAlias
@@ -22,19 +23,24 @@ import tensorflow as tf
 from keras_transformer.data.bucketing import MAX_SHAPES, Histogram, choose_shapes, plan_epoch
 from keras_transformer.data.subwords import (
     Lengths,
-    SubwordSampler,
+    Samplers,
     TokenArray,
     draw,
     hashed,
     joined,
     key_of,
+    planned_lengths,
+    subword_samplers,
 )
 from keras_transformer.data.token_store import IntArray, TokenStore
 from keras_transformer.errors import InputError
+from keras_transformer.text.vocabulary import Vocabulary
 
 Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
 Shape: TypeAlias = tuple[int, int, int]
 Pairs: TypeAlias = npt.NDArray[np.unsignedinteger]
+# The concatenated ids of sentences, and the length of each.
+Side: TypeAlias = tuple[TokenArray, Lengths]
 # The sampled segmentations of the rows of a batch, for the source and the target.
 Segmentations: TypeAlias = tuple[list[TokenArray], list[TokenArray]]
 
@@ -43,19 +49,74 @@ _STEPS_AT_ONCE = 32
 _TOKENS_AT_ONCE = 2**16
 
 
-class Batches(abc.ABC):
-    """The batches of all steps."""
+class Batches:
+    """The batches of all steps, from one corpus or from several in turns with given shares.
 
-    shapes: tuple[Shape, ...]
-    steps_per_epoch: int
-    padding_share: float
-    filler_rows: int
+    Each corpus has separate epochs: no pair is repeated before all pairs have been used. The steps
+    of a corpus are spread evenly. An epoch has as many steps as one epoch of every corpus together.
+    Without weights, it contains each corpus once.
+    """
 
-    @abc.abstractmethod
+    def __init__(
+        self,
+        stores: Sequence[TokenStore],
+        batch_tokens: int,
+        seed: int | None,
+        vocabulary: Vocabulary,
+        subword_alpha: float | None = None,
+        *,
+        weights: Sequence[Fraction] | None = None,
+        temperature: float = 1.0,
+        max_shapes: int = MAX_SHAPES,
+    ) -> None:
+        """Plans the epochs of all corpora, with common shapes.
+
+        Without `weights`, the shares of corpora are their sizes to the power of 1 / `temperature`.
+        With `subword_alpha`, segmentations are sampled (see `subwords.py`).
+        """
+        if seed is not None and seed < 0:
+            raise InputError(f"The seed of the batches is {seed}, but it must be at least 0.")
+        if not 1 <= temperature < math.inf:
+            raise InputError(
+                f"The temperature of the mixture is {temperature}, but it must be at least 1."
+            )
+        self._pad_id, self._start_id = vocabulary.pad_id, vocabulary.start_id
+        samplers = None if subword_alpha is None else subword_samplers(vocabulary, subword_alpha)
+        lengths = [_planned_lengths(store, batch_tokens, samplers) for store in stores]
+        tokens = [int(store.target.lengths.sum(dtype=np.int64)) for store in stores]
+        by_tokens = weights or [_tempered(count, temperature) for count in tokens]
+        frequencies = [float(share / count) for share, count in zip(by_tokens, tokens, strict=True)]
+        histograms = []
+        for corpus_lengths, frequency in zip(lengths, frequencies, strict=True):
+            histogram, _ = Histogram.of(*corpus_lengths)
+            scaled = np.rint(histogram.count * max(frequency / max(frequencies), 1e-6))
+            count = np.maximum(1, scaled).astype(np.int64)
+            histograms.append(dataclasses.replace(histogram, count=count))
+        shapes = choose_shapes(Histogram.union(histograms), batch_tokens, max_shapes)
+        self.corpora = [
+            CorpusBatches(*planned, shapes, seed, number, samplers)
+            for number, planned in enumerate(zip(stores, lengths, strict=True))
+        ]
+        sizes = [corpus.steps_per_epoch for corpus in self.corpora]
+        exact = weights or [_tempered(size, temperature) for size in sizes]
+        denominator = math.lcm(*(weight.denominator for weight in exact))
+        self._weights = [int(weight * denominator) for weight in exact]
+        self.shapes = tuple(sorted({shape for corpus in self.corpora for shape in corpus.shapes}))
+        self.steps_per_epoch = sum(sizes)
+        # How often an epoch contains each corpus.
+        passes = np.array(self._weights) / sum(self._weights) * self.steps_per_epoch / sizes
+        filler_rows, used, positions = (
+            float(passes @ [getattr(corpus, name) for corpus in self.corpora])
+            for name in ("filler_rows", "tokens", "positions")
+        )
+        self.filler_rows = round(filler_rows)
+        self.padding_share = 1 - used / positions
+
     def shape(self, step: int) -> Shape:
         """Returns the (rows, S, T) of the batch of a step, without making the batch."""
+        corpus, own_step = self._corpus_of(step)
+        return corpus.planned(own_step)[0]
 
-    @abc.abstractmethod
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """Returns the batch of a step, or one part of its rows.
 
@@ -64,6 +125,30 @@ class Batches(abc.ABC):
             are the target sentence with its end id. `target_ids` is the same, shifted right by one
             behind the start id. The rest is pad_id, also in filler rows.
         """
+        corpus, own_step = self._corpus_of(step)
+        (rows, source_length, target_length), source, target = corpus.part(own_step, part, parts)
+        source_ids = self._padded(*source, rows, source_length)
+        labels = self._padded(*target, rows, target_length)
+        lengths = target[1]
+        target_ids = np.full_like(labels, self._pad_id)
+        target_ids[:, 1:] = labels[:, :-1]
+        target_ids[: len(lengths), 0] = self._start_id
+        ends = np.flatnonzero(lengths < target_length)
+        target_ids[ends, lengths[ends]] = self._pad_id  # the end id is not an input
+        return {"source_ids": source_ids, "target_ids": target_ids}, labels
+
+    def _padded(self, ids: TokenArray, lengths: Lengths, rows: int, length: int) -> TokenArray:
+        """Pads consecutive sentences to int32[rows, length]."""
+        padded = np.full(rows * length, self._pad_id, np.int32)
+        gaps = np.arange(len(lengths)) * length - _begins(lengths)
+        padded[np.arange(len(ids)) + np.repeat(gaps, lengths)] = ids
+        return padded.reshape(rows, length)
+
+    def _corpus_of(self, step: int) -> tuple[CorpusBatches, int]:
+        if step < 0:
+            raise InputError(f"The step is {step}, but it must be at least 0.")
+        corpus, own_step = corpus_and_step(step, self._weights)
+        return self.corpora[corpus], own_step
 
     def dataset(
         self,
@@ -78,25 +163,21 @@ class Batches(abc.ABC):
         Elements have the structure of `batch`'s result, with the spec
         `({"source_ids": int32[None, None], "target_ids": int32[None, None]}, int32[None, None])`.
         """
-        first = first_step * len(own)
-        indices = tf.data.Dataset.counter(first)
-        if num_steps is not None:
-            indices = tf.data.Dataset.range(first, first + num_steps * len(own))
+        count = -1 if num_steps is None else num_steps * len(own)
+        indices = tf.data.Dataset.counter(first_step * len(own)).take(count)
         return self._batches_at(indices, parts, own)
 
     def epochs(self) -> tf.data.Dataset:
         """Returns a dataset of one epoch, for `model.fit`. Each pass over it is the next epoch."""
         passes = itertools.count()
 
-        def first_step() -> np.int64:
-            return np.int64(next(passes) * self.steps_per_epoch)
+        def steps() -> range:
+            first = next(passes) * self.steps_per_epoch
+            return range(first, first + self.steps_per_epoch)
 
-        def indices(_: tf.Tensor) -> tf.data.Dataset:
-            first = tf.numpy_function(first_step, [], tf.int64)
-            return tf.data.Dataset.range(first, first + self.steps_per_epoch)
-
-        steps = tf.data.Dataset.range(1).flat_map(indices)
-        return self._batches_at(steps, 1, (0,)).apply(
+        step = tf.TensorSpec([], tf.int64)
+        indices = tf.data.Dataset.from_generator(steps, output_signature=step)
+        return self._batches_at(indices, 1, (0,)).apply(
             tf.data.experimental.assert_cardinality(self.steps_per_epoch)
         )
 
@@ -135,21 +216,7 @@ class Batches(abc.ABC):
         return strategy.distribute_datasets_from_function(own_rows, _pipelines(strategy))
 
 
-def _pipelines(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptions | None:
-    """Returns options that give each replica on a CPU a separate pipeline; none on other devices.
-
-    With a single pipeline for all replicas, the options of a dataset would not reach the iterators.
-    """
-    is_mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
-    if not is_mirrored or any("CPU" not in name for name in strategy.extended.worker_devices):
-        return None
-    return tf.distribute.InputOptions(
-        experimental_fetch_to_device=False,
-        experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
-    )
-
-
-class CorpusBatches(Batches):
+class CorpusBatches:
     """All batches of all epochs over one corpus.
 
     Every epoch contains every pair once, in new batches and a new order, with the same number of
@@ -164,41 +231,30 @@ class CorpusBatches(Batches):
     def __init__(
         self,
         store: TokenStore,
-        batch_tokens: int,
+        lengths: tuple[Lengths, Lengths],
+        shapes: IntArray,
         seed: int | None,
-        pad_id: int,
-        start_id: int,
-        sampler: SubwordSampler | None = None,
-        *,
-        shapes: IntArray | None = None,
-        number: int = 0,
+        number: int,
+        samplers: Samplers | None,
     ) -> None:
         """Plans the epoch.
 
         Args:
-            shapes: int64[C, 3], common shapes of several corpora; None for the best shapes of this
-                corpus.
+            lengths: source and target lengths to plan for.
+            shapes: int64[C, 3], the shapes that all corpora share.
             number: number of the corpus, for orders that differ between equal corpora.
         """
-        if seed is not None and seed < 0:
-            raise InputError(f"The seed of the batches is {seed}, but it must be at least 0.")
         self._store = store
         self._seed = seed
         self._number = number
-        self._pad_id = pad_id
-        self._start_id = start_id
-        self._sampler = sampler
-        planned = _planned_lengths(store, batch_tokens, sampler)
-        histogram, bucket = Histogram.of(*planned)
-        if shapes is None:
-            shapes = choose_shapes(histogram, batch_tokens)
+        self._samplers = samplers
+        histogram, bucket = Histogram.of(*lengths)
         plan = plan_epoch(shapes, histogram)
         self.shapes = tuple((rows, source, target) for rows, source, target in plan.shapes.tolist())
         self.steps_per_epoch = int(plan.num_batches.sum())
         self.filler_rows = plan.filler_rows
-        self.tokens = sum(int(lengths.sum(dtype=np.int64)) for lengths in planned)
+        self.tokens = sum(int(side.sum(dtype=np.int64)) for side in lengths)
         self.positions = plan.positions
-        self.padding_share = 1.0 - self.tokens / self.positions
 
         # For each shape, and for the end: the first batch, and the first pair in the order of an
         # epoch.
@@ -235,116 +291,76 @@ class CorpusBatches(Batches):
             random.shuffle(batches)
         return batches, pairs
 
-    def _shape_of(self, step: int) -> tuple[int, int, Pairs]:
-        """Returns the shape of a step, the number of its batch, and the order of all pairs."""
-        _check_step(step)
+    def planned(self, step: int) -> tuple[Shape, IntArray]:
+        """Returns the shape of a step, and the pairs in its rows, filler rows left out."""
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
         batches, pairs = self._epoch(epoch)
-        batch = int(batches[step_of_epoch])
-        return int(np.searchsorted(self._first_batch, batch, side="right")) - 1, batch, pairs
+        batch = batches[step_of_epoch]
+        number = int(np.searchsorted(self._first_batch, batch, side="right")) - 1
+        rows = self.shapes[number][0]
+        first = self._first_pair[number] + (batch - self._first_batch[number]) * rows
+        end = min(first + rows, self._first_pair[number + 1])
+        return self.shapes[number], pairs[first:end].astype(np.int64)
 
-    def _planned(self, step: int) -> tuple[int, IntArray]:
-        """Returns the shape of a step, and the pairs in its rows, filler rows left out."""
-        shape, batch, pairs = self._shape_of(step)
-        rows = self.shapes[shape][0]
-        first = self._first_pair[shape] + (batch - self._first_batch[shape]) * rows
-        end = min(first + rows, self._first_pair[shape + 1])
-        return shape, pairs[first:end].astype(np.int64)
-
-    def _rows(self, step: int) -> tuple[int, IntArray, Segmentations | None]:
-        """Returns the result of `_planned`, and the segmentations if they are sampled."""
-        if self._sampler is None:
-            return *self._planned(step), None
-        _check_step(step)
+    def rows(self, step: int) -> tuple[Shape, IntArray, Segmentations | None]:
+        """Returns the result of `planned`, and the segmentations if they are sampled."""
+        if self._samplers is None:
+            return *self.planned(step), None
         block, number = divmod(step, self._steps_at_once)
         return self._sampled_steps(block)[number]
 
-    def _sample_steps(self, block: int) -> list[tuple[int, IntArray, Segmentations]]:
+    def _sample_steps(self, block: int) -> list[tuple[Shape, IntArray, Segmentations]]:
         """Returns several consecutive steps. Within an epoch, pairs may change their rows.
 
         Several steps are drawn together, because a segmentation that is longer than planned may fit
         into another step.
         """
-        assert self._sampler is not None
+        assert self._samplers is not None
         steps = range(block * self._steps_at_once, (block + 1) * self._steps_at_once)
         sampled = []
         for epoch, group in itertools.groupby(steps, lambda step: step // self.steps_per_epoch):
-            shapes, planned = zip(*map(self._planned, group), strict=True)
+            shapes, planned = zip(*map(self.planned, group), strict=True)
             counts = [len(pairs) for pairs in planned]
             together = np.concatenate(planned)
-            bounds = np.repeat([self.shapes[shape][1:] for shape in shapes], counts, axis=0)
-            # The last number makes this key differ from those of `SubwordSampler.planned_lengths`.
+            bounds = np.repeat([lengths for _, *lengths in shapes], counts, axis=0)
+            # The last number makes this key differ from those of `planned_lengths`.
             keys = hashed(key_of(self._seed or 0, self._number, epoch, 1), together)
-            row_of, (sources, targets) = draw(self._sampler, self._store, together, keys, bounds)
+            row_of, (sources, targets) = draw(self._samplers, self._store, together, keys, bounds)
             rows = np.split(np.argsort(row_of), np.cumsum(counts)[:-1])
             for shape, pairs in zip(shapes, rows, strict=True):
                 drawn = ([sources[i] for i in pairs], [targets[i] for i in pairs])
                 sampled.append((shape, together[pairs], drawn))
         return sampled
 
-    def indices(self, step: int) -> IntArray:
-        """Returns int64[rows]: the pair of the corpus in each row, -1 for filler rows."""
-        shape, pairs, _ = self._rows(step)
-        return np.pad(pairs, (0, self.shapes[shape][0] - len(pairs)), constant_values=-1)
-
-    def shape(self, step: int) -> Shape:
-        """Returns the shape of a step; see `Batches.shape`."""
-        return self.shapes[self._shape_of(step)[0]]
-
-    def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
-        """Returns the batch of a step; see `Batches.batch`."""
-        shape, pairs, sampled = self._rows(step)
-        rows, source_length, target_length = self.shapes[shape]
+    def part(self, step: int, part: int, parts: int) -> tuple[Shape, Side, Side]:
+        """Returns one part of the rows of a step: its shape, and the source and target ids."""
+        (rows, *lengths), pairs, sampled = self.rows(step)
         rows = -(-rows // parts)
         own = slice(part * rows, (part + 1) * rows)
         if sampled is None:
-            store, pairs = self._store, pairs[own]
-            source = (store.source_ids(pairs), store.source_lengths[pairs])
-            target = (store.target_ids(pairs), store.target_lengths[pairs])
+            pairs = pairs[own]
+            source, target = ((side.ids(pairs), side.lengths[pairs]) for side in self._store.sides)
         else:
             source, target = (joined(side[own]) for side in sampled)
-        source_ids = self._padded(*source, rows, source_length)
-        labels = self._padded(*target, rows, target_length)
-        return {"source_ids": source_ids, "target_ids": self._shifted(labels, target[1])}, labels
-
-    def _padded(self, ids: TokenArray, lengths: Lengths, rows: int, length: int) -> TokenArray:
-        """Pads consecutive sentences to int32[rows, length]."""
-        padded = np.full(rows * length, self._pad_id, np.int32)
-        gaps = np.arange(len(lengths)) * length - _begins(lengths)
-        padded[np.arange(len(ids)) + np.repeat(gaps, lengths)] = ids
-        return padded.reshape(rows, length)
-
-    def _shifted(self, labels: TokenArray, lengths: Lengths) -> TokenArray:
-        """Returns the input of the decoder for labels, int32[R, T]."""
-        shifted = np.full_like(labels, self._pad_id)
-        shifted[:, 1:] = labels[:, :-1]
-        shifted[: len(lengths), 0] = self._start_id
-        ends = np.flatnonzero(lengths < labels.shape[1])
-        shifted[ends, lengths[ends]] = self._pad_id  # the end id is not an input
-        return shifted
+        return (rows, lengths[0], lengths[1]), source, target
 
 
 def _planned_lengths(
-    store: TokenStore, batch_tokens: int, sampler: SubwordSampler | None
+    store: TokenStore, batch_tokens: int, samplers: Samplers | None
 ) -> tuple[Lengths, Lengths]:
     """Returns the source and target lengths that batches are planned for."""
     if len(store) == 0:
         raise InputError("The corpus has 0 sentence pairs, so there is nothing to batch.")
-    longest = int(store.target_lengths.max())
+    longest = int(store.target.lengths.max())
     if batch_tokens < longest:
         raise InputError(
             f"batch_tokens is {batch_tokens}, but the longest target sentence has {longest} "
             f"tokens. Raise --batch_tokens to at least {longest}, or lower --max_tokens when you "
             "prepare the data."
         )
-    if sampler is None:
-        return store.source_lengths, store.target_lengths
-    return sampler.planned_lengths(store, batch_tokens)
-
-
-def _check_step(step: int) -> None:
-    if step < 0:
-        raise InputError(f"The step is {step}, but it must be at least 0.")
+    if samplers is None:
+        return store.source.lengths, store.target.lengths
+    return planned_lengths(samplers, store, batch_tokens)
 
 
 def _begins(counts: Lengths) -> IntArray:
@@ -352,115 +368,18 @@ def _begins(counts: Lengths) -> IntArray:
     return np.cumsum(counts, dtype=np.int64) - counts
 
 
-_EXAMPLE = "Give a number for each corpus, as in --mix=a:2,b:1."
+def _pipelines(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptions | None:
+    """Returns options that give each replica on a CPU a separate pipeline; none on other devices.
 
-
-def parse_mix(mix: str, names: Sequence[str]) -> list[Fraction]:
-    """Reads weights such as "a:2,b:1", in the order of `names`."""
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise InputError(
-            f"Two corpora are called {doubled[0]}, so --mix cannot distinguish them. Use data "
-            "directories with different names."
-        )
-    weights: dict[str, Fraction] = {}
-    for entry in mix.split(","):
-        name, _, number = entry.strip().rpartition(":")
-        if name in weights:
-            raise InputError(f"--mix={mix} gives {name} twice. {_EXAMPLE}")
-        try:
-            if "e" in number.lower() and not 1e-99 < float(number) < 1e99:
-                raise ValueError  # the exact number would be too long
-            weights[name] = Fraction(number)
-        except (ValueError, ZeroDivisionError):
-            raise InputError(f"--mix={mix}: {entry.strip()!r} lacks a weight. {_EXAMPLE}") from None
-        if weights[name] <= 0:
-            raise InputError(
-                f"--mix={mix}: the weight of {name} is {number}, but it must be above 0."
-            )
-    if set(weights) != set(names):
-        raise InputError(
-            f"--mix={mix} names {', '.join(weights)}, but it needs one weight for each of "
-            f"{', '.join(names)}."
-        )
-    return [weights[name] for name in names]
-
-
-class MixedBatches(Batches):
-    """Batches of several corpora in turns, with given shares at every step.
-
-    Each corpus has separate epochs: no pair is repeated before all pairs have been used. The steps
-    of a corpus are spread evenly. `steps_per_epoch` is the number of steps of one epoch of every
-    corpus. If there are no weights, an epoch contains each corpus once.
+    With a single pipeline for all replicas, the options of a dataset would not reach the iterators.
     """
-
-    def __init__(
-        self,
-        stores: Sequence[TokenStore],
-        batch_tokens: int,
-        seed: int | None,
-        pad_id: int,
-        start_id: int,
-        sampler: SubwordSampler | None = None,
-        *,
-        shares: Sequence[Fraction] | float = 1.0,
-        max_shapes: int = MAX_SHAPES,
-    ) -> None:
-        """Plans the epochs of all corpora, with common shapes."""
-        weights, temperature = (None, shares) if isinstance(shares, float | int) else (shares, 1.0)
-        if not 1 <= temperature < math.inf:
-            raise InputError(
-                f"The temperature of the mixture is {temperature}, but it must be at least 1."
-            )
-        tokens = [max(1, int(store.target_lengths.sum(dtype=np.int64))) for store in stores]
-        by_tokens = weights or [_tempered(count, temperature) for count in tokens]
-        frequencies = [float(share / count) for share, count in zip(by_tokens, tokens, strict=True)]
-        histograms = []
-        for store, frequency in zip(stores, frequencies, strict=True):
-            histogram = Histogram.of(*_planned_lengths(store, batch_tokens, sampler))[0]
-            scaled = np.rint(histogram.count * max(frequency / max(frequencies), 1e-6))
-            count = np.maximum(1, scaled).astype(np.int64)
-            histograms.append(dataclasses.replace(histogram, count=count))
-        shapes = choose_shapes(Histogram.union(histograms), batch_tokens, max_shapes)
-        self.corpora = [
-            CorpusBatches(
-                store, batch_tokens, seed, pad_id, start_id, sampler,
-                shapes=shapes, number=number,
-            )
-            for number, store in enumerate(stores)
-        ]  # fmt: skip
-        sizes = [corpus.steps_per_epoch for corpus in self.corpora]
-        exact = weights or [_tempered(size, temperature) for size in sizes]
-        denominator = math.lcm(*(weight.denominator for weight in exact))
-        self._weights = [int(weight * denominator) for weight in exact]
-        self.shapes = tuple(sorted({shape for corpus in self.corpora for shape in corpus.shapes}))
-        self.steps_per_epoch = sum(sizes)
-
-        def in_an_epoch(counts: Sequence[int]) -> Fraction:
-            """Returns a sum over an epoch of all corpora, from the counts in an epoch of each."""
-            total = Fraction(self.steps_per_epoch, sum(self._weights))
-            parts = zip(self._weights, counts, sizes, strict=True)
-            return sum((total * weight * count / size for weight, count, size in parts), Fraction())
-
-        self.filler_rows = round(in_an_epoch([corpus.filler_rows for corpus in self.corpora]))
-        used = in_an_epoch([corpus.tokens for corpus in self.corpora])
-        positions = in_an_epoch([corpus.positions for corpus in self.corpora])
-        self.padding_share = float(1 - used / positions)
-
-    def shape(self, step: int) -> Shape:
-        """Returns the shape of a step; see `Batches.shape`."""
-        corpus, own_step = self._corpus_of(step)
-        return corpus.shape(own_step)
-
-    def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
-        """Returns the batch of a step; see `Batches.batch`."""
-        corpus, own_step = self._corpus_of(step)
-        return corpus.batch(own_step, part, parts)
-
-    def _corpus_of(self, step: int) -> tuple[CorpusBatches, int]:
-        _check_step(step)
-        corpus, own_step = corpus_and_step(step, self._weights)
-        return self.corpora[corpus], own_step
+    is_mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
+    if not is_mirrored or any("CPU" not in name for name in strategy.extended.worker_devices):
+        return None
+    return tf.distribute.InputOptions(
+        experimental_fetch_to_device=False,
+        experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+    )
 
 
 def _tempered(size: int, temperature: float) -> Fraction:
@@ -486,3 +405,22 @@ def corpus_and_step(step: int, weights: Sequence[int]) -> tuple[int, int]:
         if sum(taken) == step:
             return corpus, taken[corpus]
         taken[corpus] += 1
+
+
+def parse_mix(mix: str, names: Sequence[str]) -> list[Fraction]:
+    """Reads weights such as "a:2,b:0.5", in the order of `names`."""
+    weights: dict[str, Fraction] = {}
+    for entry in mix.split(","):
+        found = re.fullmatch(r"(.+):([0-9]+(?:\.[0-9]+)?)", entry.strip())
+        if found is None or not Fraction(found[2]) or found[1] in weights:
+            raise InputError(
+                f"--mix={mix}: {entry.strip()!r} is not a new name and a weight above 0. Give a "
+                "number for each corpus, as in --mix=a:2,b:0.5."
+            )
+        weights[found[1]] = Fraction(found[2])
+    if sorted(weights) != sorted(names):
+        raise InputError(
+            f"--mix={mix} names {', '.join(weights)}, but it needs one weight for each of "
+            f"{', '.join(names)}. Use data directories with different names."
+        )
+    return [weights[name] for name in names]

@@ -9,25 +9,20 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import json
 from collections.abc import Iterable, Iterator
+from itertools import compress
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from keras_transformer.data.cleaning import (
-    CleaningOptions,
-    CleaningReport,
-    CleanPairs,
-    clean,
-    hash_pairs,
-)
+from keras_transformer.data.cleaning import CleaningReport, CleanPairs, clean, hash_pairs
 from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
+from keras_transformer.data.options import PrepareOptions
 from keras_transformer.data.reading import Block, raw_lines
-from keras_transformer.data.token_store import encoded, write_lines, write_shard
+from keras_transformer.data.token_store import write_lines, write_shard
 from keras_transformer.runs.atomic import atomic_path, write_text
 from keras_transformer.text.vocabulary import Vocabulary
 
@@ -43,7 +38,7 @@ def read_blocks(corpus: Corpus | Path, max_lines: int | None = None) -> Iterator
     """Yields a corpus block by block. A path is a file in one language, with blocks of one side."""
     if isinstance(corpus, ParallelFiles):
         names: tuple[str, ...] = tuple(map(str, corpus.paths))
-        rows: Iterable[tuple[bytes, ...]] = _parallel_lines(corpus)
+        rows: Iterable[tuple[bytes, ...]] = corpus.rows(raw_lines)
     elif isinstance(corpus, Path):
         names, rows = (str(corpus),), zip(raw_lines(corpus), strict=True)
     elif isinstance(corpus, TsvFile) and corpus.columns is None:
@@ -55,22 +50,14 @@ def read_blocks(corpus: Corpus | Path, max_lines: int | None = None) -> Iterator
             tuple(text.replace(b"\n", b" ") + b"\n" for text in pair) for pair in corpus.pairs()
         )
     digests = {name: hashlib.sha256() for name in names}
-    line, offsets = 1, (0,) * len(names)
+    line = 1
     for chunk in _chunks(rows, max_lines or BLOCK_LINES):
         texts = tuple(map(b"".join, zip(*chunk, strict=True)))
         for name, text in zip(names, texts, strict=True):
             digests[name].update(text)
         sha256 = {name: digest.hexdigest() for name, digest in digests.items()}
-        yield Block(names, line, offsets, texts, sha256)
+        yield Block(names, line, texts, sha256)
         line += len(chunk)
-        offsets = tuple(offset + len(text) for offset, text in zip(offsets, texts, strict=True))
-
-
-def _parallel_lines(corpus: ParallelFiles) -> Iterator[tuple[bytes, ...]]:
-    for row in itertools.zip_longest(*map(raw_lines, corpus.paths)):
-        if None in row:
-            raise corpus.misaligned()
-        yield row
 
 
 def _chunks(rows: Iterable[tuple[bytes, ...]], max_lines: int) -> Iterator[list[tuple[bytes, ...]]]:
@@ -87,7 +74,7 @@ def _chunks(rows: Iterable[tuple[bytes, ...]], max_lines: int) -> Iterator[list[
         yield chunk
 
 
-def clean_block(block: Block, folder: Path, options: CleaningOptions) -> dict[str, Any]:
+def clean_block(block: Block, folder: Path, options: PrepareOptions) -> dict[str, Any]:
     """Cleans a block, and writes the clean pairs and their hashes into a new folder."""
     result_path = folder / "result.json"
     if result_path.exists():
@@ -113,14 +100,12 @@ def clean_lines(folder: Path, side: str) -> list[bytes]:
 
 
 def encode_block(
-    folder: Path, corpus: str, fates: Fates, output_dir: Path, split: str, fingerprint: str,
-    max_tokens: int,
-) -> dict[str, Any]:  # fmt: skip
+    folder: Path, fates: Fates, output_dir: Path, split: str, fingerprint: str, max_tokens: int
+) -> dict[str, Any]:
     """Encodes a cleaned block, and writes a shard of each store that gets pairs.
 
     Args:
         folder: folder that `clean_block` wrote; gets the hashes of the pairs of each store.
-        corpus: name of the corpus.
         fates: uint8 `[pairs]`, what happens to each clean pair.
         output_dir: directory with the vocabulary and the stores.
         split: the store of the pairs that are not held out.
@@ -130,30 +115,31 @@ def encode_block(
     if result_path.exists():
         return dict(json.loads(result_path.read_bytes()))
     report = CleaningReport()
+    corpus = json.loads((folder / "result.json").read_bytes())["corpus"]
     texts = (clean_lines(folder, "source"), clean_lines(folder, "target"))
     pairs = CleanPairs(corpus, np.load(folder / "lines.npy"), *texts)
     single = fates != DUPLICATE
     pairs = pairs.keep(single, "duplicate", report)
     hashes, fates = np.load(folder / "hashes.npy")[single], fates[single]
     vocabulary = _vocabulary(output_dir, fingerprint)
-    source_ids = vocabulary.encode_source(pairs.sources, threads=1)
-    target_ids = vocabulary.encode_target(pairs.targets, threads=1)
-    source = encoded(pairs.sources, source_ids, vocabulary.source_vocab_size)
-    target = encoded(pairs.targets, target_ids, vocabulary.target_vocab_size)
+    source_ids = vocabulary.encode_source(pairs.sources)
+    target_ids = vocabulary.encode_target(pairs.targets)
+    lengths = np.array([[*map(len, ids)] for ids in (source_ids, target_ids)], np.int64)
     # SentencePiece's normalization can leave nothing but the end id.
-    full = (source.lengths > 1) & (target.lengths > 1)
-    short = np.maximum(source.lengths, target.lengths) <= max_tokens
+    full = lengths.min(axis=0) > 1
+    short = lengths.max(axis=0) <= max_tokens
     pairs.keep(full, "empty", report)
     pairs.keep(short | ~full, "too_many_tokens", report)
     shards: dict[str, dict[str, Any]] = {}
     for store, fate in ((split, STORED), ("valid", HELD_OUT)):
         stored = full & short & (fates == fate)
         if stored.any():
-            sides = (source.where(stored), target.where(stored))
-            sha256 = write_shard(output_dir / store / folder.name, *sides)
-            unknown = [int(np.count_nonzero(s.ids == vocabulary.unknown_id)) for s in sides]
-            shard = (folder.name, int(np.count_nonzero(stored)), sha256)
-            shards[store] = {"shard": shard, "unknown": unknown}
+            lines = [list(compress(side, stored)) for side in (pairs.sources, pairs.targets)]
+            ids = [list(compress(side, stored)) for side in (source_ids, target_ids)]
+            sizes = (vocabulary.source_vocab_size, vocabulary.target_vocab_size)
+            sha256 = write_shard(output_dir / store / folder.name, lines, ids, sizes)
+            unknown = [sum(row.count(vocabulary.unknown_id) for row in side) for side in ids]
+            shards[store] = {"shard": (folder.name, len(lines[0]), sha256), "unknown": unknown}
             with atomic_path(folder / f"{store}.npy") as partial, partial.open("wb") as file:
                 np.save(file, hashes[stored])
     result = {"cleaning": report.as_dict(), "shards": shards}

@@ -6,16 +6,16 @@ import collections
 import dataclasses
 import functools
 import hashlib
-import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from keras_transformer.data.options import PrepareOptions
 from keras_transformer.data.reading import BOM, Block, check_line, split_columns
 from keras_transformer.data.token_store import IntArray
 from keras_transformer.errors import InputError, needs_extra
@@ -31,8 +31,8 @@ DropReason = Literal[
     "duplicate",
     "too_many_tokens",
 ]
-OnBadUtf8 = Literal["fail", "replace", "drop"]
 Mask: TypeAlias = npt.NDArray[np.bool_]
+Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 EXAMPLES = 5  # kept of each kind
 EXAMPLE_CHARACTERS = 80  # of each side
@@ -42,9 +42,8 @@ _SHORT = 20  # a side with fewer bytes counts as this many in a length ratio
 _REPEATED_WORDS = range(2, 9)  # a single word is repeated in "no, no, no" and ". . ."
 _REPETITIONS = 3
 # Control characters and the line and paragraph separators: in UTF-8 U+0000-001F, U+007F,
-# U+0080-009F, U+2028 and U+2029. Text readers break lines at several of them.
-_CONTROL = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
-# All of ASCII except LF, and the lead bytes of the other characters.
+# U+0080-009F, U+2028 and U+2029, but not LF. Text readers break lines at several of them.
+_CONTROL = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
 _CONTROL_ASCII = bytes((*range(0x0A), *range(0x0B, 0x20), 0x7F))
 _CONTROL_LATIN = re.compile(rb"\xc2[\x80-\x9f]")
 # Characters without a glyph: spaces, control and format characters (except for the Arabic, Syriac
@@ -56,53 +55,6 @@ _INVISIBLE = re.compile(
     "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]*"
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class CleaningOptions:
-    """Rules that drop or repair pairs.
-
-    Attributes:
-        max_bytes: drops pairs with a longer side.
-        max_length_ratio: drops pairs with a side of more than this number of times the bytes of the
-            other, which counts as at least 20. None for no limit.
-        drop_identical: drops pairs with equal sides.
-        drop_repetitive: drops pairs if a side repeats a phrase of two to eight words three times in
-            a row (or one word six times), as bad machine translations do. Words are separated by
-            spaces.
-        drop_duplicates: drops all but the first of equal pairs.
-        check_languages: codes (ISO 639-1) of the source and target language. Drops pairs with a
-            side in another language, as detected by a language identifier. None for no check.
-        on_bad_utf8: "fail" to stop at invalid UTF-8, "replace" to replace it by U+FFFD, or "drop"
-            to drop the pair.
-        source_tag: a piece at the start of every source sentence, such as "<2de>", which selects
-            the target language of a multilingual model (Johnson et al., 2017). None for no tag.
-    """
-
-    max_bytes: int = 16_384
-    max_length_ratio: float | None = 9.0
-    drop_identical: bool = False
-    drop_repetitive: bool = False
-    drop_duplicates: bool = False
-    check_languages: tuple[str, str] | None = None
-    on_bad_utf8: OnBadUtf8 = "fail"
-    source_tag: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("max_bytes", "max_length_ratio"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value < math.inf:
-                raise InputError(f"{name} is {value}, but it must be at least 1.")
-        if self.check_languages is not None and len(self.check_languages) != 2:
-            raise InputError(
-                f"check_languages is {','.join(self.check_languages)}. Give two languages, as in "
-                "en,de."
-            )
-        if self.on_bad_utf8 not in get_args(OnBadUtf8):
-            raise InputError(
-                f"on_bad_utf8 is {self.on_bad_utf8!r}. Choose one of "
-                f"{', '.join(get_args(OnBadUtf8))}."
-            )
 
 
 @dataclasses.dataclass
@@ -122,25 +74,19 @@ class CleaningReport:
         """Pairs read and not dropped."""
         return self.read - self.dropped.total()
 
-    def add(self, other: CleaningReport) -> None:
-        """Adds the counts of pairs that come after these."""
-        self.read += other.read
-        self.control_characters_made_spaces += other.control_characters_made_spaces
-        self.bad_utf8_replaced += other.bad_utf8_replaced
-        self.dropped += other.dropped
-        for reason, examples in other.examples.items():
+    def add(self, later: Mapping[str, Any]) -> None:
+        """Adds the values of `as_dict` of pairs that come after these."""
+        self.read += later["read"]
+        self.control_characters_made_spaces += later["control_characters_made_spaces"]
+        self.bad_utf8_replaced += later["bad_utf8_replaced"]
+        self.dropped.update(later["dropped"])
+        for reason, examples in later["examples"].items():
             known = self.examples.setdefault(reason, [])
             known += examples[: EXAMPLES - len(known)]
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the report as JSON values."""
         return {**vars(self), "kept": self.kept, "dropped": dict(self.dropped)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> CleaningReport:
-        """Returns the report from the result of `as_dict`."""
-        fields = {name: value for name, value in values.items() if name != "kept"}
-        return cls(**fields | {"dropped": collections.Counter(values["dropped"])})
 
 
 class CleanPairs(NamedTuple):
@@ -178,7 +124,7 @@ class CleanPairs(NamedTuple):
         return np.fromiter(map(function, self.sources, self.targets), np.bool_, len(self.lines))
 
 
-def clean(block: Block, options: CleaningOptions, report: CleaningReport) -> CleanPairs:
+def clean(block: Block, options: PrepareOptions, report: CleaningReport) -> CleanPairs:
     """Returns the pairs of a block to encode. Duplicates are dropped later.
 
     Control characters and line separators become spaces.
@@ -237,24 +183,27 @@ def is_repetitive(line: bytes) -> bool:
 
 def _lengths(pairs: CleanPairs) -> npt.NDArray[np.int64]:
     """Returns the lengths of both sides in bytes, `[2, pairs]`."""
-    count = len(pairs.lines)
-    return np.stack(
-        [np.fromiter(map(len, side), np.int64, count) for side in (pairs.sources, pairs.targets)]
-    )
+    return np.array([[*map(len, side)] for side in (pairs.sources, pairs.targets)], np.int64)
 
 
 def _read(
-    block: Block, options: CleaningOptions, report: CleaningReport
+    block: Block, options: PrepareOptions, report: CleaningReport
 ) -> tuple[list[bytes], list[bytes], Mask]:
     """Returns the lines of both sides without line ends, and which pairs are valid UTF-8."""
     sides: list[list[bytes]] = []
     well_formed = np.ones(block.texts[0].count(b"\n"), np.bool_)
-    for name, offset, text in zip(block.names, block.offsets, block.texts, strict=True):
+    for name, text in zip(block.names, block.texts, strict=True):
         lines = text.split(b"\n")
         lines.pop()
         if b"\0" in text or not _is_utf8(text):
-            on_bad_utf8 = options.on_bad_utf8
-            well_formed &= _repair_utf8(lines, name, block.line, offset, on_bad_utf8, report)
+            for i, line in enumerate(lines):
+                if b"\0" in line or options.on_bad_utf8 == "fail":
+                    check_line(name, block.line + i, line)
+                elif not _is_utf8(line) and options.on_bad_utf8 == "replace":
+                    lines[i] = line.decode(errors="replace").encode()
+                    report.bad_utf8_replaced += 1
+                elif not _is_utf8(line):
+                    well_formed[i] = False
         if block.line == 1:
             lines[0] = lines[0].removeprefix(BOM)
         if b"\r" in text:
@@ -265,24 +214,6 @@ def _read(
         rows = [split_columns(block.names[0], number, line) for number, line in numbered]
         sides = [[source for source, _ in rows], [target for _, target in rows]]
     return sides[0], sides[1], well_formed
-
-
-def _repair_utf8(
-    lines: list[bytes], name: str, first: int, offset: int, on_bad_utf8: OnBadUtf8,
-    report: CleaningReport,
-) -> Mask:  # fmt: skip
-    """Repairs lines with invalid UTF-8 in place, and returns which lines to keep."""
-    well_formed = np.ones(len(lines), np.bool_)
-    for i, line in enumerate(lines):
-        if b"\0" in line or (on_bad_utf8 == "fail" and not line.isascii()):
-            check_line(name, first + i, offset, line)
-        elif not _is_utf8(line) and on_bad_utf8 == "replace":
-            lines[i] = line.decode(errors="replace").encode()
-            report.bad_utf8_replaced += 1
-        elif not _is_utf8(line):
-            well_formed[i] = False
-        offset += len(line) + 1
-    return well_formed
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -305,9 +236,9 @@ def _stripped(lines: Sequence[bytes], report: CleaningReport) -> list[bytes]:
         or b"\xe2\x80\xa8" in text
         or b"\xe2\x80\xa9" in text
     ):
-        cleaned, counts = zip(*(_CONTROL.subn(b" ", line) for line in lines), strict=True)
-        report.control_characters_made_spaces += sum(counts)
-        lines = cleaned
+        text, count = _CONTROL.subn(b" ", text)
+        report.control_characters_made_spaces += count
+        lines = text.split(b"\n")
     return [line.strip() for line in lines]
 
 
@@ -365,49 +296,39 @@ def language_check(source: str, target: str) -> Callable[[bytes, bytes], bool]:
     return lambda s, t: fits(s, first, second) and fits(t, second, first)
 
 
-HASH = np.dtype([("high", np.uint64), ("low", np.uint64)])
-_MAX_HASHES = 2**22  # approximate number of hashes of one part, which needs 128 MB to sort
+_MAX_HASHES = 2**23  # approximate number of hashes of one part, which needs 200 MB to sort
 
 
-def hash_pairs(pairs: CleanPairs) -> npt.NDArray[Any]:
-    """Returns a hash of each pair, `HASH[pairs]`. Equal pairs have equal hashes."""
+def hash_pairs(pairs: CleanPairs) -> Hashes:
+    """Returns a hash of each pair, uint64 `[pairs]`. Equal pairs have equal hashes."""
     digests = (
-        hashlib.blake2b(b"%b\n%b" % pair, digest_size=HASH.itemsize).digest()
+        hashlib.blake2b(b"%b\n%b" % pair, digest_size=8).digest()
         for pair in zip(pairs.sources, pairs.targets, strict=True)
     )
-    return np.frombuffer(b"".join(digests), HASH)
+    return np.frombuffer(b"".join(digests), np.uint64)
 
 
 def find_duplicates(files: Sequence[Path]) -> list[IntArray]:
     """Returns the sorted positions of repeated hashes in each file.
 
     A hash is repeated if it occurs earlier in the file or in a previous file. To limit memory, the
-    hashes are processed in parts, by their leading bits. Every part reads all files.
+    hashes are processed in parts. Every part reads all files.
     """
-    if not files:
-        return []
     first = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in files)])
-    bits = max(0, int(first[-1]) // _MAX_HASHES).bit_length()
-    found = [_duplicates_of_part(files, first, part, bits) for part in range(2**bits)]
-    positions = np.sort(np.concatenate(found))
-    ends = np.searchsorted(positions, first)
-    return [positions[a:b] - start for a, b, start in zip(ends, ends[1:], first, strict=False)]
-
-
-def _duplicates_of_part(files: Sequence[Path], first: IntArray, part: int, bits: int) -> IntArray:
-    """Returns the positions, counted over all files, of the repeated hashes of a part."""
-    chosen, positions = [], []
-    for path, start in zip(files, first, strict=False):
-        file = np.load(path, mmap_mode="r")  # one at a time: a map keeps its file open
-        # Two shifts, because an integer cannot be shifted by its whole width.
-        inside = np.flatnonzero(file["high"] >> np.uint64(1) >> np.uint64(63 - bits) == part)
-        chosen.append(np.array(file[inside]))
-        positions.append(inside + start)
-    records, order = np.concatenate(chosen), np.concatenate(positions)
-    by_hash = np.lexsort((order, records["low"], records["high"]))
-    records = records[by_hash]
-    again = np.flatnonzero(records[1:] == records[:-1]) + 1
-    return order[by_hash[again]]
+    parts = 1 + int(first[-1]) // _MAX_HASHES
+    repeated = [np.zeros(0, np.int64)]
+    for part in range(parts):
+        chosen, positions = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+        for path, start in zip(files, first, strict=False):
+            hashes = np.load(path)
+            inside = np.flatnonzero(hashes % np.uint64(parts) == part)
+            chosen.append(hashes[inside])
+            positions.append(inside + start)
+        _, once = np.unique(np.concatenate(chosen), return_index=True)
+        repeated.append(np.delete(np.concatenate(positions), once))
+    found = np.sort(np.concatenate(repeated))
+    ends = np.searchsorted(found, first)
+    return [found[a:b] - start for a, b, start in zip(ends, ends[1:], first, strict=False)]
 
 
 def count_known(files: Sequence[Path], others: Sequence[Path]) -> int:
@@ -415,8 +336,8 @@ def count_known(files: Sequence[Path], others: Sequence[Path]) -> int:
 
     All hashes of `files`, 8 bytes each, are in memory, and one file of `others` at a time.
     """
-    hashes = np.concatenate([np.zeros(0, np.uint64), *(np.load(path)["high"] for path in files)])
+    hashes = np.concatenate([np.zeros(0, np.uint64), *map(np.load, files)])
     known = np.zeros(len(hashes), np.bool_)
     for path in others:
-        known |= np.isin(hashes, np.load(path)["high"])
+        known |= np.isin(hashes, np.load(path))
     return int(np.count_nonzero(known))

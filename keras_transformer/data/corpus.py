@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -43,7 +43,7 @@ class Corpus(Protocol):
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields (source, target), each UTF-8. A line feed inside a text becomes a space.
 
-        `CleaningOptions.on_bad_utf8` only applies to files that this package reads as raw bytes.
+        `PrepareOptions.on_bad_utf8` only applies to files that this package reads as raw bytes.
         """
         ...
 
@@ -109,12 +109,16 @@ class ParallelFiles:
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the lines of both files, pair by pair."""
-        for source, target in itertools.zip_longest(*map(read_lines, self.paths)):
+        return self.rows(read_lines)
+
+    def rows(self, read: Callable[[Path], Iterator[bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """Yields the lines of both files, read by a function. Both must have the same number."""
+        for source, target in itertools.zip_longest(*map(read, self.paths)):
             if source is None or target is None:
-                raise self.misaligned()
+                raise self._misaligned()
             yield source, target
 
-    def misaligned(self) -> InputError:
+    def _misaligned(self) -> InputError:
         """Returns the error of files with different numbers of lines. It names the first misfit."""
         sides = [np.log([len(line) for line in raw_lines(path)]) for path in self.paths]
         line = _first_misfit(*sorted(sides, key=len))
@@ -165,30 +169,22 @@ class TsvFile:
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the two columns."""
         lines = enumerate(read_lines(self.path), start=1)
-        if self.columns is None:
-            for number, line in lines:
-                yield split_columns(self.name, number, line)
-            return
-        if all(column.isdecimal() and int(column) > 0 for column in self.columns):
-            source, target = (int(column) - 1 for column in self.columns)
-        else:
-            names = next(lines)[1].decode().split("\t")
-            for column in self.columns:
-                if column not in names:
-                    raise InputError(
-                        f"{self.path} has no column {column!r}. The names in its first line are "
-                        f"{', '.join(names)}. Use two of them, or numbers from 1."
-                    )
-            source, target = map(names.index, self.columns)
+        chosen = None
+        if self.columns is not None:
+            source, target = self.columns
+            if all(column.isdecimal() and int(column) > 0 for column in self.columns):
+                chosen = int(source) - 1, int(target) - 1
+            else:
+                names = next(lines)[1].decode().split("\t")
+                for column in self.columns:
+                    if column not in names:
+                        raise InputError(
+                            f"{self.path} has no column {column!r}. The names in its first line "
+                            f"are {', '.join(names)}. Use two of them, or numbers from 1."
+                        )
+                chosen = names.index(source), names.index(target)
         for number, line in lines:
-            values = line.split(b"\t")
-            if len(values) <= max(source, target):
-                raise InputError(
-                    f"{self.path}, line {number} has {len(values)} columns, but column "
-                    f"{max(source, target) + 1} is needed. Repair the line, or choose other "
-                    "columns."
-                )
-            yield values[source], values[target]
+            yield split_columns(self.name, number, line, chosen)
 
 
 def parallel_files(

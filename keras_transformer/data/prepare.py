@@ -7,15 +7,13 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import os
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from keras_transformer import plugins
 from keras_transformer.console import progress_bar
@@ -29,124 +27,31 @@ from keras_transformer.data.blocks import (
     encode_block,
     read_blocks,
 )
-from keras_transformer.data.cleaning import (
-    EXAMPLE_CHARACTERS,
-    EXAMPLES,
-    CleaningOptions,
-    CleaningReport,
-    count_known,
-    find_duplicates,
-)
+from keras_transformer.data.cleaning import CleaningReport, count_known, find_duplicates
 from keras_transformer.data.corpus import Corpus
+from keras_transformer.data.data_report import count_rewritten, describe_side, summarize
+from keras_transformer.data.options import LEARNING_OPTIONS, PrepareOptions
 from keras_transformer.data.reading import Block
 from keras_transformer.data.token_store import TokenStore, write_index
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import atomic_path, work_directory, write_text
-from keras_transformer.text.vocabulary import (
-    MAX_LINES,
-    MAX_UNKNOWN_RATE,
-    ModelType,
-    Normalization,
-    Vocabulary,
-    check_learning_options,
-    check_symbols,
-    learn_vocabulary,
-    sample_lines,
-)
+from keras_transformer.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from keras_transformer.data.batches import CorpusBatches
+    from keras_transformer.data.batches import Batches
     from keras_transformer.text.tokenizer import Tokenizer
 
 __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
-SPLITS = ("train", "valid")
 _STAGES = ("cleaning", "vocabulary", "encoding")
 # Part of the fingerprint: raised whenever the same input would give another result.
 _FORMAT = 3
 # Raised when the intermediate files of a stage change. Then unfinished work starts again.
-_WORK_FORMAT = 6
+_WORK_FORMAT = 7
 _EXAMPLE_CHARACTERS = 200  # of the first validation sources
-# Options that are ignored if a vocabulary is given. Missing symbols are appended to it.
-LEARNING_OPTIONS = (
-    "vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization",
-    "vocabulary_lines",
-)  # fmt: skip
-_HISTOGRAM_STEP = 16
-_COMPARED_TARGETS = 1000  # of each store: targets that are compared with their normalized text
-
-
-@dataclasses.dataclass(frozen=True)
-class PrepareOptions(CleaningOptions):
-    """Options of a preparation.
-
-    If a vocabulary is given, the options for learning one are ignored. A vocabulary from a
-    directory gets the symbols that it lacks, and must be separate if `separate_vocabularies` is
-    True.
-
-    Attributes:
-        vocab_size, model_type, byte_fallback, character_coverage, normalization, symbols: see
-            `learn_vocabulary`.
-        separate_vocabularies: learns a vocabulary for each language, instead of a joint one.
-        vocabulary_lines: largest number of lines that a vocabulary is learned from.
-        max_tokens: drops pairs if a side has more tokens, including the end token.
-        valid_pairs: number of pairs to hold out of the training corpora if there are no validation
-            corpora. None for 2 %, but at least 1 and at most 1000.
-        seed: seed of the held-out pairs, and of the lines that a vocabulary is learned from.
-    """
-
-    vocab_size: int = 8000
-    model_type: ModelType = "unigram"
-    byte_fallback: bool = False
-    separate_vocabularies: bool = False
-    character_coverage: float = 1.0
-    normalization: Normalization = "nmt_nfkc"
-    vocabulary_lines: int = MAX_LINES
-    symbols: tuple[str, ...] | None = None
-    max_tokens: int = 256
-    valid_pairs: int | None = None
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_learning_options(
-            self.vocab_size, self.model_type, self.character_coverage, self.normalization
-        )
-        for name, least in (("max_tokens", 2), ("valid_pairs", 1), ("vocabulary_lines", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"{name} is {value}, but it must be at least {least}.")
-        check_symbols(self.all_symbols(), self.byte_fallback)
-
-    def all_symbols(self) -> tuple[str, ...]:
-        """The symbols, including the tag."""
-        tags = [] if self.source_tag is None else [self.source_tag]
-        return tuple(dict.fromkeys([*(self.symbols or ()), *tags]))
-
-    def learn(self, lines: Iterable[bytes]) -> bytes:
-        """Learns a SentencePiece model from lines with these options, and returns it."""
-        return learn_vocabulary(
-            sample_lines(lines, self.vocabulary_lines, self.seed),
-            self.vocab_size,
-            model_type=self.model_type,
-            byte_fallback=self.byte_fallback,
-            character_coverage=self.character_coverage,
-            normalization=self.normalization,
-            symbols=self.all_symbols(),
-        )
-
-    def effective_options(self, learned: bool) -> dict[str, Any]:
-        """Returns the options as JSON values. Options of the vocabulary are included only if it is
-        `learned`.
-        """
-        return {
-            name: value
-            for name, value in dataclasses.asdict(self).items()
-            if learned or name not in LEARNING_OPTIONS
-        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,60 +114,20 @@ class PreparedData:
             batch_tokens: approximate target positions of a batch. It is raised to the longest
                 target sentence.
         """
-        longest = int(TokenStore(self.directory / "valid").target_lengths.max(initial=0))
+        longest = int(TokenStore(self.directory / "valid").target.lengths.max(initial=0))
         batches = self._batches("valid", max(batch_tokens, longest), None)
         return batches.dataset(num_steps=batches.steps_per_epoch)
 
-    def _batches(self, split: str, batch_tokens: int, seed: int | None) -> CorpusBatches:
-        from keras_transformer.data.batches import CorpusBatches  # late, as above
+    def _batches(self, split: str, batch_tokens: int, seed: int | None) -> Batches:
+        from keras_transformer.data.batches import Batches  # late, as above
 
-        vocabulary = Vocabulary.load(self.directory)
-        store = TokenStore(self.directory / split)
-        return CorpusBatches(store, batch_tokens, seed, vocabulary.pad_id, vocabulary.start_id)
+        stores = [TokenStore(self.directory / split)]
+        return Batches(stores, batch_tokens, seed, Vocabulary.load(self.directory))
 
     def summary(self) -> str:
         """Returns a few lines for a person to read."""
-        report, vocabulary = self.report, self.report["vocabulary"]
-        lines = [
-            f"{self.directory} {'already holds this data' if self.reused else 'is ready'}",
-            f"vocabulary: {vocabulary['type']}, {vocabulary['source_size']:,} source and "
-            f"{vocabulary['target_size']:,} target pieces",
-        ]
-        for split in SPLITS:
-            store = report[split]
-            lines.append(
-                f"{split}: {store['pairs']:,} pairs, {store['source']['tokens']:,} source and "
-                f"{store['target']['tokens']:,} target tokens"
-            )
-            for side in ("source", "target"):
-                if (rate := store[side]["unknown_rate"]) > MAX_UNKNOWN_RATE:
-                    lines.append(
-                        f"Warning: {rate:.1%} of the {side} tokens of {split} are not in the "
-                        "vocabulary, so the model cannot read or write them. Learn a vocabulary "
-                        "from text of this language (without --vocab_from), or set --byte_fallback."
-                    )
-        target = report["train"]["target"]
-        for example in target["rewritten_examples"][:1]:
-            lines.append(
-                f"normalization {vocabulary['normalization']} changes {target['rewritten']:,} of "
-                f"{target['compared']:,} training targets, for example {example['before']!r} to "
-                f"{example['after']!r}. --normalization=identity keeps the text unchanged."
-            )
-        for split, cleaning in report["cleaning"].items():
-            dropped = ", ".join(f"{n:,} {reason}" for reason, n in cleaning["dropped"].items())
-            lines.append(
-                f"{split} corpus: {cleaning['read']:,} pairs read, dropped: {dropped or 'none'}"
-            )
-            if cleaning["bad_utf8_replaced"]:
-                lines.append(f"{cleaning['bad_utf8_replaced']:,} lines of it had invalid UTF-8")
-        if held_out := report["held_out"]:
-            lines.append(f"held out of the training corpus for validation: {held_out:,} pairs")
-        if known := report["valid_pairs_in_train"]:
-            lines.append(
-                f"validation pairs that are also in the training text: {known:,} of "
-                f"{report['valid']['pairs']:,}. Scores on them overestimate the quality."
-            )
-        return "\n".join(lines)
+        state = "already holds this data" if self.reused else "is ready"
+        return "\n".join([f"{self.directory} {state}", *summarize(self.report)])
 
 
 def prepare(
@@ -308,11 +173,8 @@ def prepare(
         for split, group in corpora_of.items():
             collections.deque(_read(group, inputs[split]), maxlen=0)
         return _reuse(output_dir, report, _fingerprint(inputs, options, given))
-    names = {
-        split: [{"kind": type(corpus).__name__, "sha256": {"": corpus.name}} for corpus in group]
-        for split, group in corpora_of.items()
-    }
-    key = f"{_fingerprint(names, options, given)} {_WORK_FORMAT}"
+    names = {split: [corpus.name for corpus in group] for split, group in corpora_of.items()}
+    key = f"{_WORK_FORMAT} {names!a} {options!a} {given and given.fingerprint}"
     with work_directory(output_dir, key) as directory:
         times = [time.monotonic()]
         cleaned = {
@@ -336,7 +198,11 @@ def prepare(
         report = {
             "fingerprint": fingerprint,
             "inputs": inputs,
-            "options": options.effective_options(learned=given is None),
+            "options": {
+                name: value
+                for name, value in dataclasses.asdict(options).items()
+                if given is None or name not in LEARNING_OPTIONS
+            },
             "vocab_from": str(vocab_from) if isinstance(vocab_from, str | Path) else None,
             **results,
             "vocabulary": vocabulary.describe(),
@@ -352,12 +218,12 @@ class _Cleaned(NamedTuple):
     """The cleaned corpora of a split.
 
     Attributes:
-        blocks: folder of each block, and the name of its corpus.
+        folders: folder of each block.
         fates: for each block, what happens to its pairs.
         inputs: description of each corpus.
     """
 
-    blocks: list[tuple[Path, str]]
+    folders: list[Path]
     fates: list[Fates]
     report: CleaningReport
     inputs: list[dict[str, Any]]
@@ -366,12 +232,11 @@ class _Cleaned(NamedTuple):
 def _read(corpora: Sequence[Corpus], inputs: list[dict[str, Any]]) -> Iterator[Block]:
     """Yields the blocks of corpora, and appends a description of each corpus to `inputs`."""
     for corpus in corpora:
-        entry: dict[str, Any] = {"name": corpus.name, "kind": type(corpus).__name__}
-        entry |= {"blocks": 0, "pairs": 0, "sha256": {}}
+        entry: dict[str, Any] = {"name": corpus.name, "kind": type(corpus).__name__, "pairs": 0}
         inputs.append(entry)
         for block in read_blocks(corpus):
-            pairs = entry["pairs"] + block.texts[0].count(b"\n")
-            entry |= {"blocks": entry["blocks"] + 1, "pairs": pairs, "sha256": block.sha256}
+            entry["pairs"] += block.texts[0].count(b"\n")
+            entry["sha256"] = block.sha256
             yield block
 
 
@@ -384,13 +249,13 @@ def _clean(
     tasks = ((block, work / f"{number:05d}", options) for number, block in blocks)
     with progress_bar(None, "pairs", f"cleaning {work.name}") as bar:
         for number, result in enumerate(run_tasks(clean_block, tasks, num_workers)):
-            part = CleaningReport.from_dict(result["cleaning"])
+            part = result["cleaning"]
             cleaned.report.add(part)
-            cleaned.blocks.append((work / f"{number:05d}", result["corpus"]))
-            cleaned.fates.append(np.full(part.kept, STORED, np.uint8))
-            bar.update(part.read)
+            cleaned.folders.append(work / f"{number:05d}")
+            cleaned.fates.append(np.full(part["kept"], STORED, np.uint8))
+            bar.update(part["read"])
     if options.drop_duplicates:
-        duplicates = find_duplicates([folder / "hashes.npy" for folder, _ in cleaned.blocks])
+        duplicates = find_duplicates([folder / "hashes.npy" for folder in cleaned.folders])
         for fates, positions in zip(cleaned.fates, duplicates, strict=True):
             fates[positions] = DUPLICATE
     _require_pairs(cleaned.report.kept, work.name, cleaned.report)
@@ -428,7 +293,7 @@ def _learn(cleaned: _Cleaned, options: PrepareOptions) -> Vocabulary:
     """Learns a vocabulary from the pairs that are stored for training."""
 
     def lines(*sides: str) -> Iterator[bytes]:
-        for (folder, _), fates in zip(cleaned.blocks, cleaned.fates, strict=True):
+        for folder, fates in zip(cleaned.folders, cleaned.fates, strict=True):
             texts = zip(*(clean_lines(folder, side) for side in sides), strict=True)
             for pair in itertools.compress(texts, fates == STORED):
                 yield from pair
@@ -443,16 +308,15 @@ def _encode(
     num_workers: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Writes both token stores, and returns their part of the report."""
-    shards: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
-    hashes: dict[str, list[Path]] = {split: [] for split in SPLITS}
+    shards: dict[str, list[dict[str, Any]]] = {"train": [], "valid": []}
+    hashes: dict[str, list[Path]] = {"train": [], "valid": []}
     for split, part in cleaned.items():
         shared = (directory, split, vocabulary.fingerprint, max_tokens)
-        blocks = list(zip(part.blocks, part.fates, strict=True))
-        tasks = ((*block, fates, *shared) for block, fates in blocks)
-        results = run_tasks(encode_block, tasks, num_workers)
+        blocks = list(zip(part.folders, part.fates, strict=True))
+        results = run_tasks(encode_block, ((*block, *shared) for block in blocks), num_workers)
         with progress_bar(part.report.kept, "pairs", f"encoding {split}") as bar:
-            for ((folder, _), fates), result in zip(blocks, results, strict=True):
-                part.report.add(CleaningReport.from_dict(result["cleaning"]))
+            for (folder, fates), result in zip(blocks, results, strict=True):
+                part.report.add(result["cleaning"])
                 for store, shard in result["shards"].items():
                     shards[store].append(shard)
                     hashes[store].append(folder / f"{store}.npy")
@@ -469,10 +333,11 @@ def _encode(
         source, target = (sum(part["unknown"][side] for part in parts) for side in (0, 1))
         report[split] = {
             "pairs": pairs,
-            "source": _describe(store.source_lengths, source),
-            "target": _describe(store.target_lengths, target) | _count_rewritten(store, vocabulary),
+            "source": describe_side(store.source, source),
+            "target": describe_side(store.target, target)
+            | count_rewritten(store.target, vocabulary),
         }
-    first = store.source_lines(np.arange(min(3, len(store))))  # of the validation pairs
+    first = store.source.lines(np.arange(min(3, len(store))))  # of the validation pairs
     report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]
     return report
 
@@ -483,43 +348,6 @@ def _require_pairs(pairs: int, split: str, report: CleaningReport) -> None:
         raise InputError(
             f"No pair is left for {split}: {report.read} were read (dropped: {dropped or 'none'})."
         )
-
-
-def _describe(lengths: npt.NDArray[np.uint32], unknown: int) -> dict[str, Any]:
-    """Returns the report of one side of a store, from the length of each sentence."""
-    tokens = int(lengths.sum(dtype=np.int64))
-    histogram = np.bincount((lengths - 1) // _HISTOGRAM_STEP).tolist()
-    starts = itertools.count(1, _HISTOGRAM_STEP)
-    return {
-        "tokens": tokens,
-        "unknown": unknown,
-        "unknown_rate": unknown / tokens,
-        "mean_length": round(tokens / len(lengths), 2),
-        "max_length": int(lengths.max()),
-        # Sentences per range of lengths: {"1-16": 12, "17-32": 30, ...}.
-        "length_histogram": {
-            f"{start}-{start + _HISTOGRAM_STEP - 1}": count
-            for start, count in zip(starts, histogram, strict=False)
-        },
-    }
-
-
-def _count_rewritten(store: TokenStore, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Counts the targets that normalization changes in a sample of a store, with examples."""
-    sample = np.unique(np.linspace(0, len(store) - 1, _COMPARED_TARGETS).astype(np.int64))
-    texts = [" ".join(line.decode().split()) for line in store.target_lines(sample)]
-    rewritten = vocabulary.rewritten_targets(texts)
-    examples = []
-    for index, after in itertools.islice(rewritten.items(), EXAMPLES):
-        # A long text is shown from a little before its first change.
-        start = len(os.path.commonprefix([texts[index], after])) - EXAMPLE_CHARACTERS // 4
-        part = slice(max(0, start), max(0, start) + EXAMPLE_CHARACTERS)
-        examples.append({"before": texts[index][part], "after": after[part]})
-    return {
-        "compared": len(texts),
-        "rewritten": len(rewritten),
-        "rewritten_examples": examples,
-    }
 
 
 def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOptions) -> Vocabulary:
@@ -581,6 +409,6 @@ def _reuse(output_dir: Path, report: dict[str, Any], fingerprint: str) -> Prepar
             "it further."
         )
     Vocabulary.load(output_dir)
-    for split in SPLITS:
+    for split in ("train", "valid"):
         TokenStore(output_dir / split)
     return PreparedData(output_dir, report, reused=True)

@@ -8,21 +8,23 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import io
 import lzma
+import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from keras_transformer.errors import InputError, needs_extra
 
 BOM = codecs.BOM_UTF8
-# Invalid UTF-8, or very unlikely text.
-_FIRST_BYTES = {
-    ".gz": rb"\x1f\x8b", ".bz2": rb"BZh[1-9]1AY&SY", ".xz": rb"\xfd7zXZ\x00",
-    ".zst": rb"\x28\xb5\x2f\xfd",
+# The first bytes of compressed files: invalid UTF-8, or very unlikely text.
+_OPENERS = {
+    rb"\x1f\x8b": gzip.open, rb"BZh[1-9]1AY&SY": bz2.open, rb"\xfd7zXZ\x00": lzma.open,
 }  # fmt: skip
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
 _MAX_LINE = 2**28  # bytes; files with longer lines are not text
 
 
@@ -32,34 +34,28 @@ class Block(NamedTuple):
     Attributes:
         names: name of the file of each side, for messages.
         line: number of the first line, from 1.
-        offsets: position in the file of each side, in bytes.
         texts: text of each side, with the same number of lines, or one text with both sides.
         sha256: by file name, SHA-256 in hex of the text up to the end of the block.
     """
 
     names: tuple[str, ...]
     line: int
-    offsets: tuple[int, ...]
     texts: tuple[bytes, ...]
     sha256: Mapping[str, str]
 
 
 def open_binary(path: Path) -> IO[bytes]:
-    """Opens a file to read its bytes. Compressed files (gzip, bzip2, xz, zstd) are decompressed.
-
-    They are recognized by their name or by their first bytes.
+    """Opens a file to read its bytes. Compressed files (gzip, bzip2, xz, zstd) are recognized by
+    their first bytes, and decompressed.
     """
-    kind = path.suffix
-    if kind not in _FIRST_BYTES:
-        with path.open("rb") as file:
-            first = file.read(10)
-        kind = next((kind for kind, magic in _FIRST_BYTES.items() if re.match(magic, first)), "")
-    openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-    if kind == ".zst":
+    with path.open("rb") as file:
+        first = file.read(10)
+    if first.startswith(_ZSTANDARD):
         with needs_extra("zstd", f"{path}, which is compressed by Zstandard,"):
             from backports import zstd  # the module of Python 3.14's library
-        openers[kind] = zstd.open
-    return cast(IO[bytes], openers.get(kind, open)(path, "rb"))
+        return cast(IO[bytes], zstd.open(path, "rb"))
+    openers: Iterator[Any] = (_OPENERS[magic] for magic in _OPENERS if re.match(magic, first))
+    return cast(IO[bytes], next(openers, open)(path, "rb"))
 
 
 def reading_errors() -> tuple[type[Exception], ...]:
@@ -77,45 +73,38 @@ def read_text(path: str | Path) -> list[str]:
     return [line.decode() for line in read_lines(Path(path))]
 
 
-def decode_lines(data: bytes, name: str | Path, first_line: int = 1, offset: int = 0) -> list[str]:
+def decode_lines(data: bytes, name: str | Path, first_line: int = 1) -> list[str]:
     """Splits UTF-8 text into lines, without their ends (LF or CR LF) and the BOM."""
-    lines = data.split(b"\n")
-    if not lines[-1]:
-        lines.pop()  # after the end of the last line
-    for number, line in enumerate(lines, start=first_line):
-        check_line(name, number, offset, line)
-        offset += len(line) + 1
-    if first_line == 1 and lines:
-        lines[0] = lines[0].removeprefix(BOM)
-    return [line.removesuffix(b"\r").decode() for line in lines]
+    return [line.decode() for line in _checked(io.BytesIO(data), name, first_line)]
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
     """Yields the lines of a UTF-8 file, which may be compressed, without line ends and BOM."""
-    offset = 0
-    for number, raw in enumerate(raw_lines(path), start=1):
-        check_line(path, number, offset, raw)
-        offset += len(raw)
+    return _checked(raw_lines(path), path)
+
+
+def _checked(lines: Iterable[bytes], name: str | Path, first_line: int = 1) -> Iterator[bytes]:
+    for number, line in enumerate(lines, start=first_line):
+        check_line(name, number, line)
         if number == 1:
-            raw = raw.removeprefix(BOM)
-        yield raw.removesuffix(b"\n").removesuffix(b"\r")
+            line = line.removeprefix(BOM)
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def check_line(path: str | Path, number: int, offset: int, raw: bytes) -> None:
-    """Raises `InputError`, with line number and offset, for a line with NUL or invalid UTF-8."""
-    if b"\0" in raw:
-        position = offset + raw.index(b"\0")
+def check_line(path: str | Path, number: int, line: bytes) -> None:
+    """Raises `InputError` for a line with NUL or invalid UTF-8."""
+    if b"\0" in line:
         raise InputError(
-            f"{path}, line {number}: NUL at byte offset {position}. The file must be UTF-8 text."
+            f"{path}, line {number}: byte {line.index(0) + 1} is NUL. The file must be UTF-8 text."
         )
-    if not raw.isascii():
+    if not line.isascii():
         try:
-            raw.decode()
+            line.decode()
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{path}, line {number}: byte 0x{raw[error.start]:02x} at byte offset "
-                f"{offset + error.start} is not valid UTF-8 ({error.reason}). Convert the text to "
-                "UTF-8 (for keras-transformer prepare, see also --on_bad_utf8)."
+                f"{path}, line {number}: byte {error.start + 1}, 0x{line[error.start]:02x}, is not "
+                f"valid UTF-8 ({error.reason}). Convert the text to UTF-8 (for keras-transformer "
+                "prepare, see also --on_bad_utf8)."
             ) from None
 
 
@@ -142,24 +131,26 @@ def raw_lines(path: Path) -> Iterator[bytes]:
 
 def require_file(path: str | Path) -> Path:
     """Returns the path; raises `InputError` if it is not a regular file."""
-    try:
-        is_file, exists = Path(path).is_file(), Path(path).exists()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}).") from error
-    if not is_file:  # a pipe could be read only once
-        state = "is not a regular file" if exists else "is missing"
-        raise InputError(f"{path} {state}. It must be a text file with one sentence per line.")
+    if not os.path.isfile(path):  # a pipe could be read only once
+        raise InputError(
+            f"{path} is missing, or is not a regular file. It must be a text file with one "
+            "sentence per line."
+        )
     return Path(path)
 
 
-def split_columns(name: str, number: int, line: bytes) -> tuple[bytes, bytes]:
-    """Returns the two columns of line `number` of the file `name`."""
+def split_columns(
+    name: str, number: int, line: bytes, chosen: tuple[int, int] | None = None
+) -> tuple[bytes, bytes]:
+    """Returns the two columns of line `number` of the file `name`, or two that were `chosen`."""
     columns = line.split(b"\t")
-    if len(columns) != 2:
+    first, second = chosen or (0, 1)
+    if max(first, second) >= len(columns) or (chosen is None and len(columns) > 2):
         shown = ", ".join(repr(column[:40].decode("utf-8", "replace")) for column in columns[:9])
+        needed = f"at least {max(chosen) + 1}" if chosen else "2: a sentence and its translation"
         raise InputError(
-            f"{name}, line {number} has {len(columns)} columns ({shown}). It must have 2: a "
-            "sentence, a tab, and its translation. Otherwise choose two columns by number or by "
-            "their name in the first line, as in --tsv_columns=1,2 or --tsv_columns=en,de."
+            f"{name}, line {number} has {len(columns)} columns ({shown}). It must have {needed}. "
+            "Repair the line, or choose two columns by number or by their name in the first line, "
+            "as in --tsv_columns=1,2 or --tsv_columns=en,de."
         )
-    return columns[0], columns[1]
+    return columns[first], columns[second]

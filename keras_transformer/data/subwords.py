@@ -16,21 +16,20 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import sentencepiece
 
-from keras_transformer.data.token_store import IntArray, TokenStore
+from keras_transformer.data.token_store import IntArray, StoredSide, TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
 
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 Lengths: TypeAlias = npt.NDArray[np.integer[Any]]
-
 
 _BEST = 32  # segmentations of a word that are considered; a word of 6 letters has no more
 _WORDS_KEPT = 2**16
@@ -42,6 +41,7 @@ _SIMILAR_PAIRS = 25  # pairs in either direction that count as similar in length
 
 Begins: TypeAlias = "array.array[int]"
 Keys: TypeAlias = npt.NDArray[np.uint64]
+Samplers: TypeAlias = tuple["SubwordSampler", "SubwordSampler"]
 
 
 def key_of(*numbers: int) -> Keys:
@@ -62,66 +62,19 @@ def _mixed(values: Keys) -> Keys:
 
 
 class SubwordSampler:
-    """Draws the segmentations of sentences."""
+    """Draws the segmentations of sentences of one side of a corpus."""
 
-    def __init__(self, vocabulary: Vocabulary, alpha: float) -> None:
-        """Creates a sampler."""
+    def __init__(self, side: str, model: bytes, alpha: float) -> None:
+        """Creates a sampler for the "source" or the "target" from its SentencePiece model."""
         if not 0 < alpha < math.inf:
             raise InputError(f"The alpha of subword sampling is {alpha}, but it must be above 0.")
-        end = np.int32(vocabulary.end_id).tobytes()
-        self._source = _Side("source", vocabulary.source_model, end, alpha)
-        self._target = _Side("target", vocabulary.target_model, end, alpha)
-
-    def source_ids(
-        self, store: TokenStore, pairs: IntArray, keys: Keys, longest: Lengths | None = None
-    ) -> list[TokenArray]:
-        """Returns the source ids of pairs, int64[N], drawn with a random key for each, uint64[N].
-
-        A sentence keeps its best segmentation if a few samples are all longer than `longest`,
-        int[N], including the end id.
-        """
-        lines = store.source_lines(pairs)
-        return self._source.draw(lines, pairs, keys, longest, store.source_ids)
-
-    def target_ids(
-        self, store: TokenStore, pairs: IntArray, keys: Keys, longest: Lengths | None = None
-    ) -> list[TokenArray]:
-        """Returns drawn target ids. See `source_ids` for the arguments."""
-        lines = store.target_lines(pairs)
-        return self._target.draw(lines, pairs, ~keys, longest, store.target_ids)
-
-    def planned_lengths(self, store: TokenStore, most: int) -> tuple[Lengths, Lengths]:
-        """Returns the source and target lengths to plan batches for, estimated from some pairs.
-
-        The segmentations of some pairs are sampled. Each pair is planned with the relative growth
-        of a sampled pair of similar length, so that there are enough rows for long sentences.
-        """
-        sampled = np.unique(np.linspace(0, len(store) - 1, _SAMPLED_PAIRS).astype(np.int64))
-        keys = hashed(key_of(0), sampled)
-        best = store.source_lengths + store.target_lengths
-        sampled = sampled[np.argsort(best[sampled], kind="stable")]
-        similar = np.searchsorted(best[sampled], best)
-        some = hashed(key_of(1), np.arange(len(store))) % np.uint64(2 * _SIMILAR_PAIRS + 1)
-        similar = np.clip(similar + some.astype(np.int64) - _SIMILAR_PAIRS, 0, len(sampled) - 1)
-
-        def planned(lengths: Lengths, drawn: list[TokenArray]) -> Lengths:
-            growth = np.array([len(ids) for ids in drawn]) / lengths[sampled]
-            return np.rint(lengths * np.maximum(growth, 1.0)[similar]).astype(np.int32)
-
-        source = planned(store.source_lengths, self.source_ids(store, sampled, keys))
-        target = planned(store.target_lengths, self.target_ids(store, sampled, keys))
-        return source, np.maximum(np.minimum(target, most), store.target_lengths)
-
-
-class _Side:
-    """The segmentations of one language."""
-
-    def __init__(self, side: str, model: bytes, end: bytes, alpha: float) -> None:
         proto = ModelProto.FromString(model)
         _check(side, proto)
         self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self._end = end
+        self._end = np.int32(self._model.eos_id()).tobytes()
         self._alpha = alpha
+        # Both sides of a pair have the same key, but their choices are independent.
+        self._salt = np.uint64(0 if side == "source" else 2**64 - 1)
         self._scores = np.array([piece.score for piece in proto.pieces])
         # Symbols, such as language tags, must not be split.
         self._whole = {i for i, p in enumerate(proto.pieces) if p.type == USER_DEFINED}
@@ -142,10 +95,15 @@ class _Side:
         return array.array("d", chances), array.array("l", 4 * begins), ids.tobytes()
 
     def draw(
-        self, lines: Sequence[bytes], pairs: IntArray, keys: Keys, longest: Lengths | None,
-        best_ids: Callable[[IntArray], TokenArray],
-    ) -> list[TokenArray]:  # fmt: skip
-        """Draws segmentations of lines; see `SubwordSampler.source_ids`."""
+        self, stored: StoredSide, pairs: IntArray, keys: Keys, longest: Lengths | None = None
+    ) -> list[TokenArray]:
+        """Returns the ids of pairs, int64[N], drawn with a random key for each, uint64[N].
+
+        A sentence keeps its best segmentation if a few samples are all longer than `longest`,
+        int[N], including the end id.
+        """
+        keys = keys ^ self._salt
+        lines = stored.lines(pairs)
         normalize = self._model.normalize
         words = [[word for word in normalize(line).split(_SPACE) if word] for line in lines]
         drawn = [b""] * len(lines)
@@ -156,7 +114,7 @@ class _Side:
             if not todo:
                 break
         for i in todo:
-            drawn[i] = best_ids(pairs[i : i + 1]).astype(np.int32).tobytes()
+            drawn[i] = stored.ids(pairs[i : i + 1]).tobytes()
         return [np.frombuffer(ids, np.int32) for ids in drawn]
 
     def _draw_once(
@@ -177,30 +135,56 @@ class _Side:
 
 
 def _check(side: str, proto: Any) -> None:
-    """Raises `InputError` for a model without segmentation probabilities."""
+    """Raises `InputError` for a model whose words cannot be found, or have no probabilities."""
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
-    if trainer.model_type != UNIGRAM:
-        kind = MODEL_TYPES.get(trainer.model_type, trainer.model_type)
-        raise InputError(
-            f"The {side} vocabulary is of type {kind}, which lacks probabilities for sampling.  "
-            "Subword sampling needs a unigram vocabulary: remove training.subword_alpha, or "
-            "prepare the data again."
-        )
     if not (
-        trainer.split_by_whitespace
+        trainer.model_type == UNIGRAM
+        and trainer.split_by_whitespace
         and not trainer.treat_whitespace_as_suffix
         and normalizer.add_dummy_prefix
         and normalizer.remove_extra_whitespaces
         and normalizer.escape_whitespaces
     ):
+        kind = MODEL_TYPES.get(trainer.model_type, trainer.model_type)
         raise InputError(
-            f"The {side} vocabulary does not mark spaces as SentencePiece does by default, so "
-            "words cannot be found. Remove training.subword_alpha."
+            f"Subwords of the {side} vocabulary (type {kind}) cannot be sampled. This needs a "
+            "unigram vocabulary that marks spaces as SentencePiece does by default: remove "
+            "training.subword_alpha, or prepare the data again."
         )
 
 
+def subword_samplers(vocabulary: Vocabulary, alpha: float) -> Samplers:
+    """Returns the samplers of the source and the target."""
+    return (
+        SubwordSampler("source", vocabulary.source_model, alpha),
+        SubwordSampler("target", vocabulary.target_model, alpha),
+    )
+
+
+def planned_lengths(samplers: Samplers, store: TokenStore, most: int) -> tuple[Lengths, Lengths]:
+    """Returns the source and target lengths to plan batches for, estimated from some pairs.
+
+    The segmentations of some pairs are sampled. Each pair is planned with the relative growth of a
+    sampled pair of similar length, so that there are enough rows for long sentences.
+    """
+    sampled = np.unique(np.linspace(0, len(store) - 1, _SAMPLED_PAIRS).astype(np.int64))
+    keys = hashed(key_of(0), sampled)
+    best = store.source.lengths + store.target.lengths
+    sampled = sampled[np.argsort(best[sampled], kind="stable")]
+    similar = np.searchsorted(best[sampled], best)
+    some = hashed(key_of(1), np.arange(len(store))) % np.uint64(2 * _SIMILAR_PAIRS + 1)
+    similar = np.clip(similar + some.astype(np.int64) - _SIMILAR_PAIRS, 0, len(sampled) - 1)
+    planned = []
+    for sampler, side in zip(samplers, store.sides, strict=True):
+        drawn = sampler.draw(side, sampled, keys)
+        growth = np.array([len(ids) for ids in drawn]) / side.lengths[sampled]
+        planned.append(np.rint(side.lengths * np.maximum(growth, 1.0)[similar]).astype(np.int32))
+    source, target = planned
+    return source, np.maximum(np.minimum(target, most), store.target.lengths)
+
+
 def draw(
-    sampler: SubwordSampler, store: TokenStore, pairs: IntArray, keys: Keys, bounds: IntArray
+    samplers: Samplers, store: TokenStore, pairs: IntArray, keys: Keys, bounds: IntArray
 ) -> tuple[IntArray, list[list[TokenArray]]]:
     """Draws segmentations of N pairs, and assigns each pair to one of N rows that is long enough.
 
@@ -208,18 +192,18 @@ def draw(
     row i. Returns the row of each pair, int64[N], and for each side the ids of each pair. A pair
     that is too long for every free row is drawn again, shorter.
     """
-    draws = (sampler.source_ids, sampler.target_ids)
-    drawn = [side(store, pairs, keys) for side in draws]
+    sides = list(zip(samplers, store.sides, strict=True))
+    drawn = [sampler.draw(side, pairs, keys) for sampler, side in sides]
     lengths = np.array([[len(ids) for ids in side] for side in drawn]).T
-    best = np.stack([store.source_lengths[pairs], store.target_lengths[pairs]], axis=1)
+    best = np.stack([side.lengths[pairs] for side in store.sides], axis=1)
     row_of, too_long = regroup(bounds, lengths, best.astype(np.int64))
-    for side, again_of in enumerate(draws):
-        longest = bounds[row_of, side]
-        again = np.flatnonzero(too_long & (lengths[:, side] > longest))
+    for i, (sampler, side) in enumerate(sides):
+        longest = bounds[row_of, i]
+        again = np.flatnonzero(too_long & (lengths[:, i] > longest))
         if len(again):
-            shorter = again_of(store, pairs[again], keys[again], longest[again])
+            shorter = sampler.draw(side, pairs[again], keys[again], longest[again])
             for pair, ids in zip(again.tolist(), shorter, strict=True):
-                drawn[side][pair] = ids
+                drawn[i][pair] = ids
     return row_of, drawn
 
 

@@ -17,7 +17,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,40 +32,8 @@ _INDEX = "store.json"
 _MAPS = 100  # open maps of ids and of text, for each side
 
 
-class Encoded(NamedTuple):
-    """One side of pairs.
-
-    Attributes:
-        lengths: uint32 `[pairs]`, number of ids of each pair.
-    """
-
-    lines: Sequence[bytes]
-    ids: npt.NDArray[Any]
-    lengths: npt.NDArray[np.uint32]
-
-    def where(self, mask: npt.NDArray[np.bool_]) -> Encoded:
-        """Returns the pairs where `mask`, bool `[pairs]`, is True."""
-        if mask.all():
-            return self
-        lines = [self.lines[i] for i in np.flatnonzero(mask).tolist()]
-        return Encoded(lines, self.ids[np.repeat(mask, self.lengths)], self.lengths[mask])
-
-
-def encoded(lines: Sequence[bytes], ids: Sequence[Sequence[int]], vocab_size: int) -> Encoded:
-    """Packs lines and their ids into arrays."""
-    lengths = np.fromiter(map(len, ids), np.uint32, len(ids))
-    dtype = np.uint16 if vocab_size <= 2**16 else np.int32
-    flat = np.fromiter(itertools.chain.from_iterable(ids), dtype, int(lengths.sum()))
-    return Encoded(lines, flat, lengths)
-
-
 class TokenStore:
-    """A store on disk, which is memory-mapped.
-
-    Attributes:
-        source_lengths: uint32 `[len(self)]`, source ids of each pair, with the end id.
-        target_lengths: uint32 `[len(self)]`, target ids of each pair, with the end id.
-    """
+    """A store on disk, which is memory-mapped. `sides` are the `source` and the `target`."""
 
     def __init__(self, directory: str | Path) -> None:
         """Opens a store."""
@@ -81,9 +49,9 @@ class TokenStore:
             ) from error
         self.fingerprint: str = index["fingerprint"]
         shards = [self.directory / name for name in index["shards"]]
-        self._source, self._target = _SideReader(shards, "source"), _SideReader(shards, "target")
-        self.source_lengths, self.target_lengths = self._source.lengths, self._target.lengths
-        found = [len(self.source_lengths), len(self.target_lengths)]
+        self.sides = StoredSide(shards, "source"), StoredSide(shards, "target")
+        self.source, self.target = self.sides
+        found = [len(side.lengths) for side in self.sides]
         if found != [index["pairs"]] * 2:
             raise InputError(
                 f"{self.directory} is damaged: {_INDEX} has {index['pairs']} pairs, but the shards "
@@ -91,37 +59,15 @@ class TokenStore:
             )
 
     def __len__(self) -> int:
-        return len(self.source_lengths)
-
-    def source_ids(self, pairs: IntArray) -> npt.NDArray[np.int32]:
-        """Returns the concatenated source ids of pairs, each with its end id."""
-        return self._source.take_ids(pairs)
-
-    def target_ids(self, pairs: IntArray) -> npt.NDArray[np.int32]:
-        """Returns the concatenated target ids of pairs, each with its end id."""
-        return self._target.take_ids(pairs)
-
-    def source_lines(self, pairs: IntArray) -> list[bytes]:
-        """Returns the cleaned source lines of pairs."""
-        return self._source.take_lines(pairs)
-
-    def target_lines(self, pairs: IntArray) -> list[bytes]:
-        """Returns the cleaned target lines of pairs."""
-        return self._target.take_lines(pairs)
-
-    def source_text(self) -> list[str]:
-        """Returns all cleaned source lines."""
-        return self._source.text()
-
-    def target_text(self) -> list[str]:
-        """Returns all cleaned target lines."""
-        return self._target.text()
+        return len(self.source.lengths)
 
 
-class _SideReader:
-    """One side of all shards, whose ids and text are memory-mapped on request.
+class StoredSide:
+    """One side of all pairs. Each map keeps a file open, so only a few are kept: a process may have
+    1,024 open files.
 
-    Each map keeps a file open, and a process may have 1,024 open files, so only a few are kept.
+    Attributes:
+        lengths: uint32 `[pairs]`, number of ids of each pair, with the end id.
     """
 
     def __init__(self, shards: Sequence[Path], side: str) -> None:
@@ -137,15 +83,9 @@ class _SideReader:
         ends = [np.cumsum(shard, dtype=np.uint32) for shard in lengths]
         self._ends = np.concatenate([np.zeros(0, np.uint32), *ends])
 
-    def _shards_of(self, pairs: IntArray) -> IntArray:
-        if len(pairs) and not 0 <= pairs.min() <= pairs.max() < len(self.lengths):
-            raise IndexError(
-                f"pairs {pairs.min()} to {pairs.max()}: the store has {len(self.lengths)} pairs"
-            )
-        return np.searchsorted(self._first, pairs, side="right") - 1
-
-    def take_ids(self, pairs: IntArray) -> npt.NDArray[np.int32]:
-        shards = self._shards_of(pairs)
+    def ids(self, pairs: IntArray) -> npt.NDArray[np.int32]:
+        """Returns the concatenated ids of pairs, each with its end id."""
+        shards = np.searchsorted(self._first, pairs, side="right") - 1
         lengths = self.lengths[pairs].astype(np.int64)
         after = np.cumsum(lengths)
         taken = np.empty(int(after[-1]) if len(after) else 0, np.int32)
@@ -158,11 +98,12 @@ class _SideReader:
             taken[position - length : position] = self._ids(shard)[end - length : end]
         return taken
 
-    def take_lines(self, pairs: IntArray) -> list[bytes]:
-        shards = self._shards_of(pairs)
+    def lines(self, pairs: IntArray) -> list[bytes]:
+        """Returns the cleaned lines of pairs."""
+        shards = np.searchsorted(self._first, pairs, side="right") - 1
         located = list(zip(shards.tolist(), (pairs - self._first[shards]).tolist(), strict=True))
         lines = [b""] * len(pairs)
-        for i in np.argsort(shards, kind="stable").tolist():  # as `take_ids` does
+        for i in np.argsort(shards, kind="stable").tolist():  # as `ids` does
             shard, index = located[i]
             text, ends = self._text(shard), self._line_ends(shard)
             lines[i] = text[ends[index - 1] + 1 if index else 0 : ends[index]].tobytes()
@@ -176,10 +117,10 @@ class _SideReader:
         return np.asarray(np.memmap(self._texts[shard], np.uint8, "r"))
 
     def _find_line_ends(self, shard: int) -> npt.NDArray[Any]:
-        ends = np.flatnonzero(self._text(shard) == ord("\n"))
-        return ends.astype(np.uint32 if not len(ends) or ends[-1] < 2**32 else np.int64)
+        return np.flatnonzero(self._text(shard) == ord("\n")).astype(np.uint32)
 
     def text(self) -> list[str]:
+        """Returns all cleaned lines."""
         # str.splitlines would also split at characters other than \n.
         texts = (path.read_bytes().decode() for path in self._texts)
         return [line for text in texts for line in text.split("\n")[:-1]]
@@ -192,19 +133,33 @@ def _load(path: Path) -> npt.NDArray[Any]:
         raise InputError(f"{path} cannot be read ({error}). Prepare the data again.") from error
 
 
-def write_shard(directory: Path, source: Encoded, target: Encoded) -> str:
-    """Writes one shard atomically, and returns its SHA-256; "" without pairs."""
-    if not source.lines:
-        return ""
+def write_shard(
+    directory: Path,
+    lines: Sequence[Sequence[bytes]],
+    ids: Sequence[Sequence[Sequence[int]]],
+    vocab_sizes: Sequence[int],
+) -> str:
+    """Writes one shard atomically, and returns its SHA-256.
+
+    Args:
+        lines: the source lines and the target lines.
+        ids: the ids of each source, and of each target.
+        vocab_sizes: numbers of source ids and of target ids.
+    """
     digest = hashlib.sha256()
     with atomic_path(directory) as partial:
         partial.mkdir(parents=True)
-        for name, side in (("source", source), ("target", target)):
-            np.save(partial / f"{name}_ids.npy", side.ids)
-            np.save(partial / f"{name}_lengths.npy", side.lengths)
-            write_lines(partial / f"{name}.txt", side.lines)
-            digest.update(side.lengths.data)
-            digest.update(side.ids.data)
+        for name, texts, rows, vocab_size in zip(
+            ("source", "target"), lines, ids, vocab_sizes, strict=True
+        ):
+            lengths = np.fromiter(map(len, rows), np.uint32, len(rows))
+            dtype = np.uint16 if vocab_size <= 2**16 else np.int32
+            flat = np.fromiter(itertools.chain.from_iterable(rows), dtype, int(lengths.sum()))
+            np.save(partial / f"{name}_ids.npy", flat)
+            np.save(partial / f"{name}_lengths.npy", lengths)
+            write_lines(partial / f"{name}.txt", texts)
+            digest.update(lengths.data)
+            digest.update(flat.data)
     return digest.hexdigest()
 
 
@@ -215,7 +170,6 @@ def write_lines(path: Path, lines: Sequence[bytes]) -> None:
 
 def write_index(directory: Path, shards: Sequence[tuple[str, int, str]]) -> int:
     """Makes a store of shards: name, pairs and SHA-256 of each. Returns the number of pairs."""
-    shards = [shard for shard in shards if shard[1]]
     digests = b"".join(bytes.fromhex(digest) for _, _, digest in shards)
     count = sum(pairs for _, pairs, _ in shards)
     index = {

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from keras_transformer.errors import InputError, StoppedError
+from keras_transformer.errors import StoppedError
 
 Result = TypeVar("Result")
 
@@ -32,12 +32,10 @@ def run_tasks(
         function: a function at the top of a module.
         tasks: the positional arguments of each call.
     """
-    if num_workers < 1:
-        raise InputError(f"There are {num_workers} workers, but there must be at least 1.")
     remaining = iter(tasks)
     first = list(itertools.islice(remaining, 2))
     tasks = itertools.chain(first, remaining)
-    if num_workers == 1 or len(first) < 2:
+    if num_workers <= 1 or len(first) < 2:
         yield from itertools.starmap(function, tasks)
         return
     # "fork" would copy TensorFlow's locks without its threads.

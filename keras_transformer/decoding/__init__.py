@@ -25,6 +25,7 @@ from keras_transformer.decoding.interface import (
     TokenConstraint,
 )
 from keras_transformer.decoding.sampling import Sampling
+from keras_transformer.decoding.search_loop import map_tensors
 from keras_transformer.errors import InputError
 
 __all__ = [
@@ -97,8 +98,6 @@ def search(
             f"decoding.coverage_penalty is {config.coverage_penalty}, but there is no source mask. "
             "Pass the mask of the source tokens."
         )
-    if constraint is None and inputs.constraint_inputs is not None:
-        raise InputError("There are constraint_inputs, but no constraint. Pass both, or neither.")
     if constraint is not None:  # it decides where an output may end
         config = dataclasses.replace(config, min_length=0)
     constraints = Constraints(config, ids, decoder.vocab_size, banned)
@@ -127,11 +126,6 @@ def _with_defaults(
     offsets = zeros if inputs.sample_offsets is None else inputs.sample_offsets
     if prefix is not None:
         prefix = tf.cast(prefix, tf.int32)
-        if not prefix.shape.is_compatible_with([max_lengths.shape[0], None]):
-            raise InputError(
-                f"The prefix has the shape {tuple(prefix.shape)}, but it needs one row for each of "
-                f"the {max_lengths.shape[0]} sentences."
-            )
         special = tf.constant(sorted({number for number in ids if number is not None}))
         # --> [batch, any, special ids] --> [batch, any]
         is_special = tf.reduce_any(tf.expand_dims(prefix, -1) == special, axis=-1)
@@ -147,9 +141,6 @@ def _with_defaults(
         source_mask=None if source_mask is None else tf.cast(source_mask, tf.bool),
         alpha=tf.cast(alpha, tf.float32),
         sample_offsets=tf.cast(offsets, tf.float32),
-        constraint_inputs=tf.nest.map_structure(
-            lambda tensor: None if tensor is None else tf.convert_to_tensor(tensor),
-            inputs.constraint_inputs,
-        ),
+        constraint_inputs=map_tensors(tf.convert_to_tensor, inputs.constraint_inputs),
         length_limit=length_limit,
     )

@@ -44,23 +44,13 @@ def coverage_penalty(coverage: tf.Tensor, source_mask: tf.Tensor, beta: float) -
     return beta * tf.reduce_sum(tf.where(is_token, covered, 0.0), axis=-1)
 
 
-class _Complete(NamedTuple):
-    """Complete hypotheses of each sentence, best first."""
-
-    scores: tf.Tensor  # float32 [batch, beam]
-    log_probs: tf.Tensor  # float32 [batch, beam]
-    lengths: tf.Tensor  # int32 [batch, beam]
-    finished: tf.Tensor  # bool [batch, beam]
-    histories: Histories
-
-
 class _BeamState(NamedTuple):
     position: tf.Tensor  # int32 []: number of tokens of each open hypothesis
     tokens: tf.Tensor  # int32 [batch, beam]: last token of each open hypothesis
     log_probs: tf.Tensor  # float32 [batch, beam]: of the open hypotheses
     coverage: tf.Tensor | None  # float32 [batch, beam, source]: the sum of attention so far
     histories: Histories  # of the open hypotheses
-    complete: _Complete
+    complete: SearchResult  # the best ones, `[batch, beam, ...]`, best first
     longest_penalty: tf.Tensor  # float32 [batch]: length penalty at `max_lengths`; constant
     cache: Any  # of the decoder
 
@@ -79,26 +69,6 @@ class BeamSearch(SearchLoop):
     its results no longer change, so they do not depend on the rest of the batch.
     """
 
-    def find_best(self, inputs: SearchInputs) -> SearchResult:
-        """Returns the `n_best` best outputs found for each sentence."""
-        n_best = self._config.n_best
-        complete = map_tensors(lambda tensor: tensor[:, :n_best], self._run(inputs))
-        histories, log_probs = complete.histories, complete.log_probs
-        if self._config.repetition_penalty != 1:  # the search used penalized log-probabilities
-            log_probs = tf.where(
-                complete.lengths > 0, tf.reduce_sum(histories.token_log_probs, axis=-1), log_probs
-            )
-        return SearchResult(
-            histories.ids,
-            complete.scores,
-            complete.lengths,
-            complete.finished,
-            log_probs,
-            histories.token_log_probs if "token_log_probs" in self._outputs else None,
-            histories.alignment,
-            histories.attention,
-        )
-
     def _first_state(self, inputs: SearchInputs) -> _BeamState:
         beam, batch = self._rows, tf.shape(inputs.max_lengths)[0]
         # All hypotheses start as the same empty one, so only the first is valid. If no token is
@@ -115,12 +85,12 @@ class BeamSearch(SearchLoop):
             log_probs=tf.where(is_first & ~is_empty, 0.0, NEG_INF),
             coverage=coverage,
             histories=histories,
-            complete=_Complete(
+            complete=SearchResult(
                 scores=tf.where(is_first & is_empty, 0.0, NEG_INF),
                 log_probs=tf.where(is_first & is_empty, 0.0, NEG_INF),
                 lengths=tf.fill([batch, beam], 0),
                 finished=tf.fill([batch, beam], False),
-                histories=histories,
+                **histories._asdict(),
             ),
             longest_penalty=self._length_penalty(inputs.max_lengths, inputs.alpha),
             cache=self._decoder.init_cache(),
@@ -132,8 +102,11 @@ class BeamSearch(SearchLoop):
     def _is_open(self, state: _BeamState) -> tf.Tensor:
         return tf.reduce_any(is_reachable(state.log_probs), axis=1)
 
-    def _hypotheses(self, state: _BeamState) -> _Complete:
+    def _hypotheses(self, state: _BeamState) -> SearchResult:
         return state.complete
+
+    def _best(self, hypotheses: SearchResult, inputs: SearchInputs) -> SearchResult:
+        return map_tensors(lambda tensor: tensor[:, : self._config.n_best], hypotheses)
 
     def _step(self, state: _BeamState, inputs: SearchInputs) -> _BeamState:
         config, beam, length = self._config, self._rows, state.position + 1
@@ -181,14 +154,14 @@ class BeamSearch(SearchLoop):
         is_complete = ended | (length >= tf.expand_dims(inputs.max_lengths, -1))
         complete = _best_complete(
             state.complete,
-            _Complete(
+            SearchResult(
                 # Empty entries have the score NEG_INF. Minus infinity is lower, so that an invalid
                 # candidate never replaces an empty entry.
                 scores=tf.where(valid & is_complete, scores, -float("inf")),
                 log_probs=log_probs,
                 lengths=tf.fill(tf.shape(scores), length),
                 finished=ended,
-                histories=histories,
+                **histories._asdict(),
             ),
         )
         stays_open = valid & ~is_complete
@@ -230,15 +203,14 @@ class BeamSearch(SearchLoop):
         return tf.where(tf.expand_dims(undecided, -1), log_probs, NEG_INF)
 
 
-def _best_complete(complete: _Complete, ends: _Complete) -> _Complete:
+def _best_complete(complete: SearchResult, ends: SearchResult) -> SearchResult:
     """Returns the best K of the complete hypotheses and the first K of `ends`."""
     beam = complete.scores.shape[1]
     # --> [batch, 2 * beam, ...]
     both = map_tensors(lambda old, new: tf.concat([old, new[:, :beam]], axis=1), complete, ends)
     # --> [batch, beam, ...]
     scores, chosen = tf.math.top_k(both.scores, beam)
-    rest = _take((both.log_probs, both.lengths, both.finished, both.histories), chosen)
-    return _Complete(scores, *rest)
+    return _take(both._replace(scores=None), chosen)._replace(scores=scores)
 
 
 def _take(structure: Any, indices: tf.Tensor) -> Any:

@@ -106,21 +106,21 @@ class CachedDecoder(SearchDecoder):
         # --> [batch, beam]
         ids = tf.reshape(ids, [-1, self._beam])
         attention, logits = [], []
-        decoded: Any
+        layers: Any
         for number, (transformer, weights, state) in enumerate(
             zip(self._transformers, self._weights, states, strict=True)
         ):
             memory = Memory(None, cache["source_mask"], cache["memory"][number])
             with keras.StatelessScope(state_mapping=weights):
-                decoded = transformer.decode(ids, memory, state, training=False)
+                features, layers = transformer.decode(ids, memory, state, training=False)
                 # --> [batch, beam, V or C]
                 if self.scored_tokens is None:
-                    logits.append(transformer.logits(decoded.features))
+                    logits.append(transformer.logits(features))
                 else:
-                    products = self._listed_products(number, decoded.features)
+                    products = self._listed_products(number, features)
                     logits.append(products + cache["output_biases"][number])
             # --> [batch, beam, source]
-            attention.append(tf.reduce_mean(decoded.attention[-1]["cross"], axis=1))
+            attention.append(tf.reduce_mean(layers[-1]["cross"], axis=1))
         mean = tf.add_n(attention) / len(attention)
         cache = {**cache, "layers": [state.layers for state in states]}
         return _mean_log_probs(logits), cache, tf.reshape(mean, [-1, tf.shape(mean)[-1]])

@@ -36,18 +36,12 @@ class Constraints:
         vocab_size: int,
         banned: Sequence[Sequence[int]] = (),
     ):
-        for name, value in ids._asdict().items():
-            if value is not None and not 0 <= value < vocab_size:
-                raise InputError(
-                    f"The {name} id is {value}, but the vocabulary has only {vocab_size} ids."
-                )
-        for phrase in banned:
-            for token in phrase:
-                if not 0 <= token < vocab_size:
-                    raise InputError(
-                        f"The banned phrase {list(phrase)} contains {token}, which is not an id "
-                        f"below {vocab_size}."
-                    )
+        tokens = {number for number in ids if number is not None}.union(*banned)
+        if unknown := [token for token in sorted(tokens) if not 0 <= token < vocab_size]:
+            raise InputError(
+                f"The special ids and the banned phrases contain {unknown}, but ids are at least 0 "
+                f"and below {vocab_size}."
+            )
         self._tokens = sorted({phrase[0] for phrase in banned if len(phrase) == 1})
         self._phrases = sorted({tuple(phrase) for phrase in banned if len(phrase) > 1})
         if {*self._tokens, *ids.excluded} >= set(range(vocab_size)):

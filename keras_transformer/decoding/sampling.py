@@ -31,9 +31,8 @@ class Sampling(SearchLoop):
     sample and the sentence's `sample_offsets`. A sentence gets the same outputs in any batch.
     """
 
-    def find_best(self, inputs: SearchInputs) -> SearchResult:
-        """Returns `n_best` outputs of each sentence, best first."""
-        (log_probs, lengths, finished, histories), config = self._run(inputs), self._config
+    def _best(self, hypotheses: Any, inputs: SearchInputs) -> SearchResult:
+        (log_probs, lengths, finished, histories), config = hypotheses, self._config
         valid = is_reachable(log_probs)
         histories = Histories(
             _where(valid, histories.ids, self._ids.pad),
@@ -46,17 +45,12 @@ class Sampling(SearchLoop):
             # --> [batch, K, source]
             coverage = tf.reduce_sum(histories.attention, axis=2)
             scores += coverage_penalty(coverage, inputs.source_mask, config.coverage_penalty)
-        if config.repetition_penalty != 1:  # the sum has penalized log-probabilities
-            log_probs = tf.reduce_sum(histories.token_log_probs, axis=-1)
         result = SearchResult(
-            histories.ids,
-            tf.where(valid, scores, NEG_INF),
-            tf.where(valid, lengths, 0),
-            finished,
-            tf.where(valid, log_probs, NEG_INF),
-            histories.token_log_probs if "token_log_probs" in self._outputs else None,
-            histories.alignment,
-            histories.attention if "attention" in self._outputs else None,
+            scores=tf.where(valid, scores, NEG_INF),
+            lengths=tf.where(valid, lengths, 0),
+            finished=finished,
+            log_probs=tf.where(valid, log_probs, NEG_INF),
+            **histories._asdict(),
         )
         if config.n_best == 1:
             return result

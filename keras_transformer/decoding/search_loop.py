@@ -83,9 +83,17 @@ class SearchLoop(abc.ABC):
         self._max_steps = max_steps
         self._compacts = compacts
 
-    @abc.abstractmethod
     def find_best(self, inputs: SearchInputs) -> SearchResult:
         """Returns the `n_best` best outputs of each sentence."""
+        result, outputs = self._best(self._run(inputs), inputs), self._outputs
+        if self._config.repetition_penalty != 1:  # the search used penalized log-probabilities
+            log_probs = tf.reduce_sum(result.token_log_probs, axis=-1)
+            log_probs = tf.where(result.lengths > 0, log_probs, result.log_probs)
+            result = result._replace(log_probs=log_probs)
+        return result._replace(
+            token_log_probs=result.token_log_probs if "token_log_probs" in outputs else None,
+            attention=result.attention if "attention" in outputs else None,
+        )
 
     @abc.abstractmethod
     def _first_state(self, inputs: SearchInputs) -> Any:
@@ -102,6 +110,10 @@ class SearchLoop(abc.ABC):
     @abc.abstractmethod
     def _hypotheses(self, state: Any) -> Any:
         """Returns the hypotheses, which become the results: nested tensors `[batch, ...]`."""
+
+    @abc.abstractmethod
+    def _best(self, hypotheses: Any, inputs: SearchInputs) -> SearchResult:
+        """Returns the `n_best` best hypotheses, best first."""
 
     def _run(self, inputs: SearchInputs) -> Any:
         """Returns the hypotheses of all sentences after their last step.
@@ -202,12 +214,11 @@ class SearchLoop(abc.ABC):
             columns = tf.range(tf.shape(scores)[1]) if tokens is None else tokens
             only_forced = tf.where(columns == forced, model_log_probs, NEG_INF)
             log_probs = tf.where(forced < 0, log_probs, only_forced)
-        is_free = self._constraint is None and inputs.prefix is None and tokens is None
+        has_own_rules = self._constraint is not None or inputs.prefix is not None
+        only_excludes = rules.only_exclude and not has_own_rules and tokens is None
 
         def find_best(count: int) -> tuple[tf.Tensor, tf.Tensor]:
-            if (
-                is_free and rules.only_exclude
-            ):  # reads the scores once, and computes only a few log-probabilities
+            if only_excludes:  # reads the scores once, and computes only a few log-probabilities
                 best, columns = top_k(scores, count + rules.num_excluded)
                 best += rules.penalties(columns, length) - normalizer
             else:

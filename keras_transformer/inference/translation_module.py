@@ -204,10 +204,10 @@ class TranslationModule(tf.Module):
         """
         results = []
         for transformer, memory in zip(self.transformers, memories, strict=True):
-            decoded = transformer.decode(
+            features, weights = transformer.decode(
                 read_ids, memory, return_attention_scores=attention, training=False
             )
-            results.append((decoded.features, decoded.attention if attention else None))
+            results.append((features, weights if attention else None))
         return results
 
     def texts(self, result: SearchResult, source: tf.Tensor | None = None) -> tf.Tensor:

@@ -12,7 +12,7 @@ from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
-from keras_transformer.layers.masks import PaddingMask, padding_mask, position_mask
+from keras_transformer.layers.masks import padding_mask, position_mask
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
 from keras_transformer.layers.state import DecodeState
 
@@ -28,7 +28,6 @@ __all__ = [
     "FeedForward",
     "LayerNorm",
     "LearnedPositions",
-    "PaddingMask",
     "SelfAttention",
     "SinusoidalPositions",
     "TokenEmbedding",

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import MaskedLayer, shows_arguments
+from keras_transformer.layers.base import shows_arguments
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import Blocks, both, position_mask
 from keras_transformer.layers.projections import LinearLayer
@@ -103,7 +103,7 @@ def combine_masks(attention_mask: Any, padding_mask: Any) -> Any:
     return both(attention_mask, ops.expand_dims(padding_mask, 1))
 
 
-class MultiHeadAttention(LinearLayer, MaskedLayer):
+class MultiHeadAttention(LinearLayer):
     """Computes Concat(head_1, ..., head_h) W^O (paper, section 3.2.2).
 
     The base of `SelfAttention` and `CrossAttention`. They implement `attend`, which always

@@ -37,10 +37,29 @@ def shows_arguments(base: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 class BaseLayer(keras.layers.Layer):
-    """A layer whose constructor arguments are attributes with the same names."""
+    """A layer whose constructor arguments are attributes with the same names.
+
+    Its `call` may take a keyword `mask` of the positions of its first argument, and `NAME_mask` for
+    each further argument NAME. Without these arguments, the masks that Keras has attached to the
+    inputs are used. Keras loses them in operators of functional models, as in `x + positions(x)`,
+    and in the layers behind them. There they are taken from the inputs of the operators. The mask
+    is attached to the output, too.
+    """
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self._call_names = list(inspect.signature(self.call).parameters)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         check_padded(*args, *kwargs.values())
+        given = {**dict(zip(self._call_names, args, strict=False)), **kwargs}
+        for name, value in given.items():
+            mask_name = "mask" if name == self._call_names[0] else f"{name}_mask"
+            if mask_name in self._call_names and given.get(mask_name) is None:
+                mask = _implicit_mask(value)
+                if mask is not None:
+                    kwargs[mask_name] = mask
         return super().__call__(*args, **kwargs)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
@@ -114,32 +133,6 @@ def new_initializer(initializer: Any) -> keras.Initializer:
     return keras.initializers.get(initializer)
 
 
-class MaskedLayer(BaseLayer):
-    """A layer whose `call` takes a keyword `mask` of the positions of its first argument.
-
-    It may take a keyword `NAME_mask` for each further argument NAME. Without these arguments, the
-    masks that Keras has attached to the inputs are used. Keras loses them in operators of
-    functional models, as in `x + positions(x)`, and in the layers behind them. There they are taken
-    from the inputs of the operators. The mask is attached to the output, too.
-    """
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.supports_masking = True
-        self._call_names = list(inspect.signature(self.call).parameters)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(self._call_names, args, strict=False)), **kwargs}
-        for name, value in given.items():
-            mask_name = "mask" if name == self._call_names[0] else f"{name}_mask"
-            if mask_name not in self._call_names or given.get(mask_name) is not None:
-                continue
-            mask = _implicit_mask(value)
-            if mask is not None:
-                kwargs[mask_name] = mask
-        return super().__call__(*args, **kwargs)
-
-
 def _implicit_mask(tensor: Any) -> Any:
     """Returns the mask of a tensor, or of the inputs of the operations that it comes from."""
     mask = getattr(tensor, "_keras_mask", None)
@@ -159,13 +152,18 @@ def _implicit_mask(tensor: Any) -> Any:
     return next((mask for mask in masks if mask is not None), None)
 
 
+def num_replicas() -> int:
+    """Returns the number of replicas of the current `tf.distribute` strategy."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    # Keras has imported TensorFlow.
+    return int(sys.modules["tensorflow"].distribute.get_strategy().num_replicas_in_sync)
+
+
 def replica_context() -> Any:
     """Returns the context of this replica, or None if there is only one replica."""
-    if keras.backend.backend() != "tensorflow":
-        return None
-    distribute = sys.modules["tensorflow"].distribute  # Keras has imported it
-    is_alone = distribute.get_strategy().num_replicas_in_sync == 1
-    return None if is_alone else distribute.get_replica_context()
+    is_alone = num_replicas() == 1
+    return None if is_alone else sys.modules["tensorflow"].distribute.get_replica_context()
 
 
 def sum_over_replicas(value: Any) -> Any:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from keras_transformer.layers.attention import SelfAttention
-from keras_transformer.layers.base import MaskedLayer, shows_arguments, sublayers
+from keras_transformer.layers.base import BaseLayer, shows_arguments, sublayers
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
@@ -69,7 +69,7 @@ class Block:
             raise ValueError(f"norm_position is {self.norm_position!r}. Choose post or pre.")
 
 
-class BlockLayer(MaskedLayer):
+class BlockLayer(BaseLayer):
     """The base of layers whose arguments are the fields of a `Block`."""
 
     @shows_arguments(Block)

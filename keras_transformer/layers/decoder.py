@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from keras_transformer.layers.attention import CrossAttention, KeyValue, combine_masks
-from keras_transformer.layers.base import MaskedLayer
 from keras_transformer.layers.block import BlockLayer, Stack
 from keras_transformer.layers.state import DecodeState
 
 
-class _MemoryReader(MaskedLayer):
-    """The `call` of a decoder and of its layers, in terms of `project_memory` and `decode`."""
-
-    project_memory: Callable[..., Any]
-    decode: Callable[..., Any]
-
-    def call(
-        self,
-        inputs: Any,
-        memory: Any = None,
-        memory_mask: Any = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-        *,
-        mask: Any = None,
-    ) -> Any:
-        projected = None if memory is None else self.project_memory(memory)
-        result = self.decode(
-            inputs,
-            projected,
-            memory_mask,
-            mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
-        )
-        return result if return_attention_scores else result[0]
-
-    def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
-        return tuple(inputs_shape)
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class DecoderLayer(_MemoryReader, BlockLayer):
+class DecoderLayer(BlockLayer):
     """Causal self-attention, attention to the memory, then a feed-forward network.
 
     Each of the three has Add & Norm.
@@ -93,6 +60,29 @@ class DecoderLayer(_MemoryReader, BlockLayer):
         else:  # first, so that a seed gives the same initial weights as in earlier versions
             self.cross_attention.build(inputs_shape, memory_shape)
         self._build_sublayers(inputs_shape)
+
+    def call(
+        self: Any,
+        inputs: Any,
+        memory: Any = None,
+        memory_mask: Any = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        *,
+        mask: Any = None,
+    ) -> Any:
+        result = self.decode(
+            inputs,
+            None if memory is None else self.project_memory(memory),
+            memory_mask,
+            mask,
+            return_attention_scores=return_attention_scores,
+            training=training,
+        )
+        return result if return_attention_scores else result[0]
+
+    def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
+        return tuple(inputs_shape)
 
     def project_memory(self, memory: Any) -> KeyValue:
         """Returns the keys and values of `memory` `[B, S, d_model]`.
@@ -158,7 +148,7 @@ class DecoderLayer(_MemoryReader, BlockLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Decoder(_MemoryReader, Stack):
+class Decoder(Stack):
     """A stack of `DecoderLayer`s, with an optional layer norm at the end.
 
     Args:
@@ -187,6 +177,9 @@ class Decoder(_MemoryReader, Stack):
     """
 
     layer_class = DecoderLayer
+    # A stack has the same arguments as its layers.
+    call = DecoderLayer.call
+    compute_output_shape = DecoderLayer.compute_output_shape
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
         self._build_stack(inputs_shape, memory_shape)

@@ -77,7 +77,6 @@ class Dropout(BaseLayer):
         super().__init__(**kwargs)
         if not 0 <= rate < 1:
             raise ValueError(f"rate is {rate}, but it must be at least 0 and less than 1.")
-        self.supports_masking = True
         self.rate = rate
         self.seed = seed
         if rate > 0:

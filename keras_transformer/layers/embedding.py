@@ -57,7 +57,6 @@ class TokenEmbedding(ProjectingLayer):
         self.d_model = d_model
         self.scale = scale
         self.mask_zero = mask_zero
-        self.supports_masking = mask_zero
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
         self._scale: Any = None  # float32 [V], which int8 rows are divided by

@@ -48,7 +48,6 @@ class FeedForward(LinearLayer):
         super().__init__(*args, **kwargs)
         if d_ff < 1:
             raise ValueError(f"d_ff is {d_ff}, but it must be at least 1.")
-        self.supports_masking = True
         self.d_ff = d_ff
         self.activation = activation
         self.dropout = dropout

@@ -31,7 +31,6 @@ class LayerNorm(BaseLayer):
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.epsilon = epsilon
 
     def build(self, input_shape: Any) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import keras
 from keras import ops
 
-from keras_transformer.layers.base import BaseLayer, integer_ids
+from keras_transformer.layers.base import integer_ids
 
 
 def padding_mask(ids: Any, pad_id: int) -> Any:
     """Marks the real tokens of `ids` (any integer dtype, `[B, S]`) as bool `[B, S]`.
 
     Example:
-    >>> padding_mask(keras.ops.array([[5, 3, 0]]), pad_id=0).numpy().tolist()
+    >>> padding_mask(ops.array([[5, 3, 0]]), pad_id=0).numpy().tolist()
     [[True, True, False]]
     """
     return ops.not_equal(integer_ids(ids), pad_id)
@@ -37,7 +36,7 @@ def position_mask(
         bool `[T, S]`, or None if nothing is forbidden.
 
     Example:
-    >>> position_mask(keras.ops.arange(2), keras.ops.arange(2), causal=True).numpy().tolist()
+    >>> position_mask(ops.arange(2), ops.arange(2), causal=True).numpy().tolist()
     [[True, False], [True, True]]
     """
     if not causal and window is None:
@@ -54,26 +53,6 @@ def both(mask: Any, other: Any) -> Any:
     if mask is None or other is None:
         return other if mask is None else mask
     return ops.logical_and(mask, other)
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class PaddingMask(BaseLayer):
-    """Computes `padding_mask` in functional models: int `[B, S]` to bool `[B, S]`.
-
-    Args:
-        pad_id: id of the padding.
-
-    Example:
-    >>> PaddingMask()(keras.ops.array([[5, 3, 0]])).numpy().tolist()
-    [[True, True, False]]
-    """
-
-    def __init__(self, pad_id: int = 0, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.pad_id = pad_id
-
-    def call(self, ids: Any) -> Any:
-        return padding_mask(ids, self.pad_id)
 
 
 # Matrix products of smaller blocks do not keep a core busy.
@@ -133,16 +112,10 @@ class Blocks:
         """
         batch, width = ops.shape(sequences)[0], sequences.shape[-1]
         blocks = ops.reshape(sequences, (batch, self.count, self.size, width))
-        parts = [blocks]
-        if not _is_zero(self.before):
-            ends = blocks[:, :-1, self.size - self.before :]
-            parts.insert(0, ops.pad(ends, ((0, 0), (1, 0), (0, 0), (0, 0))))
-        if not _is_zero(self.after):
+        ends = blocks[:, :-1, self.size - self.before :]
+        parts = [ops.pad(ends, ((0, 0), (1, 0), (0, 0), (0, 0))), blocks]
+        if not isinstance(self.after, int) or self.after > 0:
             begins = blocks[:, 1:, : self.after]
             parts.append(ops.pad(begins, ((0, 0), (0, 1), (0, 0), (0, 0))))
         seen = ops.concatenate(parts, axis=2)  # --> [batch, block, entry, width]
         return ops.reshape(seen, (batch * self.count, self.seen, width))
-
-
-def _is_zero(size: Any) -> bool:
-    return isinstance(size, int) and size == 0

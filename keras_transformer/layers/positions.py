@@ -18,7 +18,6 @@ class Positions(BaseLayer):
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.autocast = False  # positions must not be rounded to bfloat16
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:

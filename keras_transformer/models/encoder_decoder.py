@@ -1,20 +1,19 @@
-"""The protocol of encoder-decoder models, and the registry of their architectures.
+"""The protocol of encoder-decoder models, and their architectures by name.
 
 Training, search, scoring and run directories use only the methods of `EncoderDecoder`.
-`Transformer` implements them; other architectures subclass it and register themselves.
+`Transformer` implements them; other architectures subclass `EncoderDecoder`, too.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import keras
-from keras import ops
 
 from keras_transformer.config import EncoderDecoderConfig, RunConfig
 from keras_transformer.errors import InputError
+from keras_transformer.layers.base import num_replicas
 from keras_transformer.layers.state import DecodeState
 
 
@@ -33,30 +32,20 @@ class Memory(NamedTuple):
     cache: Any = None
 
 
-class Decoded(NamedTuple):
-    """The result of `EncoderDecoder.decode`.
-
-    Attributes:
-        features: `[B, T, d_model]`, from which `logits` computes logits.
-        attention: a dict of weights for each layer: `cross` `[B, H, T, S]`, and for a Transformer
-            `self` `[B, H, T, T or L]`, which is None if it was not computed. The list is None
-            for a model that does not return its attention.
-    """
-
-    features: Any
-    attention: list[dict[str, Any]] | None = None
+_ARCHITECTURES: dict[str, type[EncoderDecoder]] = {}
 
 
 class EncoderDecoder(keras.Model):
     """The base class of models that map source ids and target ids to logits.
 
     A subclass implements `encode`, `project_memory`, `init_cache`, `decode`, `logits`,
-    `output_weights` and `_make_embedding`, sets the attributes below, and is decorated with
-    `register_architecture`. `decode` runs the decoder: over whole targets in training and scoring,
-    and over one position with a `DecodeState` in search.
+    `output_weights` and `_make_embedding`, and sets the attributes below. `decode` runs the
+    decoder: over whole targets in training and scoring, and over one position with a `DecodeState`
+    in search.
 
     Attributes:
-        run_config: class of the configuration of its runs, which has the architecture's name.
+        run_config: class of the configuration of its runs. It has the name of the architecture,
+            by which `get_architecture` finds the model.
         config: sizes and variants of the model.
         source_embedding, target_embedding: layers with the weights `embeddings`.
         max_positions: the number of positions the model knows; None if it has no limit.
@@ -77,6 +66,16 @@ class EncoderDecoder(keras.Model):
     target_embedding: Any
     max_positions: int | None = None
     can_return_attention: bool = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "run_config" in vars(cls):
+            _ARCHITECTURES[cls.run_config.architecture] = cls
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        # Keras would compile the sum over the replicas, which XLA does not support.
+        self.supports_jit = num_replicas() == 1
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         """Encodes int `[B, S]`, padded with `config.pad_id`."""
@@ -103,7 +102,6 @@ class EncoderDecoder(keras.Model):
         which of them a hypothesis may see. A model with one entry for each hypothesis,
         `[B, beams, ...]`, reorders them.
         """
-        del parents
         return cache
 
     def decode(
@@ -113,7 +111,7 @@ class EncoderDecoder(keras.Model):
         state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> Decoded:
+    ) -> tuple[Any, list[dict[str, Any]] | None]:
         """Decodes a whole target, or one position of it with a state.
 
         Args:
@@ -124,6 +122,12 @@ class EncoderDecoder(keras.Model):
             return_attention_scores: compute the weights of all layers, even where restricted
                 attention would avoid it.
             training: whether dropout is on.
+
+        Returns:
+            Features `[B, T, d_model]`, from which `logits` computes logits. For each layer a dict
+            of attention weights: `cross` `[B, H, T, S]`, and for a Transformer `self`
+            `[B, H, T, T or L]`, which is None if it was not computed. The list is None for a model
+            that does not return its attention.
         """
         raise NotImplementedError
 
@@ -140,13 +144,7 @@ class EncoderDecoder(keras.Model):
 
         They are `[C, d_model]`, and `[C]` or None, both in the compute dtype.
         """
-        kernel, bias = self.output_weights()
-        if self.config.tie_embeddings == "none":
-            rows = ops.transpose(ops.take(kernel, ids, axis=1))
-        else:
-            rows = ops.take(kernel, ids, axis=0)
-        biases = None if bias is None else ops.cast(ops.take(bias, ids), self.compute_dtype)
-        return ops.cast(rows, self.compute_dtype), biases
+        raise NotImplementedError
 
     def _make_embedding(self, name: str, vocab_size: int) -> Any:
         """Returns a layer that maps int `[...]` to `[..., d_model]`, with weights `embeddings`."""
@@ -157,30 +155,11 @@ class EncoderDecoder(keras.Model):
 
     def features(self, inputs: Any, training: bool | None = None) -> Any:
         """Returns the decoder's output `[B, T, d_model]`, from which `logits` computes logits."""
-        is_dict = isinstance(inputs, Mapping)
-        if not is_dict or not {"source_ids", "target_ids"} <= inputs.keys():
-            keys = f"the keys {', '.join(inputs)}" if is_dict else "no keys"
-            raise InputError(
-                f"The inputs are a {type(inputs).__name__} with {keys}. Give a dict with "
-                "source_ids [B, S] and target_ids [B, T]."
-            )
         memory = self.encode(inputs["source_ids"], training=training)
-        return self.decode(inputs["target_ids"], memory, training=training).features
+        return self.decode(inputs["target_ids"], memory, training=training)[0]
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:
         return (*input_shape["target_ids"], self.config.target_vocab_size)
-
-    def make_train_function(self, force: bool = False) -> Any:
-        # Keras would compile the sum over the replicas, which XLA does not support.
-        strategy = getattr(self, "distribute_strategy", None)
-        if strategy is not None and strategy.num_replicas_in_sync > 1 and self.jit_compile:  # type: ignore[has-type]
-            warnings.warn(
-                "fit runs without XLA, because Keras supports XLA on one replica only. "
-                "keras_transformer.train compiles each replica.",
-                stacklevel=3,
-            )
-            self.jit_compile = False
-        return super().make_train_function(force)
 
     def _add_embeddings(self) -> None:
         """Adds the embeddings of both sides: one shared layer if they are tied."""
@@ -222,21 +201,11 @@ class EncoderDecoder(keras.Model):
         }
 
 
-_Model = TypeVar("_Model", bound=type[EncoderDecoder])
-_ARCHITECTURES: dict[str, type[EncoderDecoder]] = {}
-
-
-def register_architecture(model_class: _Model) -> _Model:
-    """Registers a model class under the architecture name of its `run_config`, as a decorator."""
-    _ARCHITECTURES[model_class.run_config.architecture] = model_class
-    return model_class
-
-
 def get_architecture(name: str) -> type[EncoderDecoder]:
-    """Returns the model class that is registered under a name."""
+    """Returns the model class of an architecture."""
     if name not in _ARCHITECTURES:
         raise InputError(
-            f"The architecture {name!r} is not registered, only {', '.join(_ARCHITECTURES)}. "
+            f"The architecture {name!r} is unknown. There are {', '.join(_ARCHITECTURES)}. "
             "Import the module that defines it."
         )
     return _ARCHITECTURES[name]

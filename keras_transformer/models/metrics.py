@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -17,8 +17,10 @@ __all__ = ["Perplexity", "TokenAccuracy"]
 class _TokenMean(keras.metrics.Mean):
     """The mean of a value over all real tokens. Subclasses compute the value."""
 
+    default_name: ClassVar[str]
+
     def __init__(self, pad_id: int = 0, name: str | None = None, dtype: Any = None):
-        super().__init__(name=name, dtype=dtype)
+        super().__init__(name=name or self.default_name, dtype=dtype)
         self.pad_id = pad_id
 
     def values(self, y_true: Any, y_pred: Any) -> Any:
@@ -59,8 +61,7 @@ class TokenAccuracy(_TokenMean):
     0.5
     """
 
-    def __init__(self, pad_id: int = 0, name: str = "token_accuracy", dtype: Any = None):
-        super().__init__(pad_id, name, dtype)
+    default_name = "token_accuracy"
 
     def values(self, y_true: Any, y_pred: Any) -> Any:
         best = ops.argmax(y_pred, axis=-1)
@@ -83,8 +84,7 @@ class Perplexity(_TokenMean):
     5.0
     """
 
-    def __init__(self, pad_id: int = 0, name: str = "perplexity", dtype: Any = None):
-        super().__init__(pad_id, name, dtype)
+    default_name = "perplexity"
 
     def values(self, y_true: Any, y_pred: Any) -> Any:
         return keras.losses.sparse_categorical_crossentropy(

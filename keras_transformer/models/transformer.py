@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config import Config, ModelConfig, RunConfig
-from keras_transformer.errors import InputError, check_names
+from keras_transformer.errors import check_names, require
 from keras_transformer.layers import (
     Decoder,
     Dropout,
@@ -25,10 +25,8 @@ from keras_transformer.layers.base import Product
 from keras_transformer.layers.projections import ProjectingLayer
 from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import (
-    Decoded,
     EncoderDecoder,
     Memory,
-    register_architecture,
 )
 from keras_transformer.presets import preset
 
@@ -67,7 +65,6 @@ class OutputProjection(ProjectingLayer):
         return (*input_shape[:-1], self.vocab_size)
 
 
-@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Transformer(EncoderDecoder):
     """The Transformer (paper, section 3), with the sizes and variants of a `ModelConfig`.
@@ -200,16 +197,13 @@ class Transformer(EncoderDecoder):
         ids, embedded = (None, None), (None, None, self.config.d_model)
         # The scope puts the model's name in front of all paths.
         with keras.name_scope(self.name, caller=self):
-            for layer in dict.fromkeys((self.source_embedding, self.target_embedding)):
-                layer.build(ids)
-            for layer in (self.source_positions, self.target_positions):
-                layer.build((None,))
-            norms = [norm for norm in (self.source_norm, self.target_norm) if norm is not None]
-            for layer in (*norms, self.source_dropout, self.target_dropout, self.encoder):
-                layer.build(embedded)
-            self.decoder.build(embedded, embedded)
-            if self.output_projection is not None:
-                self.output_projection.build(embedded)
+            for layer in self.layers:
+                if layer is self.decoder:
+                    layer.build(embedded, embedded)
+                elif layer in (self.source_positions, self.target_positions):
+                    layer.build((None,))
+                else:
+                    layer.build(ids if isinstance(layer, TokenEmbedding) else embedded)
         self.built = True
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
@@ -229,10 +223,13 @@ class Transformer(EncoderDecoder):
         return self.target_embedding.embeddings, bias
 
     def output_rows(self, ids: Any) -> tuple[Any, Any]:
-        rows, biases = super().output_rows(ids)
-        if self.config.tie_embeddings != "none":  # the table may be int8
-            rows = ops.cast(self.target_embedding.rows(ids), self.compute_dtype)
-        return rows, biases
+        kernel, bias = self.output_weights()
+        if self.config.tie_embeddings == "none":
+            rows = ops.transpose(ops.take(kernel, ids, axis=1))
+        else:  # not from the kernel, which may be int8
+            rows = self.target_embedding.rows(ids)
+        biases = None if bias is None else ops.cast(ops.take(bias, ids), self.compute_dtype)
+        return ops.cast(rows, self.compute_dtype), biases
 
     def replace_products(self, make_product: Callable[[Any], Product]) -> None:
         """Replaces the products with all matrices, for exports, as in `BaseLayer`."""
@@ -262,14 +259,14 @@ class Transformer(EncoderDecoder):
         state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> Decoded:
+    ) -> tuple[Any, list[dict[str, Any]] | None]:
         if memory.cache is None:
             memory = self.project_memory(memory)
         embedded = self.target_embedding(target_ids)
         positions = embedded if state is None else ops.reshape(state.position, (1,))
         embedded = embedded + self.target_positions(positions)
         embedded = self._norm_and_drop(embedded, self.target_norm, self.target_dropout, training)
-        features, attention = self.decoder.decode(
+        return self.decoder.decode(
             embedded,
             memory.cache,
             memory.mask,
@@ -277,7 +274,6 @@ class Transformer(EncoderDecoder):
             return_attention_scores=return_attention_scores,
             training=training,
         )
-        return Decoded(features, attention)
 
     def _embed_source(self, source_ids: Any, training: bool | None) -> tuple[Any, Any]:
         """Embeds int `[B, S]`, and returns which tokens may be attended to, bool `[B, S]`."""
@@ -299,14 +295,13 @@ class Transformer(EncoderDecoder):
 
 
 def _model_config(config: Any) -> ModelConfig:
-    if isinstance(config, Config):
-        return config.model
-    if isinstance(config, ModelConfig):
-        return config
-    if not isinstance(config, Mapping):
-        raise InputError(
-            f"The configuration is {config!r:.60}. Give a ModelConfig, a dict of its fields, or a "
-            "Config. For a preset, use Transformer.from_preset(name, vocab_size)."
-        )
-    check_names(config, [*ModelConfig.declarations()], "a field of ModelConfig")
-    return ModelConfig.from_dict(config)
+    if isinstance(config, Mapping):
+        check_names(config, [*ModelConfig.declarations()], "a field of ModelConfig")
+        return ModelConfig.from_dict(config)
+    model: Any = config.model if isinstance(config, Config) else config
+    require(
+        isinstance(model, ModelConfig),
+        f"The configuration is {config!r:.60}. Give a ModelConfig, a dict of its fields, or a "
+        "Config. For a preset, use Transformer.from_preset(name, vocab_size).",
+    )
+    return model

@@ -100,7 +100,7 @@ class Tokenizer(tf.Module):
             ids: int32 `[N, L]`.
             lengths: int32 `[N]`, the number of ids to use in each row.
         """
-        is_text = tf.constant(self.vocabulary.target_text_pieces())  # --> [V]
+        is_text = tf.constant(self.vocabulary.target_text_pieces)  # --> [V]
         known = (ids >= 0) & (ids < self.target_vocab_size)
         ids = tf.where(known, ids, self.pad_id)
         counted = tf.sequence_mask(lengths, tf.shape(ids)[1])  # --> [N, L]
@@ -142,9 +142,7 @@ class Tokenizer(tf.Module):
     @classmethod
     def load(cls, directory: str | Path) -> Tokenizer:
         """Reads a tokenizer that `save` wrote; see `Vocabulary.load`."""
-        vocabulary = Vocabulary.load(directory)
-        target_model = None if vocabulary.joint else vocabulary.target_model
-        return cls(vocabulary.source_model, target_model)
+        return cls(*Vocabulary.load(directory).models().values())
 
 
 def truncate_text(text: tf.Tensor, max_bytes: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,6 +1,6 @@
 """SentencePiece vocabularies: learns them from text, saves and loads them, without TensorFlow.
 
-`Vocabulary` encodes a corpus with the `sentencepiece` library, in threads. `Tokenizer` in
+`Vocabulary` encodes lines with the `sentencepiece` library. `Tokenizer` in
 `keras_transformer.text.tokenizer` does the same inside a TensorFlow graph.
 """
 
@@ -13,7 +13,7 @@ import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import sentencepiece
 
@@ -34,7 +34,6 @@ Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"
 MAX_LINES = 1_000_000
 MAX_BYTES = 60_000_000
 MAX_LINE_BYTES = 16_384
-MAX_VOCAB_SIZE = 1_000_000
 # A higher share of unknown tokens in data or input is reported.
 MAX_UNKNOWN_RATE = 0.01
 _SPACE = "\u2581"  # how SentencePiece writes a space
@@ -83,9 +82,6 @@ def learn_vocabulary(
     Args:
         byte_fallback: spell unknown characters in bytes, so that nothing is unknown.
     """
-    check_learning_options(vocab_size, model_type, character_coverage, normalization)
-    symbols = list(symbols or ())
-    check_symbols(symbols, byte_fallback)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -104,7 +100,7 @@ def learn_vocabulary(
             eos_id=3,
             # A fixed number, because sums of floats depend on the distribution over threads.
             num_threads=16,
-            user_defined_symbols=symbols,
+            user_defined_symbols=list(symbols or ()),
             minloglevel=2,
         )
     except RuntimeError as error:  # its message names parts of SentencePiece's source code
@@ -118,46 +114,6 @@ def learn_vocabulary(
             raise InputError("There is no text to learn a vocabulary from.") from error
         raise
     return _with_exact_sums(model.getvalue()) if model_type == "unigram" else model.getvalue()
-
-
-def check_learning_options(
-    vocab_size: int, model_type: str, character_coverage: float, normalization: str
-) -> None:
-    """Raises `InputError` for options of `learn_vocabulary` that are invalid for every text."""
-    if not 5 <= vocab_size <= MAX_VOCAB_SIZE:
-        raise InputError(
-            f"vocab_size is {vocab_size}. It must be at least 5, for four special tokens and one "
-            f"of text, and at most {MAX_VOCAB_SIZE:,}."
-        )
-    if not 0.98 <= character_coverage <= 1:
-        raise InputError(
-            f"character_coverage is {character_coverage}. It must be between 0.98 and 1."
-        )
-    for name, value, choices in (
-        ("model_type", model_type, get_args(ModelType)),
-        ("normalization", normalization, get_args(Normalization)),
-    ):
-        if value not in choices:
-            raise InputError(f"{name} is {value!r}. Choose one of {', '.join(choices)}.")
-
-
-def check_symbols(symbols: Iterable[str], byte_fallback: bool) -> None:
-    """Raises `InputError` for symbols that cannot become tokens.
-
-    Args:
-        byte_fallback: True if the vocabulary has tokens for bytes.
-    """
-    for symbol in symbols:
-        if not symbol or any(map(str.isspace, symbol)):
-            raise InputError(
-                f"The symbol {symbol!r} is empty or contains spaces. Use a form such as <2de>."
-            )
-        if symbol in SPECIAL_PIECES or (byte_fallback and symbol in BYTE_PIECES):
-            condition = " with byte_fallback" * (symbol in BYTE_PIECES)
-            raise InputError(
-                f"The symbol {symbol} is already a token of every vocabulary{condition}. Choose "
-                "another name, such as <2de>."
-            )
 
 
 def _with_exact_sums(model: bytes) -> bytes:
@@ -198,13 +154,13 @@ class Vocabulary:
         digests = (hashlib.sha256(m).digest() for m in (self.source_model, self.target_model))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
-    def encode_source(self, lines: Sequence[bytes], threads: int = -1) -> list[list[int]]:
-        """Returns the source ids of each line, with `end_id` at the end; -1 uses all cores."""
-        return _encode(self._source, lines, threads)
+    def encode_source(self, lines: Sequence[bytes]) -> list[list[int]]:
+        """Returns the source ids of each line, with `end_id` at the end."""
+        return [self._source.encode(line, out_type=int, add_eos=True) for line in lines]
 
-    def encode_target(self, lines: Sequence[bytes], threads: int = -1) -> list[list[int]]:
-        """Returns the target ids of each line, with `end_id` at the end; -1 uses all cores."""
-        return _encode(self._target, lines, threads)
+    def encode_target(self, lines: Sequence[bytes]) -> list[list[int]]:
+        """Returns the target ids of each line, with `end_id` at the end."""
+        return [self._target.encode(line, out_type=int, add_eos=True) for line in lines]
 
     def rewritten_targets(self, texts: Sequence[str]) -> dict[int, str]:
         """Returns the target texts that normalization changes: their indices and new text.
@@ -255,12 +211,8 @@ class Vocabulary:
     @property
     def unknown_text(self) -> str:
         """The text of the unknown token in a translation, such as " ⁇ "."""
-        surface = ModelProto.FromString(self.target_model).trainer_spec.unk_surface
-        return surface or " \u2047 "
-
-    def source_piece(self, piece_id: int) -> str:
-        """Returns the piece of a source id."""
-        return str(self._source.id_to_piece(piece_id))
+        trainer_spec = ModelProto.FromString(self.target_model).trainer_spec
+        return trainer_spec.unk_surface or " \u2047 "
 
     def pieces(self) -> tuple[list[str], list[str]]:
         """Returns the source and the target pieces by id. Special pieces have the target's names.
@@ -275,8 +227,9 @@ class Vocabulary:
             source[i] = target[i]
         return source, target
 
+    @functools.cached_property
     def target_text_pieces(self) -> list[bool]:
-        """Returns for each target id whether it is text of a line.
+        """For each target id, True if it is text of a line.
 
         False for special tokens, and for the control characters of byte fallback: a line break
         inside a translation would shift all lines after it.
@@ -295,12 +248,8 @@ class Vocabulary:
     def target_text(self, ids: Sequence[int]) -> str:
         """Returns the text of target ids, in one line; special and unknown ids are skipped."""
         known = range(self.target_vocab_size)
-        kept = [int(i) for i in ids if i in known and self._is_target_text[i]]
+        kept = [int(i) for i in ids if i in known and self.target_text_pieces[i]]
         return str(self._target.decode(kept))
-
-    @functools.cached_property
-    def _is_target_text(self) -> list[bool]:
-        return self.target_text_pieces()
 
     def models(self) -> dict[str, bytes]:
         """Returns the serialized models by file name, for `from_models`."""
@@ -343,16 +292,10 @@ class Vocabulary:
     def load(cls, directory: str | Path) -> Vocabulary:
         """Reads a vocabulary that `save` wrote, or a SentencePiece model."""
         path = Path(directory)
-        candidates = (
-            [[path]]
-            if path.is_file()
-            else [
-                [folder / name for name in names]
-                for folder in (path, path / "tokenizer")
-                for names in (["joint.model"], ["source.model", "target.model"])
-            ]
-        )
-        for files in candidates:
+        folders = (path, path / "tokenizer")
+        joint = ([folder / "joint.model"] for folder in folders)
+        separate = ([folder / "source.model", folder / "target.model"] for folder in folders)
+        for files in ([path], *joint, *separate):
             if all(file.is_file() for file in files):
                 models = {file.name: file.read_bytes() for file in files}
                 try:
@@ -388,13 +331,4 @@ def _special_ids(model: sentencepiece.SentencePieceProcessor) -> dict[str, int]:
             "to keras-transformer prepare as --vocab_from=FILE.model, which adds them, or train it "
             "with pad_id, unk_id, bos_id and eos_id of 0 or more."
         )
-    return ids
-
-
-def _encode(processor: Any, lines: Sequence[bytes], threads: int) -> list[list[int]]:
-    if threads == 1:  # SentencePiece would start a thread, which takes as long as 20 lines
-        return [processor.encode(line, out_type=int, add_eos=True) for line in lines]
-    ids: list[list[int]] = processor.encode(
-        list(lines), out_type=int, add_eos=True, num_threads=threads
-    )
     return ids

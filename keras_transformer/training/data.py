@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Sequence
 from fractions import Fraction
@@ -10,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.data.batches import MixedBatches, parse_mix
-from keras_transformer.data.subwords import SubwordSampler
+from keras_transformer.data.batches import Batches, parse_mix
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.runs.checkpoints import writing
@@ -56,10 +56,7 @@ class TrainingData(NamedTuple):
                 f"The mixture is given twice, by --mix={mix} and by "
                 f"--mix_temperature={temperature}. Remove one of them."
             )
-        names = [
-            directory.name if directory.name not in ("", "..") else directory.resolve().name
-            for directory in directories
-        ]
+        names = [Path(os.path.abspath(directory)).name for directory in directories]
         return cls(
             directories,
             tokenizer,
@@ -94,23 +91,17 @@ class TrainingData(NamedTuple):
             "vocabulary": self.tokenizer.fingerprint,
         }
 
-    def batches(self, config: TrainingConfig) -> tuple[MixedBatches, MixedBatches]:
+    def batches(self, config: TrainingConfig) -> tuple[Batches, Batches]:
         """Returns the training and the validation batches."""
         # Validation sentences may be longer than all training sentences.
-        longest = max(int(store.target_lengths.max(initial=0)) for store in self.valid)
-        ids = (self.tokenizer.pad_id, self.tokenizer.start_id)
-        sampler = None
-        if config.subword_alpha is not None:
-            sampler = SubwordSampler(self.tokenizer.vocabulary, config.subword_alpha)
+        longest = max(int(store.target.lengths.max(initial=0)) for store in self.valid)
+        vocabulary = self.tokenizer.vocabulary
         return (
-            MixedBatches(
-                self.train, config.batch_tokens, config.seed, *ids, sampler=sampler,
-                shares=self.weights or self.temperature,
-                max_shapes=config.batch_shapes,
+            Batches(
+                self.train, config.batch_tokens, config.seed, vocabulary, config.subword_alpha,
+                weights=self.weights, temperature=self.temperature, max_shapes=config.batch_shapes,
             ),
-            MixedBatches(
-                self.valid, max(config.batch_tokens, longest), None, *ids
-            ),
+            Batches(self.valid, max(config.batch_tokens, longest), None, vocabulary),
         )  # fmt: skip
 
     def copy_reports(self, run: RunDirectory) -> None:

@@ -7,7 +7,6 @@ import errno
 import functools
 import itertools
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,9 +16,9 @@ import tensorflow as tf
 from tensorflow.python.framework import config as tf_config  # its `is_op_determinism_enabled`
 from tensorflow.python.framework import ops  # and the counter of functions have no public names
 
-from keras_transformer.config import TrainingConfig, require
+from keras_transformer.config import TrainingConfig
 from keras_transformer.console import warn
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError, require
 from keras_transformer.training.progress import StopRequest
 
 
@@ -43,12 +42,7 @@ def use_logical_cpus(count: int) -> None:
     require(count >= 1, f"The number of logical CPUs is {count}, but it must be at least 1.")
     [cpu] = tf.config.list_physical_devices("CPU")
     parts = [tf.config.LogicalDeviceConfiguration()] * count
-    try:
-        tf.config.set_logical_device_configuration(cpu, parts)
-    except RuntimeError as error:
-        raise InputError(
-            f"The CPU cannot be split into {count} devices any more: {error}"
-        ) from None
+    tf.config.set_logical_device_configuration(cpu, parts)
 
 
 def uses_gpus(strategy: tf.distribute.Strategy) -> bool:
@@ -239,26 +233,14 @@ def explained_errors(config: TrainingConfig, stop: StopRequest) -> Iterator[None
             raise KeyboardInterrupt from None
         raise
     except tf.errors.OpError as error:
-        reason = _op_error_reason(error.message)
         if any(os.strerror(code) in error.message for code in (errno.ENOSPC, errno.EDQUOT)):
             raise InputError(
-                f"The disk is full ({reason}). Free some space, and run the same command again."
+                "The disk is full. Free some space, and run the same command again."
             ) from error
         if isinstance(error, tf.errors.ResourceExhaustedError):
             raise InputError(
                 f"A batch of {config.batch_tokens:,} tokens in {config.num_microbatches} "
-                f"microbatches does not fit into memory ({reason}). Raise "
-                "training.num_microbatches, or lower training.batch_tokens."
+                "microbatches does not fit into memory. Raise training.num_microbatches, or lower "
+                "training.batch_tokens."
             ) from error
         raise
-
-
-def _op_error_reason(message: str) -> str:
-    """Returns the reason in the message of a TensorFlow error, without stack traces and nodes."""
-    skipped = r"\s|Graph execution error|Detected at node|\d+ root error|$"
-    for line in message.splitlines():
-        several = re.match(r"\s+\(0\) (.*)", line)  # several replicas failed
-        if several or not re.match(skipped, line):
-            line = several[1] if several else line
-            return one_line(re.sub(r"\[Op:.*", "", line)).strip(" .")
-    return one_line(message)

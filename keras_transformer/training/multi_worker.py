@@ -100,15 +100,12 @@ class Cluster:
             if values.get(name) != expected.get(name)
         ]
         differs = self._gather(bool(different))
-        if different:
+        if any(differs):
+            other = self.workers[differs.index(1)]
             raise InputError(
                 f"This worker has {' and '.join(different)}. Use the same settings on all workers."
-            )
-        if any(differs):
-            worker = differs.index(1)
-            raise InputError(
-                f"Worker {worker} ({self.workers[worker]}) has different settings from the chief. "
-                "Its error message lists them."
+                if different
+                else f"The settings of worker {other} differ. Its error message lists them."
             )
 
     def from_chief(self, read: Callable[[], Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -28,11 +29,19 @@ class Progress:
     A terminal shows a bar. Other outputs get a line for each report. Reports also go to the run,
     with their "step", and to TensorBoard. They are means over all tokens since the last report.
     Logs are read only for a report, because reading waits for the GPU. Without a run, as in a
-    worker that is not the chief, nothing is shown or recorded.
+    worker that is not the chief, nothing is shown or recorded. `before` are the metrics of the
+    checkpoint that the run resumes from.
     """
 
-    def __init__(self, first_step: int, config: TrainingConfig, run: RunDirectory | None):
+    def __init__(
+        self,
+        first_step: int,
+        config: TrainingConfig,
+        run: RunDirectory | None,
+        before: Mapping[str, float] | None = None,
+    ):
         self._config, self._run = config, run
+        self._before, self._start = before or {}, time.monotonic()
         self._recent: list[Mapping[str, Any]] = []
         self._since = time.monotonic()
         # Counted here, because reading it from the trainer would wait for a GPU.
@@ -91,6 +100,17 @@ class Progress:
         else:
             self._bar.set_postfix_str(text)
         self._check_finite([int(logs["skipped"]) for logs in recent])
+
+    def costs(self) -> dict[str, float]:
+        """Returns the cost of the whole run so far."""
+        costs = {
+            "training_seconds": time.monotonic() - self._start,
+            "step_seconds": self.seconds,
+            "tokens": self.tokens,
+        }
+        costs = {name: cost + self._before.get(name, 0.0) for name, cost in costs.items()}
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return {**costs, "peak_memory_mb": max(peak_mb, self._before.get("peak_memory_mb", 0.0))}
 
     def report_validation(self, metrics: Mapping[str, float]) -> None:
         """Reports `val_loss` and other metrics of a validation."""
@@ -151,6 +171,19 @@ def _means(recent: Sequence[Mapping[str, float]]) -> dict[str, float]:
     }
 
 
+def ends_interval(step: int, config: TrainingConfig) -> bool:
+    """Returns whether a run is validated after `step`."""
+    return step % config.checkpoint_steps == 0 or step >= config.max_steps
+
+
+def bleu_is_due(step: int, config: TrainingConfig) -> bool:
+    """Returns whether `step` is the first end of an interval after a multiple of `bleu_steps`."""
+    if not config.bleu_steps or not ends_interval(step, config):
+        return False
+    interval_before = (step - 1) // config.checkpoint_steps * config.checkpoint_steps
+    return step // config.bleu_steps > interval_before // config.bleu_steps
+
+
 def compare_with_best(
     step: int,
     config: TrainingConfig,
@@ -186,6 +219,14 @@ def early_stopping_reason(config: TrainingConfig, metrics: Mapping[str, float]) 
         f"no better {metric} in the last {count:.0f} validations; best "
         f"{metrics[f'best_{metric}']:.4g} at step {metrics['best_step']:.0f}"
     )
+
+
+def is_finished(step: int, config: TrainingConfig, metrics: Mapping[str, float]) -> bool:
+    """True if a run needs no more steps. Everything that ends training asks this function.
+
+    `metrics` are those of the newest checkpoint.
+    """
+    return step >= config.max_steps or bool(early_stopping_reason(config, metrics))
 
 
 class StopRequest:

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import itertools
 import math
-import resource
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy.typing as npt
 import tensorflow as tf
 
-from keras_transformer.config import TrainingConfig, require
+from keras_transformer.config import TrainingConfig
 from keras_transformer.console import warn
 from keras_transformer.data.batches import Batches
+from keras_transformer.errors import require
 from keras_transformer.layers import dropout_seed
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.runs.machine import signal_handlers
@@ -47,10 +45,12 @@ from keras_transformer.training.loss import (
 from keras_transformer.training.progress import (
     Progress,
     StopRequest,
+    bleu_is_due,
     compare_with_best,
-    early_stopping_reason,
+    ends_interval,
+    is_finished,
 )
-from keras_transformer.training.update import Update, make_optimizer, trained_weights
+from keras_transformer.training.update import Update, arrays, make_optimizer, trained_weights
 
 
 class Trainer(keras.Model):
@@ -65,8 +65,7 @@ class Trainer(keras.Model):
     `learning_rate` and `gradient_norm`; `skipped`, the number of steps in a row, including this
     one, without an update, because gradients were not finite; and with float16 `loss_scale`.
 
-    `jit_compile` compiles the forward and backward pass with XLA, per replica; on GPUs the update,
-    too.
+    `jit_compile` compiles the forward and backward pass with XLA; on GPUs the update, too.
 
     Attributes:
         differentiate: the forward and backward pass of the rows of one replica.
@@ -85,20 +84,17 @@ class Trainer(keras.Model):
     ):
         super().__init__(name="trainer")
         self.transformer = transformer
+        # `ModelCheckpoint` saves the Transformer.
+        self.save, self.save_weights = transformer.save, transformer.save_weights
         self.config = config
         transformer.build()
         self.built = True
         self.auxiliary_loss = auxiliary_loss if config.auxiliary_loss_weight else None
         if config.auxiliary_loss_weight:
-            problem = f"training.auxiliary_loss_weight is {config.auxiliary_loss_weight}, but"
             require(
-                auxiliary_loss is not None,
-                f"{problem} the data has no alignments. Set it to 0, or use data with alignments.",
-            )
-            require(
-                transformer.can_return_attention,
-                f"{problem} this model does not return attention in training. Set it to 0, or use "
-                "a Transformer without model.attention_window.",
+                auxiliary_loss is not None and transformer.can_return_attention,
+                f"training.auxiliary_loss_weight is {config.auxiliary_loss_weight}, which needs "
+                "data with alignments, and a Transformer without model.attention_window.",
             )
         self.compile(
             optimizer=make_optimizer(config, transformer.config.d_model),
@@ -165,10 +161,8 @@ class Trainer(keras.Model):
         totals = self._sum([*sums, *gradients])
         sums, gradients = LossSums(*totals[: len(sums)]), totals[len(sums) :]
         norm = self.update.global_norm(gradients) / loss_scale
-        if self.num_replicas > 1:
-            # Already equal, except for the last bit if workers have different processors.
-            context = tf.distribute.get_replica_context()
-            norm = context.all_reduce(tf.distribute.ReduceOp.MEAN, norm)
+        if self.num_replicas > 1:  # workers with different processors differ in the last bit
+            norm = self._sum(norm / self.num_replicas)
         logs = {
             "loss": sums.loss / divisor,
             "log_perplexity": -sums.log_likelihood / divisor,
@@ -221,11 +215,10 @@ class Trainer(keras.Model):
                 features, auxiliary = model.features(inputs, training=True), tf.constant(0.0)
             else:
                 memory = model.encode(inputs["source_ids"], training=True)
-                decoded = model.decode(
+                features, attention = model.decode(
                     inputs["target_ids"], memory, return_attention_scores=True, training=True
                 )
-                features = decoded.features
-                auxiliary = self.auxiliary_loss(inputs, features, decoded.attention)
+                auxiliary = self.auxiliary_loss(inputs, features, attention)
         sums, by_features, by_projection = self.projection.loss(features, labels, scale)
         gradients = tape.gradient(
             [features, auxiliary],
@@ -307,25 +300,15 @@ class Trainer(keras.Model):
         variables = [*self.optimizer.variables, *self.update.counters]
         return {variable.path: variable for variable in variables}
 
-    def ema_by_path(self) -> dict[str, keras.Variable]:
-        """The moving average of every weight, by the path of the weight; empty without averages."""
-        return dict(self.update.averages)
-
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Returns the logits of the Transformer, as callbacks that predict expect."""
         return self.transformer(inputs, training=training)
 
-    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
-        """Saves the Transformer, as `ModelCheckpoint` does during a run."""
-        self.transformer.save(filepath, overwrite=overwrite, **kwargs)
-
-    def save_weights(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
-        self.transformer.save_weights(filepath, overwrite=overwrite, **kwargs)
-
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        # Everything is built in __init__. Keras would average a batch over the replicas, which
-        # turns ids into floats, and open the dataset once more.
-        del iterator, data_batch
+        """Does nothing, because everything is built in `__init__`.
+
+        Keras would average a batch over the replicas, and open the dataset once more.
+        """
 
 
 class Rhythm(keras.callbacks.Callback):
@@ -354,10 +337,9 @@ class Rhythm(keras.callbacks.Callback):
         super().__init__()
         self.run, self.stop = run, stop
         self.metrics = dict(metrics)  # of the newest checkpoint
-        self.progress = Progress(trainer.step, trainer.config, run)
+        self.progress = Progress(trainer.step, trainer.config, run, metrics)
         self._config = trainer.config
         self._validation, self._bleu = validate, bleu
-        self._before, self._start = metrics, time.monotonic()
         self._step_of_checkpoint = trainer.step
         self._previous_logs: Mapping[str, Any] | None = None
 
@@ -391,21 +373,11 @@ class Rhythm(keras.callbacks.Callback):
 
     def _write_checkpoint(self, logs: dict[str, Any]) -> None:
         """Writes a checkpoint, with the cost of the whole run so far."""
-        model, step, before = self.model, self.progress.step, self._before
+        model, step = self.model, self.progress.step
         self._step_of_checkpoint = step
         logs |= compare_with_best(step, self._config, logs, self.metrics)
-        costs = {
-            "training_seconds": time.monotonic() - self._start,
-            "step_seconds": self.progress.seconds,
-            "tokens": self.progress.tokens,
-        }
-        costs = {name: cost + before.get(name, 0.0) for name, cost in costs.items()}
-        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        self.metrics = {
-            **{name: float(value) for name, value in logs.items()},
-            **costs,
-            "peak_memory_mb": max(peak_mb, before.get("peak_memory_mb", 0.0)),
-        }
+        costs = self.progress.costs()
+        self.metrics = {**{name: float(value) for name, value in logs.items()}, **costs}
         if self.run is None:
             return
         # The metrics come before the checkpoint: a resumed run drops metrics that come after it.
@@ -418,7 +390,7 @@ class Rhythm(keras.callbacks.Callback):
             arrays(model.transformer.weights_by_path()),
             arrays(model.state_by_path()),
             self.metrics,
-            ema=arrays(model.ema_by_path()) or None,
+            ema=arrays(model.update.averages) or None,
         )
 
     def _is_stop_requested(self, logs: Mapping[str, Any]) -> bool:
@@ -431,27 +403,6 @@ class Rhythm(keras.callbacks.Callback):
         # Read the logs of the previous step, because a GPU may not have finished this one.
         before, self._previous_logs = self._previous_logs, logs
         return before is not None and float(before["stop"]) > 0
-
-
-def ends_interval(step: int, config: TrainingConfig) -> bool:
-    """Returns whether a run is validated after `step`."""
-    return step % config.checkpoint_steps == 0 or step >= config.max_steps
-
-
-def bleu_is_due(step: int, config: TrainingConfig) -> bool:
-    """Returns whether `step` is the first end of an interval after a multiple of `bleu_steps`."""
-    if not config.bleu_steps or not ends_interval(step, config):
-        return False
-    interval_before = (step - 1) // config.checkpoint_steps * config.checkpoint_steps
-    return step // config.bleu_steps > interval_before // config.bleu_steps
-
-
-def is_finished(step: int, config: TrainingConfig, metrics: Mapping[str, float]) -> bool:
-    """True if a run needs no more steps. Everything that ends training asks this function.
-
-    `metrics` are those of the newest checkpoint.
-    """
-    return step >= config.max_steps or bool(early_stopping_reason(config, metrics))
 
 
 def fit(
@@ -492,8 +443,3 @@ class _CallbackList(keras.callbacks.CallbackList):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         for callback in self.callbacks if logs else ():
             callback.on_train_batch_end(batch, logs)
-
-
-def arrays(variables: Mapping[str, keras.Variable]) -> dict[str, npt.NDArray[Any]]:
-    """Returns the values of variables."""
-    return {path: keras.ops.convert_to_numpy(variable) for path, variable in variables.items()}

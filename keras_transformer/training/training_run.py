@@ -7,7 +7,7 @@ import functools
 import logging
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +15,11 @@ import keras
 import tensorflow as tf
 
 from keras_transformer import plugins
-from keras_transformer.config import RunConfig, require
+from keras_transformer.config import RunConfig
 from keras_transformer.console import duration
-from keras_transformer.data.batches import MixedBatches
+from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.errors import InputError
-from keras_transformer.evaluation import metrics as evaluation
+from keras_transformer.errors import require
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
@@ -34,8 +33,9 @@ from keras_transformer.training.data import TrainingData
 from keras_transformer.training.devices import Platform, choose_platform, use_logical_cpus
 from keras_transformer.training.loss import AuxiliaryLoss
 from keras_transformer.training.multi_worker import Cluster
-from keras_transformer.training.progress import StopRequest, early_stopping_reason
-from keras_transformer.training.trainer import Rhythm, Trainer, arrays, fit, is_finished
+from keras_transformer.training.progress import StopRequest, early_stopping_reason, is_finished
+from keras_transformer.training.trainer import Rhythm, Trainer, fit
+from keras_transformer.training.update import arrays
 
 log = logging.getLogger(__name__)
 
@@ -143,21 +143,15 @@ def train(
             f"{type(callback).__name__} sets the learning rate, but a run computes it from the "
             "step, so that it can resume. Choose another training.schedule.",
         )
-    if keras.backend.backend() != "tensorflow":
-        raise InputError(
-            f"Keras uses the backend {keras.backend.backend()}, but training runs need TensorFlow. "
-            "Set KERAS_BACKEND=tensorflow, or train with `model.compile` and `model.fit`."
-        )
-    max_minutes = options.max_minutes
-    if max_minutes is not None and not max_minutes > 0:
-        raise InputError(f"max_minutes is {max_minutes}, but it must be more than 0.")
+    backend = keras.backend.backend()
+    require(
+        backend == "tensorflow",
+        f"Keras uses the backend {backend}, but training runs need TensorFlow. Set "
+        "KERAS_BACKEND=tensorflow, or train with `model.compile` and `model.fit`.",
+    )
     cluster = Cluster.from_environment()
     if options.logical_cpus is not None:
-        if cluster.num_workers > 1:
-            raise InputError(
-                f"logical_cpus is {options.logical_cpus}, but TF_CONFIG lists "
-                f"{cluster.num_workers} workers. Use one of the two."
-            )
+        require(cluster.num_workers == 1, "logical_cpus cannot be combined with TF_CONFIG.")
         use_logical_cpus(options.logical_cpus)
     strategy = cluster.connect(options.device)  # before TensorFlow runs its first operation
     if strategy is None and tf.distribute.has_strategy():  # called in the scope of a strategy
@@ -169,10 +163,6 @@ def train(
         vocabulary = data.tokenizer.vocabulary
         settings = dict(settings or {})
         config_type = architecture.run_config
-        cluster.check_equal_on_all_workers({
-            "architecture": config_type.architecture, "preset": str(preset), **settings,
-            "init_from": options.init_from, **data.facts,
-        })  # fmt: skip
 
         def resolve() -> str:
             first = start.first_config(run_dir, preset, config_type, options.init_from)
@@ -181,20 +171,26 @@ def train(
         config = config_type.from_json(cluster.from_chief(resolve))
         batches, valid_batches = data.batches(config.training)
         platform = choose_platform(config.training, len(batches.shapes), options.device, strategy)
-        cluster.check_equal_on_all_workers(
-            {"precision": platform.precision, "XLA": platform.jit_compile}
-        )
+        cluster.check_equal_on_all_workers({
+            "architecture": config_type.architecture, "preset": str(preset), **settings,
+            "init_from": options.init_from, **data.facts,
+            "precision": platform.precision, "XLA": platform.jit_compile,
+        })  # fmt: skip
         auxiliary_loss = make_auxiliary_loss(vocabulary) if make_auxiliary_loss else None
         with platform.strategy.scope():
-            with _initial_seed(config.training.seed):
-                transformer = architecture(config.model, dtype=platform.policy())
+            # Initializers of Keras draw their seeds from `random`. `keras.utils.set_random_seed`
+            # would also delete the resources of all tokenizers.
+            state = random.getstate()
+            random.seed(config.training.seed)
+            transformer = architecture(config.model, dtype=platform.policy())
+            random.setstate(state)
             trainer = Trainer(transformer, config.training, platform.jit_compile, auxiliary_loss)
         if cluster.num_workers > 1:
             # Not created in the scope of the strategy, because each worker has its own.
             trainer.stop_flag = tf.Variable(0, trainable=False)
         run, metrics = start.open_run(run_dir, cluster, trainer, config, data, options.init_from)
         _log_summary(platform, trainer, config, batches)
-        stop = StopRequest(max_minutes)
+        stop = StopRequest(options.max_minutes)
         try:
             if not is_finished(trainer.step, config.training, metrics):
                 valid = valid_batches.distributed(
@@ -223,26 +219,11 @@ def train(
         )
 
 
-@contextlib.contextmanager
-def _initial_seed(seed: int) -> Iterator[None]:
-    """Makes the initial weights a function of `seed`, without side effects on the process.
-
-    Initializers of Keras draw their seeds from `random`. `keras.utils.set_random_seed` would also
-    delete the resources of all tokenizers.
-    """
-    state = random.getstate()
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(state)
-
-
 def _log_summary(
     platform: Platform,
     trainer: Trainer,
     config: RunConfig,
-    batches: MixedBatches,
+    batches: Batches,
 ) -> None:
     """Logs the devices, the model and the data before the first step."""
     training = config.training
@@ -279,23 +260,16 @@ def _bleu_scorer(
     model = loading.LoadedModel.of(module, str(run.path))
     # Equal numbers of sentences from all mixed corpora.
     share = -(-config.bleu_sentences // len(stores)) if config.bleu_sentences else None
-    sources = [line for store in stores for line in store.source_text()[:share]]
-    references = [line for store in stores for line in store.target_text()[:share]]
-    own = evaluation.evaluate(references, references)
-    if own.bleu < 99.9 and config.best_metric == "bleu":
-        raise InputError(
-            f"training.best_metric is bleu, but the validation references score {own.bleu:.1f} "
-            f"against themselves ({own.signature}), so BLEU cannot tell good translations from "
-            "bad ones. Use best_metric=loss."
-        )
-    beam = run.config.decoding.beam_size
-    log.info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {own.signature}")
+    sources = [line for store in stores for line in store.source.text()[:share]]
+    references = [line for store in stores for line in store.target.text()[:share]]
 
     def score() -> float:
         transformer.assign_weights(
-            arrays(trainer.ema_by_path() or trainer.transformer.weights_by_path())
+            arrays(trainer.update.averages or trainer.transformer.weights_by_path())
         )
-        result = translate.evaluate(model, sources, references)
-        return result.scores.bleu
+        scores = translate.evaluate(model, sources, references).scores
+        beam = run.config.decoding.beam_size
+        log.info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {scores.signature}")
+        return scores.bleu
 
     return score

@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import keras
+import numpy.typing as npt
 import tensorflow as tf
 
-from keras_transformer.config import TrainingConfig, require
+from keras_transformer.config import TrainingConfig
+from keras_transformer.errors import require
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.training.devices import replica_function
 from keras_transformer.training.schedules import LearningRate
@@ -54,11 +57,6 @@ def trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, keras
         )
         for path in frozen:
             trained.pop(path, None)
-    require(
-        bool(trained),
-        f"training.freeze {freeze!r} and layers with trainable=False freeze every weight, so "
-        "nothing can be trained.",
-    )
     return trained
 
 
@@ -118,9 +116,10 @@ class Update:
         self.apply: Callable[..., dict[str, tf.Tensor]] = self._apply
         if as_one_program:
             self.global_norm = replica_function(_global_norm, list, jit_compile=True)
-            self.apply = replica_function(self._apply, self._variables, jit_compile=True)
+            self.apply = replica_function(self._apply, self.variables, jit_compile=True)
 
-    def _variables(self) -> list[keras.Variable]:
+    def variables(self) -> list[keras.Variable]:
+        """Returns the weights and all other state."""
         kept = [*self._weights.values(), *self.averages.values(), *self.counters]
         return [*kept, *self._optimizer.variables]
 
@@ -210,6 +209,11 @@ class Update:
             yield
         finally:
             exchange()
+
+
+def arrays(variables: Mapping[str, keras.Variable]) -> dict[str, npt.NDArray[Any]]:
+    """Returns the values of variables."""
+    return {path: keras.ops.convert_to_numpy(variable) for path, variable in variables.items()}
 
 
 # A mirrored variable cannot be assigned in a replica, but each of its copies can.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import measuring
 import numpy as np
 import pytest
@@ -72,22 +74,17 @@ def test_names_of_engines() -> None:
     assert own == [variant.name] and peers == {"torch": ["torch:float32"]}
 
 
-class Store:
+def store(pairs: int) -> SimpleNamespace:
     """Pairs whose targets have 1, 2, ... tokens."""
-
-    def __init__(self, pairs: int) -> None:
-        self.target_lengths = np.arange(1, pairs + 1)
-        self.source_lengths = np.ones(pairs, int)
-
-    def source_ids(self, pairs: np.ndarray) -> np.ndarray:
-        return pairs + 100
-
-    def target_ids(self, pairs: np.ndarray) -> np.ndarray:
-        return np.arange(5, 5 + pairs[0] + 1)
+    source = SimpleNamespace(lengths=np.ones(pairs, int), ids=lambda chosen: chosen + 100)
+    target = SimpleNamespace(
+        lengths=np.arange(1, pairs + 1), ids=lambda chosen: np.arange(5, 6 + chosen[0])
+    )
+    return SimpleNamespace(source=source, target=target)
 
 
 def test_training_batches_are_sorted_and_no_larger_than_asked() -> None:
-    arrays = sentence_batches.sorted_training_batches(Store(9), 20, {"pad": 0, "start": 2}, 1, 99)
+    arrays = sentence_batches.sorted_training_batches(store(9), 20, {"pad": 0, "start": 2}, 1, 99)
     count = len(arrays) // 3
     sources = np.concatenate([arrays[f"source_{i}"].ravel() for i in range(count)])
     assert sorted(sources) == list(range(100, 109))

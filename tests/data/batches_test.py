@@ -8,35 +8,31 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.data.batches import CorpusBatches
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
-from tests.data.pairs_in_memory import PAD, START, encoded, like_text, of_lengths
+from tests.data.pairs_in_memory import (
+    PAD,
+    START,
+    assert_each_pair_once,
+    assert_same_batch,
+    batches,
+    encoded,
+    epoch_indices,
+    indices,
+    like_text,
+    of_lengths,
+)
 from tests.messages import mentions
-
-
-def batches(store, batch_tokens=512, seed=1):
-    return CorpusBatches(store, batch_tokens, seed, PAD, START)
 
 
 class OnlyLengths:
     """Pairs that have lengths but no ids, which is enough for planning."""
 
     def __init__(self, lengths):
-        self.source_lengths = self.target_lengths = lengths
+        self.lengths, self.source, self.target = lengths, self, self
 
     def __len__(self):
-        return len(self.source_lengths)
-
-
-def epoch_indices(made, epoch=0):
-    first = epoch * made.steps_per_epoch
-    return [made.indices(step) for step in range(first, first + made.steps_per_epoch)]
-
-
-def assert_each_pair_once(made, store, epoch):
-    every = np.concatenate(epoch_indices(made, epoch))
-    np.testing.assert_array_equal(np.sort(every[every >= 0]), np.arange(len(store)))
+        return len(self.lengths)
 
 
 @hypothesis.settings(max_examples=60, deadline=None)
@@ -47,9 +43,9 @@ def assert_each_pair_once(made, store, epoch):
 )
 def test_any_lengths_make_complete_epochs(lengths, batch_tokens, seed):
     store = of_lengths(*np.array(lengths).T)
-    made = batches(store, batch_tokens, seed)
+    made = batches([store], batch_tokens, seed)
     for epoch in (0, 1, 7):
-        assert_each_pair_once(made, store, epoch)
+        assert_each_pair_once(made.corpora[0], store, epoch)
     positions = rows = 0
     for step in range(made.steps_per_epoch):
         inputs, labels = made.batch(step)
@@ -63,15 +59,15 @@ def test_any_lengths_make_complete_epochs(lengths, batch_tokens, seed):
     "store", [like_text(300), of_lengths([5, 6, 7], [6, 5, 7])], ids=["text", "filler rows"]
 )
 def test_rows_have_source_shifted_target_and_labels(store):
-    made = batches(store)
+    made = batches([store])
     assert made.filler_rows > 0
     for step in range(made.steps_per_epoch):
         inputs, labels = made.batch(step)
         source, target = inputs["source_ids"], inputs["target_ids"]
         assert source.dtype == target.dtype == labels.dtype == np.int32
-        for row, pair in enumerate(made.indices(step)):
-            ids = store.source[pair] if pair >= 0 else []
-            expected = store.target[pair] if pair >= 0 else []
+        for row, pair in enumerate(indices(made.corpora[0], step)):
+            ids = store.source.rows[pair] if pair >= 0 else []
+            expected = store.target.rows[pair] if pair >= 0 else []
             shifted = ([START] + expected)[: len(expected)]
             for got, real in ((source, ids), (target, shifted), (labels, expected)):
                 assert got[row].tolist() == real + [PAD] * (got.shape[1] - len(real))
@@ -80,7 +76,7 @@ def test_rows_have_source_shifted_target_and_labels(store):
 @pytest.mark.parametrize("batch_tokens", [100, 512, 4096])
 def test_shapes_are_few_and_have_about_batch_tokens(batch_tokens):
     store = like_text(3000)
-    made = batches(store, batch_tokens)
+    made = batches([store], batch_tokens)
     assert len(made.shapes) <= 16
     seen = set()
     for step in range(made.steps_per_epoch):
@@ -100,36 +96,28 @@ def test_shapes_are_few_and_have_about_batch_tokens(batch_tokens):
 
 def test_a_batch_depends_only_on_corpus_seed_and_step():
     store = like_text(600)
-    walked, fresh = batches(store, seed=5), batches(store, seed=5)
+    walked, fresh = batches([store], seed=5), batches([store], seed=5)
     for step in range(2 * walked.steps_per_epoch):
         walked.batch(step)
     for step in (1_000_003, walked.steps_per_epoch + 2, 3, 0):
         assert_same_batch(walked.batch(step), fresh.batch(step))
     # Seeds and epochs differ in the company of each pair and in the order of shapes.
-    first = epoch_indices(walked, 0)
-    for other in (epoch_indices(walked, 1), epoch_indices(batches(store, seed=2), 0)):
+    first = epoch_indices(walked.corpora[0], 0)
+    other_seed = batches([store], seed=2).corpora[0]
+    for other in (epoch_indices(walked.corpora[0], 1), epoch_indices(other_seed, 0)):
         assert {frozenset(b.tolist()) for b in first} != {frozenset(b.tolist()) for b in other}
         shapes_in_order = [len(b) for b in first], [len(b) for b in other]
         assert shapes_in_order[0] != shapes_in_order[1]
         assert sorted(shapes_in_order[0]) == sorted(shapes_in_order[1])
-    made = batches(store, seed=None)
+    made = batches([store], seed=None)
     for step in range(made.steps_per_epoch):  # without a seed, all epochs are the same
-        again = made.indices(step + 3 * made.steps_per_epoch)
-        np.testing.assert_array_equal(made.indices(step), again)
-
-
-def assert_same_batch(actual, expected):
-    (inputs, labels), (expected_inputs, expected_labels) = actual, expected
-    assert inputs.keys() == expected_inputs.keys()
-    for name, ids in expected_inputs.items():
-        assert inputs[name].dtype == np.int32
-        np.testing.assert_array_equal(inputs[name], ids)
-    np.testing.assert_array_equal(labels, expected_labels)
+        again = indices(made.corpora[0], step + 3 * made.steps_per_epoch)
+        np.testing.assert_array_equal(indices(made.corpora[0], step), again)
 
 
 @pytest.mark.parametrize("parts", [1, 3, 8, 16])
 def test_parts_are_the_rows_of_the_batch_in_order(parts):
-    made = batches(like_text(300))
+    made = batches([like_text(300)])
     for step in range(3):
         inputs, labels = made.batch(step)
         rows = -(-len(labels) // parts)
@@ -145,7 +133,7 @@ def test_parts_are_the_rows_of_the_batch_in_order(parts):
 
 @pytest.mark.parametrize("parts, own", [(1, (0,)), (4, (1, 2))])
 def test_a_dataset_has_own_parts_of_each_step_from_any_step(parts, own):
-    made = batches(like_text(60))
+    made = batches([like_text(60)])
     assert made.steps_per_epoch < 8, "the dataset passes the epoch"
     dataset = made.dataset(first_step=5, num_steps=6, parts=parts, own=own)
     for spec in tf.nest.flatten(dataset.element_spec):
@@ -160,7 +148,7 @@ def test_a_dataset_has_own_parts_of_each_step_from_any_step(parts, own):
 
 
 def test_replicas_get_their_rows_of_each_step(two_cpus):
-    made = batches(like_text(300))
+    made = batches([like_text(300)])
     strategy = tf.distribute.MirroredStrategy(two_cpus)
     steps = 0
     for step, element in enumerate(made.distributed(strategy, first_step=2, num_steps=3), start=2):
@@ -177,7 +165,7 @@ def test_replicas_get_their_rows_of_each_step(two_cpus):
 @pytest.mark.parametrize("workers, replicas", [(1, 4), (2, 6)])
 def test_workers_share_the_rows_of_each_step(workers, replicas):
     """Each replica of each worker gets different rows, and a worker computes only its own rows."""
-    made = batches(like_text(300))
+    made = batches([like_text(300)])
 
     class Worker:
         def __init__(self, number):
@@ -199,9 +187,9 @@ def test_workers_share_the_rows_of_each_step(workers, replicas):
 
 def test_any_step_is_entered_by_one_permutation_of_an_epoch():
     random = np.random.default_rng(0)
-    made = batches(OnlyLengths(random.integers(3, 40, 1_000_000)), batch_tokens=4096)
+    made = batches([OnlyLengths(random.integers(3, 40, 1_000_000))], batch_tokens=4096)
     tracemalloc.start()
-    pairs = made.indices(987_654_321)
+    pairs = indices(made.corpora[0], 987_654_321)
     kept, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (pairs >= 0).all()
@@ -209,11 +197,11 @@ def test_any_step_is_entered_by_one_permutation_of_an_epoch():
 
 
 def test_pairs_of_equal_lengths_are_shuffled_over_batches():
-    made = batches(of_lengths([5] * 64, [5] * 64), batch_tokens=80)  # 4 batches of 16 rows
+    made = batches([of_lengths([5] * 64, [5] * 64)], batch_tokens=80)  # 4 batches of 16 rows
     together = np.zeros((64, 64))
     positions = np.zeros((64, 64))
     for epoch in range(400):
-        steps = epoch_indices(made, epoch)
+        steps = epoch_indices(made.corpora[0], epoch)
         for pairs in steps:
             together[np.ix_(pairs, pairs)] += 1
         positions[np.arange(64), np.concatenate(steps)] += 1
@@ -229,12 +217,12 @@ def is_plausible(counts, expected):
 
 def test_errors_name_the_invalid_argument():
     store = of_lengths([3, 9], [4, 30])
-    made = batches(store, batch_tokens=30)
+    made = batches([store], batch_tokens=30)
     assert made.shapes[0][0] == 8
     for call, facts in (
-        (lambda: batches(store, batch_tokens=29), ("batch_tokens", "29", "30")),
-        (lambda: batches(of_lengths([], [])), ("0", "sentence", "pairs")),
-        (lambda: batches(store, seed=-1), ("seed", "-1")),
+        (lambda: batches([store], batch_tokens=29), ("batch_tokens", "29", "30")),
+        (lambda: batches([of_lengths([], [])]), ("0", "sentence", "pairs")),
+        (lambda: batches([store], seed=-1), ("seed", "-1")),
         (lambda: made.batch(-1), ("step", "-1")),
         (lambda: made.shape(-1), ("step", "-1")),
     ):
@@ -254,7 +242,7 @@ def test_padding_and_shapes_on_real_corpora(test_data, files, most, sizes):
     sample = lines[0][:9000] + lines[1][:9000]
     store = encoded(Vocabulary(learn_vocabulary(sample, 4000)), *lines)
     for batch_tokens in sizes:
-        made = batches(store, batch_tokens)
+        made = batches([store], batch_tokens)
         assert made.padding_share <= most, batch_tokens
         assert len(made.shapes) <= 16, batch_tokens
-        assert_each_pair_once(made, store, epoch=0)
+        assert_each_pair_once(made.corpora[0], store, epoch=0)

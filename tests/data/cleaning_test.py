@@ -6,28 +6,25 @@ import unicodedata
 
 import hypothesis
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 
-from keras_transformer.data.cleaning import (
-    CleaningOptions,
-    CleaningReport,
-    clean,
-    is_invisible,
-    is_repetitive,
-)
+from keras_transformer.data import cleaning
+from keras_transformer.data.cleaning import CleaningReport, clean, is_invisible, is_repetitive
+from keras_transformer.data.options import PrepareOptions
 from keras_transformer.data.reading import Block
 from keras_transformer.errors import InputError
 from tests.messages import mentions
 
 
-def block(pairs, line=1, offset=0):
+def block(pairs, line=1):
     texts = [b"".join(text + b"\n" for text in side) for side in zip(*pairs, strict=True)]
-    return Block(("s", "t"), line, (offset, offset), tuple(texts), {})
+    return Block(("s", "t"), line, tuple(texts), {})
 
 
 def run(pairs, **options):
     report = CleaningReport()
-    kept = clean(block(pairs), CleaningOptions(**options), report)
+    kept = clean(block(pairs), PrepareOptions(**options), report)
     assert report.read == len(pairs) and report.kept == len(kept.lines)
     return [*zip(kept.lines.tolist(), kept.sources, kept.targets, strict=True)], report
 
@@ -121,8 +118,8 @@ def test_reports_add_up():
     later = [(b"\x01a", b"b"), *[(b"", b"x")] * 9, (b"y", b"\xff")]
     for line, pairs in ((1, [(b"", b"x")] * 3), (4, later)):
         part = CleaningReport()
-        clean(block(pairs, line), CleaningOptions(on_bad_utf8="drop"), part)
-        total.add(CleaningReport.from_dict(json.loads(json.dumps(part.as_dict()))))
+        clean(block(pairs, line), PrepareOptions(on_bad_utf8="drop"), part)
+        total.add(json.loads(json.dumps(part.as_dict())))
     assert (total.read, total.kept, total.control_characters_made_spaces) == (14, 1, 1)
     assert total.dropped == {"empty": 12, "bad_utf8": 1}
     assert [example["line"] for example in total.examples["empty"]] == [1, 2, 3, 5, 6]
@@ -140,10 +137,10 @@ def test_control_characters_and_line_separators_become_counted_spaces():
 
 def test_invalid_utf8_is_refused_replaced_or_dropped():
     pairs = [("ä".encode(), b"b"), (b"a\xffb", b"c"), (b"c", b"d\xc3"), (b"e", b"f")]
-    with pytest.raises(InputError, match=mentions("s", "line 2", "0xff", "4", "UTF-8")):
+    with pytest.raises(InputError, match=mentions("s", "line 2", "byte 2", "0xff", "UTF-8")):
         run(pairs)
-    with pytest.raises(InputError, match=mentions("t", "line 12", "0xc3", "103", "UTF-8")):
-        clean(block(pairs[2:], 12, 102), CleaningOptions(), CleaningReport())
+    with pytest.raises(InputError, match=mentions("t", "line 12", "byte 2", "0xc3", "UTF-8")):
+        clean(block(pairs[2:], 12), PrepareOptions(), CleaningReport())
     kept, report = run(pairs, on_bad_utf8="replace")
     assert [pair[1:] for pair in kept][1:3] == [
         ("a\ufffdb".encode(), b"c"),
@@ -154,7 +151,7 @@ def test_invalid_utf8_is_refused_replaced_or_dropped():
     assert [line for line, *_ in kept] == [1, 4] and report.dropped == {"bad_utf8": 2}
     assert report.examples["bad_utf8"][0]["source"] == "a\ufffdb"
     for on_bad_utf8 in ("fail", "replace", "drop"):
-        with pytest.raises(InputError, match=mentions("t", "line 1", "NUL", "offset 1")):
+        with pytest.raises(InputError, match=mentions("t", "line 1", "NUL", "byte 2")):
             run([(b"a", b"b\0")], on_bad_utf8=on_bad_utf8)
 
 
@@ -164,12 +161,12 @@ def test_only_the_first_line_has_a_bom_and_every_line_may_have_a_cr():
 
 
 def test_lines_of_two_columns():
-    lines = Block(("c",), 7, (0,), (b"a\tb\nc\td\r\n",), {})
-    kept = clean(lines, CleaningOptions(), CleaningReport())
+    lines = Block(("c",), 7, (b"a\tb\nc\td\r\n",), {})
+    kept = clean(lines, PrepareOptions(), CleaningReport())
     assert (kept.corpus, kept.lines.tolist()) == ("c", [7, 8])
     assert (kept.sources, kept.targets) == ([b"a", b"c"], [b"b", b"d"])
     with pytest.raises(InputError, match=mentions("c", "line 8", "1", "columns")):
-        clean(lines._replace(texts=(b"a\tb\nc\n",)), CleaningOptions(), CleaningReport())
+        clean(lines._replace(texts=(b"a\tb\nc\n",)), PrepareOptions(), CleaningReport())
 
 
 def test_a_line_of_megabytes_is_dropped_at_once():
@@ -179,20 +176,6 @@ def test_a_line_of_megabytes_is_dropped_at_once():
     assert time.process_time() - start < 0.5
     assert not kept and report.dropped == {"too_many_bytes": 2}
     assert len(report.examples["too_many_bytes"][0]["source"]) == 81
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "facts"),
-    [
-        ("max_bytes", 0, ("0", "1")),
-        ("max_length_ratio", 0.5, ("0.5", "1")),
-        ("on_bad_utf8", "guess", ("guess", "fail", "replace", "drop")),
-        ("check_languages", ("en",), ("en", "en,de")),
-    ],
-)
-def test_unusable_options_are_refused(name, value, facts):
-    with pytest.raises(InputError, match=mentions(name, *facts)):
-        CleaningOptions(**{name: value})
 
 
 LINE = st.text(max_size=12).map(lambda text: text.replace("\n", " ").replace("\0", " "))
@@ -215,3 +198,22 @@ def test_every_pair_is_kept_as_one_line_or_counted(pairs):
             assert "".join(after.split()) == "".join(
                 c for c in before if not c.isspace() and unicodedata.category(c) != "Cc"
             )
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(
+    st.lists(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 9), max_size=9), max_size=4),
+    st.sampled_from([1, 3, 100]),
+)
+def test_all_repetitions_are_found_in_parts_or_at_once(tmp_path_factory, files, at_once):
+    directory = tmp_path_factory.mktemp("hashes")
+    paths, seen, expected = [], set(), []
+    for number, file in enumerate(files):
+        paths.append(directory / f"{number}.npy")
+        np.save(paths[-1], np.array(file, np.uint64))
+        expected.append([i for i, value in enumerate(file) if value in seen or value in file[:i]])
+        seen |= set(file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cleaning, "_MAX_HASHES", at_once)
+        found = cleaning.find_duplicates(paths)
+    assert [positions.tolist() for positions in found] == expected

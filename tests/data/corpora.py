@@ -28,4 +28,4 @@ def numbered(count, start=0):
 
 def texts(directory, split):
     store = TokenStore(directory / split)
-    return list(zip(store.source_text(), store.target_text(), strict=True))
+    return list(zip(store.source.text(), store.target.text(), strict=True))

@@ -1,6 +1,5 @@
 """Mixed corpora: their shares of the steps, the epochs of each corpus, and the batch shapes."""
 
-import contextlib
 from fractions import Fraction
 
 import hypothesis
@@ -8,14 +7,22 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from keras_transformer.data.batches import MixedBatches, corpus_and_step, parse_mix
+from keras_transformer.data.batches import corpus_and_step, parse_mix
 from keras_transformer.errors import InputError
-from tests.data.pairs_in_memory import PAD, START, like_text, of_lengths
+from tests.data.pairs_in_memory import (
+    PAD,
+    assert_each_pair_once,
+    assert_same_batch,
+    batches,
+    epoch_indices,
+    like_text,
+    of_lengths,
+)
 from tests.messages import mentions
 
 
-def mixed(stores, batch_tokens=256, seed=1, **options):
-    return MixedBatches(stores, batch_tokens, seed, PAD, START, **options)
+def mixed(stores, batch_tokens=256, **options):
+    return batches(stores, batch_tokens, **options)
 
 
 def turns(weights, first, last):
@@ -53,22 +60,15 @@ def test_corpora_take_turns(weights, first):
         assert own >= 0 and (corpus, own) not in turns(weights, len(weights), 60)
 
 
-def own_indices(made, corpus, own_epoch):
-    part = made.corpora[corpus]
-    steps = range(own_epoch * part.steps_per_epoch, (own_epoch + 1) * part.steps_per_epoch)
-    return np.concatenate([part.indices(step) for step in steps])
-
-
-@pytest.mark.parametrize("weights", [None, [Fraction(1), Fraction(3)]])
+@pytest.mark.parametrize("weights", [None, [Fraction(1), Fraction(3), Fraction(2)]])
 def test_each_pass_over_a_corpus_has_every_pair_once(weights):
     stores = [like_text(700), like_text(700), like_text(150, seed=1)]
-    made = mixed(stores, shares=weights and [*weights, Fraction(2)])
-    for corpus, store in enumerate(stores):
+    made = mixed(stores, weights=weights)
+    for corpus, store in zip(made.corpora, stores, strict=True):
         for own_epoch in (0, 3):
-            found = own_indices(made, corpus, own_epoch)
-            np.testing.assert_array_equal(np.sort(found[found >= 0]), np.arange(len(store)))
-    # Equal corpora have different orders.
-    assert not np.array_equal(own_indices(made, 0, 0), own_indices(made, 1, 0))
+            assert_each_pair_once(corpus, store, own_epoch)
+    first, second = (np.concatenate(epoch_indices(corpus)) for corpus in made.corpora[:2])
+    assert not np.array_equal(first, second), "equal corpora have different orders"
 
 
 def rows_of(made, steps):
@@ -82,7 +82,7 @@ def rows_of(made, steps):
 def test_without_weights_an_epoch_is_one_pass_over_each_corpus(seed):
     stores = [like_text(400), like_text(90, seed=1), like_text(30, seed=2)]
     made = mixed(stores, seed=seed)
-    expected = sorted(str(ids) for store in stores for ids in store.target)
+    expected = sorted(str(ids) for store in stores for ids in store.target.rows)
     for epoch in (0, 2):
         first = epoch * made.steps_per_epoch
         assert rows_of(made, range(first, first + made.steps_per_epoch)) == expected
@@ -95,18 +95,18 @@ def test_shares_of_steps_follow_weights_or_temperature():
         made = mixed(stores, **options)
         steps = 600
         asked = []
-        made.corpora[0].batch = lambda *_: None
-        made.corpora[1].batch = lambda own_step, *_: asked.append(own_step)
+        made.corpora[0].planned = lambda _: [None]
+        made.corpora[1].planned = lambda own_step: [asked.append(own_step)]
         for step in range(steps):
-            made.batch(step)
+            made.shape(step)
         assert asked == list(range(len(asked)))
         return len(asked) / steps
 
     sizes = [corpus.steps_per_epoch for corpus in mixed(stores).corpora]
     assert share() == pytest.approx(sizes[1] / sum(sizes), abs=0.01)
-    assert share(shares=[Fraction(1), Fraction(2)]) == pytest.approx(2 / 3, abs=0.01)
+    assert share(weights=[Fraction(1), Fraction(2)]) == pytest.approx(2 / 3, abs=0.01)
     fifth = [size ** (1 / 5) for size in sizes]
-    assert share(shares=5) == pytest.approx(fifth[1] / sum(fifth), abs=0.01)
+    assert share(temperature=5) == pytest.approx(fifth[1] / sum(fifth), abs=0.01)
 
 
 def test_all_corpora_together_have_few_shapes():
@@ -132,37 +132,30 @@ def test_shapes_suit_the_most_frequent_corpus():
     stores = [of_lengths(*random.integers(30, 90, (2, 400))), like_text(3000)]
     shares = []
     for weights in (None, [Fraction(9), Fraction(1)]):
-        made = mixed(stores, 1024, shares=weights)
-        shares.append([corpus.padding_share for corpus in made.corpora])
+        made = mixed(stores, 1024, weights=weights)
+        shares.append(1 - made.corpora[0].tokens / made.corpora[0].positions)
         assert len(made.shapes) <= 16
-    assert shares[1][0] < shares[0][0] - 0.02
+    assert shares[1] < shares[0] - 0.02
 
 
 def test_a_batch_depends_only_on_corpora_weights_seed_and_step():
     stores = [like_text(300), like_text(80, seed=1)]
     weights = [Fraction(1, 3), Fraction(2, 3)]
-    walked = mixed(stores, shares=weights)
+    walked = mixed(stores, weights=weights)
     for step in range(20):
         walked.batch(step)
-    fresh = mixed(stores, shares=weights)
+    fresh = mixed(stores, weights=weights)
     for step in (1_000_003, 11, 0):
         inputs, labels = walked.batch(step)
-        np.testing.assert_array_equal(fresh.batch(step)[1], labels)
+        assert_same_batch(fresh.batch(step), (inputs, labels))
         assert walked.shape(step) == (*inputs["source_ids"].shape, labels.shape[1])
     element = next(iter(walked.dataset(first_step=11).as_numpy_iterator()))
-    np.testing.assert_array_equal(element[1], walked.batch(11)[1])
-
-
-def test_a_mixture_of_one_corpus_has_its_batches():
-    made = mixed([like_text(300)])
-    for step in range(5):
-        np.testing.assert_array_equal(made.batch(step)[1], made.corpora[0].batch(step)[1])
+    assert_same_batch(element, walked.batch(11))
 
 
 def test_weights_are_read_in_the_order_of_the_corpora():
     assert parse_mix("b:1, a:2", ["a", "b"]) == [2, 1]
     assert parse_mix("a:0.1,c:d:3", ["c:d", "a"]) == [3, Fraction(1, 10)]
-    assert parse_mix("a:1e3,b:1/3", ["a", "b"]) == [1000, Fraction(1, 3)]
 
 
 @pytest.mark.parametrize(
@@ -170,11 +163,12 @@ def test_weights_are_read_in_the_order_of_the_corpora():
     [
         ("a:2", ("--mix=a:2", "a", "b")),
         ("a:2,b:1,c:1", ("a", "b", "c")),
-        ("a:2,a:1", ("a", "twice")),
+        ("a:2,a:1", ("a", "new")),
         ("a:2,b", ("b", "weight")),
-        *((f"a:2,b:{odd}", (f"b:{odd}", "weight")) for odd in ("x", "1/0", "nan", "inf")),
-        *((f"a:2,b:{huge}", (f"b:{huge}", "weight")) for huge in ("1e3000000", "1E-400")),
-        ("a:2,b:0", ("weight", "b", "0")),
+        *(
+            (f"a:2,b:{odd}", (f"b:{odd}", "weight"))
+            for odd in ("x", "1/0", "nan", "1e3000000", "0")
+        ),
         ("", ("''", "weight")),
     ],
 )
@@ -183,23 +177,12 @@ def test_errors_name_the_invalid_part_of_a_mix(mix, facts):
         parse_mix(mix, ["a", "b"])
 
 
-@hypothesis.given(st.text(alphabet="ab:,.0123456789e-/ inf", max_size=20))
-def test_any_text_for_a_mix_is_parsed_or_reported_as_invalid(mix):
-    with contextlib.suppress(InputError):
-        weights = parse_mix(mix, ["a", "b"])
-        assert len(weights) == 2 and min(weights) > 0
-
-
 def test_errors_name_the_invalid_argument():
-    stores = [like_text(60)]
     for call, facts in (
-        (lambda: parse_mix("data:1", ["data", "data"]), ("corpora", "data")),
-        (lambda: mixed(stores, shares=0.5), ("temperature", "mixture")),
-        (lambda: mixed(stores, shares=float("nan")), ("temperature", "mixture")),
-        (lambda: mixed(stores, shares=float("inf")), ("temperature", "mixture")),
-        (lambda: mixed(stores).batch(-1), ("step", "-1")),
-        (lambda: mixed(stores).shape(-1), ("step", "-1")),
-        (lambda: mixed([*stores, of_lengths([], [])]), ("0", "sentence", "pairs")),
+        (lambda: parse_mix("data:1", ["data", "data"]), ("names", "data, data")),
+        (lambda: mixed([like_text(60)], temperature=0.5), ("temperature", "mixture", "0.5")),
+        (lambda: mixed([like_text(60)], temperature=float("nan")), ("temperature", "nan")),
+        (lambda: mixed([like_text(60), of_lengths([], [])]), ("0", "sentence", "pairs")),
     ):
         with pytest.raises(InputError, match=mentions(*facts)):
             call()

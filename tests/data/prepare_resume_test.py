@@ -29,7 +29,7 @@ def stop_at(monkeypatch, stage, call, stop=Stopped):
 
     def counted(*given, **named):
         calls.append(given)
-        if len(calls) == (1 if stage == "learn_vocabulary" else call):
+        if len(calls) == (1 if stage == "_learn" else call):
             raise stop
         return original(*given, **named)
 
@@ -48,7 +48,7 @@ def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
     arguments = ([Pairs(numbered(30))], tmp_path / "d", SMALL)
     first = prepare(*arguments)
     before = (tmp_path / "d" / "report.json").stat().st_mtime_ns
-    monkeypatch.setattr(preparation_module, "learn_vocabulary", lambda *_: pytest.fail("again"))
+    monkeypatch.setattr(preparation_module, "_learn", lambda *_: pytest.fail("again"))
     again = prepare(*arguments)
     assert again.reused and again.report == first.report
     assert (tmp_path / "d" / "report.json").stat().st_mtime_ns == before
@@ -63,7 +63,7 @@ def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("stop", [Stopped, KeyboardInterrupt])
-@pytest.mark.parametrize("stage", ["clean_block", "learn_vocabulary", "encode_block"])
+@pytest.mark.parametrize("stage", ["clean_block", "_learn", "encode_block"])
 def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, capsys, stage, stop):
     monkeypatch.setattr(blocks_module, "BLOCK_LINES", 10)
     arguments = [Pairs(numbered(30)), Pairs(numbered(30, 30))]
@@ -77,7 +77,7 @@ def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, capsy
     work = tmp_path / ".d.partial" / "work" / "train"
     finished = "encoded.json" if stage == "encode_block" else "result.json"
     done = {path: path.stat().st_mtime_ns for path in work.glob(f"*/{finished}")}
-    assert len(done) == (6 if stage == "learn_vocabulary" else 3)
+    assert len(done) == (6 if stage == "_learn" else 3)
     seen = {}
     write_index = preparation_module.write_index
 
@@ -118,7 +118,7 @@ def test_a_real_kill_in_the_middle_and_workers(tmp_path, monkeypatch, caplog):
     assert tree(tmp_path / "two") == tree(tmp_path / "one")
 
 
-@pytest.mark.parametrize("stage", ["clean_block", "learn_vocabulary", "encode_block"])
+@pytest.mark.parametrize("stage", ["clean_block", "_learn", "encode_block"])
 def test_text_that_changes_between_a_kill_and_the_resumption(tmp_path, monkeypatch, stage):
     """Also if the clean text of some blocks was removed after their encoding."""
     monkeypatch.setattr(blocks_module, "BLOCK_LINES", 10)

@@ -57,8 +57,8 @@ def test_ids_text_and_vocabulary_belong_together(tmp_path, monkeypatch, separate
         for i, (source, target) in enumerate(texts(tmp_path / "d", split)):
             assert source.split()[1] == target.split()[1], "aligned"
             one = np.array([i])
-            assert store.source_ids(one).tolist() == vocabulary.encode_source([source.encode()])[0]
-            assert store.target_ids(one).tolist() == vocabulary.encode_target([target.encode()])[0]
+            assert store.source.ids(one).tolist() == vocabulary.encode_source([source.encode()])[0]
+            assert store.target.ids(one).tolist() == vocabulary.encode_target([target.encode()])[0]
     assert sorted(everything) == sorted(numbered(33)), "each pair once, in one of the two"
 
 
@@ -78,14 +78,14 @@ def test_report_has_the_counts_of_the_data(tmp_path):
     for split, pairs in (("train", 31), ("valid", 5)):
         store = TokenStore(tmp_path / "d" / split)
         assert report[split]["pairs"] == len(store) == pairs
-        for side, lengths in (("source", store.source_lengths), ("target", store.target_lengths)):
+        for side, lengths in (("source", store.source.lengths), ("target", store.target.lengths)):
             stored = report[split][side]
             assert stored["tokens"] == lengths.sum() and stored["max_length"] == lengths.max()
             assert sum(stored["length_histogram"].values()) == pairs
             assert stored["length_histogram"]["1-16"] == (lengths <= 16).sum()
     lines = "".join(f"{pair[side]}\n" for side in (0, 1) for pair in valid.content)
     digest = hashlib.sha256(lines.encode()).hexdigest()
-    description = {"name": "pairs", "kind": "Pairs", "blocks": 1, "pairs": 5}
+    description = {"name": "pairs", "kind": "Pairs", "pairs": 5}
     assert report["inputs"]["valid"] == [{**description, "sha256": {"pairs": digest}}]
     vocabulary = Vocabulary.load(tmp_path / "d")
     assert report["vocabulary"]["source_size"] == vocabulary.source_vocab_size
@@ -156,8 +156,8 @@ def test_many_shards_need_few_open_files(tmp_path, monkeypatch):
         store = TokenStore(tmp_path / "d/train")
         pairs = np.arange(len(store))
         assert len(list(store.directory.iterdir())) > 140
-        assert len(store.source_ids(pairs)) == store.source_lengths.sum()
-        assert len(store.target_lines(pairs)) == 297
+        assert len(store.source.ids(pairs)) == store.source.lengths.sum()
+        assert len(store.target.lines(pairs)) == 297
         assert len(list((tmp_path / "d/valid").iterdir())) <= 4
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -200,10 +200,10 @@ def test_a_tag_is_one_piece_before_every_source(tmp_path):
     prepare([Pairs(numbered(30))], tmp_path / "a", options)
     vocabulary = Vocabulary.load(tmp_path / "a")
     store = TokenStore(tmp_path / "a" / "train")
-    assert all(line.startswith("<2de> the ") for line in store.source_text())
-    assert not any("<2de>" in line for line in store.target_text())
+    assert all(line.startswith("<2de> the ") for line in store.source.text())
+    assert not any("<2de>" in line for line in store.target.text())
     for i in range(len(store)):
-        pieces = [vocabulary.source_piece(id_) for id_ in store.source_ids(np.array([i]))]
+        pieces = [vocabulary.pieces()[0][id_] for id_ in store.source.ids(np.array([i]))]
         assert pieces[0] in ("<2de>", "▁") and pieces.count("<2de>") == 1
 
 
@@ -288,10 +288,17 @@ def test_invalid_input_is_an_error_and_leaves_no_files(tmp_path, files, source, 
     [
         ({"max_tokens": 1}, ("max_tokens", "1", "2")),
         ({"valid_pairs": 0}, ("valid_pairs", "0", "1")),
-        ({"model_type": "char"}, ("model_type", "char")),
+        ({"max_bytes": 0}, ("max_bytes", "0", "1")),
+        ({"max_length_ratio": 0.5}, ("max_length_ratio", "0.5", "1")),
+        ({"vocab_size": 0}, ("vocab_size", "0", "5", "1,000,000")),
+        ({"character_coverage": 2.0}, ("character_coverage", "2.0", "0.98", "1")),
+        ({"model_type": "char"}, ("model_type", "char", "unigram", "bpe")),
+        ({"normalization": "nfd"}, ("normalization", "nfd")),
+        ({"on_bad_utf8": "guess"}, ("on_bad_utf8", "guess", "fail", "replace", "drop")),
+        ({"check_languages": ("en",)}, ("check_languages", "en", "en,de")),
         ({"source_tag": "to German"}, ("to German", "spaces")),
-        ({"source_tag": "</s>"}, ("</s>", "vocabulary")),
-        ({"source_tag": "<0x0A>", "byte_fallback": True}, ("<0x0A>", "byte_fallback")),
+        ({"symbols": ("<pad>",)}, ("<pad>", "vocabulary")),
+        ({"source_tag": "<0x0A>", "byte_fallback": True}, ("<0x0A>", "token")),
     ],
 )
 def test_unusable_options_are_refused(options, facts):

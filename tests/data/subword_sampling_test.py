@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from keras_transformer.data.batches import CorpusBatches
-from keras_transformer.data.subwords import SubwordSampler, hashed, key_of, regroup
+from keras_transformer.data.subwords import hashed, key_of, regroup, subword_samplers
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.conftest import PHRASES
-from tests.data.pairs_in_memory import END, PAD, START, encoded
+from tests.data.pairs_in_memory import END, PAD, START, batches, encoded
 from tests.messages import mentions
 
 LINES = [phrase.encode() for phrase in PHRASES]
@@ -35,9 +34,9 @@ def draw(vocabulary, lines, alpha=0.2, keys=None, longest=None):
     store = encoded(vocabulary, lines, lines)
     pairs = np.arange(len(lines))
     keys = hashed(key_of(1), pairs) if keys is None else keys
-    sampler = SubwordSampler(vocabulary, alpha)
+    sampler, _ = subword_samplers(vocabulary, alpha)
     longest = None if longest is None else np.full(len(lines), longest)
-    return [ids.tolist() for ids in sampler.source_ids(store, pairs, keys, longest)]
+    return [ids.tolist() for ids in sampler.draw(store.source, pairs, keys, longest)]
 
 
 def test_drawn_ids_spell_the_same_text(vocabulary, model):
@@ -141,8 +140,8 @@ def test_byte_fallback_and_two_vocabularies():
     (ids,) = draw(vocabulary, lines, 1e6)
     assert [ids] == vocabulary.encode_source(lines)
     store = encoded(vocabulary, lines, LINES[3:4])
-    sampler = SubwordSampler(vocabulary, 1e6)
-    (found,) = sampler.target_ids(store, np.arange(1), key_of(1))
+    _, sampler = subword_samplers(vocabulary, 1e6)
+    (found,) = sampler.draw(store.target, np.arange(1), key_of(1))
     assert [found.tolist()] == vocabulary.encode_target(LINES[3:4])
 
 
@@ -150,8 +149,7 @@ class TestBatches:
     def make(self, vocabulary, alpha=0.2, seed=1):
         lines = LINES * 15
         store = encoded(vocabulary, lines, lines[::-1])
-        sampler = SubwordSampler(vocabulary, alpha)
-        return store, CorpusBatches(store, 256, seed, PAD, START, sampler=sampler)
+        return store, batches([store], 256, seed, vocabulary, subword_alpha=alpha)
 
     def sentences(self, made, model, epoch):
         """Returns (source ids, target ids) of each row of an epoch."""
@@ -171,7 +169,7 @@ class TestBatches:
         store, made = self.make(vocabulary)
         expected = collections.Counter(
             (model.decode(source), model.decode(target))
-            for source, target in zip(store.source, store.target, strict=True)
+            for source, target in zip(store.source.rows, store.target.rows, strict=True)
         )
         epochs = [self.sentences(made, model, epoch) for epoch in (0, 1)]
         for found in epochs:
@@ -197,7 +195,7 @@ class TestBatches:
         store, made = self.make(vocabulary)
         drawn = [len(target) for _, target in self.sentences(made, None, 0)]
         free = draw(vocabulary, LINES * 15)
-        best = store.target_lengths.sum()
+        best = store.target.lengths.sum()
         assert sum(drawn) - best > 0.8 * (sum(map(len, free)) - best)
 
     def test_have_little_padding(self, test_data):
@@ -206,8 +204,8 @@ class TestBatches:
             for code in ("en", "de")
         ]
         vocabulary = Vocabulary(learn_vocabulary(itertools.chain(*lines), 4000))
-        sampler = SubwordSampler(vocabulary, 0.2)
-        made = CorpusBatches(encoded(vocabulary, *lines), 2048, 1, PAD, START, sampler=sampler)
+        store = encoded(vocabulary, *lines)
+        made = batches([store], 2048, vocabulary=vocabulary, subword_alpha=0.2)
         epoch = [made.batch(step) for step in range(made.steps_per_epoch)]
         arrays = [ids for inputs, labels in epoch for ids in (inputs["source_ids"], labels)]
         padding = 1 - sum(map(np.count_nonzero, arrays)) / sum(ids.size for ids in arrays)
@@ -225,7 +223,7 @@ def test_errors_name_the_invalid_argument(vocabulary):
         (vocabulary, float("inf"), ("alpha", "subword", "inf")),
     ):
         with pytest.raises(InputError, match=mentions(*facts)):
-            SubwordSampler(vocabulary_, alpha)
+            subword_samplers(vocabulary_, alpha)
 
 
 def test_keys_depend_on_each_number_and_its_place():

@@ -136,8 +136,3 @@ def test_closing_the_results_stops_the_workers(tmp_path, monkeypatch):
     start = time.monotonic()
     results.close()
     assert time.monotonic() - start < 60 and not multiprocessing.active_children()
-
-
-def test_none_are_too_few():
-    with pytest.raises(InputError, match=mentions("0", "workers", "1")):
-        list(run_tasks(len, [], 0))

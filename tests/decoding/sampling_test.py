@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.config import DecodingConfig
 from tests.decoding.reference import (
+    IDS,
     LENGTH,
     PAD,
     START,
@@ -41,20 +42,15 @@ def assert_greedy(result, rules, tables, batch, normalized=False):
         assert_scored(found, scores)
 
 
-@settings(max_examples=20, deadline=None)
-@given(seed=SEEDS, rules=rules(1), batch=batches(40))
-def test_beam_of_one_is_greedy(seed, rules, batch):
-    tables = tied_tables(seed, 40)  # the lowest id of equal tokens
-    result = search(tables, batch.max_lengths, rules, prefix=batch.prefix, returns_log_probs=True)
-    assert_greedy(result, rules, tables, batch, normalized=True)
-
-
-@settings(max_examples=12, deadline=None)
-@given(data=st.data(), seed=SEEDS, ids=st.sampled_from(OTHER_IDS), batch=batches(40))
-def test_greedy_with_shared_special_ids(data, seed, ids, batch):
-    chosen, tables = data.draw(rules(1, ids)), random_tables(seed, 40)
-    result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix)
-    assert_greedy(result, chosen, tables, batch)
+@settings(max_examples=24, deadline=None)
+@given(data=st.data(), seed=SEEDS, ids=st.sampled_from([IDS, *OTHER_IDS]), batch=batches(40))
+def test_beam_of_one_is_greedy(data, seed, ids, batch):
+    chosen, is_tied = data.draw(rules(1, ids)), ids is IDS  # the lowest id of equal tokens
+    tables = tied_tables(seed, 40) if is_tied else random_tables(seed, 40)
+    result = search(
+        tables, batch.max_lengths, chosen, prefix=batch.prefix, returns_log_probs=is_tied
+    )
+    assert_greedy(result, chosen, tables, batch, normalized=is_tied)
 
 
 # --- Drawn ------------------------------------------------------------------------------------

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import SpecialIds
@@ -44,18 +45,11 @@ def rules(draw: st.DrawFn, beam_size: int, ids: SpecialIds = IDS, **fixed: Any) 
     return Rules(DecodingConfig(**options), banned, ids)
 
 
-class Batch:
-    """Sentences with different maximum lengths and forced prefixes (int32 `[sentence, any]`)."""
+class Batch(NamedTuple):
+    """Sentences with different maximum lengths and forced prefixes."""
 
-    def __init__(self, size: int, max_lengths: list[int], prefixes: list[list[int]]):
-        self.max_lengths = np.resize(np.array(max_lengths, np.int32), size)
-        width = max(map(len, prefixes))
-        padded = [[*prefix, *[-1] * (width - len(prefix))] for prefix in prefixes]
-        each = np.resize(np.arange(len(prefixes)), size)
-        self.prefix = np.array(padded, np.int32).reshape(len(prefixes), width)[each]
-
-    def __repr__(self) -> str:
-        return f"{self.max_lengths.tolist()}, {self.prefix.tolist()}"
+    max_lengths: NDArray[np.int32]  # [sentence]
+    prefix: NDArray[np.int32]  # [sentence, any]
 
 
 @st.composite
@@ -64,4 +58,10 @@ def batches(draw: st.DrawFn, size: int, longest: int = LENGTH) -> Batch:
     lengths = draw(st.lists(st.integers(1, longest), min_size=1, max_size=3))
     token = st.sampled_from([1, A, B, A, B]) | st.integers(-2, VOCAB + 1)
     prefixes = draw(st.lists(st.lists(token, max_size=LENGTH + 1), min_size=1, max_size=5))
-    return Batch(size, [longest, *lengths], prefixes)
+    width = max(map(len, prefixes))
+    padded = [[*prefix, *[-1] * (width - len(prefix))] for prefix in prefixes]
+    rows = np.resize(np.arange(len(prefixes)), size)
+    return Batch(
+        np.resize(np.array([longest, *lengths], np.int32), size),
+        np.array(padded, np.int32).reshape(len(prefixes), width)[rows],
+    )

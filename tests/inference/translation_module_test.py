@@ -123,8 +123,8 @@ def uncached_search(translator: TranslationModule, texts: list[str]) -> decoding
         logits = []
         for transformer, memory in members:
             rows = [tf.gather(part, cache["sentence"]) for part in memory[:2]]
-            decoded = transformer.decode(ids, memory._replace(states=rows[0], mask=rows[1]))
-            features = tf.gather(decoded.features, position, axis=1)
+            features, _ = transformer.decode(ids, memory._replace(states=rows[0], mask=rows[1]))
+            features = tf.gather(features, position, axis=1)
             logits.append(tf.nn.log_softmax(transformer.logits(features)))
         cache = {"ids": ids, "sentence": cache["sentence"]}
         return tf.add_n(logits) / len(logits), cache, None

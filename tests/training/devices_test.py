@@ -122,9 +122,6 @@ def test_every_logical_cpu_is_a_replica(monkeypatch, two_cpus):
 def test_wrong_numbers_of_logical_cpus_are_refused():
     with pytest.raises(InputError, match=mentions("logical CPUs", "0", "1")):
         use_logical_cpus(0)
-    tf.constant(1.0)  # starts the devices
-    with pytest.raises(InputError, match=mentions("3 devices")):
-        use_logical_cpus(3)
 
 
 def test_several_models_are_trained_in_one_process(two_cpus):

@@ -18,10 +18,12 @@ from keras_transformer.errors import DivergedError
 from keras_transformer.training.progress import (
     Progress,
     StopRequest,
+    bleu_is_due,
     compare_with_best,
     early_stopping_reason,
+    ends_interval,
 )
-from keras_transformer.training.trainer import Rhythm, bleu_is_due, ends_interval, fit
+from keras_transformer.training.trainer import Rhythm, fit
 from tests.messages import tells
 from tests.training.tiny_model import batches, distributed, make_trainer
 

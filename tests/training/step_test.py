@@ -31,6 +31,7 @@ from tests.training.tiny_model import (
     batches,
     dataset,
     everything,
+    gradient_step,
     make_batch,
     make_trainer,
     relative_difference,
@@ -148,17 +149,6 @@ def test_labels_that_are_never_predicted_count_as_padding():
 # Frozen weights.
 
 
-def step_of_gradient_descent(tying, freeze):
-    """Returns the logged norm and the change of each weight."""
-    model = MODEL.replace(tie_embeddings=tying, output_bias=tying != "all")
-    training = dataclasses.replace(TRAINING, freeze=freeze)
-    trainer = shared_trainer(model, training, gradient_descent=True)
-    before = weights(trainer)
-    [logs] = train(trainer, batches(1))
-    after = weights(trainer)
-    return logs["gradient_norm"], {path: after[path] - before[path] for path in before}
-
-
 @pytest.mark.parametrize(
     "tying, freeze, frozen",
     [
@@ -171,15 +161,17 @@ def step_of_gradient_descent(tying, freeze):
     ],
 )  # fmt: skip
 def test_frozen_weights_stay_and_the_others_move_as_without(tying, freeze, frozen):
-    _, usual = step_of_gradient_descent(tying, "")
-    norm, moved = step_of_gradient_descent(tying, freeze)
+    model = MODEL.replace(tie_embeddings=tying, output_bias=tying != "all")
+    _, usual = gradient_step(model)
+    logs, moved = gradient_step(model, dataclasses.replace(TRAINING, freeze=freeze))
     assert set(frozen) < moved.keys() == usual.keys()
     for path, move in moved.items():
         assert usual[path].any(), path
         expected = np.zeros_like(move) if path in frozen else usual[path]
         np.testing.assert_allclose(move, expected, rtol=1e-6, atol=0 if path in frozen else 1e-8)
     # Only trained weights count: frozen ones must not make clipping stricter.
-    assert norm == pytest.approx(np.sqrt(sum((move**2).sum() for move in moved.values())), rel=1e-4)
+    norm = np.sqrt(sum((move**2).sum() for move in moved.values()))
+    assert logs["gradient_norm"] == pytest.approx(norm, rel=1e-4)
 
 
 def test_frozen_weights_have_no_slots_and_no_decay():
@@ -197,19 +189,14 @@ def test_frozen_weights_have_no_slots_and_no_decay():
     [
         ("encoder", mentions("'encoder'", "weight", "embedding/embeddings")),
         ("embedding/*, decoder/layer_7/*", mentions("'decoder/layer_7/*'", "weight")),
-        ("embedding/*,encoder/*,decoder/*", mentions("every weight")),
     ],
 )
-def test_patterns_that_match_no_or_all_weights_are_errors(freeze, message):
+def test_patterns_that_match_no_weight_are_errors(freeze, message):
     with pytest.raises(InputError, match=message):
         make_trainer(training=dataclasses.replace(TRAINING, freeze=freeze))
 
 
 # Half precision, and gradients that are not finite.
-
-
-POLICIES = ["float32", "mixed_bfloat16", "mixed_float16"]
-LOW = POLICIES[1:]
 
 
 class NonFiniteGradients:
@@ -331,23 +318,13 @@ def test_the_scale_stays_between_1_and_its_maximum(two_cpus):
 
 
 def test_the_loss_scale_is_taken_out_again():
-    batch = batches(1)[0]
-
-    def gradients(policy):
-        trainer = shared_trainer(policy=policy, gradient_descent=True)
-        if policy == "mixed_float16":
-            trainer.state_by_path()["trainer/loss_scale"].assign(64.0)
-        before = weights(trainer)
-        train(trainer, [batch])
-        after = weights(trainer)
-        return {path: before[path] - after[path] for path in before}
-
-    expected = gradients("float32")
-    for path, gradient in gradients("mixed_float16").items():
+    _, expected = gradient_step()
+    _, gradients = gradient_step(policy="mixed_float16", loss_scale=64.0)
+    for path, gradient in gradients.items():
         assert relative_difference(gradient, expected[path]) < 0.02, path
 
 
-@pytest.mark.parametrize("policy", LOW)
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_low_precision_trains_about_as_float32_does(policy, two_cpus):
     data = [batches(1)[0]] * 12
     exact = train(failing_trainer("float32")[0], data)
@@ -377,9 +354,8 @@ def operations(function, *signature):
     }
 
 
-@pytest.mark.parametrize("policy", LOW)
-def test_softmax_norms_and_loss_are_computed_in_float32(policy):
-    trainer = shared_trainer(policy=policy)
+def test_softmax_norms_and_loss_are_computed_in_float32():
+    trainer = shared_trainer(policy="mixed_float16")
     ids = tf.TensorSpec([None, None], tf.int32)
     data = ({"source_ids": ids, "target_ids": ids}, ids)
     seed, scale = tf.TensorSpec([2], tf.int64), tf.TensorSpec([], tf.float32)

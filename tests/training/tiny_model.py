@@ -144,6 +144,17 @@ def train(trainer, data, *callbacks, distribute=False):
     return logs.steps
 
 
+def gradient_step(model=MODEL, training=TRAINING, *, loss_scale=None, **kwargs):
+    """Subtracts the gradients of the first batch: the logs, and the gradient of each weight."""
+    trainer = shared_trainer(model, training, gradient_descent=True, **kwargs)
+    if loss_scale is not None:
+        trainer.state_by_path()["trainer/loss_scale"].assign(loss_scale)
+    before = weights(trainer)
+    [logs] = train(trainer, batches(1))
+    after = weights(trainer)
+    return logs, {path: before[path] - after[path] for path in before}
+
+
 def arrays(variables):
     return {
         path: np.array(keras.ops.convert_to_numpy(variable)) for path, variable in variables.items()
@@ -155,7 +166,7 @@ def weights(trainer):
 
 
 def averages(trainer):
-    return arrays(trainer.ema_by_path())
+    return arrays(trainer.update.averages)
 
 
 def state(trainer):
@@ -166,7 +177,7 @@ def variables_of(trainer):
     """Weights, averages and state in one dictionary."""
     parts = {
         "weights": trainer.transformer.weights_by_path(),
-        "averages": trainer.ema_by_path(),
+        "averages": trainer.update.averages,
         "state": trainer.state_by_path(),
     }
     return {f"{part}/{path}": v for part, found in parts.items() for path, v in found.items()}

@@ -83,18 +83,17 @@ def test_updates_are_those_of_keras(config):
             assert relative_difference(slot.numpy(), expected.numpy()) < 1e-6, slot.path
 
 
-def test_decay_applies_to_kernels_but_not_to_biases_and_layer_norms():
-    variables = make_variables()
-    start = [variable.numpy() for variable in variables]
-    update, factor = make_update(ADAMW, variables), 1.0
-    for _ in range(15):
-        logs = apply(update, [np.zeros(shape, np.float32) for shape in SHAPES.values()])
-        factor *= 1 - float(logs["learning_rate"]) * ADAMW.weight_decay
-    assert factor < 0.995
-    kernel, *others = variables
-    np.testing.assert_allclose(kernel.numpy(), start[0] * factor, rtol=1e-5)
-    for variable, first in zip(others, start[1:], strict=True):
-        np.testing.assert_array_equal(variable.numpy(), first, err_msg=variable.name)
+@pytest.mark.parametrize("factor", [0.25, 4.0])
+def test_gradients_are_clipped_to_the_norm_and_not_below_it(factor):
+    [gradients] = make_gradients(1)
+    clip_norm = factor * float(tf.linalg.global_norm(gradients))
+    moments = []
+    for config, scale in ((dataclasses.replace(PAPER, clip_norm=clip_norm), 1), (PAPER, factor)):
+        update = make_update(config, make_variables())
+        apply(update, [min(scale, 1) * gradient for gradient in gradients])
+        moments.append([slot.numpy() for slot in update._optimizer.variables if slot.shape])
+    for found, expected in zip(*moments, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-30)
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])

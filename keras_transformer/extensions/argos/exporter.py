@@ -149,7 +149,7 @@ def check_target_pieces(translator: TranslationModule) -> None:
         sentencepiece.SentencePieceProcessor(model_proto=model)
         for model in (vocabulary.source_model, vocabulary.target_model)
     )
-    is_text = vocabulary.target_text_pieces()
+    is_text = vocabulary.target_text_pieces
     is_text[vocabulary.unknown_id] = False  # replaced by a word of the source
 
     def decoded(model: Any, piece: str) -> str:

@@ -11,10 +11,10 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from keras_transformer.config import NonNegativeInt, PositiveInt
+from keras_transformer.config import NonNegativeInt
+from keras_transformer.config.schema import PositiveInt, Settings
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.extensions.huggingface import hub
-from keras_transformer.schema import Settings
 
 if TYPE_CHECKING:  # they load TensorFlow
     from keras_transformer.extensions.converters.source import ConvertedModel

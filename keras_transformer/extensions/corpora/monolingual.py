@@ -125,7 +125,7 @@ def translate_block(
 
 
 def _decoded(block: Block) -> list[str]:
-    return decode_lines(block.texts[0], block.names[0], block.line, block.offsets[0])
+    return decode_lines(block.texts[0], block.names[0], block.line)
 
 
 @functools.lru_cache(maxsize=1)

@@ -259,7 +259,7 @@ class LiteRTModel:
 
     def source_ids(self, text: str) -> list[int]:
         """Returns the ids of a sentence, with the end token, for `translate_ids`."""
-        return self.vocabulary.encode_source([self.truncate(text)], threads=1)[0]
+        return self.vocabulary.encode_source([self.truncate(text)])[0]
 
     def texts(self, result: LiteRTResult) -> list[str]:
         """Returns the text of each hypothesis."""
@@ -272,7 +272,7 @@ class LiteRTModel:
         Returns:
             The numbers of all tokens, of used tokens (after truncation), and of unknown tokens.
         """
-        whole, used = self.vocabulary.encode_source([_bytes(text), self.truncate(text)], threads=1)
+        whole, used = self.vocabulary.encode_source([_bytes(text), self.truncate(text)])
         unknown = list(whole).count(self.vocabulary.unknown_id)
         return len(whole), min(len(used), self.metadata.max_source_tokens), unknown
 

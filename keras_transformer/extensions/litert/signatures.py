@@ -184,7 +184,7 @@ class LiteRTSignatures(tf.Module):
         """
         tokenizer = self._translator.tokenizer
         ids = result.ids[0]  # --> [K, L]
-        is_text = tf.constant(tokenizer.vocabulary.target_text_pieces())  # --> [V]
+        is_text = tf.constant(tokenizer.vocabulary.target_text_pieces)  # --> [V]
         is_space = tf.constant(tokenizer.vocabulary.target_spaces())  # --> [V]
         kept = tf.sequence_mask(result.lengths[0], tf.shape(ids)[1]) & tf.gather(is_text, ids)
         is_word = kept & ~tf.gather(is_space, ids)

@@ -22,9 +22,9 @@ from keras_transformer.data.corpus import Corpus, ParallelFiles
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
+from keras_transformer.extensions.paper.json_fields import check_json, read_json
 from keras_transformer.presets import preset
 from keras_transformer.runs.atomic import atomic_path
-from keras_transformer.schema import check_json, read_json
 
 Synthetic = Literal["back_translation", "distillation"]
 MoreFormat = Literal["litert", "ctranslate2"]

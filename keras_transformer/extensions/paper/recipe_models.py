@@ -50,7 +50,7 @@ class RecipeModels:
         self._config = initial_config(recipe, init_from)
         self._settings = {**recipe.settings, **settings}
         store = TokenStore(work_dir / "data" / "valid")
-        self._sources, self._references = store.source_text(), store.target_text()
+        self._sources, self._references = store.source.text(), store.target.text()
         for name, test in tests.items():
             if not test.name:  # sacreBLEU stores its own test sets
                 for side, lines in (("source", test.sources), ("reference", test.references[0])):

@@ -279,7 +279,7 @@ def run_table3(
     data_dir, vocabulary = Path(data_dir), Vocabulary.load(data_dir)
     stores = {part: TokenStore(data_dir / part) for part in ("train", "valid")}
     rows = table3(preset_base, settings or {}, vocabulary)
-    base, references = rows[0].config or Config(), stores["valid"].target_text()
+    base, references = rows[0].config or Config(), stores["valid"].target.text()
     tokenize = tokenize or metrics.choose_tokenizer(references)
     scoring = {"tokenize": tokenize, "lowercase": lowercase}
     identity = {
@@ -293,7 +293,7 @@ def run_table3(
         },
         "bleu": scoring,
     }
-    test = EvaluationSet([references], stores["valid"].source_text())
+    test = EvaluationSet([references], stores["valid"].source.text())
     job: dict[str, Any] = {"data_dir": data_dir, "preset": preset_base, "weights": "last"}
     job |= {"test": test, "scoring": scoring}
     return _run(rows, names, Path(work_dir), identity, job, max_minutes)
@@ -381,14 +381,14 @@ def train_row(
     scores = metrics.evaluate(hypotheses, job["test"], **job["scoring"])
     pairs = scoring.score_pairs(scoring.Scorer(translator), sources, references)
     store = TokenStore(job["data_dir"] / "train")
-    flop = training_flop(run.config.model, store.source_lengths, store.target_lengths)
+    flop = training_flop(run.config.model, store.source.lengths, store.target.lengths)
     return {
         "finished": True,
         **experiment.costs(trained, run),
         "weights": run.selected,
         **dataclasses.asdict(scores),
         "perplexity": scoring.perplexity(pairs),
-        "flop": flop / int(store.target_lengths.sum()) * trained.metrics["tokens"],
+        "flop": flop / int(store.target.lengths.sum()) * trained.metrics["tokens"],
     }
 
 

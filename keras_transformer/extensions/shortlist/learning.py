@@ -76,7 +76,7 @@ def shortlist_of(
     if not len(store):
         raise InputError(f"{store.directory} has no pairs, so there is nothing to learn from.")
     pairs = np.arange(len(store))
-    source, target = store.source_ids(pairs), store.target_ids(pairs)
+    source, target = store.source.ids(pairs), store.target.ids(pairs)
     counts = np.bincount(target, minlength=vocabulary.target_vocab_size)
     special = [vocabulary.end_id, vocabulary.unknown_id]
     counts[special] = 0
@@ -112,8 +112,8 @@ def _translations(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
     """Returns source tokens, rare target tokens, and the probabilities of these translations."""
     vocab_size = len(is_rare)
-    pair_of = np.repeat(np.arange(len(store)), store.target_lengths.astype(np.int64))
-    source_lengths = store.source_lengths.astype(np.int64)
+    pair_of = np.repeat(np.arange(len(store)), store.target.lengths.astype(np.int64))
+    source_lengths = store.source.lengths.astype(np.int64)
     source_starts = np.cumsum(source_lengths) - source_lengths
     rare_tokens = np.bincount(pair_of, is_rare[target], len(store)).astype(np.int64)
     links_of_pair = source_lengths * rare_tokens

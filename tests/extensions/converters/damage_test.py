@@ -14,14 +14,7 @@ from keras_transformer.extensions.converters.torch_files import read_torch_file
 from keras_transformer.text.model_proto import ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.damage import at_random, replace
-from tests.extensions.converters.toolkits import (
-    FIXTURES,
-    change_json,
-    change_marian,
-    change_npz,
-    convert,
-    copy_of,
-)
+from tests.extensions.converters import toolkits
 from tests.messages import mentions
 
 QUERY = "encoder_l1_self_Wq"
@@ -32,9 +25,9 @@ def change(file: Path, *changes: Any) -> None:
     """Changes a file: an old and a new text, or a dictionary of fields or weights."""
     match file.suffix, *changes:
         case ".npz", str(old), new:
-            change_marian(file, old, new)
+            toolkits.change_marian(file, old, new)
         case ".npz", weights:
-            change_npz(file, **weights)
+            toolkits.change_npz(file, **weights)
         case ".safetensors", weights:
             arrays = safetensors.numpy.load_file(file)
             safetensors.numpy.save_file({**arrays, **weights}, file)
@@ -51,7 +44,7 @@ def change(file: Path, *changes: Any) -> None:
         case _, str(old), new:
             replace(file, old, new)
         case _, fields:
-            change_json(file, **fields)
+            toolkits.change_json(file, **fields)
 
 
 # Files of models (formats and names) → changes, and the facts that the message must contain.
@@ -145,23 +138,23 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
 def test_files_that_do_not_fit_are_named(name: str, row: tuple[Any, ...], tmp_path: Path) -> None:
     source_format, _, file = name.partition("/")
     *changes, facts = row
-    change(copy_of(source_format, tmp_path) / file, *changes)
+    change(toolkits.copy_of(source_format, tmp_path) / file, *changes)
     with pytest.raises(InputError, match=mentions(*facts)):
-        convert(tmp_path, source_format).transformer()
+        toolkits.convert(tmp_path, source_format).transformer()
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_other_sentencepiece_models_are_refused(side: str, tmp_path: Path) -> None:
-    file = copy_of("marian", tmp_path) / f"{side}.spm"
+    file = toolkits.copy_of("marian", tmp_path) / f"{side}.spm"
     proto = ModelProto.FromString(file.read_bytes())
     for field in ("normalizer_spec", "trainer_spec"):
         proto.ClearField(field)
         file.write_bytes(proto.SerializeToString())
         with pytest.raises(InputError, match=mentions(file.name, "end is missing")):
-            convert(tmp_path, "marian")
-    shutil.copy(FIXTURES / "opennmt_tf/shared/joint.model", file)
+            toolkits.convert(tmp_path, "marian")
+    shutil.copy(toolkits.FIXTURES / "opennmt_tf/shared/joint.model", file)
     with pytest.raises(InputError, match=mentions(side, "24 of the 72 pieces")):
-        convert(tmp_path, "marian")
+        toolkits.convert(tmp_path, "marian")
 
 
 FILES = {
@@ -178,23 +171,23 @@ FILES = {
 def test_damaged_files_are_refused_or_harmless(
     source_format: str, name: str, tmp_path: Path
 ) -> None:
-    file = copy_of(source_format, tmp_path) / name
-    whole = convert(tmp_path, source_format).weights
+    file = toolkits.copy_of(source_format, tmp_path) / name
+    whole = toolkits.convert(tmp_path, source_format).weights
     content = file.read_bytes()
     file.unlink()
     facts = {"post_norm.npz": "npz", "joint.subwords": "subwords", "ckpt-1.index": "checkpoint"}
     with pytest.raises(InputError, match=mentions(facts.get(name, name.split(".")[0]))):
-        convert(tmp_path, source_format)
+        toolkits.convert(tmp_path, source_format)
     file.write_bytes(content[: len(content) // 2])
     with pytest.raises(InputError) as caught:
-        convert(tmp_path, source_format)
+        toolkits.convert(tmp_path, source_format)
     facts = {"vocab.yml": "vocabulary", "joint.subwords": "vocabulary"}
     assert facts.get(name, name.partition(".")[0]) in str(caught.value)
     file.write_bytes(content)
     errors = 0
     for _ in at_random(file, None if source_format == "marian" else 4000):
         try:
-            model = convert(tmp_path, source_format)
+            model = toolkits.convert(tmp_path, source_format)
             Vocabulary.from_models(model.vocabulary.models())
         except InputError as error:
             assert str(error).isprintable()
@@ -208,7 +201,9 @@ def test_damaged_files_are_refused_or_harmless(
 @pytest.mark.parametrize("variant", ["sentencepiece", "words"])
 def test_damaged_files_of_pytorch_are_refused_or_read(variant: str, tmp_path: Path) -> None:
     """The old format has no checksums, so a changed weight is not noticed."""
-    file = Path(shutil.copy(FIXTURES / "fairseq" / variant / "checkpoint_best.pt", tmp_path))
+    file = Path(
+        shutil.copy(toolkits.FIXTURES / "fairseq" / variant / "checkpoint_best.pt", tmp_path)
+    )
     refused = 0
     for largest_place in (6_000, None):
         for _ in at_random(file, largest_place):

@@ -196,7 +196,7 @@ def test_an_entry_with_the_name_of_a_special_token_is_kept(folder: Path) -> None
     (folder / "vocab.yml").write_text(text, "utf-8")
     vocabulary = read_model(folder, "marian").vocabulary
     index = yaml.safe_load(text)["<s>"]
-    assert vocabulary.source_piece(index) == "<s>_"
+    assert vocabulary.pieces()[0][index] == "<s>_"
     assert vocabulary.start_id > index
 
 

@@ -7,13 +7,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import make_options, read_model
 from keras_transformer.extensions.converters.normalization import normalize_punctuation
 from keras_transformer.extensions.litert.tokenizer import text_problem
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from tests.builders import refuses
 from tests.extensions.converters.toolkits import FIXTURES
-from tests.messages import mentions
 
 sacremoses = pytest.importorskip("sacremoses")
 
@@ -87,5 +86,6 @@ def test_punctuation_is_an_option_of_a_conversion() -> None:
     found = model.vocabulary.encode_source([b">>deu<< the old tree .", b">>deu<< the old tree :"])
     normal = [b">>deu<< the old tree  .", b">>deu<< the old tree:"]
     assert found == plain.vocabulary.encode_source(normal)
-    with pytest.raises(InputError, match=mentions("normalize_punctuation", "English", "unicode")):
-        read_model(path, "marian", make_options(normalize_punctuation="English"))
+    options = make_options(normalize_punctuation="English")
+    given = {"path": path, "source_format": "marian", "options": options}
+    refuses(read_model, given, "normalize_punctuation", "English", "unicode")

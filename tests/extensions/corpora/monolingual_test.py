@@ -87,7 +87,7 @@ def test_line_breaks_in_translations_become_spaces(tmp_path, source, exported_ru
 def test_invalid_inputs_are_refused(tmp_path, exported_run, run_directory, source):
     (tmp_path / "bad").write_bytes(b"a\n" * 6 + b"b\xff\n")
     for changes, *facts in (
-        ({"source": tmp_path / "bad"}, "bad", "line 7", "0xff", "13"),
+        ({"source": tmp_path / "bad"}, "bad", "line 7", "byte 2", "0xff"),
         ({"source": tmp_path / "none"}, "none", "missing"),
         ({"source": tmp_path}, "regular file"),
         ({"model_dir": run_directory.path}, "run directory", "keras-transformer export"),

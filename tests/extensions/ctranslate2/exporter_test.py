@@ -14,14 +14,13 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.extensions.ctranslate2.exporter import EXPORTER
 from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
+from tests.builders import refuses
 from tests.conftest import PHRASES
 from tests.export.model_variants import MODELS, make_run
-from tests.messages import mentions
 
 SENTENCES = [*PHRASES, "", "ball " * 30, "☃ 雪"]
 PAIRS = [("a small dog", "ein kleiner Hund"), ("", "das Haus am Fluss"), ("☃ ball", "")]
@@ -146,6 +145,6 @@ def test_rounded_weights(made: Made, tmp_path: Path) -> None:
 )
 def test_unsupported_models_are_refused(tmp_path: Path, name: str, value: int, needed: Any) -> None:
     run = make_run(tmp_path / "run", **{f"model__{name}": value})
-    with pytest.raises(InputError, match=mentions(f"model.{name}", value, needed)):
-        export(run, tmp_path / "export", SENTENCES, format="ctranslate2")
+    given = {"run": run, "output_dir": tmp_path / "export", "sentences": SENTENCES}
+    refuses(export, given | {"format": "ctranslate2"}, f"model.{name}", value, needed)
     assert not (tmp_path / "export").exists()

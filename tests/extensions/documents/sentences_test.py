@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.errors import InputError
 from keras_transformer.extensions.documents.sentences import (
     join_translations,
     segment,
     translate_document,
 )
 from keras_transformer.inference.loading import LoadedModel
-from tests.messages import mentions, tells
+from tests.builders import refuses
+from tests.messages import tells
 
 LINE_BREAKS = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 CHINESE_OR_JAPANESE = re.compile(r"[\u3001-\u30ff\u3400-\u9fff\uf900-\uffef\U00020000-\U0003ffff]")
@@ -215,8 +215,8 @@ def test_a_long_line_is_read_a_few_times_at_most(unit: str) -> None:
 
 
 def test_more_than_one_translation_is_an_error() -> None:
-    with pytest.raises(InputError, match=mentions("fake", "3", "1", "document")):
-        translate_document(fake_model(words, n_best=3), "One.")
+    given = {"model": fake_model(words, n_best=3), "text": "One."}
+    refuses(translate_document, given, "fake", "3", "1", "document")
 
 
 def test_each_sentence_of_a_line_has_the_tag_of_the_line() -> None:

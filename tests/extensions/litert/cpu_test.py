@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.litert.engine import LiteRTModel
@@ -15,8 +14,8 @@ from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
+from tests.builders import refuses
 from tests.conftest import PHRASES, random_shortlist
-from tests.messages import mentions
 
 # Outputs of several blocks of the cache, an empty one, and sources of very different lengths.
 TEXTS = [*PHRASES, "", "ball " * 60, "a", "dog " * 9]
@@ -41,8 +40,8 @@ def translator(run_directory: RunDirectory) -> TranslationModule:
 
 
 def test_compiled_model_is_refused(version: Path) -> None:
-    with pytest.raises(InputError, match=mentions("format=cpu", "low_memory")):
-        LiteRTModel(version / "model.tflite", low_memory=True)
+    given = {"path": version / "model.tflite", "low_memory": True}
+    refuses(LiteRTModel, given, "format=cpu", "low_memory")
 
 
 def test_a_batch_gives_each_sentence_the_tokens_of_the_run(

@@ -16,13 +16,8 @@ from keras_transformer.data.cleaning import DropReason
 from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.pages import report
 from keras_transformer.extensions.pages.page import number, percent
-from keras_transformer.extensions.pages.report import (
-    REASONS,
-    read_history,
-    write_data_page,
-    write_report,
-)
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
@@ -55,7 +50,7 @@ def log(run: RunDirectory, step: int, loss: float, **more: float) -> None:
 
 def text_of(run: RunDirectory) -> str:
     """Returns the visible text of the page, with one space between its parts."""
-    return visible(write_report(run.path))
+    return visible(report.write_report(run.path))
 
 
 def visible(page: Path) -> str:
@@ -80,7 +75,9 @@ def test_a_finished_run(run: RunDirectory) -> None:
         assert fact in text
     page = (run.path / "report.html").read_text("utf-8")
     assert "<svg" in page and ">Loss (label-smoothed)<" in page and ">Gradient norm" not in page
-    assert write_report(run.path).read_text("utf-8") == page, "the same run gives the same page"
+    assert report.write_report(run.path).read_text("utf-8") == page, (
+        "the same run gives the same page"
+    )
 
 
 def test_a_run_before_and_during_training(run: RunDirectory) -> None:
@@ -95,8 +92,8 @@ def test_lines_that_were_cut_off_are_left_out_and_later_lines_count(tmp_path: Pa
     path = tmp_path / "metrics.jsonl"
     lines: list[Any] = [{"step": 2, "loss": 1}, {"step": 1, "loss": 3}, {"step": 2, "loss": 4}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3, "lo')
-    assert read_history(path) == {"loss": {1: 3.0, 2: 4.0}}
-    assert read_history(tmp_path / "missing") == {}
+    assert report.read_history(path) == {"loss": {1: 3.0, 2: 4.0}}
+    assert report.read_history(tmp_path / "missing") == {}
 
 
 def test_without_matplotlib_the_page_says_what_is_missing(
@@ -114,7 +111,7 @@ def test_the_numbers_of_prepared_data(tmp_path: Path) -> None:
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
     options = PrepareOptions(vocab_size=60, valid_pairs=1)
     prepare([ParallelFiles(tmp_path / "a.en", tmp_path / "a.de")], tmp_path / "data", options)
-    text = visible(write_data_page(tmp_path / "data"))
+    text = visible(report.write_data_page(tmp_path / "data"))
     for fact in (
         "Training pairs 3 ", "Validation pairs 1 ", "1 of 5 pairs read",
         "The validation pairs are held out of the training corpus.",
@@ -126,11 +123,11 @@ def test_the_numbers_of_prepared_data(tmp_path: Path) -> None:
     for content in ("{", "[]", json.dumps({"step": 1})):
         (tmp_path / "report.json").write_text(content)
         with pytest.raises(InputError, match="report.json"):
-            write_data_page(tmp_path)
+            report.write_data_page(tmp_path)
 
 
 def test_reasons_and_formats() -> None:
-    assert set(REASONS) == set(get_args(DropReason))
+    assert set(report.REASONS) == set(get_args(DropReason))
     formatted = [number(value) for value in (12345, 2.71345, 43.21345, None)]
     assert formatted == ["12,345", "2.713", "43.21", "–"]
     shares = [percent(value, 1).split() for value in (0.12345, 0.0, 1e-9)]

@@ -21,13 +21,7 @@ from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
 from tests.conftest import ROOT
-from tests.extensions.paper.recipes import (
-    PAIRS,
-    no_export,
-    refuse_to_train,
-    write_corpus,
-    write_recipe,
-)
+from tests.extensions.paper import recipes
 from tests.messages import mentions
 
 pytestmark = pytest.mark.usefixtures("one_replica")
@@ -37,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_replica")
 def test_a_run_stopped_by_time_resumes_and_is_not_repeated(
     recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipe_models, "export", no_export)
+    monkeypatch.setattr(recipe_models, "export", recipes.no_export)
     work = tmp_path / "work"
     stopped = run_recipe(recipe, corpus, work, max_minutes=1e-9)
     result = stopped["rows"]["seed-1"]
@@ -65,15 +59,15 @@ def test_a_run_stopped_by_time_resumes_and_is_not_repeated(
     scores = result["tests"]["animals"]
     assert scores["published"] == {"bleu": 99.5, "source": "nobody"}
     model = loading.load_model(run.path, {"decoding.length_penalty": result["length_penalty"]})
-    sources, references = zip(*PAIRS[14:], strict=True)
+    sources, references = zip(*recipes.PAIRS[14:], strict=True)
     again = translate.evaluate(model, sources, references, tokenize="none", lowercase=True)
     assert (scores["bleu"], scores["chrf"]) == (again.scores.bleu, again.scores.chrf)
     translations = (work / "seed-1" / "animals.translations").read_text().splitlines()
     assert translations == again.hypotheses
 
-    monkeypatch.setattr(training_run, "train", refuse_to_train)
+    monkeypatch.setattr(training_run, "train", recipes.refuse_to_train)
     assert run_recipe(recipe, tmp_path / "gone", work) == finished
-    changed = write_corpus(tmp_path / "changed")
+    changed = recipes.write_corpus(tmp_path / "changed")
     (changed / "test.de").write_text("der Hund sieht\ndie Kuh\n")
     with pytest.raises(InputError, match=mentions("animals.reference", "corpus")):
         run_recipe(recipe, changed, work, seeds=[1, 2])
@@ -83,7 +77,7 @@ def test_a_run_stopped_by_time_resumes_and_is_not_repeated(
 def test_held_out_data_and_an_ensemble_of_two_seeds(
     recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipe_models, "export", no_export)
+    monkeypatch.setattr(recipe_models, "export", recipes.no_export)
     work, rehearsed = tmp_path / "work", recipe.with_variant("rehearsal")
     validate = recipe_models.RecipeModels._validate
 
@@ -102,7 +96,7 @@ def test_held_out_data_and_an_ensemble_of_two_seeds(
     )
     sources = (work / "tests" / "rest.source").read_text().splitlines()
     references = (work / "tests" / "rest.reference").read_text().splitlines()
-    assert set(zip(sources, references, strict=True)) <= set(PAIRS)
+    assert set(zip(sources, references, strict=True)) <= set(recipes.PAIRS)
     again = translate.evaluate(both, sources, references, tokenize="none", lowercase=True)
     assert again.scores.bleu == ensemble["tests"]["rest"]["bleu"]
     assert ensemble["weights"] == {"3": seeds[0]["weights"], "4": seeds[1]["weights"]}
@@ -170,9 +164,9 @@ def test_errors_are_reported_before_anything_is_written(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any],
     arguments: dict[str, Any], message: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(training_run, "train", refuse_to_train)
+    monkeypatch.setattr(training_run, "train", recipes.refuse_to_train)
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    corpus = write_corpus(tmp_path / "corpus")
+    corpus = recipes.write_corpus(tmp_path / "corpus")
     (corpus / "short").write_text("nur eine\n")
     (corpus / "bad").write_bytes(b"a\n\xff\n")
     (corpus / "loop").symlink_to("loop")
@@ -209,7 +203,7 @@ def test_generated_pairs_are_added_to_the_training_text(
     monkeypatch.setattr(recipe_run, "synthetic_pairs", shout)
     monkeypatch.setattr(recipe_run, "check_generator", lambda *_: None)
     monkeypatch.setattr(recipe_models.RecipeModels, "train", stop)
-    folder = write_recipe(tmp_path / "recipes", synthetic=TAUGHT, variants={})
+    folder = recipes.write_recipe(tmp_path / "recipes", synthetic=TAUGHT, variants={})
     recipe, work = Recipe.load(folder, "animals"), tmp_path / "work"
     given: dict[Synthetic, Path] = {kind: tmp_path / kind for kind in ("distillation",)}
     with pytest.raises(InputError, match=mentions("back_translation", "--recipe=reversed")):
@@ -218,7 +212,7 @@ def test_generated_pairs_are_added_to_the_training_text(
     with pytest.raises(InputError, match="enough"):
         run_recipe(recipe, corpus, work, synthetic_from=given)
     assert asked == given
-    trained = TokenStore(work / "data" / "train").source_text()
+    trained = TokenStore(work / "data" / "train").source.text()
     assert len(trained) == 3 * 12 and sum(line.isupper() for line in trained) == 2 * 12
     with pytest.raises(InputError, match="enough"):  # the models may be removed after that
         run_recipe(recipe, corpus, work)
@@ -260,7 +254,7 @@ def test_a_converted_model_learns_a_language(
 
     def record(*args: Any, format: str = "saved_model", **kwargs: Any) -> ExportResult:
         exported.append(format)
-        return no_export(*args, **kwargs)
+        return recipes.no_export(*args, **kwargs)
 
     monkeypatch.setattr(recipe_models, "export", record)
     lines = [  # of another language, whose words have another order
@@ -284,7 +278,7 @@ def test_a_converted_model_learns_a_language(
     assert run.init_from == str(converted) and run.config.decoding == old.config.decoding
     assert run.tokenizer().vocabulary.extends(old.tokenizer().vocabulary)
     assert loading.load_model(run.path).symbols == (">>deu<<", ">>gsw<<", TAG)
-    monkeypatch.setattr(training_run, "train", refuse_to_train)
+    monkeypatch.setattr(training_run, "train", recipes.refuse_to_train)
     monkeypatch.chdir(converted.parent)
     assert run_recipe(with_language, tmp_path, work, runs={"init_from": "run/"}) == results
     with pytest.raises(InputError, match=mentions("symbols")):

@@ -99,9 +99,9 @@ def test_a_student_learns_the_translations_of_its_teacher(
     work, teacher = tmp_path / "work", str(run_directory.path)
     results = run_recipe(recipe, text, work, runs={"teacher": teacher})
     written = TokenStore(work / "data" / "train")
-    assert written.source_text() == list(PHRASES[:3]) * 5
+    assert written.source.text() == list(PHRASES[:3]) * 5
     taught = [best.text for [best] in translate_lines(load_model(litert_version), PHRASES[:3])]
-    assert written.target_text() == taught * 5
+    assert written.target.text() == taught * 5
     run = RunDirectory(work / "seed-1" / "run")
     assert run.tokenizer().fingerprint == run_directory.tokenizer().fingerprint
     assert run.init_from is None
@@ -155,8 +155,8 @@ def test_real_pairs_are_added_if_the_text_has_targets(
     with pytest.raises(InputError, match="enough"):
         run_recipe(recipe, text, tmp_path / "work", runs={"teacher": str(run_directory.path)})
     written = TokenStore(tmp_path / "work" / "data" / "train")
-    assert written.source_text() == list(PHRASES[:3]) * 2
-    assert written.target_text()[:3] == list(PHRASES[3:])
+    assert written.source.text() == list(PHRASES[:3]) * 2
+    assert written.target.text()[:3] == list(PHRASES[3:])
 
 
 @pytest.mark.parametrize(

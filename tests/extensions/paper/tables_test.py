@@ -386,7 +386,7 @@ def test_a_row_is_trained_validated_and_scored(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "gru" / "run", GRURun)
     assert result["parameters"] == run.config.model.num_parameters()
     store = TokenStore(data_dir / "train")
-    once = tables.training_flop(run.config.model, store.source_lengths, store.target_lengths)
+    once = tables.training_flop(run.config.model, store.source.lengths, store.target.lengths)
     assert result["flop"] == pytest.approx(100 * once), "all pairs are one batch"
     # Runs of a baseline load with their architecture only.
     with pytest.raises(InputError, match=mentions("run/config.json", "gru", "transformer")):

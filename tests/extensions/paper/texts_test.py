@@ -11,11 +11,6 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.corpora.monolingual import model_fingerprint
 from keras_transformer.extensions.paper import texts
 from keras_transformer.extensions.paper.recipe import Synthetic
-from keras_transformer.extensions.paper.texts import (
-    check_generator,
-    parse_generators,
-    synthetic_pairs,
-)
 from tests.messages import mentions
 
 
@@ -60,7 +55,7 @@ def test_one_side_is_generated(
     kind: Synthetic,
     expected: list[tuple[bytes, bytes]],
 ) -> None:
-    pairs = synthetic_pairs(kind, corpus, model, tmp_path / "synthetic")
+    pairs = texts.synthetic_pairs(kind, corpus, model, tmp_path / "synthetic")
     assert list(pairs.pairs()) == expected
 
 
@@ -68,18 +63,18 @@ def test_finished_pairs_are_neither_repeated_nor_replaced_by_another_model(
     corpus: ParallelFiles, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "synthetic"
-    check_generator(directory, model)  # nothing is there yet
-    first = list(synthetic_pairs("distillation", corpus, model, directory).pairs())
+    texts.check_generator(directory, model)  # nothing is there yet
+    first = list(texts.synthetic_pairs("distillation", corpus, model, directory).pairs())
     monkeypatch.delattr(texts, "translate_corpus")
-    assert list(synthetic_pairs("distillation", corpus, model, directory).pairs()) == first
-    check_generator(directory, tmp_path / "removed")
+    assert list(texts.synthetic_pairs("distillation", corpus, model, directory).pairs()) == first
+    texts.check_generator(directory, tmp_path / "removed")
     assert (
-        list(synthetic_pairs("distillation", corpus, tmp_path / "removed", directory).pairs())
+        list(texts.synthetic_pairs("distillation", corpus, tmp_path / "removed", directory).pairs())
         == first
     )
     model.write_text("another")
     with pytest.raises(InputError, match=mentions("synthetic", "generated")):
-        synthetic_pairs("distillation", corpus, model, directory)
+        texts.synthetic_pairs("distillation", corpus, model, directory)
 
 
 def test_unfinished_pairs_are_not_discarded_by_another_model(
@@ -93,15 +88,15 @@ def test_unfinished_pairs_are_not_discarded_by_another_model(
     with monkeypatch.context() as stopped:
         stopped.setattr(texts, "translate_corpus", stop)
         with pytest.raises(KeyboardInterrupt):
-            synthetic_pairs("distillation", corpus, model, directory)
+            texts.synthetic_pairs("distillation", corpus, model, directory)
         (tmp_path / "other").write_text("another")
         for check in (
-            lambda: check_generator(directory, tmp_path / "other"),
-            lambda: synthetic_pairs("distillation", corpus, tmp_path / "other", directory),
+            lambda: texts.check_generator(directory, tmp_path / "other"),
+            lambda: texts.synthetic_pairs("distillation", corpus, tmp_path / "other", directory),
         ):
             with pytest.raises(InputError, match=mentions("synthetic", "generated")):
                 check()
-    written = list(synthetic_pairs("distillation", corpus, model, directory).pairs())
+    written = list(texts.synthetic_pairs("distillation", corpus, model, directory).pairs())
     assert written[0] == (b"a dog", b"A DOG")
 
 
@@ -109,12 +104,12 @@ def test_unfinished_pairs_are_not_discarded_by_another_model(
 def test_different_text_in_the_same_directory_is_an_error(
     corpus: ParallelFiles, model: Path, tmp_path: Path, text: str
 ) -> None:
-    synthetic_pairs("distillation", corpus, model, tmp_path / "synthetic")
+    texts.synthetic_pairs("distillation", corpus, model, tmp_path / "synthetic")
     (tmp_path / "other.en").write_text(text)
     (tmp_path / "other.de").write_text("ja\n" * text.count("\n"))
     other = ParallelFiles(tmp_path / "other.en", tmp_path / "other.de")
     with pytest.raises(InputError, match=mentions("given.txt", "corpus")):
-        synthetic_pairs("distillation", other, model, tmp_path / "synthetic")
+        texts.synthetic_pairs("distillation", other, model, tmp_path / "synthetic")
 
 
 def test_an_unusable_model_is_refused_before_anything_is_written(
@@ -131,20 +126,20 @@ def test_an_unusable_model_is_refused_before_anything_is_written(
         ("run", mentions("run directory", "keras-transformer export")),
     ):
         with pytest.raises(InputError, match=message):
-            check_generator(directory, tmp_path / name)
+            texts.check_generator(directory, tmp_path / name)
         with pytest.raises(InputError, match=message):
-            synthetic_pairs("distillation", corpus, tmp_path / name, directory)
+            texts.synthetic_pairs("distillation", corpus, tmp_path / name, directory)
     assert not directory.exists()
 
 
 def test_generators_are_parsed_by_kind() -> None:
     given = ["distillation=build/a=b/export/1", "back_translation=export/2"]
-    assert parse_generators(given) == {
+    assert texts.parse_generators(given) == {
         "distillation": "build/a=b/export/1",
         "back_translation": "export/2",
     }
     for wrong in ("export/1", "distillation=", "translation=export/1"):
         with pytest.raises(InputError, match=mentions(f"'{wrong}'", "KIND=EXPORT")):
-            parse_generators([wrong])
+            texts.parse_generators([wrong])
     with pytest.raises(InputError, match=mentions("distillation", "twice")):
-        parse_generators(["distillation=a", "distillation=b"])
+        texts.parse_generators(["distillation=a", "distillation=b"])

@@ -6,7 +6,7 @@ import pytest
 import sentencepiece
 
 from keras_transformer import plugins
-from keras_transformer.data.token_store import TokenStore, encoded, write_index, write_shard
+from keras_transformer.data.token_store import TokenStore, write_index, write_shard
 from keras_transformer.extensions.ctranslate2.exporter import save_model, save_shortlist
 from keras_transformer.extensions.shortlist import learning
 from keras_transformer.extensions.shortlist.learning import learn_shortlist, shortlist_of
@@ -24,11 +24,11 @@ def vocabularies():
 
 
 def write(directory, pairs):
-    columns = [[*column] for column in zip(*pairs, strict=True)] or [[], []]
-    sides = [encoded([b"x"] * len(pairs), ids, 2**16) for ids in columns]
-    digest = write_shard(directory / "0", *sides)
-    directory.mkdir(exist_ok=True)
-    write_index(directory, [("0", len(pairs), digest)])
+    lines, ids = [[b"x"] * len(pairs)] * 2, [*zip(*pairs, strict=True)]
+    shards = []
+    if pairs:
+        shards = [("0", len(pairs), write_shard(directory / "0", lines, ids, (60, 60)))]
+    write_index(directory, shards)
     return TokenStore(directory)
 
 
@@ -104,8 +104,8 @@ def test_other_data_is_an_error(run_directory, tagged_run, tmp_path):
 def test_the_data_of_the_run_gives_a_shortlist(run_directory, tmp_path):
     run_directory.tokenizer().save(tmp_path)
     vocabulary, lines = Vocabulary.load(tmp_path), [phrase.encode() for phrase in PHRASES]
-    side = encoded(lines, vocabulary.encode_source(lines), 60)
-    digest = write_shard(tmp_path / "train" / "0", side, side)
+    ids = vocabulary.encode_source(lines)
+    digest = write_shard(tmp_path / "train" / "0", [lines] * 2, [ids] * 2, (60, 60))
     write_index(tmp_path / "train", [("0", len(lines), digest)])
     option = plugins.find("export_options", "shortlist")
     shortlist = option.value(str(run_directory.path), str(tmp_path), 8)

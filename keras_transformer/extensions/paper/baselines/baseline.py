@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from keras_transformer.config import EncoderDecoderConfig, PositiveInt, Rate, require
+from keras_transformer.config.model import EncoderDecoderConfig, Rate
+from keras_transformer.config.schema import PositiveInt, setting
+from keras_transformer.errors import require
 from keras_transformer.layers import Dropout
 from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.schema import setting
 
 
 @dataclasses.dataclass(frozen=True)

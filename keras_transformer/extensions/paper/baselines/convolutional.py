@@ -16,13 +16,14 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
-from keras_transformer.config import PositiveInt, RunConfig, require
+from keras_transformer.config import RunConfig
+from keras_transformer.config.schema import PositiveInt, setting
+from keras_transformer.errors import require
 from keras_transformer.extensions.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.state import DecodeState
-from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
-from keras_transformer.schema import setting
+from keras_transformer.models.encoder_decoder import Memory
 
 HALF = 0.5**0.5  # keeps the variance of a sum of two
 
@@ -188,7 +189,6 @@ class ConvolutionalDecoderLayer(keras.layers.Layer):
         return (x + inputs) * HALF, past, weights
 
 
-@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Convolutional(Baseline):
     """A convolutional encoder-decoder with the sizes of a `ConvolutionalConfig`."""
@@ -278,7 +278,7 @@ class Convolutional(Baseline):
         state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> Decoded:
+    ) -> tuple[Any, list[dict[str, Any]] | None]:
         memory = self.project_memory(memory) if memory.cache is None else memory
         if state is not None:
             positions, cache = ops.reshape(state.position, (1,)), state.layers
@@ -300,7 +300,7 @@ class Convolutional(Baseline):
         features = self.output_dropout(self.decoder_output(x), training=training)
         if state is not None:
             state.layers = pasts
-        return Decoded(ops.squeeze(features, axis), attention)
+        return ops.squeeze(features, axis), attention
 
     def _positions(self, side: str, positions: Any) -> Any:
         layer = self.source_positions if side == "source" else self.target_positions

@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
-from keras_transformer.config import PositiveInt, RunConfig
+from keras_transformer.config import RunConfig
+from keras_transformer.config.schema import PositiveInt, setting
 from keras_transformer.extensions.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.state import DecodeState
-from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
-from keras_transformer.schema import setting
+from keras_transformer.models.encoder_decoder import Memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,6 @@ class AttentionCell(keras.layers.Layer):
         return ops.reshape(rows, ops.shape(state)), context, weights
 
 
-@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GRU(Baseline):
     """A recurrent encoder-decoder with the sizes of a `GRUConfig`."""
@@ -185,7 +184,7 @@ class GRU(Baseline):
         state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> Decoded:
+    ) -> tuple[Any, list[dict[str, Any]] | None]:
         source = self.project_memory(memory).cache if memory.cache is None else memory.cache
         attended = source["keys"], source["values"], memory.mask
         embedded = self.target_dropout(self.target_embedding(target_ids), training=training)
@@ -200,4 +199,4 @@ class GRU(Baseline):
             outputs = ops.concatenate([after, context], axis=-1)
             attention = [{"cross": ops.expand_dims(weights, 1)}]
         features = self.output_map(ops.concatenate([embedded, outputs], axis=-1))
-        return Decoded(self.output_dropout(features, training=training), attention)
+        return self.output_dropout(features, training=training), attention

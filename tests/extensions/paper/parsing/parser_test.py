@@ -12,19 +12,8 @@ from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions
 from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.export.saved_model.exporter import SavedModelExporter
-from keras_transformer.extensions.paper.parsing import parser
+from keras_transformer.extensions.paper.parsing import exporter, parser, treebank, trees
 from keras_transformer.extensions.paper.parsing.exporter import EXPORTER
-from keras_transformer.extensions.paper.parsing.treebank import (
-    require_parser,
-    symbol_model,
-    word_boundaries,
-)
-from keras_transformer.extensions.paper.parsing.trees import (
-    SymbolKind,
-    parse_trees,
-    restore,
-    symbols_of,
-)
 from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
@@ -33,7 +22,7 @@ from tests.export.model_variants import make_run
 from tests.extensions.paper.parsing.sentences import TREEBANK
 from tests.messages import mentions, tells
 
-TREES = list(parse_trees(TREEBANK, "text"))
+TREES = list(trees.parse_trees(TREEBANK, "text"))
 SENTENCES = [
     *(" ".join(tree.words) for tree in TREES),
     "mice",  # one word
@@ -53,7 +42,9 @@ def leaves(sentence: str) -> list[str]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     words = [" ".join(tree.words).encode() for tree in TREES]
-    tokenizer = Tokenizer(learn_vocabulary(words, 60), symbol_model(symbols_of(TREES)))
+    tokenizer = Tokenizer(
+        learn_vocabulary(words, 60), treebank.symbol_model(trees.symbols_of(TREES))
+    )
     path = tmp_path_factory.mktemp("parser") / "run"
     # Random weights, so that outputs differ from all treebanks.
     return make_run(
@@ -70,7 +61,7 @@ def model(run: RunDirectory) -> parser.ParserModel:
 def test_leaves_are_the_words(model: parser.ParserModel) -> None:
     results = parser.parse_lines(model, [*SENTENCES, "", " "], tokens=True)
     for sentence, result in zip(SENTENCES, results, strict=False):
-        (tree,) = parse_trees([result.tree], "tree")
+        (tree,) = trees.parse_trees([result.tree], "tree")
         assert list(tree.words) == leaves(sentence)
     assert any(")))" in result.tree for result in results)  # not all are flat
     assert [result.tree for result in results[-2:]] == ["", ""]
@@ -89,7 +80,7 @@ def test_trees_equal_the_results_of_the_search(model: parser.ParserModel) -> Non
     source_ids, lengths = translator.source_ids(tf.constant(sentences))
     max_lengths = translator.max_lengths(lengths)
     tokenizer = translator.tokenizer
-    symbols = require_parser(tokenizer.vocabulary, "the model")
+    symbols = treebank.require_parser(tokenizer.vocabulary, "the model")
     found = translator.translate_ids(
         source_ids,
         SearchInputs(max_lengths, constraint_inputs=tf.constant([len(t.words) for t in TREES])),
@@ -100,9 +91,9 @@ def test_trees_equal_the_results_of_the_search(model: parser.ParserModel) -> Non
     for row, tree in enumerate(TREES):
         for rank in range(2):
             written = texts[row, rank].decode().split(" ")
-            kinds = [SymbolKind.of(symbol) for symbol in written]
-            assert kinds.count(SymbolKind.WORD) == len(tree.words)
-            expected = str(restore(tree.words, written))
+            kinds = [trees.SymbolKind.of(symbol) for symbol in written]
+            assert kinds.count(trees.SymbolKind.WORD) == len(tree.words)
+            expected = str(trees.restore(tree.words, written))
             assert parsed["trees"][row, rank].numpy().decode() == expected
     assert found.finished.numpy().all()
 
@@ -110,7 +101,7 @@ def test_trees_equal_the_results_of_the_search(model: parser.ParserModel) -> Non
 def test_as_many_words_have_tags_as_the_model_sees(model: parser.ParserModel) -> None:
     sentences = [*SENTENCES, "the\u00a0lab mice", "mice \u200b eat"]
     vocabulary = model.owner.translator.tokenizer.vocabulary
-    begins, _ = word_boundaries(vocabulary) or ([], [])
+    begins, _ = treebank.word_boundaries(vocabulary) or ([], [])
     limit = model.owner.translator.max_source_tokens
     for sentence, result in zip(
         sentences, parser.parse_lines(model, sentences, tokens=True), strict=True
@@ -159,6 +150,7 @@ def test_an_export_with_different_trees_is_an_error(
     owner, functions = EXPORTER.extra_signatures(translator)
     assert list(functions) == ["parse", "parse_tokens"]
     scores = owner.parse_tokens(tf.constant(SENTENCES[:1]))["scores"].numpy()
+    monkeypatch.setattr(exporter, "Parser", lambda _: owner)  # which is traced
     monkeypatch.setattr(SavedModelExporter, "compare_signatures", lambda *_: None)
 
     class Engine(SavedModelEngine):

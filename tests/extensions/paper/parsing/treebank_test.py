@@ -87,12 +87,12 @@ def test_prepared_data_contains_the_trees(tmp_path: Path, files: list[Path], tag
         known = list(treebank.Treebank(tuple(part)).trees())
         assert len(store) == len(known) == prepared.report[split]["pairs"]
         for pair, tree in enumerate(known):
-            ids = store.target_ids(np.array([pair]))
+            ids = store.target.ids(np.array([pair]))
             found = restore(tree.words, [symbols[i] for i in ids])
             if split == "train":  # validation has symbols that training lacks
                 assert found.constituents == tree.constituents
                 assert found.tags == (tree.tags if tags else ("XX",) * len(tree.words))
-            assert store.source_text()[pair] == " ".join(tree.words)
+            assert store.source.text()[pair] == " ".join(tree.words)
     assert prepare().reused
 
 

@@ -1,17 +1,14 @@
-"""Declares settings, and checks them and JSON of users against type hints."""
+"""Declares settings, and checks them against type hints."""
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
 import functools
-import json
 import math
 import operator
 import types
 import typing
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from keras_transformer.errors import InputError
@@ -44,6 +41,9 @@ class Limits(NamedTuple):
         return " and ".join(f"{word} {limit:,}" for word, limit in limits if limit is not None)
 
 
+PositiveInt = Annotated[int, Limits(above=0)]
+
+
 def setting(default: Any, help: str, *, may_change: bool = False, flag: bool = False) -> Any:
     """Declares a field of `Settings`: its default, its help and its rules.
 
@@ -56,6 +56,11 @@ def setting(default: Any, help: str, *, may_change: bool = False, flag: bool = F
     """
     metadata = {"help": help, "may_change": may_change, "flag": flag}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def flag(default: Any, help: str, *, may_change: bool = False) -> Any:
+    """Declares a field of `Settings` that commands have a flag for."""
+    return setting(default, help, may_change=may_change, flag=True)
 
 
 @functools.cache
@@ -114,63 +119,11 @@ class Settings:
         return self.from_dict({**self.as_dict(), **changes})
 
 
-def read_json(path: Path) -> Any:
-    """Returns the content of a JSON file. The message of an `InputError` does not name the file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"This is not JSON: {error}") from None
-
-
 def nested(value: Any, *keys: str) -> Any:
     """Returns the value under nested keys of any JSON value, or None if it is missing."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"{name!r} occurs twice in the same object")
-    return dict(pairs)
-
-
-def check_json(label: str, hint: Any, value: Any) -> None:
-    """Checks the type of a value that the `json` module returned.
-
-    Args:
-        label: name of the value in errors, such as `settings`. Errors about a part of the value
-            add the path to it, such as `settings.seed`.
-        hint: a scalar type for `check_scalar`, Any, a Sequence or tuple of one type, a Mapping, a
-            TypedDict, or one of these or None.
-    """
-    required = _without_none(hint)
-    origin, arguments = typing.get_origin(required), typing.get_args(required)
-    if hint is Any or (value is None and required is not hint):
-        return
-    if typing.is_typeddict(required):
-        hints, needed = typing.get_type_hints(required), required.__required_keys__
-        optional = (f"optionally {key}" for key in sorted(hints.keys() - needed))
-        expected = ", ".join([*sorted(needed), *optional])
-        fits = isinstance(value, dict) and needed <= value.keys() <= hints.keys()
-        _require(fits, label, value, f"an object with {expected}")
-        for key, member in value.items():
-            check_json(f"{label}.{key}", hints[key], member)
-    elif origin is collections.abc.Mapping:
-        _require(isinstance(value, dict), label, value, "an object with names")
-        for key, member in value.items():
-            check_json(f"a name in {label}", arguments[0], key)
-            check_json(f"{label}.{key}", arguments[1], member)
-    elif origin in (collections.abc.Sequence, tuple):
-        _require(isinstance(value, list), label, value, "a list")
-        for index, member in enumerate(value):
-            check_json(f"{label}[{index}]", arguments[0], member)
-    else:
-        check_scalar(label, hint, value)
 
 
 def check_scalar(label: str, hint: Any, value: Any, convert: bool = False) -> Any:
@@ -182,7 +135,7 @@ def check_scalar(label: str, hint: Any, value: Any, convert: bool = False) -> An
         convert: also accept strings of command-line flags, such as "3", "true" and "none", and
             3.0 as a whole number.
     """
-    kind = _without_none(hint)
+    kind = without_none(hint)
     or_none = "" if kind is hint else ", or none"
     if or_none and (value is None or (convert and value == "none")):
         return None
@@ -191,17 +144,17 @@ def check_scalar(label: str, hint: Any, value: Any, convert: bool = False) -> An
         kind, limits = typing.get_args(kind)
     if typing.get_origin(kind) is Literal:
         choices = typing.get_args(kind)
-        _require(value in choices, label, value, f"one of {', '.join(choices)}")
+        require_type(value in choices, label, value, f"one of {', '.join(choices)}")
         return value
     number = _converted(kind, value) if convert else value
     fits = type(number) is kind or (kind is float and type(number) is int)
     finite = not isinstance(number, float) or math.isfinite(number)
-    _require(fits and finite, label, value, _EXPECTED[kind])
-    _require(kind in (str, bool) or limits.allow(number), label, number, f"{limits}{or_none}")
+    require_type(fits and finite, label, value, _EXPECTED[kind])
+    require_type(kind in (str, bool) or limits.allow(number), label, number, f"{limits}{or_none}")
     return number
 
 
-def _without_none(hint: Any) -> Any:
+def without_none(hint: Any) -> Any:
     """Returns X for the hint `X | None`, and any other hint unchanged."""
     if typing.get_origin(hint) not in (types.UnionType, typing.Union):
         return hint
@@ -224,6 +177,7 @@ def _converted(kind: type, value: Any) -> Any:
     return number if kind is float or isinstance(value, str) or number == value else value
 
 
-def _require(fits: bool, label: str, value: Any, expected: str) -> None:
+def require_type(fits: bool, label: str, value: Any, expected: str) -> None:
+    """Raises an `InputError` unless a value `fits`."""
     if not fits:
         raise InputError(f"{label} is {value!r}. It must be {expected}.")

@@ -1,0 +1,100 @@
+"""The report of a preparation: statistics of the token stores, and a summary."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.data.cleaning import EXAMPLE_CHARACTERS, EXAMPLES
+from keras_transformer.data.token_store import StoredSide
+from keras_transformer.text.vocabulary import MAX_UNKNOWN_RATE, Vocabulary
+
+_HISTOGRAM_STEP = 16
+_COMPARED_TARGETS = 1000  # of each store: targets that are compared with their normalized text
+
+
+def describe_side(side: StoredSide, unknown: int) -> dict[str, Any]:
+    """Returns the report of one side of a store with a number of unknown tokens."""
+    lengths = side.lengths
+    tokens = int(lengths.sum(dtype=np.int64))
+    histogram = np.bincount((lengths - 1) // _HISTOGRAM_STEP).tolist()
+    starts = itertools.count(1, _HISTOGRAM_STEP)
+    return {
+        "tokens": tokens,
+        "unknown": unknown,
+        "unknown_rate": unknown / tokens,
+        "mean_length": round(tokens / len(lengths), 2),
+        "max_length": int(lengths.max()),
+        # Sentences per range of lengths: {"1-16": 12, "17-32": 30, ...}.
+        "length_histogram": {
+            f"{start}-{start + _HISTOGRAM_STEP - 1}": count
+            for start, count in zip(starts, histogram, strict=False)
+        },
+    }
+
+
+def count_rewritten(target: StoredSide, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Counts the targets that normalization changes in a sample of a store, with examples."""
+    last = len(target.lengths) - 1
+    sample = np.unique(np.linspace(0, last, _COMPARED_TARGETS).astype(np.int64))
+    texts = [" ".join(line.decode().split()) for line in target.lines(sample)]
+    rewritten = vocabulary.rewritten_targets(texts)
+    examples = []
+    for index, after in itertools.islice(rewritten.items(), EXAMPLES):
+        # A long text is shown from a little before its first change.
+        start = len(os.path.commonprefix([texts[index], after])) - EXAMPLE_CHARACTERS // 4
+        part = slice(max(0, start), max(0, start) + EXAMPLE_CHARACTERS)
+        examples.append({"before": texts[index][part], "after": after[part]})
+    return {
+        "compared": len(texts),
+        "rewritten": len(rewritten),
+        "rewritten_examples": examples,
+    }
+
+
+def summarize(report: Mapping[str, Any]) -> list[str]:
+    """Returns a few lines for a person to read."""
+    vocabulary = report["vocabulary"]
+    lines = [
+        f"vocabulary: {vocabulary['type']}, {vocabulary['source_size']:,} source and "
+        f"{vocabulary['target_size']:,} target pieces",
+    ]
+    for split in ("train", "valid"):
+        store = report[split]
+        lines.append(
+            f"{split}: {store['pairs']:,} pairs, {store['source']['tokens']:,} source and "
+            f"{store['target']['tokens']:,} target tokens"
+        )
+        for side in ("source", "target"):
+            if (rate := store[side]["unknown_rate"]) > MAX_UNKNOWN_RATE:
+                lines.append(
+                    f"Warning: {rate:.1%} of the {side} tokens of {split} are not in the "
+                    "vocabulary, so the model cannot read or write them. Learn a vocabulary "
+                    "from text of this language (without --vocab_from), or set --byte_fallback."
+                )
+    target = report["train"]["target"]
+    for example in target["rewritten_examples"][:1]:
+        lines.append(
+            f"normalization {vocabulary['normalization']} changes {target['rewritten']:,} of "
+            f"{target['compared']:,} training targets, for example {example['before']!r} to "
+            f"{example['after']!r}. --normalization=identity keeps the text unchanged."
+        )
+    for split, cleaning in report["cleaning"].items():
+        dropped = ", ".join(f"{n:,} {reason}" for reason, n in cleaning["dropped"].items())
+        lines.append(
+            f"{split} corpus: {cleaning['read']:,} pairs read, dropped: {dropped or 'none'}"
+        )
+        if cleaning["bad_utf8_replaced"]:
+            lines.append(f"{cleaning['bad_utf8_replaced']:,} lines of it had invalid UTF-8")
+    if held_out := report["held_out"]:
+        lines.append(f"held out of the training corpus for validation: {held_out:,} pairs")
+    if known := report["valid_pairs_in_train"]:
+        lines.append(
+            f"validation pairs that are also in the training text: {known:,} of "
+            f"{report['valid']['pairs']:,}. Scores on them overestimate the quality."
+        )
+    return lines
