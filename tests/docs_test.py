@@ -14,7 +14,6 @@ import pytest
 
 import keras_transformer
 from keras_transformer.cli.main import command_modules
-from keras_transformer.presets import preset
 from tests.driver import Driver
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +22,7 @@ DOCUMENTS = sorted(
     for folder, pattern in (
         (".", "*.md"),
         ("docs", "*.md"),
+        ("docs", "*.ipynb"),
         ("deploy", "*.md"),
         ("recipes", "*/*.md"),
         ("benchmarks", "results/*.md"),
@@ -33,6 +33,14 @@ COMMAND = re.compile(r"(benchmarks/\w+\.py|keras-transformer [a-z_]+)((?:[^\n`|\
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 DEFINED = re.compile(r"(?:flags\.DEFINE_\w+|define_numbers)\(\s*\"(\w+)\"")
 FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z_][a-z0-9_]*)")
+
+
+def text_of(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = (cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
+        text = "\n".join("".join(cell["source"]) for cell in cells)
+    return text
 
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -50,7 +58,7 @@ def help_of(command: str) -> str:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_files(path: Path) -> None:
-    prose = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    prose = re.sub(r"```.*?```", "", text_of(path), flags=re.DOTALL)
     for target in LINK.findall(prose):
         if not target.startswith(("http://", "https://", "mailto:")):
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
@@ -61,7 +69,7 @@ CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]  # which n
 
 @pytest.mark.parametrize("path", CURRENT, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_have_the_flags_that_are_shown(path: Path) -> None:
-    for command, flags in commands(path.read_text(encoding="utf-8")):
+    for command, flags in commands(text_of(path)):
         if command.startswith("keras-transformer "):
             name = command.split()[1]
             assert flags == [] or name in command_modules(), f"{path.name} names {command}"
@@ -77,27 +85,12 @@ def test_commands_have_the_flags_that_are_shown(path: Path) -> None:
                 assert flag in DEFINED.findall(known), f"{path.name}: {command} --{flag}"
 
 
-def variants(text: str, recipe: str) -> Iterator[tuple[str, str]]:
-    """Yields the recipe and the variant of each command."""
-    lines = re.findall(
-        r"^    .*|(?<=`)(?:benchmarks/|keras-transformer )[^`]*",
-        text.replace("\\\n", ""),
-        re.M,
-    )
-    for command in (part for line in lines for part in line.partition(" # ")[0].split("&&")):
-        named = dict(re.findall(r"--(recipe|variant)[= ]'?([\w.+]+)", command))
-        looped = " ".join(re.findall(r"for variant in ([^;]+);", command)).split()
-        for variant in filter(None, [*looped, *named.get("variant", "").split("+")]):
-            yield named.get("recipe", recipe), variant
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_follow_variants_that_recipes_have(path: Path) -> None:
-    for recipe, variant in variants(path.read_text(encoding="utf-8"), path.parent.name):
-        file = ROOT / "recipes" / recipe / "recipe.json"
-        assert file.is_file(), f"{path.name}: which recipe has --variant={variant}?"
-        known = json.loads(file.read_text())["variants"]
-        assert variant in known, f"{path.parent.name}/{path.name}: {recipe} --variant={variant}"
+def test_variants_of_the_commands_exist() -> None:
+    recipes = [json.loads(path.read_text()) for path in (ROOT / "recipes").glob("*/recipe.json")]
+    known = {name for recipe in recipes for name in recipe.get("variants", ())}
+    for path in DOCUMENTS:
+        for names in re.findall(r"--variant[= ]'?([\w.+]+)", text_of(path)):
+            assert {*names.split("+")} <= known, f"{path}: --variant={names}"
 
 
 def defined_names(path: Path) -> set[str]:
@@ -126,25 +119,3 @@ def test_the_walks_name_functions_that_exist() -> None:
     assert [number for number, *_ in steps].count("1") == 4
     for _, module, name in steps:
         assert name in defined_names(ROOT / "keras_transformer" / module), f"{module}:{name}"
-
-
-def test_gpu_hours_of_the_recipes_follow_from_the_measured_rates() -> None:
-    text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
-    numbers = text.replace(",", "")
-    rates = dict(re.findall(r"^\| H200 \| `(\w+)`[^|]*\| (\d+) \|", numbers, re.MULTILINE))
-    hours_of = {
-        recipe: (int(steps), float(hours))
-        for names, steps, hours in re.findall(
-            r"^\| (\[wmt14_.*) \| (\d+) \| ([\d.]+) \|$", numbers, re.MULTILINE
-        )
-        for recipe in re.findall(r"\[(wmt14_\w+)\]", names)
-    }
-    assert hours_of.keys() == {path.name for path in (ROOT / "recipes").glob("wmt14_*")}
-    for recipe, found in hours_of.items():
-        settings = json.loads((ROOT / "recipes" / recipe / "recipe.json").read_text())["settings"]
-        steps, tokens = settings["training.max_steps"], settings["training.batch_tokens"]
-        size = recipe.rpartition("_")[2]
-        [flop] = re.findall(rf"`{size}` \((\d+) MFLOP", numbers)
-        more = 6 * preset(size).model.d_model * (37_000 - 8_000) / (float(flop) * 1e6)
-        hours = steps * tokens / float(rates[size]) * (1 + more) / 3600
-        assert found == (steps, round(hours, 1)), recipe

@@ -142,11 +142,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
 
 
 def sinusoidal_positions(
-    length: int,
-    d_model: int,
-    layout: str = "interleaved",
-    frequencies: str = "paper",
-    first: int = 0,
+    length: int, d_model: int, layout: str, frequencies: str, first: int
 ) -> Array:
     """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) its cosine.
 
@@ -187,12 +183,9 @@ def embed(ids: Array, weights: Weights, side: str, config: ModelConfig) -> Array
 
 def positions_of(config: ModelConfig, length: int) -> Array:
     """The sinusoids of a model: [T, d]."""
+    kind = config.other_toolkits
     return sinusoidal_positions(
-        length,
-        config.d_model,
-        config.other_toolkits.sinusoid_layout,
-        config.other_toolkits.sinusoid_frequencies,
-        config.other_toolkits.first_position,
+        length, config.d_model, kind.sinusoid_layout, kind.sinusoid_frequencies, kind.first_position
     )
 
 
@@ -200,45 +193,17 @@ def positions_of(config: ModelConfig, length: int) -> Array:
 
 
 def _norm(x: Array, weights: Weights, path: str, config: ModelConfig) -> Array:
-    return layer_norm(
-        x,
-        weights[f"{path}/gamma"],
-        weights[f"{path}/beta"],
-        config.other_toolkits.layer_norm_epsilon,
-    )
+    gamma, beta = (weights[f"{path}/{name}"] for name in ("gamma", "beta"))
+    return layer_norm(x, gamma, beta, config.other_toolkits.layer_norm_epsilon)
 
 
-def _residual(x: Array, sublayer: Any, weights: Weights, path: str, config: ModelConfig) -> Array:
-    """LayerNorm(x + Sublayer(x)), or x + Sublayer(LayerNorm(x)) where norms come first."""
-    if config.norm_position == "pre":
-        result: Array = x + sublayer(_norm(x, weights, f"{path}_norm", config))
-        return result
-    return _norm(x + sublayer(x), weights, f"{path}_norm", config)
+def _norm_at(position: str, x: Array, weights: Weights, path: str, config: ModelConfig) -> Array:
+    """The norm of a sublayer: LayerNorm(x + Sublayer(x)), or x + Sublayer(LayerNorm(x)).
 
-
-def encoder(
-    x: Array, mask: Array, weights: Weights, config: ModelConfig, seen: list[Array] | None = None
-) -> Array:
-    """The encoder's stack: [B, S, d] to memory [B, S, d]; `mask` is bool [B, 1, S].
-
-    `seen` gets each layer's attention weights [B, h, S, S].
+    Args:
+        position: "pre" for the input of the sublayer, "post" for the sum.
     """
-    mask = mask & window_mask(x.shape[1], config.attention_window)
-    for i in range(config.num_encoder_layers):
-        path = f"encoder/layer_{i}"
-        x = _residual(
-            x,
-            lambda y, at=f"{path}/self_attention": _noted(
-                self_attention(y, weights, at, config, mask), seen
-            ),
-            weights, f"{path}/self_attention", config,
-        )  # fmt: skip
-        x = _residual(
-            x,
-            lambda y, at=f"{path}/feed_forward": feed_forward(y, weights, at, config.activation),
-            weights, f"{path}/feed_forward", config,
-        )  # fmt: skip
-    return _final_norm(x, weights, "encoder", config)
+    return _norm(x, weights, f"{path}_norm", config) if config.norm_position == position else x
 
 
 def _final_norm(x: Array, weights: Weights, path: str, config: ModelConfig) -> Array:
@@ -248,50 +213,57 @@ def _final_norm(x: Array, weights: Weights, path: str, config: ModelConfig) -> A
     return _norm(x, weights, f"{path}/norm", config) if chosen else x
 
 
-def _noted(result: tuple[Array, Array], seen: list[Array] | None) -> Array:
-    if seen is not None:
-        seen.append(result[1])
-    return result[0]
+def encoder(
+    x: Array, mask: Array, weights: Weights, config: ModelConfig
+) -> tuple[Array, list[Array]]:
+    """The encoder's stack: [B, S, d] to memory [B, S, d]; `mask` is bool [B, 1, S].
+
+    Returns:
+        The memory, and each layer's attention weights [B, h, S, S].
+    """
+    seen = []
+    mask = mask & window_mask(x.shape[1], config.attention_window)
+    for i in range(config.num_encoder_layers):
+        path = f"encoder/layer_{i}/self_attention"
+        y = _norm_at("pre", x, weights, path, config)
+        output, probabilities = self_attention(y, weights, path, config, mask)
+        x = _norm_at("post", x + output, weights, path, config)
+        seen.append(probabilities)
+        x = _feed_forward_sublayer(x, weights, f"encoder/layer_{i}/feed_forward", config)
+    return _final_norm(x, weights, "encoder", config), seen
+
+
+def _feed_forward_sublayer(x: Array, weights: Weights, path: str, config: ModelConfig) -> Array:
+    y = _norm_at("pre", x, weights, path, config)
+    output = feed_forward(y, weights, path, config.activation)
+    return _norm_at("post", x + output, weights, path, config)
 
 
 def decoder(
-    x: Array,
-    memory: Array,
-    memory_mask: Array,
-    weights: Weights,
-    config: ModelConfig,
-    seen: list[Array] | None = None,
-    seen_across: list[Array] | None = None,
-) -> Array:
+    x: Array, memory: Array, memory_mask: Array, weights: Weights, config: ModelConfig
+) -> tuple[Array, list[Array], list[Array]]:
     """The decoder's stack: [B, T, d] to [B, T, d]; `memory_mask` is bool [B, 1, S].
 
-    `seen` gets each layer's self-attention weights [B, h, T, T], `seen_across` those of the
-    memory [B, h, T, S].
+    Returns:
+        The states, and each layer's attention weights: its own [B, h, T, T], and those of the
+        memory [B, h, T, S].
     """
+    seen, seen_across = [], []
     length = x.shape[1]
     mask = (causal_mask(length) & window_mask(length, config.attention_window))[None]
     for i in range(config.num_decoder_layers):
-        path = f"decoder/layer_{i}"
-        x = _residual(
-            x,
-            lambda y, at=f"{path}/self_attention": _noted(
-                self_attention(y, weights, at, config, mask), seen
-            ),
-            weights, f"{path}/self_attention", config,
-        )  # fmt: skip
-        x = _residual(
-            x,
-            lambda y, at=f"{path}/cross_attention": _noted(
-                cross_attention(y, memory, weights, at, config, memory_mask), seen_across
-            ),
-            weights, f"{path}/cross_attention", config,
-        )  # fmt: skip
-        x = _residual(
-            x,
-            lambda y, at=f"{path}/feed_forward": feed_forward(y, weights, at, config.activation),
-            weights, f"{path}/feed_forward", config,
-        )  # fmt: skip
-    return _final_norm(x, weights, "decoder", config)
+        path = f"decoder/layer_{i}/self_attention"
+        y = _norm_at("pre", x, weights, path, config)
+        output, probabilities = self_attention(y, weights, path, config, mask)
+        x = _norm_at("post", x + output, weights, path, config)
+        seen.append(probabilities)
+        path = f"decoder/layer_{i}/cross_attention"
+        y = _norm_at("pre", x, weights, path, config)
+        output, probabilities = cross_attention(y, memory, weights, path, config, memory_mask)
+        x = _norm_at("post", x + output, weights, path, config)
+        seen_across.append(probabilities)
+        x = _feed_forward_sublayer(x, weights, f"decoder/layer_{i}/feed_forward", config)
+    return _final_norm(x, weights, "decoder", config), seen, seen_across
 
 
 def output_logits(x: Array, weights: Weights, config: ModelConfig) -> Array:
@@ -305,6 +277,17 @@ def output_logits(x: Array, weights: Weights, config: ModelConfig) -> Array:
     return x @ kernel + bias
 
 
+def _run(
+    source_ids: Array, target_ids: Array, weights: Weights, config: ModelConfig
+) -> tuple[Array, dict[str, list[Array]]]:
+    mask = padding_mask(source_ids, config.pad_id)
+    x = embed(source_ids, weights, "source", config)
+    memory, encoder_seen = encoder(x, mask, weights, config)
+    y = embed(target_ids, weights, "target", config)
+    states, decoder_seen, across = decoder(y, memory, mask, weights, config)
+    return states, {"encoder": encoder_seen, "decoder": decoder_seen, "cross": across}
+
+
 def transformer(
     source_ids: Array, target_ids: Array, weights: Weights, config: ModelConfig
 ) -> Array:
@@ -312,22 +295,15 @@ def transformer(
 
     Rows at padded target positions are meaningless.
     """
-    mask = padding_mask(source_ids, config.pad_id)
-    memory = encoder(embed(source_ids, weights, "source", config), mask, weights, config)
-    x = embed(target_ids, weights, "target", config)
-    return output_logits(decoder(x, memory, mask, weights, config), weights, config)
+    states, _ = _run(source_ids, target_ids, weights, config)
+    return output_logits(states, weights, config)
 
 
 def attention_weights(
     source_ids: Array, read_ids: Array, weights: Weights, config: ModelConfig
 ) -> dict[str, Array]:
     """Attention weights of all layers: `encoder`, `decoder`, `cross`, each [B, layers, h, ., .]."""
-    mask = padding_mask(source_ids, config.pad_id)
-    seen: dict[str, list[Array]] = {"encoder": [], "decoder": [], "cross": []}
-    x = embed(source_ids, weights, "source", config)
-    memory = encoder(x, mask, weights, config, seen["encoder"])
-    y = embed(read_ids, weights, "target", config)
-    decoder(y, memory, mask, weights, config, seen["decoder"], seen["cross"])
+    _, seen = _run(source_ids, read_ids, weights, config)
     return {kind: np.stack(layers, axis=1) for kind, layers in seen.items()}
 
 

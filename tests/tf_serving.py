@@ -4,9 +4,9 @@ has neither the messages of its text files nor the flags of its binary.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
-
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, wrappers_pb2
 
 VERSION = "2.20.0"
 
@@ -23,53 +23,27 @@ FLAGS = frozenset(
     """.split()
 )
 
-_Field = descriptor_pb2.FieldDescriptorProto
-_INT64, _BOOL, _STRING = ".google.protobuf.Int64Value", ".google.protobuf.BoolValue", (
-    ".google.protobuf.StringValue"
-)  # fmt: skip
+# BatchingParameters in tensorflow_serving/servables/tensorflow/session_bundle_config.proto, without
+# its lists. Their values are wrapped.
+BATCHING = {
+    "max_batch_size": int,
+    "batch_timeout_micros": int,
+    "max_enqueued_batches": int,
+    "num_batch_threads": int,
+    "thread_pool_name": str,
+    "pad_variable_length_inputs": bool,
+    "enable_large_batch_splitting": bool,
+    "max_execution_batch_size": int,
+}
 
 
-def _messages() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="tests/tf_serving.proto",
-        package="tests.tf_serving",
-        syntax="proto3",
-        dependency=[wrappers_pb2.DESCRIPTOR.name],
-    )
-
-    def add(message: Any, name: str, number: int, kind: Any, repeated: bool = False) -> None:
-        field = message.field.add(name=name, number=number)
-        field.label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
-        if isinstance(kind, str):
-            field.type, field.type_name = _Field.TYPE_MESSAGE, kind
-        else:
-            field.type = kind
-
-    # tensorflow_serving/servables/tensorflow/session_bundle_config.proto
-    batching = file.message_type.add(name="BatchingParameters")
-    add(batching, "max_batch_size", 1, _INT64)
-    add(batching, "batch_timeout_micros", 2, _INT64)
-    add(batching, "max_enqueued_batches", 3, _INT64)
-    add(batching, "num_batch_threads", 4, _INT64)
-    add(batching, "thread_pool_name", 5, _STRING)
-    add(batching, "allowed_batch_sizes", 6, _Field.TYPE_INT64, repeated=True)
-    add(batching, "pad_variable_length_inputs", 7, _Field.TYPE_BOOL)
-    add(batching, "enable_large_batch_splitting", 8, _BOOL)
-    add(batching, "max_execution_batch_size", 9, _INT64)
-    # tensorflow_serving/config/monitoring_config.proto
-    prometheus = file.message_type.add(name="PrometheusConfig")
-    add(prometheus, "enable", 1, _Field.TYPE_BOOL)
-    add(prometheus, "path", 2, _Field.TYPE_STRING)
-    monitoring = file.message_type.add(name="MonitoringConfig")
-    add(monitoring, "prometheus_config", 1, ".tests.tf_serving.PrometheusConfig")
-
-    pool = descriptor_pool.Default()
-    pool.Add(file)
-    return pool
-
-
-_POOL = _messages()
-BatchingParameters, MonitoringConfig = (
-    message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"tests.tf_serving.{name}"))
-    for name in ("BatchingParameters", "MonitoringConfig")
-)
+def read_batching_parameters(text: str) -> dict[str, Any]:
+    """Reads a file of lines such as `max_batch_size { value: 32 }`."""
+    found = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            parts = re.fullmatch(r"(\w+) \{ value: (.+) \}", line)
+            assert parts, line
+            found[parts[1]] = json.loads(parts[2])
+            assert type(found[parts[1]]) is BATCHING[parts[1]], line
+    return found

@@ -1,72 +1,53 @@
-"""A package of somebody else adds an export format, which works like ours."""
+"""The package of docs/api/export.md, which somebody else installs, adds a format like ours."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import importlib.metadata
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import keras_transformer as kt
 from keras_transformer import plugins
 from keras_transformer.errors import InputError
+from keras_transformer.export import export, formats
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 
-# What an installer writes for a package with one module and one entry point.
-MODULE = """
-from keras_transformer.export.saved_model.exporter import SavedModelExporter
 
-class Noted(SavedModelExporter):
-    def describe(self, translator, folder, sentences, options):
-        (folder / "note.txt").write_text(f"compared on {len(sentences)} sentences")
-        return super().describe(translator, folder, sentences, options)
-
-EXPORTER = Noted()
-"""
-PROGRAM = """
-import sys
-import keras_transformer as kt
-from keras_transformer.export import export, formats
-
-run, sentence = sys.argv[1:]
-assert "noted" in formats()
-path = export(run, "out", [sentence], format="noted").path
-assert (path / "note.txt").read_text() == "compared on 1 sentences"
-assert {"README.md", "manifest.json"} <= {file.name for file in path.iterdir()}
-assert kt.load(path)(sentence) == kt.load(run)(sentence)
-"""
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Writes what an installer writes for the package: its module and its entry points."""
+    page = (ROOT / "docs" / "api" / "export.md").read_text("utf-8")
+    (tmp_path / "my_package.py").write_text(page.split("```python\n")[1].split("```")[0])
+    facts = tmp_path / "my_package-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1.0\n")
+    points = re.findall(r"^    (keras_transformer\.\w+) = (.+)", page, re.MULTILINE)
+    text = "".join(f"[{group}]\n{point}\n" for group, point in points)
+    (facts / "entry_points.txt").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    plugins.entry_points.cache_clear()
+    yield
+    plugins.entry_points.cache_clear()
 
 
+@pytest.mark.usefixtures("installed")
 def test_an_installed_package_adds_an_export_format(
     run_directory: RunDirectory, tmp_path: Path
 ) -> None:
-    (tmp_path / "noted.py").write_text(MODULE)
-    facts = tmp_path / "noted-1.0.dist-info"
-    facts.mkdir()
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: noted\nVersion: 1.0\n")
-    (facts / "entry_points.txt").write_text(
-        "[keras_transformer.exporters]\nnoted = noted:EXPORTER\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, run_directory.path, PHRASES[0]],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert "numpy" in formats()
+    path = export(run_directory, tmp_path / "out", PHRASES[:1], format="numpy").path
+    assert {"README.md", "manifest.json", "weights.npz"} <= {file.name for file in path.iterdir()}
+    assert kt.load(path)(PHRASES[0]) == kt.load(run_directory.path)(PHRASES[0])
 
 
 def test_an_unknown_or_broken_extension_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="'pigeon' among the exporters. Installed: .*litert"):
         plugins.find("exporters", "pigeon")
-    point = plugins.entry_points("loaders")["hub"]
-    monkeypatch.setattr(plugins, "entry_points", lambda group: {"hub": point, "broken": Broken()})
-    assert [name for name, _ in plugins.all_of("loaders")] == ["hub"]
-
-
-class Broken:
-    value = "nowhere:LOADER"
-
-    def load(self) -> None:
-        raise ImportError("nowhere")
+    broken = importlib.metadata.EntryPoint("broken", "nowhere:LOADER", "keras_transformer.loaders")
+    points = {"server": plugins.entry_points("loaders")["server"], "broken": broken}
+    monkeypatch.setattr(plugins, "entry_points", lambda group: points)
+    assert [name for name, _ in plugins.all_of("loaders")] == ["server"]

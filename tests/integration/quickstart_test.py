@@ -1,15 +1,19 @@
-"""bin/quickstart from phrases to a SavedModel, with almost no training."""
+"""bin/quickstart from phrases to a SavedModel: its steps, and the whole script in the long test."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.driver import Driver
 from tests.messages import tells
 
 # Just enough to learn to end a sentence; otherwise every search runs to its limit.
@@ -24,7 +28,52 @@ def quickstart(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
-@pytest.mark.long  # core_alone_test does the same steps in Python
+# Stands for Python in the script: records a step, and makes the files that the script reads.
+RECORDER = f"""#!/bin/sh
+[ "$1" = - ] && exec {sys.executable} "$@"
+echo "$@" >>steps
+mkdir -p out/corpus
+touch out/corpus/test.en out/sentences.de
+echo '{{"exact_match": 0.95, "sentences": 8}}'
+"""
+
+
+@pytest.mark.usefixtures("one_replica")
+def test_the_steps_work_with_few_phrases_and_almost_no_training(
+    driver: Driver, tmp_path: Path
+) -> None:
+    """The script itself gets the recorder. Its steps are then taken in this process."""
+    (tmp_path / "bin").mkdir()
+    shutil.copy(ROOT / "bin" / "quickstart", tmp_path / "bin")
+    environment = f"venv={tmp_path}\nprepare_environment() {{ :; }}\n"
+    (tmp_path / "bin" / "environment.sh").write_text(environment)
+    (tmp_path / "bin" / "python").write_text(RECORDER)
+    (tmp_path / "bin" / "python").chmod(0o755)
+    command = ["bash", tmp_path / "bin" / "quickstart", "out"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "\nHeld-out phrases translated exactly: 95.0% of 8\n" in ended.stdout
+
+    shutil.rmtree(tmp_path / "out")
+    results = {}
+    for step in (tmp_path / "steps").read_text().splitlines():
+        script, *flags = step.split()
+        if script == "bin/train.py":
+            flags += ["--max_steps=4", "--set=decoding.max_extra_tokens=5"]
+        results[script] = driver.run(tmp_path, Path(script).stem, flags, "")
+        assert results[script].code == 0, results[script].err
+        if script == "bin/phrasebook.py":
+            for path in (tmp_path / "out/corpus").iterdir():
+                if path.stem != "train":
+                    path.write_text("".join(path.read_text().splitlines(keepends=True)[:8]))
+            shutil.copy(tmp_path / "out/corpus/test.en", tmp_path / "out/sentences.en")
+    assert len(results) == 6
+    scores = json.loads(results["bin/evaluate.py"].out.splitlines()[-1])
+    assert scores["sentences"] == 8 and scores["exact_match"] == 0
+    assert (tmp_path / "out" / "sentences.de").read_text().count("\n") == 8
+
+
+@pytest.mark.long
 def test_all_steps_run_and_a_bad_model_is_an_error(tmp_path: Path) -> None:
     if not (ROOT / ".venv" / "installed").is_file():
         pytest.skip("no .venv, which bin/quickstart would install; bin/test makes it")

@@ -83,16 +83,21 @@ class Workers:
         ]  # fmt: skip
         with (self.folders[index] / "log").open("ab") as log:
             self.processes[index] = subprocess.Popen(
-                command,
-                cwd=self.folders[index],
-                stdout=log,
-                stderr=log,
+                command, cwd=self.folders[index], stdout=log, stderr=log,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CONFIG": tf_config},
-            )
+            )  # fmt: skip
 
     def start_all(self) -> None:
         for index in range(len(self.folders)):
             self.start(index)
+
+    def start_chief(self) -> None:
+        """Starts the chief, and waits until it waits for the others."""
+        self.start(0)
+        deadline = time.monotonic() + 240
+        while not tells(self.said(0), "waiting", f"{len(self.folders)} workers"):
+            assert time.monotonic() < deadline and self.processes[0].poll() is None, self.said(0)
+            time.sleep(0.05)
 
     def said(self, index: int) -> str:
         return (self.folders[index] / "log").read_text()
@@ -111,7 +116,7 @@ class Workers:
         while time.monotonic() < deadline and chief.poll() is None:
             if condition():
                 chief.send_signal(signal.SIGSTOP)
-                assert last_saved(self.run) < MAX_STEPS
+                assert kill.last_saved(self.run) < MAX_STEPS
                 return
             time.sleep(0.005)
         pytest.fail("training ended or the condition never held: " + self.said(0))
@@ -134,11 +139,6 @@ def cluster(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Workers]]:
         for process in workers.processes.values():
             process.kill()
             process.wait()
-
-
-def last_saved(run: Path) -> int:
-    names = (path.name for path in run.glob("checkpoints/step-*"))
-    return max((int(name.removeprefix("step-")) for name in names), default=0)
 
 
 @pytest.fixture(scope="module")
@@ -166,15 +166,15 @@ def losses(run: Path) -> list[float]:
 
 
 def test_workers_train_like_one_process(cluster: Callable[..., Workers], whole: Path) -> None:
-    count = 2
-    workers = cluster(count)
-    workers.start_all()
+    workers = cluster(2)
+    workers.start_chief()
+    workers.start(1)
     workers.finish()
-    assert tells(workers.said(0), f"{count} replicas")
+    assert tells(workers.said(0), "2 replicas")
     assert_same_weights(workers.run, whole)
     np.testing.assert_allclose(losses(workers.run), losses(whole), rtol=1e-5)
     written = [{path.name for path in own.iterdir()} for own in workers.folders]
-    assert written == [{"data", "log", "run"}] + [{"data", "log"}] * (count - 1)
+    assert written == [{"data", "log", "run"}, {"data", "log"}]
 
 
 @pytest.mark.long  # tests/training/multi_worker_test.py kills a worker that trains nothing
@@ -183,8 +183,8 @@ def test_killed_and_stopped_workers_lose_nothing(
 ) -> None:
     workers = cluster(2)
     workers.start_all()
-    workers.pause_chief_when(lambda: last_saved(workers.run) >= CHECKPOINT_STEPS)
-    saved = last_saved(workers.run)
+    workers.pause_chief_when(lambda: kill.last_saved(workers.run) >= CHECKPOINT_STEPS)
+    saved = kill.last_saved(workers.run)
     workers.processes[1].kill()
     assert workers.wait(1) == -signal.SIGKILL
     workers.let_chief_go_on()
@@ -194,13 +194,13 @@ def test_killed_and_stopped_workers_lose_nothing(
     workers.start_all()
     again = (f"step {saved}", f"step {MAX_STEPS}")
     workers.pause_chief_when(
-        lambda: tells(workers.said(0), *again) and last_saved(workers.run) > saved
+        lambda: tells(workers.said(0), *again) and kill.last_saved(workers.run) > saved
     )
     assert tells(workers.said(1), *again)
     workers.processes[1].send_signal(signal.SIGTERM)
     workers.let_chief_go_on()
     assert [workers.wait(0), workers.wait(1)] == [0, 130], workers.said(0) + workers.said(1)
-    stopped = last_saved(workers.run)
+    stopped = kill.last_saved(workers.run)
     assert saved < stopped < MAX_STEPS
     assert tells(workers.said(0), "same command", f"step {stopped}")
     workers.start_all()
@@ -209,12 +209,9 @@ def test_killed_and_stopped_workers_lose_nothing(
     np.testing.assert_allclose(losses(workers.run), losses(whole), rtol=1e-5)
 
 
-def test_a_single_worker_waits_until_it_is_stopped(cluster: Callable[..., Workers]) -> None:
+@pytest.mark.long
+def test_a_chief_that_waits_can_be_stopped(cluster: Callable[..., Workers]) -> None:
     workers = cluster(2)
-    workers.start(0)
-    deadline = time.monotonic() + 240
-    while not tells(workers.said(0), "waiting", "2 workers"):
-        assert time.monotonic() < deadline and workers.processes[0].poll() is None, workers.said(0)
-        time.sleep(0.05)
+    workers.start_chief()
     workers.processes[0].send_signal(signal.SIGINT)
     assert workers.wait(0) == -signal.SIGINT, workers.said(0)

@@ -5,7 +5,7 @@
 
 Tests:
 
-* exactness: the search, compared with CTranslate2 and with slower implementations
+* exactness: the search, compared with CTranslate2 and with slower computations
 * fuzz: malformed requests to an export
 * kill: training that is killed again and again
 * server_load: a server under load, under overload and during version changes

@@ -1,4 +1,4 @@
-r"""Compares the search of a trained model with CTranslate2 and with slower implementations.
+r"""Compares the search of a trained model with CTranslate2 and with slower computations.
 
 Example:
     python -m tests.stress exactness --model_dir=build/run --source=multi30k/test_2016_flickr.en
@@ -11,11 +11,9 @@ Prints one JSON object. The exit code is 1 if one of these bounds does not hold:
 
 * `ctranslate2`: without a length penalty, 99.5 % of the sentences have the same tokens as with
   CTranslate2. The other ones are near ties (scores less than 1e-3 apart).
-* `batch_against_alone`, `cached_against_uncached`: the tokens are the same, or the scores are less
-  than 1e-4 apart. The uncached search runs a whole forward pass at each step, for --uncached
-  sentences.
+* `batch_against_alone`: the tokens are the same, or the scores are less than 1e-4 apart.
 * `beams`: the mean score of beams 1 to 6 never falls.
-* `scores`: the reported scores are within 1e-4 of recomputed ones.
+* `scores`: the reported scores are within 1e-4 of those of a whole forward pass, without a cache.
 
 For sentences whose tokens differ, the JSON has both translations as pieces with their scores
 (`keras_transformer.inference.scoring`).
@@ -44,28 +42,19 @@ from absl import flags, logging
 from command import say
 from measuring import describe_machine
 
-from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
 from keras_transformer.data.reading import read_text
-from keras_transformer.decoding import (
-    SearchInputs,
-    SearchResult,
-    SpecialIds,
-    StepDecoder,
-)
+from keras_transformer.decoding import SearchResult
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
 from keras_transformer.inference import batching, loading
 from keras_transformer.inference.scoring import Scorer, penalized, score_ids
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.models.encoder_decoder import Memory
 from keras_transformer.runs.run_directory import RunDirectory
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model_dir", None, "run directory of a trained model", required=True)
 flags.DEFINE_string("source", None, "sentences to translate, one per line", required=True)
-flags.DEFINE_integer("sentences", None, "use only the first N sentences", lower_bound=1)
-flags.DEFINE_integer("uncached", 50, "sentences decoded without a cache", lower_bound=1)
 
 BEAM = 4
 BEAMS = range(1, 7)
@@ -90,9 +79,6 @@ def examine(run: RunDirectory, lines: list[str]) -> dict[str, Any]:
         raise InputError(f"Line {number} of the source is empty. Give a file without empty lines.")
     batched = decode("batches", translator.search, lines)
     alone, _ = decode("alone", translator.search, lines, [[i] for i in range(len(lines))])
-    chosen = range(0, len(lines), max(1, len(lines) // FLAGS.uncached))[: FLAGS.uncached]
-    uncached, _ = decode("uncached", uncached_search(translator), [lines[i] for i in chosen])
-    cached = [batched[0][i] for i in chosen]
 
     plain = with_options(translator, length_penalty=0.0)
     ours, _ = decode("no length penalty", plain.search, lines)
@@ -102,9 +88,6 @@ def examine(run: RunDirectory, lines: list[str]) -> dict[str, Any]:
     return {
         "ctranslate2": compare(plain, lines, ours, theirs, NEAR_TIE, SAME),
         "batch_against_alone": compare(translator, lines, batched[0], alone),
-        "cached_against_uncached": compare(
-            translator, [lines[i] for i in chosen], cached, uncached
-        ),
         **beams_and_scores(translator, lines, batched),
     }
 
@@ -152,32 +135,6 @@ def ctranslate2_ids(path: Path, translator: TranslationModule, lines: Sequence[s
         for index, result in zip(group, results, strict=True):
             ids[index] = target.piece_to_id(result.hypotheses[0])
     return ids
-
-
-def uncached_search(translator: TranslationModule) -> Search:
-    """Returns a search that runs a whole forward pass over the tokens so far at every step."""
-    transformer, ids, config = translator.transformer, translator.tokenizer, translator.config
-
-    def step(tokens: tf.Tensor, position: tf.Tensor, cache: Any) -> tuple[tf.Tensor, Any, None]:
-        targets, *memory = cache
-        here = tf.range(tf.shape(targets)[1]) == position
-        targets = tf.where(here, tf.expand_dims(tokens, 1), targets)
-        so_far = targets[:, : position + 1]
-        features, _ = transformer.decode(so_far, Memory(*memory), training=False)
-        return transformer.logits(features[:, -1]), [targets, *memory], None
-
-    def search(text: tf.Tensor) -> SearchResult:
-        source_ids, lengths = translator.source_ids(text)
-        max_lengths = translator.max_lengths(lengths)
-        states, mask, _ = transformer.encode(source_ids, training=False)
-        # --> [batch * beam, ...]
-        memory = [tf.repeat(tensor, config.beam_size, axis=0) for tensor in (states, mask)]
-        targets = tf.fill([tf.shape(memory[0])[0], tf.reduce_max(max_lengths)], ids.pad_id)
-        special, size = SpecialIds(ids.start_id, ids.end_id, ids.pad_id), ids.target_vocab_size
-        decoder = StepDecoder(step, [targets, *memory], size, config.beam_size)
-        return decoding.search(decoder, SearchInputs(max_lengths), config, special)
-
-    return tf.function(search, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
 
 
 def beams_and_scores(
@@ -250,7 +207,7 @@ def main() -> int:
     batching.use_cores_for_batches(lines=1000)
     logging.set_verbosity(logging.ERROR)  # every translator has a separate graph, by design
     run = RunDirectory(FLAGS.model_dir)
-    result = examine(run, read_text(FLAGS.source)[: FLAGS.sentences])
+    result = examine(run, read_text(FLAGS.source))
     holds = all(section["holds"] for section in result.values())
     print(json.dumps({"machine": describe_machine(), **result, "holds": holds}))
     return int(not holds)

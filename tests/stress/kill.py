@@ -12,13 +12,13 @@ the directory is still there.
 
 Prints one JSON object with, for each number of replicas:
 
-* the kills: seconds since the start of the process, newest checkpoint, last logged step, and the
-  files of the unfinished checkpoint if the kill was inside a write
+* the kills: the newest checkpoint, and the files of the unfinished one for a kill inside a write
 * the arrays that differ from the uninterrupted run; if there are any, the exit code is 1
 """
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -37,8 +37,7 @@ import command
 from absl import flags
 from command import say
 
-from keras_transformer.data.corpus import parallel_files
-from keras_transformer.data.prepare import PrepareOptions, prepare
+import keras_transformer as kt
 from keras_transformer.runs.run_directory import RunDirectory
 
 FLAGS = flags.FLAGS
@@ -74,11 +73,8 @@ _PATIENCE = 240.0  # seconds that a process may take until its kill
 class Kill(NamedTuple):
     """How a process ended."""
 
-    seconds: float  # since its start
     checkpoint: int  # step of the newest checkpoint
-    step: int  # last logged step
-    inside_write: bool
-    unfinished: list[str]  # files of the unfinished checkpoint
+    unfinished: list[str] | None  # files of the unfinished checkpoint; None between two writes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,17 +119,6 @@ class Training:
     def path(self) -> Path:
         return self.folder / self.name
 
-    def last_saved(self) -> int:
-        """Returns the step of the newest checkpoint, or 0."""
-        names = (path.name for path in self.path.glob("checkpoints/step-*"))
-        return max((int(name.removeprefix("step-")) for name in names), default=0)
-
-    def last_logged(self) -> int:
-        """Returns the last step in the metrics, or 0."""
-        file = self.path / "metrics.jsonl"
-        whole = file.read_text().split("\n")[:-1] if file.exists() else []
-        return max((json.loads(line)["step"] for line in whole), default=0)
-
     def unfinished(self) -> list[str] | None:
         """Returns the files of the unfinished checkpoint, or None between two writes."""
         for path in self.path.glob("checkpoints/.*.unfinished"):
@@ -150,11 +135,7 @@ class Training:
                 if process.poll() is None and is_moment():
                     process.kill()
                     process.wait()
-                    files = self.unfinished()
-                    return Kill(
-                        round(time.monotonic() - started, 2), self.last_saved(),
-                        self.last_logged(), files is not None, files or [],
-                    )  # fmt: skip
+                    return Kill(last_saved(self.path), self.unfinished())
                 process.send_signal(signal.SIGCONT)
             time.sleep(0.002)
         process.kill()
@@ -168,12 +149,12 @@ class Training:
             delay: seconds after the first new checkpoint.
             num_files: files that an unfinished checkpoint must have; 0 for any moment.
         """
-        first = self.last_saved()
+        first = last_saved(self.path)
         due = float("inf")
 
         def is_moment() -> bool:
             nonlocal due
-            saved = self.last_saved()
+            saved = last_saved(self.path)
             if saved > first:
                 due = min(due, time.monotonic() + delay)
             before_the_end = saved < self.settings["training.max_steps"]
@@ -183,43 +164,36 @@ class Training:
         return is_moment
 
 
+def last_saved(run: Path) -> int:
+    """Returns the step of the newest checkpoint, or 0."""
+    names = (path.name for path in run.glob("checkpoints/step-*"))
+    return max((int(name.removeprefix("step-")) for name in names), default=0)
+
+
 def prepare_data(folder: Path) -> None:
     """Prepares sentences of three numbers each as `folder/data`."""
-    sources, targets = [""], [""]
-    for _ in range(3):
-        sources = [f"{sentence} {number}" for sentence in sources for number in NUMBERS]
-        targets = [f"{sentence} {number}" for sentence in targets for number in NUMBERS.values()]
-    (folder / "c.en").write_text("".join(f"{sentence}\n" for sentence in sources))
-    (folder / "c.de").write_text("".join(f"{sentence}\n" for sentence in targets))
-    corpora = parallel_files([folder / "c.en"], [folder / "c.de"])
-    prepare(corpora, folder / "data", PrepareOptions(vocab_size=40, valid_pairs=8))
+    triples = itertools.product(NUMBERS.items(), repeat=3)
+    pairs = [(f"{a} {b} {c}", f"{x} {y} {z}") for (a, x), (b, y), (c, z) in triples]
+    kt.prepare(pairs=pairs, output_dir=folder / "data", vocab_size=40, valid_pairs=8, num_workers=1)
 
 
-def digests(run: Path, max_steps: int) -> dict[str, dict[str, str]]:
-    """Returns the SHA-256 of every array of a finished run, by set and name."""
+def digests(run: Path, max_steps: int) -> dict[str, str]:
+    """Returns the SHA-256 of every array of a finished run, by names such as `ema/PATH`."""
     restored = RunDirectory(run).restore()
     if restored is None or restored.checkpoint.step != max_steps:
         raise RuntimeError(f"{run} has not finished.")
     sets = {"weights": restored.weights, "state": restored.state, "ema": restored.ema or {}}
     return {
-        name: {
-            path: hashlib.sha256(f"{a.dtype} {a.shape} ".encode() + a.tobytes()).hexdigest()
-            for path, a in sorted(arrays.items())
-        }
+        f"{name}/{path}": hashlib.sha256(f"{a.dtype} {a.shape} ".encode() + a.tobytes()).hexdigest()
         for name, arrays in sets.items()
+        for path, a in arrays.items()
     }
 
 
-def differences(
-    found: Mapping[str, Mapping[str, str]], expected: Mapping[str, Mapping[str, str]]
-) -> list[str]:
+def differences(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
     """Returns the arrays that differ or are missing in two results of `digests`."""
-    return [
-        f"{name}: {path}"
-        for name in expected
-        for path in sorted(found[name].keys() | expected[name].keys())
-        if found[name].get(path) != expected[name].get(path)
-    ]
+    names = sorted(found.keys() | expected.keys())
+    return [name for name in names if found.get(name) != expected.get(name)]
 
 
 def kill_and_compare(
@@ -246,7 +220,7 @@ def kill_and_compare(
         "replicas": replicas,
         "steps": max_steps,
         "kills": log,
-        "inside_writes": sum(kill["inside_write"] for kill in log),
+        "inside_writes": sum(kill["unfinished"] is not None for kill in log),
         "different": differences(digests(killed.path, max_steps), digests(whole.path, max_steps)),
     }
 
@@ -254,12 +228,10 @@ def kill_and_compare(
 def main() -> int:
     """Prints the results."""
     generator = random.Random(FLAGS.random_seed)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(FLAGS.work_dir or temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        prepare_data(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        prepare_data(Path(folder))
         results = [
-            kill_and_compare(folder, int(count), FLAGS.kills, FLAGS.inside_writes, generator)
+            kill_and_compare(Path(folder), int(count), FLAGS.kills, FLAGS.inside_writes, generator)
             for count in FLAGS.replicas
         ]
     print(json.dumps(results))
@@ -276,5 +248,4 @@ if __name__ == "__main__":  # tests import this module, too, and commands have t
         "replicas", [1, 2], "numbers of replicas; more than 1 use logical CPU devices"
     )
     flags.DEFINE_integer("random_seed", 1, "seed of the times of the kills")
-    flags.DEFINE_string("work_dir", None, "folder for runs and logs; default: a temporary folder")
     command.run(main)

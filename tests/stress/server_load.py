@@ -163,11 +163,9 @@ def run(name: str, sentences: Sequence[str]) -> dict[str, Any]:
 def main() -> int:
     """Prints the results."""
     sentences = read_sentences(FLAGS.source)
-    wanted = {
-        "soak": FLAGS.soak_minutes, "switches": FLAGS.switches, "overload": FLAGS.overload
-    }  # fmt: skip
+    wanted = {"soak": FLAGS.soak_minutes, "switches": FLAGS.switches, "overload": FLAGS.overload}
     result = {}
-    for name in (name for name, value in wanted.items() if value):
+    for name in filter(wanted.get, wanted):
         say(f"Running {name}.")
         result[name] = run(name, sentences)
     print(json.dumps({"machine": describe_machine(), **result}))

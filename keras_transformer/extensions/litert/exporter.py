@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from ai_edge_litert import interpreter as litert
 from tensorflow_text.core.pybinds import tflite_registrar
 
 from keras_transformer.console import progress_bar
 from keras_transformer.decoding.interface import rows_per_sentence
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export import (
     Engine,
     Exporter,
@@ -30,14 +29,18 @@ from keras_transformer.export import (
     VersionFacts,
 )
 from keras_transformer.export.probes import escaped, probe_texts
-from keras_transformer.extensions.litert import passes
-from keras_transformer.extensions.litert.archive import LiteRTMetadata, append_archive
-from keras_transformer.extensions.litert.blocks import Int8Shortlist
-from keras_transformer.extensions.litert.engine import LiteRTModel, LiteRTResult
-from keras_transformer.extensions.litert.quantization import multiply_int8_rows, quantize
-from keras_transformer.extensions.litert.signatures import LiteRTSignatures, best_batch_size
-from keras_transformer.extensions.litert.tokenizer import text_problem
 from keras_transformer.inference.translation_module import TranslationModule
+
+with needs_extra("litert", "the format litert"):
+    from ai_edge_litert import interpreter as litert
+
+    from keras_transformer.extensions.litert import passes
+    from keras_transformer.extensions.litert.archive import LiteRTMetadata, append_archive
+    from keras_transformer.extensions.litert.blocks import Int8Shortlist
+    from keras_transformer.extensions.litert.engine import LiteRTModel, LiteRTResult
+    from keras_transformer.extensions.litert.quantization import multiply_int8_rows, quantize
+    from keras_transformer.extensions.litert.signatures import LiteRTSignatures, best_batch_size
+    from keras_transformer.extensions.litert.tokenizer import text_problem
 
 FILE = "model.tflite"
 TEXT_OPS = {"TFText>FastSentencepieceTokenize", "TFText>FastSentencepieceDetokenize"}

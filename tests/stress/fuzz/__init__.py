@@ -1,4 +1,4 @@
 """Malformed requests to an exported model, and checks of the answers.
 
-Nothing here uses the package: the model is a SavedModel in a separate process.
+Nothing here uses the package: the model is a SavedModel.
 """

@@ -4,11 +4,11 @@ Examples:
     python -m tests.stress fuzz --export=build/export/1 --inputs=200000
     python -m tests.stress fuzz --export=build/export/1 --first_batch=1234 --inputs=7
 
-The SavedModel runs in a separate process that has only TensorFlow and tensorflow-text, so that a
-crash, a process that is killed for its memory, and a request without an answer are noticed. A
-request is a batch of 8 rows: seven malformed texts of the kinds in `texts.py`, and one known
-sentence at a changing index. Each batch goes to the first of --signatures and to one of the
-others in turn, with random options and ids.
+The process has only TensorFlow and tensorflow-text, as a server does. A crash or a request without
+an answer ends it, and the last number on standard error is that of the batch. A request is a batch
+of 8 rows: seven malformed texts of the kinds in `texts.py`, and one known sentence at a changing
+index. Each batch goes to the first of --signatures and to one of the others in turn, with random
+options and ids.
 
 Checks (`checks.py`):
 
@@ -27,16 +27,17 @@ from __future__ import annotations
 import collections
 import json
 import math
+import resource
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from absl import flags
+from absl import app, flags
 
-from tests.stress.fuzz import checks, texts
-from tests.stress.fuzz.model import Arrays, Known, ModelProcess, Request, make_request
+from tests.stress.fuzz import checks
+from tests.stress.fuzz.model import Arrays, Known, Model, Request, make_request
 from tests.stress.fuzz.texts import KINDS, Material
 
 FLAGS = flags.FLAGS
@@ -58,14 +59,13 @@ SENTENCES = (
 )
 _ROWS = 7  # malformed texts of a batch
 _KNOWN_SENTENCES = 8
-_BATCHES_PER_STATUS_LINE = 1000
 
 
 class Fuzzer:
     """Sends requests to a model, and counts."""
 
-    def __init__(self, process: ModelProcess):
-        self._process = process
+    def __init__(self, model: Model):
+        self._model = model
         self._max_bytes = FLAGS.max_source_bytes
         manifest = Path(FLAGS.export) / "manifest.json"
         if self._max_bytes is None and manifest.exists():
@@ -77,24 +77,23 @@ class Fuzzer:
             lines = Path(FLAGS.sentences).read_text(encoding="utf-8").split("\n")
             sentences = [line for line in lines if line.strip()]
         max_tokens = 1024
-        if "tokenize" in process.signatures:
-            max_tokens = process.signatures["tokenize"].outputs["ids"].shape[1] or max_tokens
+        if "tokenize" in model.signatures:
+            max_tokens = model.signatures["tokenize"].outputs["ids"].shape[1] or max_tokens
         self._material = Material(sentences, self._max_bytes or 16_384, max_tokens)
-        names = sorted(process.signatures, key="serving_default".__ne__)
+        names = sorted(model.signatures, key="serving_default".__ne__)
         self._signatures = FLAGS.signatures or names
         self._alone: dict[Any, Arrays] = {}  # answers to known sentences in a batch of one
         self._known = [self._translate(sentence) for sentence in sentences[:_KNOWN_SENTENCES]]
         self.batches: collections.Counter[str] = collections.Counter()
         self.kinds: collections.Counter[str] = collections.Counter()
         self.different: set[int] = set()
-        self.peak_memory_mb = 0.0
         self.failures: list[dict[str, Any]] = []
 
     def _translate(self, sentence: str) -> Known:
         text = np.array([sentence.encode()], object)
         best = self._ask_alone(Request("serving_default", {"text": text}, 0))["translations"][0, 0]
         ids = np.zeros(0, np.int32)
-        if "tokenize" in self._process.signatures:
+        if "tokenize" in self._model.signatures:
             tokenized = self._ask_alone(Request("tokenize", {"text": text}, 0))
             ids = tokenized["ids"][0][: tokenized["lengths"][0]]
         return Known(text[0], best, ids)
@@ -102,59 +101,59 @@ class Fuzzer:
     def _ask_alone(self, request: Request) -> Arrays:
         key = request.signature, *(repr(values.tolist()) for values in request.inputs.values())
         if key not in self._alone:
-            answer = self._process.ask(request.signature, request.inputs)
-            if answer.outputs is None:
-                raise RuntimeError(f"The model does not answer a known sentence: {answer.problem}.")
-            self._alone[key] = answer.outputs
+            outputs, problem = self._model.ask(request.signature, request.inputs)
+            if outputs is None:
+                raise RuntimeError(f"The model does not answer a known sentence: {problem}.")
+            self._alone[key] = outputs
         return self._alone[key]
 
     def send_batch(self, number: int) -> None:
         """Sends the batch with this number to two signatures."""
         random = np.random.default_rng([FLAGS.seed, number])
         kinds = [str(kind) for kind in random.choice(sorted(KINDS), _ROWS)]
-        rows = [texts.make(kind, random, self._material) for kind in kinds]
+        rows = [KINDS[kind](random, self._material) for kind in kinds]
         self.kinds.update(kinds)
         self.different.update(map(hash, rows))
         known = self._known[number // (_ROWS + 1) % len(self._known)]
         first, *others = self._signatures
         for name in [first, others[number % len(others)]] if others else [first]:
-            signature = self._process.signatures[name]
+            signature = self._model.signatures[name]
             request = make_request(name, signature, rows, known, number % (_ROWS + 1), random)
-            outputs, problem, memory = self._process.ask(name, request.inputs)
+            outputs, problem = self._model.ask(name, request.inputs)
             if outputs is not None:
                 alone = self._ask_alone(request.known_row())
                 problem = checks.first_problem(request, signature, outputs, alone, self._max_bytes)
             self.batches[name] += 1
-            self.peak_memory_mb = max(self.peak_memory_mb, memory)
             if problem:
                 failure = {"batch": number, "signature": name, "problem": problem, "kinds": kinds}
                 self.failures.append(failure)
-                print(f"Failure: batch {number}, {name}: {problem}", file=sys.stderr)
+                print(f"\nFailure: batch {number}, {name}: {problem}", file=sys.stderr)
+
+
+def peak_memory_mb() -> int:
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def main() -> int:
     """Prints the results."""
     started = time.monotonic()
-    process = ModelProcess(FLAGS.export, FLAGS.limit_s)
-    fuzzer = Fuzzer(process)
+    fuzzer = Fuzzer(Model(FLAGS.export, FLAGS.limit_s))
     num_batches = math.ceil(FLAGS.inputs / _ROWS)
-    memory_after_a_tenth = 0.0
+    memory_after_a_tenth = 0
     for count in range(num_batches):
+        print(f"\rBatch {FLAGS.first_batch + count:,}", end="", file=sys.stderr, flush=True)
         fuzzer.send_batch(FLAGS.first_batch + count)
         if count <= num_batches // 10:
-            memory_after_a_tenth = fuzzer.peak_memory_mb
-        if (count + 1) % _BATCHES_PER_STATUS_LINE == 0:
-            print(f"Batch {count + 1:,} of {num_batches:,}.", file=sys.stderr)
+            memory_after_a_tenth = peak_memory_mb()
         if len(fuzzer.failures) >= FLAGS.max_failures:
             break
-    process.close()
     result = {
         "inputs": sum(fuzzer.kinds.values()),
         "different": len(fuzzer.different),
         "batches": dict(fuzzer.batches),
         "kinds": dict(fuzzer.kinds.most_common()),
         "seconds": round(time.monotonic() - started, 1),
-        "peak_memory_mb": [round(memory_after_a_tenth), round(fuzzer.peak_memory_mb)],
+        "peak_memory_mb": [memory_after_a_tenth, peak_memory_mb()],
         "failures": fuzzer.failures,
     }
     print(json.dumps(result))
@@ -162,6 +161,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    import command  # late: the process of the model imports this file and must not load Keras
-
-    command.run(main)
+    app.run(lambda _: main())

@@ -1,26 +1,21 @@
-"""A SavedModel in a separate process that has only TensorFlow and tensorflow-text, and requests.
-
-If a request ends the process, the request has failed, and another process is started.
-"""
+"""A SavedModel in a process with only TensorFlow and tensorflow-text, and requests."""
 
 from __future__ import annotations
 
-import multiprocessing
+import faulthandler
 import os
-import resource
-import sys
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # faster for small models
 
 Arrays = Mapping[str, np.ndarray]
 
 Random = np.random.Generator
 
-_SLICE_S = 0.1
-_LOAD_S = 600.0
 _INTEGERS = [-(2**31), -(2**31) + 1, -1, 0, 1, 2, 3, 4, 2**15, 2**16, 2**30, 2**31 - 2, 2**31 - 1]
 _FLOATS = [0.0, -0.0, 1.0, -1.0, 0.6, 10.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1e-38, 3.4e38]
 _WIDTHS = [1, 2, 17, 64, 300, 2000]  # lengths of rows of ids
@@ -40,16 +35,8 @@ class Signature(NamedTuple):
     outputs: dict[str, Tensor]
 
 
-class Answer(NamedTuple):
-    """The result of a request."""
-
-    outputs: Arrays | None  # None if there is a problem
-    problem: str | None
-    peak_memory_mb: float  # of the process so far
-
-
-class ModelProcess:
-    """Answers requests, one at a time, in a process that is replaced if it ends.
+class Model:
+    """Answers requests, one at a time. A request that takes too long ends the process.
 
     Args:
         path: the SavedModel.
@@ -60,79 +47,26 @@ class ModelProcess:
     """
 
     def __init__(self, path: str, limit_s: float):
-        self._path, self._limit_s = path, limit_s
-        self.signatures: dict[str, Signature] = {}
-        self._start()
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401  its ops
 
-    def ask(self, signature: str, inputs: Arrays) -> Answer:
-        """Returns the answer, or the problem."""
-        if self._process.exitcode is not None:
-            self._start()
-        self._connection.send((signature, dict(inputs)))
-        if self._answers(self._limit_s):
-            try:
-                return Answer(*self._connection.recv())
-            except EOFError:
-                self._process.join()
-                problem = f"the process ended with the code {self._process.exitcode}"
-        else:
-            self.close()
-            problem = f"there was no answer within {self._limit_s:g} s"
-        return Answer(None, problem, 0.0)
+        self._constant, self._limit_s = tf.constant, limit_s
+        self._model = tf.saved_model.load(path)  # keeps the variables of the signatures
+        signatures = self._model.signatures
+        self._functions = {name: signatures[name] for name in signatures}
+        self.signatures = {name: _describe(call) for name, call in self._functions.items()}
 
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.kill()
-        self._process.join()
-
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(self._path, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
+    def ask(self, signature: str, inputs: Arrays) -> tuple[Arrays | None, str | None]:
+        """Returns the answer and None, or None and the problem."""
+        faulthandler.dump_traceback_later(self._limit_s, exit=True)
         try:
-            if not self._answers(_LOAD_S):
-                raise EOFError
-            self.signatures = self._connection.recv()
-        except EOFError as error:
-            self.close()
-            raise RuntimeError(f"{self._path} could not be loaded. Give a SavedModel.") from error
-
-    def _answers(self, limit_s: float) -> bool:
-        # In slices, because time in which both processes were stopped must not count.
-        return any(self._connection.poll(_SLICE_S) for _ in range(round(limit_s / _SLICE_S)))
-
-
-def _serve(path: str, connection: Connection) -> None:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # faster for small models
-    import tensorflow as tf
-    import tensorflow_text  # noqa: F401  its ops
-
-    model = tf.saved_model.load(path)
-    functions = {name: model.signatures[name] for name in model.signatures}
-    connection.send({name: _describe(function) for name, function in functions.items()})
-    while True:
-        try:
-            name, inputs = connection.recv()
-        except EOFError:
-            return
-        connection.send(_answer(tf, functions[name], inputs))
-        if "keras_transformer" in sys.modules:
-            raise RuntimeError(
-                "The model's process has loaded keras_transformer, but should need only TensorFlow."
-            )
-
-
-def _answer(tf: Any, function: Any, inputs: Arrays) -> Answer:
-    outputs, problem = None, None
-    try:
-        found = function(**{name: tf.constant(value) for name, value in inputs.items()})
-        outputs = {name: tensor.numpy() for name, tensor in found.items()}
-    except Exception as error:  # no request may raise anything
-        problem = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-    return Answer(outputs, problem, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+            tensors = {name: self._constant(value) for name, value in inputs.items()}
+            found = self._functions[signature](**tensors)
+            return {name: tensor.numpy() for name, tensor in found.items()}, None
+        except Exception as error:  # no request may raise anything
+            return None, f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def _describe(function: Any) -> Signature:

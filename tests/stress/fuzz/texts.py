@@ -89,10 +89,6 @@ def _ranges(*ranges: tuple[int, int]) -> Kind:
     return lambda random, material: _within(random, material, lambda: one(random))
 
 
-def _random_bytes(random: Random, material: Material) -> bytes:
-    return random.bytes(int(random.integers(1, 300)))
-
-
 def _truncated(random: Random, material: Material) -> bytes:
     def piece() -> bytes:
         text = utf8(_some(random, [*_EXPANDING, *_EMOJI], 8))
@@ -112,10 +108,6 @@ def _overlong(random: Random, material: Material) -> bytes:
 def _megabyte(random: Random, material: Material) -> bytes:
     word = _characters(random, *_SCRIPTS[random.integers(len(_SCRIPTS))], most=12)
     return (utf8(word) * 2**20)[: 2**20]
-
-
-def _megabyte_of_bytes(random: Random, material: Material) -> bytes:
-    return random.bytes(2**20)
 
 
 def _combining_marks(random: Random, material: Material) -> bytes:
@@ -157,13 +149,13 @@ def mutate(random: Random, original: bytes) -> bytes:
 
 
 KINDS: dict[str, Kind] = {
-    "random bytes": _random_bytes,
+    "random bytes": lambda random, material: random.bytes(int(random.integers(1, 300))),
     "truncated UTF-8": _truncated,
     "overlong UTF-8": _overlong,
     "NUL": _among(["\0", "\0\0", "a\0b"]),
     "surrogates": _ranges((0xD800, 0xE000)),
     "1 MB without a space": _megabyte,
-    "1 MB of random bytes": _megabyte_of_bytes,
+    "1 MB of random bytes": lambda random, material: random.bytes(2**20),
     "100,000 combining marks": _combining_marks,
     "few combining marks": _among(["a", "e", "א", *_MARKS], 200),
     "emoji": _among(_EMOJI, 60),
@@ -185,14 +177,3 @@ KINDS: dict[str, Kind] = {
     "mutated sentence": lambda random, material: mutate(random, utf8(_sentence(random, material))),
     "a sentence": lambda random, material: utf8(_sentence(random, material)),
 }  # fmt: skip
-
-
-def make(kind: str, random: Random, material: Material) -> bytes:
-    """Returns a text of a kind.
-
-    Args:
-        kind: a key of `KINDS`.
-        random: generator of the text.
-        material: what the text is made of.
-    """
-    return KINDS[kind](random, material)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.corpora.phrasebook.slots import ORDERED, slots
 from keras_transformer.runs.atomic import atomic_path
 
 # A sentence in English and in German, with the same `{slot}` names on both sides.
@@ -54,6 +53,8 @@ def phrases(seed: int = 1, per_template: int = 100) -> list[Phrase]:
 
 def _render(template: Template, count: int, rng: random.Random) -> list[Phrase]:
     """Returns at most `count` different phrases of one template."""
+    from keras_transformer.extensions.corpora.phrasebook.slots import ORDERED, slots  # an extra
+
     # `{time2}` is a second value of the kind `time`. Two values of a kind differ.
     names_of_kind: dict[str, list[str]] = {}
     for name in sorted(re.findall(r"{(\w+)}", template[0])):
