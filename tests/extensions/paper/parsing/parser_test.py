@@ -144,21 +144,21 @@ def test_ordinary_translators_are_refused_as_parsers(
 
 
 def test_an_export_with_different_trees_is_an_error(
-    model: parser.ParserModel, monkeypatch: pytest.MonkeyPatch
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporter, "Parser", lambda _: model.owner)  # which is traced
-    translator = model.owner.translator
-    _, functions = EXPORTER.extra_signatures(translator)
+    translator = loading.load_translator(run)
+    owner, functions = EXPORTER.extra_signatures(translator)
     assert list(functions) == ["parse", "parse_tokens"]
-    scores = model.parse_tokens(tf.constant(SENTENCES[:1]))["scores"].numpy()
+    scores = owner.parse_tokens(tf.constant(SENTENCES[:1]))["scores"].numpy()
+    monkeypatch.setattr(exporter, "Parser", lambda _: owner)  # which is traced
     monkeypatch.setattr(SavedModelExporter, "compare_signatures", lambda *_: None)
 
     class Engine(SavedModelEngine):
         def __init__(self, difference: float):
             self.difference = difference
 
-        def call(self, function: str, calls: Any) -> Any:
-            assert function == "parse_tokens" and calls == [{"tokens": SENTENCES[:1]}]
+        def call(self, calls: Any) -> Any:
+            assert calls == [("parse_tokens", {"tokens": SENTENCES[:1]})]
             return [{"scores": scores + self.difference}]
 
     EXPORTER.compare_signatures(translator, Engine(0.0), SENTENCES[:1])
