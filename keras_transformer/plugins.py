@@ -9,11 +9,12 @@ After `pip install my_package`, `export --format=onnx` works. The extensions of 
 declared in the same way. The groups are:
 
 * `exporters`: objects that follow `keras_transformer.export.Exporter`;
-* `loaders`: objects that follow `keras_transformer.inference.loading.Loader`;
+* `loaders`: instances of `keras_transformer.inference.loading.Loader`;
+* `resolvers`: functions that replace addresses of models, such as hf://USER/NAME, by paths;
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
-* `text_options`: objects that add a flag to `translate` (see `cli/translate.py`);
-* `export_options`: objects that add a flag to `export` (see `cli/export.py`);
+* `text_options`: modules that add a flag to `translate` (see `cli/translate.py`);
+* `export_options`: modules that add a flag to `export` (see `cli/export.py`);
 * `presets`: mappings of names to the preset that one changes, and its changes;
 * `converters`: functions that read a model of another toolkit, by the names of formats;
 * `auxiliary_losses`: functions that return the loss for the training with a vocabulary, or None;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,14 +21,13 @@ def set_variables() -> None:
 def load_tensorflow() -> None:
     """Loads TensorFlow and Keras, and looks for devices, without native log messages.
 
-    TensorFlow reports several times that there is no GPU, before a log level has an effect. If
-    loading fails, all messages are shown.
+    TensorFlow reports several times that there is no GPU, before a log level has an effect.
     """
     set_variables()
     if "TF_XLA_FLAGS" in os.environ:  # TensorFlow ends the process if it does not know a flag
         import tensorflow
     else:
-        with _stderr_only_after_errors():
+        with _without_native_stderr():
             import tensorflow
 
             _keep_programs_of_xla(tensorflow.__version__)
@@ -37,19 +35,15 @@ def load_tensorflow() -> None:
 
 
 @contextlib.contextmanager
-def _stderr_only_after_errors() -> Iterator[None]:
-    with tempfile.TemporaryFile() as log:
-        stderr = os.dup(2)
-        os.dup2(log.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            log.seek(0)
-            os.write(stderr, log.read())
-            raise
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
+def _without_native_stderr() -> Iterator[None]:
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _keep_programs_of_xla(version: str) -> None:

@@ -63,7 +63,7 @@ def define_flags() -> None:
 def _text_options() -> dict[str, Any]:
     """Returns the given options that translate whole texts, by their flags.
 
-    They come from extensions and have `help` and `translate(model, text, source_tag)`, which
+    They are modules of extensions and have `help` and `translate(model, text, source_tag)`, which
     returns the translated text, and warnings.
     """
     options = plugins.all_of("text_options")

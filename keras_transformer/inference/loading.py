@@ -7,6 +7,7 @@ value is a `Loader`.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -109,78 +110,49 @@ class LoadedModel(NamedTuple):
         return self.change(settings)
 
 
+@dataclasses.dataclass(frozen=True)
 class Loader:
-    """A kind of models. A subclass has at least `accepts` and `open`; importing it is fast.
+    """A kind of models.
 
     Attributes:
         kind: what messages call a model of this kind.
-        options: the arguments of `load_model` that apply to this kind.
+        accepts: returns whether a path or address is such a model. It loads nothing, and its module
+            is imported fast.
+        open: loads a model that `accepts` has accepted. Its parameters, besides the model, are the
+            arguments of `load_model` that apply to this kind. They are passed only if given.
         needs_tensorflow: False if models of this kind run without it.
     """
 
-    kind = "a model"
-    options: frozenset[str] = frozenset()
-    needs_tensorflow = True
-
-    def resolve(self, model: str) -> str:
-        """Replaces an address by a path of this machine, after a download, if it has this kind."""
-        return model
-
-    def accepts(self, model: str) -> bool:
-        """Returns whether a path or address is a model of this kind. Loads nothing."""
-        raise NotImplementedError
-
-    def open(self, model: str, **options: Any) -> LoadedModel:
-        """Loads a model that `accepts` has accepted.
-
-        Args:
-            model: its path or address.
-            **options: the given arguments of `load_model`, all of which are in `options`.
-        """
-        raise NotImplementedError
+    kind: str
+    accepts: Callable[[str], bool]
+    open: Callable[..., LoadedModel]
+    needs_tensorflow: bool = True
 
 
-class RunLoader(Loader):
-    """Runs, and ensembles of runs."""
-
-    kind = "a run"
-    options = frozenset({"settings", "precision", "jit_compile"})
-
-    def accepts(self, model: str) -> bool:
-        path = Path(model)
-        is_run = all((path / name).is_file() for name in ("config.json", "data.json"))
-        return is_run or not path.exists()
-
-    def open(self, model: str, **options: Any) -> LoadedModel:
-        jit_compile = options.pop("jit_compile", False)
-        return LoadedModel.of(load_translator(model, **options), model, jit_compile)
+def _is_run(model: str) -> bool:
+    path = Path(model)
+    is_run = all((path / name).is_file() for name in ("config.json", "data.json"))
+    return is_run or not path.exists()
 
 
-class SavedModelLoader(Loader):
-    """SavedModels of `keras-transformer export`."""
+def _open_run(
+    model: str,
+    settings: Mapping[str, Any] | None = None,
+    precision: str = "float32",
+    jit_compile: bool = False,
+) -> LoadedModel:
+    module = load_translator(model, settings, precision=precision)
+    return LoadedModel.of(module, model, jit_compile)
 
-    kind = "a SavedModel"
 
-    def open(self, model: str, **options: Any) -> LoadedModel:
-        path = newest_version(Path(model))
-        described = manifest.check_needed_files(path)
-        if not (path / "saved_model.pb").is_file():
-            raise InputError(
-                f"{path} is neither a run directory nor a SavedModel or another export. Create "
-                "one with keras-transformer train or keras-transformer export."
-            )
-        if described.get("weights") == "int8":
-            from keras_transformer.inference.int8 import check_int8_products
-
-            check_int8_products()  # without oneDNN, every translation would fail
-        return _load_saved_model(path)
+RUN_LOADER = Loader("a run", _is_run, _open_run)  # also ensembles
 
 
 def resolve(model: str) -> str:
     """Replaces addresses, such as `hf://USER/NAME`, by paths of this machine."""
     if "://" in model:
-        for _, loader in plugins.all_of("loaders"):
-            model = loader.resolve(model)
+        for _, path_of in plugins.all_of("resolvers"):
+            model = path_of(model)
     return model
 
 
@@ -190,8 +162,8 @@ def loader_of(model: str) -> Loader:
     A run directory is never asked for by an extension, and a SavedModel is what remains.
     """
     loaders: list[Loader] = [loader for _, loader in plugins.all_of("loaders")]
-    found = (loader for loader in [*loaders, RunLoader()] if loader.accepts(model))
-    return next(found, SavedModelLoader())
+    found = (loader for loader in [*loaders, RUN_LOADER] if loader.accepts(model))
+    return next(found, Loader("a SavedModel", lambda _: True, _open_saved_model))
 
 
 def load_model(
@@ -222,7 +194,7 @@ def load_model(
     options: dict[str, Any] = {"settings": dict(settings or {}), "precision": precision}
     options |= {"jit_compile": jit_compile, "threads": threads}
     given = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
-    for name in given.keys() - loader.options:
+    for name in given.keys() - inspect.signature(loader.open).parameters:
         shown = " and ".join(given[name]) if name == "settings" else f"{name}={given[name]}"
         raise InputError(
             f"{shown} does not apply to {model}, which is {loader.kind}. Leave it out."
@@ -246,7 +218,18 @@ def newest_version(path: Path, *model_files: str) -> Path:
     return path / str(max(numbers)) if numbers else path
 
 
-def _load_saved_model(path: Path) -> LoadedModel:
+def _open_saved_model(model: str) -> LoadedModel:
+    path = newest_version(Path(model))
+    described = manifest.check_needed_files(path)
+    if not (path / "saved_model.pb").is_file():
+        raise InputError(
+            f"{path} is neither a run directory nor a SavedModel or another export. Create one "
+            "with keras-transformer train or keras-transformer export."
+        )
+    if described.get("weights") == "int8":
+        from keras_transformer.inference.int8 import check_int8_products
+
+        check_int8_products()  # without oneDNN, every translation would fail
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  registers operations
 

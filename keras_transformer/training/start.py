@@ -95,7 +95,7 @@ def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> Non
             f"{path} has a different vocabulary from the data directory, so training cannot start "
             f"from it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
         )
-    weights = other.named_weights(name or other.selected)
+    weights = other.named_weights(name)
     if tokenizer.fingerprint != old.fingerprint:
         sizes = {
             (old.source_vocab_size, tokenizer.source_vocab_size),
@@ -109,7 +109,7 @@ def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> Non
         trainer.transformer.assign_weights(weights)
     except InputError as error:
         raise InputError(f"Training cannot start from {init_from}: {error}") from None
-    for weight, average in trainer.ema_by_path().items():
+    for weight, average in trainer.update.averages.items():
         average.assign(weights[weight])
 
 
@@ -137,7 +137,7 @@ def _restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
     trainer.transformer.assign_weights(restored.weights)
     for own, saved in (
         (trainer.state_by_path(), restored.state),
-        (trainer.ema_by_path(), restored.ema or {}),
+        (trainer.update.averages, restored.ema or {}),
     ):
         if own.keys() != saved.keys():
             raise InputError(

@@ -160,9 +160,9 @@ class Trainer(keras.Model):
         # One collective: TensorFlow packs all tensors of a call into one buffer.
         totals = self._sum([*sums, *gradients])
         sums, gradients = LossSums(*totals[: len(sums)]), totals[len(sums) :]
-        # The mean over replicas: workers with different processors differ in the last bit.
-        norm = self.update.global_norm(gradients) / (loss_scale * self.num_replicas)
-        norm = self._sum(norm)
+        norm = self.update.global_norm(gradients) / loss_scale
+        if self.num_replicas > 1:  # workers with different processors differ in the last bit
+            norm = self._sum(norm / self.num_replicas)
         logs = {
             "loss": sums.loss / divisor,
             "log_perplexity": -sums.log_likelihood / divisor,
@@ -300,10 +300,6 @@ class Trainer(keras.Model):
         variables = [*self.optimizer.variables, *self.update.counters]
         return {variable.path: variable for variable in variables}
 
-    def ema_by_path(self) -> dict[str, keras.Variable]:
-        """The moving average of every weight, by the path of the weight; empty without averages."""
-        return dict(self.update.averages)
-
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Returns the logits of the Transformer, as callbacks that predict expect."""
         return self.transformer(inputs, training=training)
@@ -394,7 +390,7 @@ class Rhythm(keras.callbacks.Callback):
             arrays(model.transformer.weights_by_path()),
             arrays(model.state_by_path()),
             self.metrics,
-            ema=arrays(model.ema_by_path()) or None,
+            ema=arrays(model.update.averages) or None,
         )
 
     def _is_stop_requested(self, logs: Mapping[str, Any]) -> bool:

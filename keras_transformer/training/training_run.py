@@ -265,7 +265,7 @@ def _bleu_scorer(
 
     def score() -> float:
         transformer.assign_weights(
-            arrays(trainer.ema_by_path() or trainer.transformer.weights_by_path())
+            arrays(trainer.update.averages or trainer.transformer.weights_by_path())
         )
         scores = translate.evaluate(model, sources, references).scores
         beam = run.config.decoding.beam_size

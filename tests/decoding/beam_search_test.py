@@ -118,7 +118,7 @@ def patient_results(rules, tables, sentence, batch, normalized=False):
     return patient, {tokens: scores[tokens] for tokens, _ in patient.complete}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=28, deadline=None)
 @given(
     data=st.data(),
     seed=SEEDS,
@@ -135,7 +135,7 @@ def test_a_narrow_beam_equals_a_search_that_never_stops_early(data, seed, beam, 
         assert_best(hypotheses(result, sentence), expected, chosen.config.n_best)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(data=st.data(), seed=SEEDS, beam=st.integers(2, 4), batch=batches(30))
 def test_of_equal_hypotheses_the_lower_parent_and_then_the_lower_id_is_first(
     data, seed, beam, batch
@@ -165,7 +165,7 @@ def count_steps(tables, max_lengths, rules, **arguments):
     return result, len(positions)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=28, deadline=None)
 @given(
     data=st.data(),
     seed=SEEDS,

@@ -48,6 +48,6 @@ def test_an_unknown_or_broken_extension_is_named(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InputError, match="'pigeon' among the exporters. Installed: .*litert"):
         plugins.find("exporters", "pigeon")
     broken = importlib.metadata.EntryPoint("broken", "nowhere:LOADER", "keras_transformer.loaders")
-    points = {"hub": plugins.entry_points("loaders")["hub"], "broken": broken}
+    points = {"server": plugins.entry_points("loaders")["server"], "broken": broken}
     monkeypatch.setattr(plugins, "entry_points", lambda group: points)
-    assert [name for name, _ in plugins.all_of("loaders")] == ["hub"]
+    assert [name for name, _ in plugins.all_of("loaders")] == ["server"]

@@ -17,7 +17,6 @@ from keras_transformer.layers.attention import (
 from keras_transformer.layers.state import DecodeState
 from tests import reference
 from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
-from tests.messages import mentions
 
 B, T, S, D, H = 2, 5, 7, 6, 2
 RNG = np.random.default_rng(1)
@@ -158,10 +157,3 @@ def test_cross_attention_is_a_keras_layer(options: dict[str, Any]) -> None:
     inputs = {"query": X, "value": wide, "attention_mask": mask}
     shape: Any = ((B, T, D), (B, H, T, S)) if options else (B, T, D)
     check_layer(CrossAttention, arguments, inputs, shape, options)
-
-
-@pytest.mark.parametrize("wrong", ["num_heads", "key_dim", "value_dim", "window"])
-def test_sizes_below_one_are_refused(wrong: str) -> None:
-    with pytest.raises(ValueError, match=mentions(wrong, 0, 1)):
-        SelfAttention(**{"num_heads": 2, "key_dim": 3, wrong: 0})
-    SelfAttention(2, 3, window=1)

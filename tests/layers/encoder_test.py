@@ -10,7 +10,6 @@ import pytest
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from tests.layers.layer_check import assert_same, check_layer, to_numpy
-from tests.messages import mentions
 
 B, S, D, H = 2, 7, 6, 2
 X = np.random.default_rng(4).normal(size=(B, S, D)).astype(np.float32)
@@ -64,10 +63,3 @@ def test_final_norm_is_by_default_that_of_pre_norm(
     encoder = Encoder(1, **ARGUMENTS, norm_position=norm_position, final_norm=final_norm)
     expected = norm_position == "pre" if final_norm is None else final_norm
     assert (encoder.norm is not None) == expected
-
-
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match=mentions("norm_position", "middle")):
-        EncoderLayer(**ARGUMENTS, norm_position="middle")
-    with pytest.raises(ValueError, match=mentions("num_layers", "0")):
-        Encoder(0, **ARGUMENTS)

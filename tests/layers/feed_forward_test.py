@@ -8,7 +8,6 @@ import pytest
 from keras_transformer.layers.feed_forward import FeedForward
 from tests import reference
 from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
-from tests.messages import mentions
 
 X = np.random.default_rng(3).normal(size=(2, 5, 6)).astype(np.float32)
 
@@ -25,8 +24,3 @@ def test_feed_forward_is_equation_2(activation: str) -> None:
 def test_feed_forward_is_a_keras_layer() -> None:
     arguments = {"d_ff": 10, "activation": "gelu", "dropout": 0.2}
     check_layer(FeedForward, arguments, {"inputs": X}, X.shape)
-
-
-def test_width_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match=mentions("d_ff", "0")):
-        FeedForward(0)

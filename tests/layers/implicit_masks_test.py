@@ -169,18 +169,3 @@ def test_initializers_and_regularizers_reach_every_kernel() -> None:
     assert len(kernels) == 6 and all((to_numpy(weight) == 1).all() for weight in kernels)
     size = sum(np.prod(weight.shape) for weight in kernels if "kernel" in weight.path)
     np.testing.assert_allclose(float(sum(layer.losses)), 0.01 * size, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("call", "facts"),
-    [
-        (
-            lambda x: EncoderLayer(**SIZES)(x, mask=np.ones((1, 1, 4), bool)),
-            ("(1, 1, 4)", "[batch, positions]"),
-        ),
-        (lambda x: EncoderLayer(num_heads=3, d_ff=4)(x), ("8", "num_heads", "3", "key_dim")),
-    ],
-)
-def test_masks_and_widths_that_do_not_fit_are_refused(call: Any, facts: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match=mentions(*facts)):
-        call(np.ones((1, 4, D), np.float32))

@@ -11,7 +11,6 @@ import pytest
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
 from tests import reference
 from tests.layers.layer_check import INTEGERS, assert_same, check_layer, randomize, to_numpy
-from tests.messages import mentions
 
 
 @pytest.mark.parametrize(
@@ -70,11 +69,3 @@ def test_positions_are_keras_layers(layer_class: Any, arguments: dict[str, Any])
     positions = {"inputs": np.arange(5, dtype=np.int32)}
     arguments = {"d_model": 6, **arguments}
     check_layer(layer_class, arguments, positions, (5, 6), output_dtype="float32")
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"d_model": 5}, {"layout": "spiral"}, {"frequencies": "octaves"}]
-)
-def test_odd_widths_and_unknown_choices_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=mentions(*wrong, *wrong.values())):
-        SinusoidalPositions(**{"d_model": 6, **wrong})

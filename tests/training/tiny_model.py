@@ -166,7 +166,7 @@ def weights(trainer):
 
 
 def averages(trainer):
-    return arrays(trainer.ema_by_path())
+    return arrays(trainer.update.averages)
 
 
 def state(trainer):
@@ -177,7 +177,7 @@ def variables_of(trainer):
     """Weights, averages and state in one dictionary."""
     parts = {
         "weights": trainer.transformer.weights_by_path(),
-        "averages": trainer.ema_by_path(),
+        "averages": trainer.update.averages,
         "state": trainer.state_by_path(),
     }
     return {f"{part}/{path}": v for part, found in parts.items() for path, v in found.items()}

@@ -197,7 +197,7 @@ class Recorder(keras.callbacks.Callback):
 
 def test_averages_follow_the_recursion(averaged):
     assert_same_bits(averages(averaged), weights(averaged))
-    assert shared_trainer().ema_by_path() == {}  # without a decay
+    assert shared_trainer().update.averages == {}  # without a decay
     expected = {path: array.astype(np.float64) for path, array in weights(averaged).items()}
     recorder = Recorder()
     train(averaged, batches(12), recorder)

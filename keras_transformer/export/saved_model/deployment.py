@@ -148,31 +148,28 @@ def write_warmup_requests(
     last = len(ordered) - 1
     spread = [ordered[i * last // (_WARMUP_ROWS - 1)] for i in range(_WARMUP_ROWS)]
     batches = (ordered[:1], ordered[-1:], spread)
-    tokenized = engine.call("tokenize", [{"text": rows} for rows in batches])
-    values = [
-        {
+    tokenized = engine.call([("tokenize", {"text": rows}) for rows in batches])
+    signatures, requests = read_signatures(engine.folder), []
+    # Calls at the same time have different signatures, so that TensorFlow optimizes each once.
+    for rows, tokens in zip(batches, tokenized, strict=True):
+        known = {
             **{name: array.tolist() for name, array in tokens.items()},  # ids and lengths
-            "text": rows,
             "prefix": [row.split(" ")[0] for row in rows],
             "max_length": [0] * len(rows),
             "length_penalty": [length_penalty] * len(rows),
         }
-        for rows, tokens in zip(batches, tokenized, strict=True)
-    ]
+        for name, signature in signatures.items():
+            inputs = {
+                key: _fitted(known.get(key, rows), tensor["shape"])
+                for key, tensor in signature["inputs"].items()
+            }
+            requests.append((name, inputs))
+    engine.call(requests)
     file = engine.folder / _WARMUP_FILE
     file.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(file)) as writer:
-        for name, signature in read_signatures(engine.folder).items():
-            requests = [
-                {
-                    key: _fitted(known.get(key, known["text"]), spec["shape"])
-                    for key, spec in signature["inputs"].items()
-                }
-                for known in values
-            ]
-            engine.call(name, requests)
-            for inputs in requests:
-                writer.write(_record(name, inputs))
+        for name, inputs in requests:
+            writer.write(_record(name, inputs))
 
 
 def _fitted(value: list[Any], shape: list[int]) -> list[Any]:

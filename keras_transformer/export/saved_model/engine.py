@@ -36,14 +36,11 @@ class SavedModelEngine(Engine):
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
             )
 
-    def call(
-        self, function: str, calls: Sequence[Mapping[str, Any]]
-    ) -> list[dict[str, np.ndarray]]:
-        """Calls a signature, or the function `search`, several times.
+    def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, np.ndarray]]:
+        """Calls signatures, on all cores at the same time, and returns their numeric outputs.
 
         Args:
-            function: its name.
-            calls: the inputs of each call, as lists by name.
+            calls: for each call the name of a signature, or `search`, and its inputs as lists.
 
         Raises:
             RuntimeError: if the SavedModel needs more than TensorFlow and tensorflow-text.
@@ -52,7 +49,7 @@ class SavedModelEngine(Engine):
         assert self._process.stdin is not None and self._process.stdout is not None
         answer = ""
         try:
-            request = json.dumps([function, list(map(dict, calls)), str(results)])
+            request = json.dumps([[[name, dict(inputs)] for name, inputs in calls], str(results)])
             self._process.stdin.write(request + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
@@ -62,8 +59,8 @@ class SavedModelEngine(Engine):
             code = self._process.wait()
             lines = self._log.read_text("utf-8", "replace").strip().splitlines()
             raise RuntimeError(
-                f"The export's function {function} does not work with only TensorFlow and "
-                f"tensorflow-text: {lines[-1] if lines else f'exit code {code}'}"
+                "The export does not work with only TensorFlow and tensorflow-text: "
+                + (lines[-1] if lines else f"exit code {code}")
             )
         outputs: list[dict[str, np.ndarray]] = [{} for _ in calls]
         with np.load(results) as arrays:
@@ -74,16 +71,16 @@ class SavedModelEngine(Engine):
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         starts = range(0, len(texts), _TOKENIZED_AT_ONCE)
-        calls = [{"text": list(texts[i : i + _TOKENIZED_AT_ONCE])} for i in starts]
+        calls = [("tokenize", {"text": list(texts[i : i + _TOKENIZED_AT_ONCE])}) for i in starts]
         rows: list[list[int]] = []
-        for output in self.call("tokenize", calls):
+        for output in self.call(calls):
             pairs = zip(output["ids"].tolist(), output["lengths"].tolist(), strict=True)
             rows += [ids[:length] for ids, length in pairs]
         return rows
 
     def translate(self, texts: Sequence[str]) -> list[Hypotheses]:
         todo = batches(texts)
-        outputs = self.call("search", [{"text": [texts[i] for i in batch]} for batch in todo])
+        outputs = self.call([("search", {"text": [texts[i] for i in batch]}) for batch in todo])
         found: dict[int, Hypotheses] = {}
         for batch, output in zip(todo, outputs, strict=True):
             rows = map(Hypotheses, *(output[field] for field in Hypotheses._fields))

@@ -118,7 +118,7 @@ class SavedModelExporter(Exporter):
     ) -> None:
         """Raises `InputError` unless all signatures that translate give the scores of the run."""
         count, length_penalty = len(texts), translator.config.length_penalty
-        (tokens,) = engine.call("tokenize", [{"text": texts}])
+        (tokens,) = engine.call([("tokenize", {"text": texts})])
         defaults = {"max_length": [0] * count, "length_penalty": [length_penalty] * count}
         inputs: dict[str, dict[str, Any]] = {
             "serving_default": {"text": texts},
@@ -127,8 +127,8 @@ class SavedModelExporter(Exporter):
         if not translator.config.sample:  # the same ids and text give different samples
             inputs["translate_ids"] = {name: array.tolist() for name, array in tokens.items()}
         expected = translator.search(tf.constant(texts)).scores.numpy()
-        for name, call in inputs.items():
-            check_scores(name, engine.call(name, [call])[0]["scores"], expected)
+        for name, found in zip(inputs, engine.call([*inputs.items()]), strict=True):
+            check_scores(name, found["scores"], expected)
 
     def describe(
         self,

@@ -3,9 +3,9 @@
 This file runs as a script: `python -I fresh_process.py MODEL`. It does not import this package,
 because the package could provide what the export lacks.
 
-Each line of standard input is a request in JSON: the name of a signature, or `search`; the inputs
-of each call; and an .npz file, which gets the numeric arrays `OUTPUT NUMBER` of each call. A line
-on standard output follows when the file is complete.
+Each line of standard input is a request in JSON: calls, each with the name of a signature, or
+`search`, and its inputs; and an .npz file, which gets the numeric arrays `OUTPUT NUMBER` of each
+call. A line on standard output follows when the file is complete.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def _main(model: str) -> None:
 
     loaded = tf.saved_model.load(model)
 
-    def run(inputs: dict[str, Any]) -> dict[str, Any]:
+    def run(call: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+        name, inputs = call
         tensors = {key: tf.constant(value) for key, value in inputs.items()}
         if name == "search":
             result = loaded.search(**tensors)
@@ -43,7 +44,7 @@ def _main(model: str) -> None:
 
     with concurrent.futures.ThreadPoolExecutor(cores) as pool:
         for line in sys.stdin:
-            name, calls, file = json.loads(line)
+            calls, file = json.loads(line)
             arrays = {
                 f"{key} {number}": tensor.numpy()
                 for number, outputs in enumerate(pool.map(run, calls))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from keras_transformer.inference import manifest
@@ -14,30 +16,29 @@ from keras_transformer.inference.loading import (
 )
 
 
-class MarianMTLoader(Loader):
-    """Directories with `source.spm`."""
-
-    kind = "a MarianMT model"
-    options = frozenset({"settings", "precision", "jit_compile"})
-
-    def accepts(self, model: str) -> bool:
-        return (newest_version(Path(model)) / "source.spm").is_file()
-
-    def open(self, model: str, **options: Any) -> LoadedModel:
-        from keras_transformer.extensions.converters import read_model
-        from keras_transformer.inference.int8 import use_int8_products
-        from keras_transformer.inference.translation_module import TranslationModule
-
-        path = newest_version(Path(model))
-        manifest.check_needed_files(path)
-        converted = read_model(path, "huggingface")
-        precision = options.get("precision", "float32")
-        config = converted.config.updated(options.get("settings", {}))
-        transformer = converted.transformer(dtype=compute_dtype(precision))
-        if precision == "int8":
-            use_int8_products(transformer)
-        module = TranslationModule([transformer], converted.tokenizer(), config.decoding)
-        return LoadedModel.of(module, model, options.get("jit_compile", False))
+def _accepts(model: str) -> bool:
+    return (newest_version(Path(model)) / "source.spm").is_file()
 
 
-LOADER = MarianMTLoader()
+def _open(
+    model: str,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    precision: str = "float32",
+    jit_compile: bool = False,
+) -> LoadedModel:
+    from keras_transformer.extensions.converters import read_model
+    from keras_transformer.inference.int8 import use_int8_products
+    from keras_transformer.inference.translation_module import TranslationModule
+
+    path = newest_version(Path(model))
+    manifest.check_needed_files(path)
+    converted = read_model(path, "huggingface")
+    config = converted.config.updated(settings)
+    transformer = converted.transformer(dtype=compute_dtype(precision))
+    if precision == "int8":
+        use_int8_products(transformer)
+    module = TranslationModule([transformer], converted.tokenizer(), config.decoding)
+    return LoadedModel.of(module, model, jit_compile)
+
+
+LOADER = Loader("a MarianMT model", _accepts, _open)

@@ -1,20 +1,14 @@
-"""The flag --document of `translate`: lines that contain several sentences."""
+"""The flag --document of `translate`: the sentences of a line are translated separately."""
 
 from __future__ import annotations
 
 from typing import Any
 
-
-class DocumentOption:
-    """Translates the sentences of a text separately; see `sentences.translate_document`."""
-
-    help = "lines may contain several sentences; see above"
-
-    def translate(self, model: Any, text: str, source_tag: str) -> tuple[str, list[str]]:
-        """Returns the translated text, and warnings."""
-        from keras_transformer.extensions.documents.sentences import translate_document
-
-        return translate_document(model, text, source_tag)
+help = "lines may contain several sentences; see above"
 
 
-OPTION = DocumentOption()
+def translate(model: Any, text: str, source_tag: str) -> tuple[str, list[str]]:
+    """Returns the translated text, and warnings."""
+    from keras_transformer.extensions.documents.sentences import translate_document
+
+    return translate_document(model, text, source_tag)

@@ -12,7 +12,6 @@ import re
 from pathlib import Path
 
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.inference.loading import Loader
 
 _PREFIX = "hf://"
 _ADDRESS = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
@@ -29,19 +28,6 @@ def resolve(models: str, source_format: str | None = None) -> str:
         str(download(model, source_format)) if model.startswith(_PREFIX) else model
         for model in models.split(",")
     )
-
-
-class HubLoader(Loader):
-    """Addresses on the Hub. What was downloaded is a model of another loader."""
-
-    def resolve(self, model: str) -> str:
-        return resolve(model)
-
-    def accepts(self, model: str) -> bool:
-        return False
-
-
-LOADER = HubLoader()
 
 
 def download(address: str, source_format: str | None = None) -> Path:

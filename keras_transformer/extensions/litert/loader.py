@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,32 +21,6 @@ FILE = "model.tflite"
 _SETTINGS = ("decoding.length_penalty", "decoding.max_length")
 
 
-class LiteRTLoader(Loader):
-    """LiteRT files and versions. A version that also has a SavedModel is a LiteRT model."""
-
-    kind = "a LiteRT model"
-    options = frozenset({"settings", "threads"})
-    needs_tensorflow = False
-
-    def accepts(self, model: str) -> bool:
-        return find_litert(model) is not None
-
-    def open(self, model: str, **options: Any) -> LoadedModel:
-        path, file = newest_version(Path(model), FILE), find_litert(model)
-        assert file is not None
-        if (path / "saved_model.pb").is_file():
-            console.say(f"{path} has two models. Using model.tflite, the faster one on a CPU.")
-        from keras_transformer.extensions.litert.engine import LiteRTModel  # needs a package
-
-        if path.is_dir():  # a file is checked by the checksum inside it
-            manifest.check_needed_files(path)
-        loaded = LiteRTModel(file, options.get("threads", available_cores()))
-        return _loaded(str(file), loaded, options.get("settings", {}))
-
-
-LOADER = LiteRTLoader()
-
-
 def find_litert(model_dir: str | Path) -> Path | None:
     """Returns the LiteRT file of a path, or None."""
     path = newest_version(Path(model_dir), FILE)
@@ -53,6 +28,27 @@ def find_litert(model_dir: str | Path) -> Path | None:
         return path
     file = path / FILE
     return file if file.is_file() else None
+
+
+def _open(
+    model: str, settings: Mapping[str, Any] = MappingProxyType({}), threads: int | None = None
+) -> LoadedModel:
+    path, file = newest_version(Path(model), FILE), find_litert(model)
+    assert file is not None
+    if (path / "saved_model.pb").is_file():
+        console.say(f"{path} has two models. Using model.tflite, the faster one on a CPU.")
+    from keras_transformer.extensions.litert.engine import LiteRTModel  # needs a package
+
+    if path.is_dir():  # a file is checked by the checksum inside it
+        manifest.check_needed_files(path)
+    cores = available_cores() if threads is None else threads
+    return _loaded(str(file), LiteRTModel(file, cores), settings)
+
+
+# A version that also has a SavedModel is a LiteRT model.
+LOADER = Loader(
+    "a LiteRT model", lambda model: find_litert(model) is not None, _open, needs_tensorflow=False
+)
 
 
 def _loaded(path: str, model: Any, settings: Mapping[str, Any]) -> LoadedModel:

@@ -1,30 +1,24 @@
-"""Loads a model that a server has."""
+"""Loads a model that a server has, by an address such as `localhost:8501`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from keras_transformer.inference.loading import LoadedModel, Loader
 
 
-class ServerLoader(Loader):
-    """Addresses such as `localhost:8501`."""
+def _accepts(model: str) -> bool:
+    if ":" not in model or Path(model).exists():
+        return False
+    from keras_transformer.extensions.serving.client import is_address  # needs a package
 
-    kind = "a server"
-    needs_tensorflow = False
-
-    def accepts(self, model: str) -> bool:
-        if ":" not in model or Path(model).exists():
-            return False
-        from keras_transformer.extensions.serving.client import is_address  # needs a package
-
-        return is_address(model)
-
-    def open(self, model: str, **options: Any) -> LoadedModel:
-        from keras_transformer.extensions.serving.client import connect_model
-
-        return connect_model(model)
+    return is_address(model)
 
 
-LOADER = ServerLoader()
+def _open(model: str) -> LoadedModel:
+    from keras_transformer.extensions.serving.client import connect_model
+
+    return connect_model(model)
+
+
+LOADER = Loader("a server", _accepts, _open, needs_tensorflow=False)

@@ -49,7 +49,7 @@ class ParserExporter(SavedModelExporter):
         super().compare_signatures(translator, engine, texts)
         parser = Parser(translator)
         expected = parser.parse_tokens(tf.constant(texts))["scores"].numpy()
-        (found,) = engine.call("parse_tokens", [{"tokens": texts}])
+        (found,) = engine.call([("parse_tokens", {"tokens": texts})])
         check_scores("parse_tokens", found["scores"], expected)
 
     def describe(

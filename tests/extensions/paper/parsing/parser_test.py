@@ -157,8 +157,8 @@ def test_an_export_with_different_trees_is_an_error(
         def __init__(self, difference: float):
             self.difference = difference
 
-        def call(self, function: str, calls: Any) -> Any:
-            assert function == "parse_tokens" and calls == [{"tokens": SENTENCES[:1]}]
+        def call(self, calls: Any) -> Any:
+            assert calls == [("parse_tokens", {"tokens": SENTENCES[:1]})]
             return [{"scores": scores + self.difference}]
 
     EXPORTER.compare_signatures(translator, Engine(0.0), SENTENCES[:1])
