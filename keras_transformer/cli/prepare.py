@@ -111,10 +111,8 @@ def _check_flags() -> None:
             f"--tsv_columns is {','.join(FLAGS.tsv_columns)}. Give a source and a target column, "
             "as in 1,2."
         )
-    validation_flags = [
-        f"valid_{name}" for name in ("source", "target", "tsv", *plugins.names("corpora"))
-    ]
-    if any(FLAGS[name].value for name in validation_flags):
+    kinds = ("source", "target", "tsv", *plugins.names("corpora"))
+    if any(FLAGS[f"valid_{kind}"].value for kind in kinds):
         app.refuse(["valid_pairs"], "together with validation text. Remove one of them.")
 
 
