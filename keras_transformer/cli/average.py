@@ -24,7 +24,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", required=True)
-    flags.DEFINE_integer("last", None, "number of newest checkpoints; default: 5")
+    flags.DEFINE_integer("last", 5, "number of newest checkpoints")
     flags.DEFINE_integer("best", None, "number of best checkpoints instead, by validation")
     select_help = "only select these weights: last, best, ema, step-00001000, an average"
     flags.DEFINE_string("select", None, select_help)
@@ -41,6 +41,9 @@ def main() -> None:
         run.select(FLAGS.select)
         print(f"{run.path} now uses {FLAGS.select}")
         return
-    last = 5 if FLAGS.last is None and FLAGS.best is None else FLAGS.last
-    name = averaging.average_checkpoints(run, last, best=FLAGS.best)
+    if FLAGS.best is None:
+        name = averaging.average_checkpoints(run, FLAGS.last)
+    else:
+        app.refuse(["last"], "together with --best. Remove one of them.")
+        name = averaging.average_checkpoints(run, FLAGS.best, "best")
     print(f"{run.path} now uses {name}")

@@ -20,20 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from keras_transformer.data import subwords
 from keras_transformer.data.bucketing import MAX_SHAPES, Histogram, choose_shapes, plan_epoch
-from keras_transformer.data.subwords import (
-    Lengths,
-    Samplers,
-    TokenArray,
-    draw,
-    hashed,
-    joined,
-    key_of,
-    planned_lengths,
-    subword_samplers,
-)
+from keras_transformer.data.subwords import Lengths, Samplers, TokenArray
 from keras_transformer.data.token_store import IntArray, TokenStore
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.text.vocabulary import Vocabulary
 
 Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
@@ -74,14 +65,13 @@ class Batches:
         Without `weights`, the shares of corpora are their sizes to the power of 1 / `temperature`.
         With `subword_alpha`, segmentations are sampled (see `subwords.py`).
         """
-        if seed is not None and seed < 0:
-            raise InputError(f"The seed of the batches is {seed}, but it must be at least 0.")
-        if not 1 <= temperature < math.inf:
-            raise InputError(
-                f"The temperature of the mixture is {temperature}, but it must be at least 1."
-            )
+        require((seed or 0) >= 0, f"The seed of the batches is {seed}, but it must be at least 0.")
+        message = f"The temperature of the mixture is {temperature}, but it must be at least 1."
+        require(1 <= temperature < math.inf, message)
         self._pad_id, self._start_id = vocabulary.pad_id, vocabulary.start_id
-        samplers = None if subword_alpha is None else subword_samplers(vocabulary, subword_alpha)
+        samplers = None
+        if subword_alpha is not None:
+            samplers = subwords.samplers_of(vocabulary, subword_alpha)
         lengths = [_planned_lengths(store, batch_tokens, samplers) for store in stores]
         tokens = [int(store.target.lengths.sum(dtype=np.int64)) for store in stores]
         by_tokens = weights or [_tempered(count, temperature) for count in tokens]
@@ -145,8 +135,7 @@ class Batches:
         return padded.reshape(rows, length)
 
     def _corpus_of(self, step: int) -> tuple[CorpusBatches, int]:
-        if step < 0:
-            raise InputError(f"The step is {step}, but it must be at least 0.")
+        require(step >= 0, f"The step is {step}, but it must be at least 0.")
         corpus, own_step = corpus_and_step(step, self._weights)
         return self.corpora[corpus], own_step
 
@@ -324,12 +313,14 @@ class CorpusBatches:
             together = np.concatenate(planned)
             bounds = np.repeat([lengths for _, *lengths in shapes], counts, axis=0)
             # The last number makes this key differ from those of `planned_lengths`.
-            keys = hashed(key_of(self._seed or 0, self._number, epoch, 1), together)
-            row_of, (sources, targets) = draw(self._samplers, self._store, together, keys, bounds)
+            key = subwords.key_of(self._seed or 0, self._number, epoch, 1)
+            keys = subwords.hashed(key, together)
+            drawn = subwords.draw(self._samplers, self._store, together, keys, bounds)
+            row_of, (sources, targets) = drawn
             rows = np.split(np.argsort(row_of), np.cumsum(counts)[:-1])
             for shape, pairs in zip(shapes, rows, strict=True):
-                drawn = ([sources[i] for i in pairs], [targets[i] for i in pairs])
-                sampled.append((shape, together[pairs], drawn))
+                chosen = ([sources[i] for i in pairs], [targets[i] for i in pairs])
+                sampled.append((shape, together[pairs], chosen))
         return sampled
 
     def part(self, step: int, part: int, parts: int) -> tuple[Shape, Side, Side]:
@@ -341,7 +332,7 @@ class CorpusBatches:
             pairs = pairs[own]
             source, target = ((side.ids(pairs), side.lengths[pairs]) for side in self._store.sides)
         else:
-            source, target = (joined(side[own]) for side in sampled)
+            source, target = (subwords.joined(side[own]) for side in sampled)
         return (rows, lengths[0], lengths[1]), source, target
 
 
@@ -349,18 +340,17 @@ def _planned_lengths(
     store: TokenStore, batch_tokens: int, samplers: Samplers | None
 ) -> tuple[Lengths, Lengths]:
     """Returns the source and target lengths that batches are planned for."""
-    if len(store) == 0:
-        raise InputError("The corpus has 0 sentence pairs, so there is nothing to batch.")
+    require(len(store) > 0, "The corpus has 0 sentence pairs, so there is nothing to batch.")
     longest = int(store.target.lengths.max())
-    if batch_tokens < longest:
-        raise InputError(
-            f"batch_tokens is {batch_tokens}, but the longest target sentence has {longest} "
-            f"tokens. Raise --batch_tokens to at least {longest}, or lower --max_tokens when you "
-            "prepare the data."
-        )
+    require(
+        batch_tokens >= longest,
+        f"batch_tokens is {batch_tokens}, but the longest target sentence has {longest} tokens. "
+        f"Raise --batch_tokens to at least {longest}, or lower --max_tokens when you prepare the "
+        "data.",
+    )
     if samplers is None:
         return store.source.lengths, store.target.lengths
-    return planned_lengths(samplers, store, batch_tokens)
+    return subwords.planned_lengths(samplers, store, batch_tokens)
 
 
 def _begins(counts: Lengths) -> IntArray:
@@ -418,9 +408,9 @@ def parse_mix(mix: str, names: Sequence[str]) -> list[Fraction]:
                 "number for each corpus, as in --mix=a:2,b:0.5."
             )
         weights[found[1]] = Fraction(found[2])
-    if sorted(weights) != sorted(names):
-        raise InputError(
-            f"--mix={mix} names {', '.join(weights)}, but it needs one weight for each of "
-            f"{', '.join(names)}. Use data directories with different names."
-        )
+    require(
+        sorted(weights) == sorted(names),
+        f"--mix={mix} names {', '.join(weights)}, but it needs one weight for each of "
+        f"{', '.join(names)}. Use data directories with different names.",
+    )
     return [weights[name] for name in names]

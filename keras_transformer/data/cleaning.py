@@ -21,16 +21,9 @@ from keras_transformer.data.token_store import IntArray
 from keras_transformer.errors import InputError, needs_extra
 
 DropReason = Literal[
-    "bad_utf8",
-    "too_many_bytes",
-    "empty",
-    "length_ratio",
-    "identical",
-    "repetitive",
-    "wrong_language",
-    "duplicate",
-    "too_many_tokens",
-]
+    "bad_utf8", "too_many_bytes", "empty", "length_ratio", "identical", "repetitive",
+    "wrong_language", "duplicate", "too_many_tokens",
+]  # fmt: skip
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 

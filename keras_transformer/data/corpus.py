@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_transformer.data.reading import raw_lines, read_lines, require_file, split_columns
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 
 __all__ = ["Corpus", "CorpusReader", "ParallelFiles", "TsvFile", "parallel_files"]
 
@@ -177,11 +177,11 @@ class TsvFile:
             else:
                 names = next(lines)[1].decode().split("\t")
                 for column in self.columns:
-                    if column not in names:
-                        raise InputError(
-                            f"{self.path} has no column {column!r}. The names in its first line "
-                            f"are {', '.join(names)}. Use two of them, or numbers from 1."
-                        )
+                    require(
+                        column in names,
+                        f"{self.path} has no column {column!r}. The names in its first line are "
+                        f"{', '.join(names)}. Use two of them, or numbers from 1.",
+                    )
                 chosen = names.index(source), names.index(target)
         for number, line in lines:
             yield split_columns(self.name, number, line, chosen)
@@ -198,11 +198,11 @@ def parallel_files(
     >>> corpus.name
     'a.en + a.de'
     """
-    if len(sources) != len(targets):
-        raise InputError(
-            f"There are {len(sources)} source files but {len(targets)} target files. Give one "
-            "target file for each source file."
-        )
+    require(
+        len(sources) == len(targets),
+        f"There are {len(sources)} source files but {len(targets)} target files. Give one target "
+        "file for each source file.",
+    )
     return [
         ParallelFiles(require_file(source), require_file(target))
         for source, target in zip(sources, targets, strict=True)

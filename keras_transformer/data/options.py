@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.text.vocabulary import (
     BYTE_PIECES,
     MAX_LINES,
@@ -102,11 +102,9 @@ class PrepareOptions:
                 raise InputError(
                     f"{name} is {value!r}. Choose one of {', '.join(get_args(choices))}."
                 )
-        if self.check_languages is not None and len(self.check_languages) != 2:
-            raise InputError(
-                f"check_languages is {','.join(self.check_languages)}. Give two languages, as in "
-                "en,de."
-            )
+        languages = self.check_languages or ("", "")
+        message = f"check_languages is {','.join(languages)}. Give two languages, as in en,de."
+        require(len(languages) == 2, message)
         reserved = {*SPECIAL_PIECES, *(BYTE_PIECES if self.byte_fallback else ())}
         for symbol in self.all_symbols():
             if not symbol or any(map(str.isspace, symbol)) or symbol in reserved:

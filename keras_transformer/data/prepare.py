@@ -34,7 +34,7 @@ from keras_transformer.data.options import LEARNING_OPTIONS, PrepareOptions
 from keras_transformer.data.reading import Block
 from keras_transformer.data.token_store import TokenStore, write_index
 from keras_transformer.data.workers import run_tasks
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.runs.atomic import atomic_path, work_directory, write_text
 from keras_transformer.text.vocabulary import Vocabulary
 
@@ -80,8 +80,7 @@ class PreparedData:
     @classmethod
     def open(cls, directory: str | Path) -> PreparedData:
         """Opens data that `prepare` wrote."""
-        report = _existing_report(Path(directory))
-        if report is None:
+        if (report := _existing_report(Path(directory))) is None:
             raise InputError(f"{directory} does not contain prepared data. Prepare a corpus first.")
         return cls(Path(directory), report, reused=True)
 
@@ -162,8 +161,7 @@ def prepare(
     >>> prepare(corpora, "build/small", PrepareOptions(vocab_size=60)).directory
     PosixPath('build/small')
     """
-    if not corpora:
-        raise InputError("Give a corpus: parallel files, TSV, TMX, or a TFDS translation set.")
+    require(bool(corpora), "Give a corpus: parallel files, TSV, TMX, or a TFDS translation set.")
     options = options or PrepareOptions()
     output_dir = Path(output_dir)
     given = None if vocab_from is None else _given_vocabulary(vocab_from, options)
@@ -172,7 +170,17 @@ def prepare(
         inputs: dict[str, list[dict[str, Any]]] = {split: [] for split in corpora_of}
         for split, group in corpora_of.items():
             collections.deque(_read(group, inputs[split]), maxlen=0)
-        return _reuse(output_dir, report, _fingerprint(inputs, options, given))
+        require(
+            report["fingerprint"] == _fingerprint(inputs, options, given),
+            f"{output_dir} contains data that was prepared from other input or with other options. "
+            "Choose a new directory. If the corpus has grown and a model was trained on this data, "
+            f"add --vocab_from={output_dir}, so that keras-transformer train --init_from can train "
+            "it further.",
+        )
+        for store in ("train", "valid"):  # they may be damaged
+            TokenStore(output_dir / store)
+        Vocabulary.load(output_dir)
+        return PreparedData(output_dir, report, reused=True)
     names = {split: [corpus.name for corpus in group] for split, group in corpora_of.items()}
     key = f"{_WORK_FORMAT} {names!a} {options!a} {given and given.fingerprint}"
     with work_directory(output_dir, key) as directory:
@@ -183,7 +191,14 @@ def prepare(
         }
         inputs = {split: part.inputs for split, part in cleaned.items()}
         fingerprint = _fingerprint(inputs, options, given)
-        _check_unchanged(directory / "work" / "fingerprint", fingerprint)
+        earlier = directory / "work" / "fingerprint"  # differs if the text was changed after a kill
+        if not earlier.exists():
+            write_text(earlier, fingerprint)
+        require(
+            earlier.read_text() == fingerprint,
+            "The corpora have changed since this preparation was interrupted, so its files were "
+            "removed. Run the same command again.",
+        )
         if not valid_corpora:
             _hold_out(cleaned["train"].fates, options)
         times.append(time.monotonic())
@@ -262,26 +277,15 @@ def _clean(
     return cleaned
 
 
-def _check_unchanged(path: Path, fingerprint: str) -> None:
-    """Raises `InputError`, which removes the work, if it was made from other text before a kill."""
-    if not path.exists():
-        write_text(path, fingerprint)
-    if path.read_text() != fingerprint:
-        raise InputError(
-            "The corpora have changed since this preparation was interrupted, so its files were "
-            "removed. Run the same command again."
-        )
-
-
 def _hold_out(fates: Sequence[Fates], options: PrepareOptions) -> None:
     """Draws the pairs that are held out for validation."""
     pairs = sum(int((block == STORED).sum()) for block in fates)
     wanted = options.valid_pairs or min(1000, max(1, pairs // 50))
-    if wanted >= pairs:
-        raise InputError(
-            f"The corpus has {pairs} clean pairs, which is too few to hold out {wanted} for "
-            "validation. Use a larger corpus, fewer valid_pairs, or separate validation files."
-        )
+    require(
+        wanted < pairs,
+        f"The corpus has {pairs} clean pairs, which is too few to hold out {wanted} for "
+        "validation. Use a larger corpus, fewer valid_pairs, or separate validation files.",
+    )
     drawn = np.sort(random.Random(options.seed).sample(range(pairs), wanted))
     for block in fates:
         single = np.flatnonzero(block == STORED)
@@ -343,29 +347,25 @@ def _encode(
 
 
 def _require_pairs(pairs: int, split: str, report: CleaningReport) -> None:
-    if not pairs:
-        dropped = ", ".join(f"{n} {reason}" for reason, n in report.dropped.items())
-        raise InputError(
-            f"No pair is left for {split}: {report.read} were read (dropped: {dropped or 'none'})."
-        )
+    dropped = ", ".join(f"{n} {reason}" for reason, n in report.dropped.items()) or "none"
+    message = f"No pair is left for {split}: {report.read} were read (dropped: {dropped})."
+    require(pairs > 0, message)
 
 
 def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOptions) -> Vocabulary:
     if isinstance(directory, Vocabulary):
         return directory
     vocabulary = Vocabulary.load(directory)
-    if options.separate_vocabularies and vocabulary.joint:
-        raise InputError(
-            f"The vocabulary of {directory} is joint, but separate vocabularies were requested."
-        )
-    if options.source_tag is not None and options.source_tag not in (
-        vocabulary.source_symbols() | set(options.symbols or ())
-    ):
-        tag = options.source_tag
-        raise InputError(
-            f"The vocabulary of {directory} lacks the token {tag}. Append it with --symbols={tag}: "
-            "a model that has the vocabulary can then be trained further with --init_from."
-        )
+    require(
+        not (options.separate_vocabularies and vocabulary.joint),
+        f"The vocabulary of {directory} is joint, but separate vocabularies were requested.",
+    )
+    tag = options.source_tag
+    require(
+        tag is None or tag in vocabulary.source_symbols() | set(options.symbols or ()),
+        f"The vocabulary of {directory} lacks the token {tag}. Append it with --symbols={tag}: a "
+        "model that has the vocabulary can then be trained further with --init_from.",
+    )
     return vocabulary.with_symbols(options.all_symbols())
 
 
@@ -398,17 +398,3 @@ def _existing_report(output_dir: Path) -> dict[str, Any] | None:
     raise InputError(
         f"{output_dir} exists and is not prepared data ({reason}). Choose a new directory."
     )
-
-
-def _reuse(output_dir: Path, report: dict[str, Any], fingerprint: str) -> PreparedData:
-    if report["fingerprint"] != fingerprint:
-        raise InputError(
-            f"{output_dir} contains data that was prepared from other input or with other options. "
-            "Choose a new directory. If the corpus has grown and a model was trained on this data, "
-            f"add --vocab_from={output_dir}, so that keras-transformer train --init_from can train "
-            "it further."
-        )
-    Vocabulary.load(output_dir)
-    for split in ("train", "valid"):
-        TokenStore(output_dir / split)
-    return PreparedData(output_dir, report, reused=True)

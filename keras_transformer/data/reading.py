@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.errors import InputError, needs_extra, require
 
 BOM = codecs.BOM_UTF8
 # The first bytes of compressed files: invalid UTF-8, or very unlikely text.
@@ -125,17 +125,16 @@ def raw_lines(path: Path) -> Iterator[bytes]:
         if isinstance(error, FileNotFoundError):
             raise InputError(f"{path} is missing.") from error
         raise InputError(f"{path} cannot be read after line {number} ({error}).") from error
-    if number == 0:
-        raise InputError(f"{path} is empty. It must have one sentence per line.")
+    require(number > 0, f"{path} is empty. It must have one sentence per line.")
 
 
 def require_file(path: str | Path) -> Path:
     """Returns the path; raises `InputError` if it is not a regular file."""
-    if not os.path.isfile(path):  # a pipe could be read only once
-        raise InputError(
-            f"{path} is missing, or is not a regular file. It must be a text file with one "
-            "sentence per line."
-        )
+    require(
+        os.path.isfile(path),  # a pipe could be read only once
+        f"{path} is missing, or is not a regular file. It must be a text file with one sentence "
+        "per line.",
+    )
     return Path(path)
 
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import sentencepiece
 
 from keras_transformer.data.token_store import IntArray, StoredSide, TokenStore
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
 
@@ -66,8 +66,8 @@ class SubwordSampler:
 
     def __init__(self, side: str, model: bytes, alpha: float) -> None:
         """Creates a sampler for the "source" or the "target" from its SentencePiece model."""
-        if not 0 < alpha < math.inf:
-            raise InputError(f"The alpha of subword sampling is {alpha}, but it must be above 0.")
+        message = f"The alpha of subword sampling is {alpha}, but it must be above 0."
+        require(0 < alpha < math.inf, message)
         proto = ModelProto.FromString(model)
         _check(side, proto)
         self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -153,7 +153,7 @@ def _check(side: str, proto: Any) -> None:
         )
 
 
-def subword_samplers(vocabulary: Vocabulary, alpha: float) -> Samplers:
+def samplers_of(vocabulary: Vocabulary, alpha: float) -> Samplers:
     """Returns the samplers of the source and the target."""
     return (
         SubwordSampler("source", vocabulary.source_model, alpha),

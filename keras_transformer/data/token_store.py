@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.runs.atomic import atomic_path
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -52,11 +52,11 @@ class TokenStore:
         self.sides = StoredSide(shards, "source"), StoredSide(shards, "target")
         self.source, self.target = self.sides
         found = [len(side.lengths) for side in self.sides]
-        if found != [index["pairs"]] * 2:
-            raise InputError(
-                f"{self.directory} is damaged: {_INDEX} has {index['pairs']} pairs, but the shards "
-                f"have {found[0]} sources and {found[1]} targets. Prepare the data again."
-            )
+        require(
+            found == [index["pairs"]] * 2,
+            f"{self.directory} is damaged: {_INDEX} has {index['pairs']} pairs, but the shards "
+            f"have {found[0]} sources and {found[1]} targets. Prepare the data again.",
+        )
 
     def __len__(self) -> int:
         return len(self.source.lengths)

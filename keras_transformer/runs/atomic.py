@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from keras_transformer.console import warn
-from keras_transformer.errors import InputError, StoppedError
+from keras_transformer.errors import InputError, StoppedError, require
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,6 @@ _NAME_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # errors of renaming a directory 
 # Opening one of these would truncate a file that the shell appends to.
 _STANDARD_OUTPUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
-_LOCK = "lock"
 _FINGERPRINT = "fingerprint"
 _WORK = "work"
 _UNFINISHED = ".unfinished"
@@ -94,8 +93,8 @@ def remove(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes from `folder` what killed processes left. No other process may be writing there."""
-    for leftover in list(folder.glob(f".*{_UNFINISHED}")):
+    """Removes what killed processes left inside a folder. No other process may be writing there."""
+    for leftover in list(folder.rglob(f".*{_UNFINISHED}")):
         _delete(leftover)
 
 
@@ -142,8 +141,8 @@ def _delete(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def exclusive_lock(directory: Path) -> Iterator[None]:
-    """Keeps other processes out of a directory that is trained in, while the block runs.
+def exclusive_lock(directory: Path, name: Path | None = None) -> Iterator[None]:
+    """Keeps other processes out of a directory, which errors call `name`, while the block runs.
 
     The directory itself is locked, so the lock ends with the process. It is created if
     necessary, and removed again if nothing was written there. A file system without locks
@@ -155,21 +154,18 @@ def exclusive_lock(directory: Path) -> Iterator[None]:
             directory.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(directory, os.O_RDONLY)
             stack.callback(os.close, descriptor)
-            _lock(descriptor, f"{directory} is in use by another training process")
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"{name or directory} is in use by another process. Wait for it, or stop it."
+                ) from None
         try:
             yield
         finally:
             if is_new:
                 with contextlib.suppress(OSError):  # it has content
                     directory.rmdir()
-
-
-def _lock(descriptor: int, problem: str) -> None:
-    """Locks a file or directory until it is closed, or raises an `InputError` with `problem`."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InputError(f"{problem}. Wait for it, or stop it.") from None
 
 
 # Output of a command.
@@ -206,13 +202,12 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
     made for the same fingerprint. The subdirectory `work` is removed at the end.
     """
     target = output_dir.resolve()  # a symbolic link cannot be replaced by a directory
-    if target.is_mount():
-        raise InputError(f"{output_dir} is a mount point. Choose a new directory on that disk.")
+    message = f"{output_dir} is a mount point. Choose a new directory on that disk."
+    require(not target.is_mount(), message)
     directory = target.parent / f".{target.name}.partial"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with (directory / _LOCK).open("w") as lock:
-            _lock(lock.fileno(), f"{output_dir} is in use by another process that prepares it")
+        with exclusive_lock(directory, output_dir):
             _remove_other_work(directory, fingerprint)
             try:
                 yield directory
@@ -226,12 +221,9 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
                 warn(f"The finished part is kept next to {output_dir}. The same command resumes.")
                 raise
             shutil.rmtree(directory / _WORK, ignore_errors=True)
-            for leftover in list(directory.rglob(f".*{_UNFINISHED}")):
-                _delete(leftover)
+            remove_leftovers(directory)
             directory.rename(target)
-            # These files are needed to resume, so they are removed only after the rename.
-            for name in (_LOCK, _FINGERPRINT):
-                (target / name).unlink()
+            (target / _FINGERPRINT).unlink()  # needed to resume until the rename
     except OSError as error:
         raise InputError(
             f"{output_dir} cannot be written ({error}). Fix this, then the same command resumes."
@@ -249,6 +241,6 @@ def _remove_other_work(directory: Path, fingerprint: str) -> None:
     for entry in directory.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)
-        elif entry.name != _LOCK:
+        else:
             entry.unlink()
     path.write_text(fingerprint)

@@ -10,12 +10,11 @@ The files contain no pickle and no code.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -57,10 +56,9 @@ def write_checkpoint(path: Path, metadata: Mapping[str, Any], arrays: Mapping[st
         partial.mkdir()
         files = {}
         for name, group in arrays.items():
-            with open(partial / f"{name}.npz", "w+b") as file:
-                # Passed as **, because a path may contain "/", which makes folders inside the zip.
-                np.savez(file, allow_pickle=False, **group)
-                files[f"{name}.npz"] = _crc32(file)
+            # Passed as **, because a path may contain "/", which makes folders inside the zip.
+            np.savez(partial / f"{name}.npz", allow_pickle=False, **group)
+            files[f"{name}.npz"] = _crc32(partial / f"{name}.npz")
         (partial / _METADATA).write_bytes(_sealed({**metadata, "files": files}))
 
 
@@ -87,21 +85,12 @@ def read_metadata(path: Path) -> dict[str, Any]:
 
 def read_arrays(path: Path, name: str) -> Arrays:
     """Returns one set of arrays. Raises the errors of `read_checkpoint`."""
-    files = read_metadata(path)["files"]
-    with reading(path / f"{name}.npz", "arrays"), open(path / f"{name}.npz", "rb") as file:
-        if _crc32(file) != files[f"{name}.npz"]:
+    files, file = read_metadata(path)["files"], path / f"{name}.npz"
+    with reading(file, "arrays"):
+        if _crc32(file) != files[file.name]:
             raise ValueError(_CHANGED)
         with np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-
-
-def set_aside(path: Path) -> Path:
-    """Gives a damaged checkpoint another name, `damaged-NAME-1` or the next, and returns it."""
-    names = (path.with_name(f"damaged-{path.name}-{number}") for number in itertools.count(1))
-    aside = next(name for name in names if not name.exists())
-    with contextlib.suppress(FileNotFoundError):  # another worker of the run may be the first
-        path.rename(aside)
-    return aside
 
 
 @contextlib.contextmanager
@@ -140,11 +129,5 @@ def _sealed(metadata: Mapping[str, Any]) -> bytes:
     return json.dumps({**metadata, "crc32": crc32}, indent=2).encode() + b"\n"
 
 
-def _crc32(file: BinaryIO) -> int:
-    """Returns the CRC-32 of a whole file, and goes back to its beginning."""
-    crc32 = 0
-    file.seek(0)
-    while chunk := file.read(1 << 20):
-        crc32 = zlib.crc32(chunk, crc32)
-    file.seek(0)
-    return crc32
+def _crc32(file: Path) -> int:
+    return zlib.crc32(np.memmap(file, np.uint8, "r").data)

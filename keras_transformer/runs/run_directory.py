@@ -22,13 +22,14 @@ import itertools
 import json
 import math
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import RunConfig
 from keras_transformer.console import warn
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.runs.atomic import (
     atomic_path,
     remove,
@@ -45,7 +46,6 @@ from keras_transformer.runs.checkpoints import (
     read_checkpoint,
     read_metadata,
     reading,
-    set_aside,
     write_checkpoint,
     writing,
 )
@@ -67,13 +67,11 @@ class RunDirectory:
         self.path = Path(path)
         config, data = self.path / "config.json", self.path / "data.json"
         for file in (config, data):
-            if not file.is_file():
-                exists = self.path.exists()
-                what = f"not a run directory (it lacks {file.name})" if exists else "not there"
-                raise InputError(
-                    f"{path} is {what}. It must be a run directory, as keras-transformer train "
-                    "--run_dir writes it."
-                )
+            require(
+                file.is_file(),
+                f"{path} is not a run directory: it lacks {file.name}. Use one that "
+                "keras-transformer train --run_dir has written.",
+            )
         with reading(config, "JSON"):
             self.config = config_type.from_json(config.read_text(encoding="utf-8"), str(config))
         with reading(data, "JSON"):
@@ -111,16 +109,15 @@ class RunDirectory:
         if cls.is_run(path):
             cls(path, type(config))._check_continues(config, tokenizer, data_fingerprint)
             with writing(path):
-                for folder in (path, path / "checkpoints", path / "averages"):
-                    remove_leftovers(folder)
+                remove_leftovers(path)
                 write_text(path / "config.json", config.to_json())
             return cls(path, type(config))
         with writing(path):
             remove_leftovers(path)
-            if path.exists() and not (path.is_dir() and {*os.listdir(path)} <= _UNFINISHED):
-                raise InputError(
-                    f"{path} exists and is not a run directory. Choose a new or empty one."
-                )
+            require(
+                not path.exists() or (path.is_dir() and {*os.listdir(path)} <= _UNFINISHED),
+                f"{path} exists and is not a run directory. Choose a new or empty one.",
+            )
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
             tokenizer.save(path / "tokenizer")
             sync_tree(path / "tokenizer")
@@ -131,19 +128,19 @@ class RunDirectory:
         return cls(path, type(config))
 
     def _check_continues(self, config: RunConfig, tokenizer: Tokenizer, fingerprint: str) -> None:
-        if self.tokenizer().fingerprint != tokenizer.fingerprint:
-            raise InputError(
-                f"{self.path} was trained with a vocabulary that is not in the data directory. Use "
-                "the data directory of the run. To train the model on other data, prepare it with "
-                f"--vocab_from={self.path / 'tokenizer'}, and start a new run with "
-                f"--init_from={self.path}."
-            )
-        if self.data_fingerprint != fingerprint:
-            raise InputError(
-                f"{self.path} was trained on a corpus that is not in the data directory. Use the "
-                "data directory and the mixture of the run. If the corpus has grown, start a new "
-                f"run with --init_from={self.path}."
-            )
+        require(
+            self.tokenizer().fingerprint == tokenizer.fingerprint,
+            f"{self.path} was trained with a vocabulary that is not in the data directory. Use the "
+            "data directory of the run. To train the model on other data, prepare it with "
+            f"--vocab_from={self.path / 'tokenizer'}, and start a new run with "
+            f"--init_from={self.path}.",
+        )
+        require(
+            self.data_fingerprint == fingerprint,
+            f"{self.path} was trained on a corpus that is not in the data directory. Use the data "
+            "directory and the mixture of the run. If the corpus has grown, start a new run with "
+            f"--init_from={self.path}.",
+        )
         if difference := self.config.forbidden_change(config):
             raise InputError(
                 f"{self.path} contains a run with {difference}. Use its configuration, or choose "
@@ -191,17 +188,12 @@ class RunDirectory:
         so averages do not depend on interruptions.
         """
         path = self.path / "checkpoints" / f"step-{step:08d}"
-        metadata = {
-            "step": step,
-            "config": self.config.as_dict(),
-            "metrics": dict(metrics),
-        }
+        metadata = {"step": step, "config": self.config.as_dict(), "metrics": dict(metrics)}
         arrays = {"weights": weights, "state": state}
         if ema is not None:
             arrays["ema"] = ema
         with writing(path):
             write_checkpoint(path, metadata, arrays)
-        with writing(path.parent):
             self._remove_old_checkpoints()
 
     def _remove_old_checkpoints(self) -> None:
@@ -240,8 +232,9 @@ class RunDirectory:
                 damaged[checkpoint.path] = error
                 continue
             for path, reason in damaged.items():
+                aside = path.with_name(f"damaged-{path.name}-{uuid.uuid4().hex[:8]}")
                 with writing(path):
-                    aside = set_aside(path)
+                    path.rename(aside)
                 warn(
                     f"{reason} It was renamed to {aside.name}. The last checkpoint is now step "
                     f"{checkpoint.step}."
@@ -299,13 +292,9 @@ class RunDirectory:
         with reading(file, "JSON"):
             return str(json.loads(file.read_text(encoding="utf-8"))["weights"])
 
-    def selected_weights(self) -> Arrays:
-        """Returns the selected weights. Raises the errors of `named_weights`."""
-        return self.named_weights(self.selected)
-
-    def named_weights(self, name: str) -> Arrays:
-        """Returns the weights with a name, as in `select`."""
-        return read_arrays(*self._find(name))
+    def named_weights(self, name: str | None = None) -> Arrays:
+        """Returns the weights with a name, as in `select`; None for the selected weights."""
+        return read_arrays(*self._find(name or self.selected))
 
     def weights_crc32(self, name: str) -> int:
         """Returns the CRC-32 of the file of the weights with a name, without reading them."""
@@ -315,11 +304,11 @@ class RunDirectory:
     def _find(self, name: str) -> tuple[Path, str]:
         """Returns the directory and the set of arrays of the weights with a name."""
         checkpoints = self.checkpoints()
-        if not checkpoints and name in ("last", "best", "ema"):
-            raise InputError(
-                f"{self.path} lacks a checkpoint. Train it for at least "
-                f"training.checkpoint_steps ({self.config.training.checkpoint_steps}) steps."
-            )
+        require(
+            bool(checkpoints) or name not in ("last", "best", "ema"),
+            f"{self.path} lacks a checkpoint. Train it for at least training.checkpoint_steps "
+            f"({self.config.training.checkpoint_steps}) steps.",
+        )
         if name == "last":
             return checkpoints[-1].path, "weights"
         if name == "ema" and self._has_ema(checkpoints[-1]):
@@ -330,12 +319,11 @@ class RunDirectory:
         for path in (*(checkpoint.path for checkpoint in checkpoints), *averages):
             if path.name == name:
                 return path, "weights"
-        metric = self.config.training.best_metric
-        expected = {
-            "best": f"a checkpoint validated by {metric} (training.best_metric)",
-            "ema": "a run with training.ema_decay above 0",
-        }.get(name, "last, best, ema, or the name of a checkpoint or an average")
-        raise InputError(f"{self.path} lacks weights named {name!r}. Choose {expected}.")
+        raise InputError(
+            f"{self.path} lacks weights named {name!r}. Choose the name of a checkpoint or an "
+            f"average, last, best (if one was validated by {self.config.training.best_metric}) or "
+            "ema (if training.ema_decay is above 0)."
+        )
 
     @staticmethod
     def _has_ema(checkpoint: Checkpoint) -> bool:
@@ -376,15 +364,10 @@ class RunDirectory:
         with writing(file):
             write_text(file, "".join(kept))
 
-    @property
-    def tensorboard_directory(self) -> Path:
-        return self.path / "tensorboard"
-
 
 def write_run(path: Path, config: RunConfig, tokenizer: Tokenizer, weights: Arrays) -> None:
     """Writes a model that was not trained here as a new run. It appears only when complete."""
-    if path.exists():
-        raise InputError(f"{path} exists. Choose a new directory.")
+    require(not path.exists(), f"{path} exists. Choose a new directory.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as partial:

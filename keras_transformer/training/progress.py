@@ -51,7 +51,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._run is not None:
-            folder = str(self._run.tensorboard_directory)
+            folder = str(self._run.path / "tensorboard")
             self._summaries = tf.summary.create_file_writer(folder)
         self._bar = progress_bar(
             self._config.max_steps,

@@ -95,7 +95,7 @@ def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> Non
             f"{path} has a different vocabulary from the data directory, so training cannot start "
             f"from it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
         )
-    weights = other.named_weights(name or other.selected)
+    weights = other.named_weights(name)
     if tokenizer.fingerprint != old.fingerprint:
         sizes = {
             (old.source_vocab_size, tokenizer.source_vocab_size),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from keras_transformer.data.subwords import hashed, key_of, regroup, subword_samplers
+from keras_transformer.data.subwords import hashed, key_of, regroup, samplers_of
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.conftest import PHRASES
@@ -34,7 +34,7 @@ def draw(vocabulary, lines, alpha=0.2, keys=None, longest=None):
     store = encoded(vocabulary, lines, lines)
     pairs = np.arange(len(lines))
     keys = hashed(key_of(1), pairs) if keys is None else keys
-    sampler, _ = subword_samplers(vocabulary, alpha)
+    sampler, _ = samplers_of(vocabulary, alpha)
     longest = None if longest is None else np.full(len(lines), longest)
     return [ids.tolist() for ids in sampler.draw(store.source, pairs, keys, longest)]
 
@@ -140,7 +140,7 @@ def test_byte_fallback_and_two_vocabularies():
     (ids,) = draw(vocabulary, lines, 1e6)
     assert [ids] == vocabulary.encode_source(lines)
     store = encoded(vocabulary, lines, LINES[3:4])
-    _, sampler = subword_samplers(vocabulary, 1e6)
+    _, sampler = samplers_of(vocabulary, 1e6)
     (found,) = sampler.draw(store.target, np.arange(1), key_of(1))
     assert [found.tolist()] == vocabulary.encode_target(LINES[3:4])
 
@@ -223,7 +223,7 @@ def test_errors_name_the_invalid_argument(vocabulary):
         (vocabulary, float("inf"), ("alpha", "subword", "inf")),
     ):
         with pytest.raises(InputError, match=mentions(*facts)):
-            subword_samplers(vocabulary_, alpha)
+            samplers_of(vocabulary_, alpha)
 
 
 def test_keys_depend_on_each_number_and_its_place():

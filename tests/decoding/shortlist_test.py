@@ -20,7 +20,7 @@ TEXTS = [*PHRASES, "a", "", "ball " * 30]
 @pytest.fixture(scope="module")
 def full(run_directory: RunDirectory) -> TranslationModule:
     model = Transformer(run_directory.config.model, dtype="float32")
-    model.assign_weights(run_directory.selected_weights())
+    model.assign_weights(run_directory.named_weights())
     return TranslationModule(
         model, run_directory.tokenizer(), DecodingConfig(n_best=3, max_extra_tokens=5)
     )

@@ -26,7 +26,7 @@ def make_transformer(run: RunDirectory, scale: float = 1.0, dtype: str = "float3
     """Returns the run's model with all weights multiplied by `scale`."""
     transformer = Transformer(run.config.model, dtype=dtype)
     transformer.build()
-    weights = run.selected_weights()
+    weights = run.named_weights()
     transformer.assign_weights({path: scale * weight for path, weight in weights.items()})
     return transformer
 

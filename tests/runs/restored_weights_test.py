@@ -39,15 +39,13 @@ class TestRestore:
         restored = run.restore()
         assert restored is not None and restored.checkpoint.step == 5
         assert_equal(restored.weights, arrays(5))
-        assert entries(run) == ["damaged-step-00000006-1", "step-00000005"]
+        aside, kept = entries(run)
+        assert aside.startswith("damaged-step-00000006-") and kept == "step-00000005"
         [warning] = capsys.readouterr().err.splitlines()
-        assert tells(warning, f"step-00000006/{name}", "read")
-        assert tells(warning, "damaged-step-00000006-1", "step 5")
+        assert tells(warning, f"step-00000006/{name}", "read", aside, "step 5")
         save_validated(run, step_6=1.0)
         damage(run.checkpoints()[-1].path / name)  # the same step can be damaged again
-        assert run.restore() is not None
-        names = ["damaged-step-00000006-1", "damaged-step-00000006-2", "step-00000005"]
-        assert entries(run) == names
+        assert run.restore() is not None and len(entries(run)) == 3
 
     def test_without_a_complete_checkpoint_nothing_restarts(self, run):
         save(run, 5, 6)
@@ -65,23 +63,23 @@ class TestSelection:
         run = reconfigured(run, training__ema_decay=0.9)
         save_validated(run, step_5=1.0, step_6=2.0)
         assert run.selected == "ema"
-        assert_equal(run.selected_weights(), arrays(-6))
+        assert_equal(run.named_weights(), arrays(-6))
         run.save_checkpoint(7, arrays(7), STATE, {"val_loss": 0.5})  # written without an average
         assert_equal(run.named_weights("best"), arrays(7))
 
     def test_the_newest_checkpoint_unless_something_is_selected(self, run):
         save(run, 5, 6)
         assert run.selected == "last"
-        assert_equal(run.selected_weights(), arrays(6))
+        assert_equal(run.named_weights(), arrays(6))
         run.select("step-00000005")
         assert RunDirectory(run.path).selected == "step-00000005"
-        assert_equal(run.selected_weights(), arrays(5))
+        assert_equal(run.named_weights(), arrays(5))
         run.select("last")
         save(run, 7)
-        assert_equal(run.selected_weights(), arrays(7))
+        assert_equal(run.named_weights(), arrays(7))
         run.save_average("average-2", arrays(0.25))
         assert RunDirectory(run.path).selected == "average-2"
-        assert_equal(run.selected_weights(), arrays(0.25))
+        assert_equal(run.named_weights(), arrays(0.25))
         assert steps(run) == [5, 6, 7]
 
     def test_an_unknown_name_is_an_error_and_does_not_change_the_selection(self, run):
@@ -93,7 +91,7 @@ class TestSelection:
         save(run, 6)
         shutil.rmtree(run.path / "checkpoints" / "step-00000005")
         with pytest.raises(InputError, match=mentions("weights", "step-00000005")):
-            run.selected_weights()
+            run.named_weights()
 
     def test_no_checkpoint_yet(self, run):
         no_checkpoint = mentions("run", "checkpoint")
@@ -101,7 +99,7 @@ class TestSelection:
             with pytest.raises(InputError, match=no_checkpoint):
                 run.select(name)
         with pytest.raises(InputError, match=no_checkpoint):
-            run.selected_weights()
+            run.named_weights()
 
     def test_best_and_ema_are_resolved_when_they_are_read(self, run):
         save(run, 4)
@@ -111,10 +109,10 @@ class TestSelection:
             run.select("ema")
         save_validated(run, step_5=1.0, step_6=2.0)
         run.select("best")
-        assert_equal(run.selected_weights(), arrays(-5))  # its average was validated
+        assert_equal(run.named_weights(), arrays(-5))  # its average was validated
         save_validated(run, step_7=0.5)
-        assert_equal(run.selected_weights(), arrays(-7))
+        assert_equal(run.named_weights(), arrays(-7))
         save_validated(run, step_8=2.0, step_9=3.0, step_10=4.0)
         assert steps(run) == [7, 8, 9, 10]  # the selected best is kept though keep_best is 0
         run.select("ema")
-        assert_equal(run.selected_weights(), arrays(-10))
+        assert_equal(run.named_weights(), arrays(-10))

@@ -165,7 +165,7 @@ class TestCheckpoints:
         run.select("step-00000005")
         save(run, 7, 8, 9, 10)
         assert steps(run) == [5, 8, 9, 10]
-        assert_equal(run.selected_weights(), arrays(5))
+        assert_equal(run.named_weights(), arrays(5))
         run.select("last")
         save(run, 11)
         assert steps(run) == [9, 10, 11]

@@ -248,7 +248,7 @@ class TestInitFrom:
                 np.testing.assert_allclose(found[path], array, atol=1e-7, err_msg=path)
 
     def test_copies_the_selected_weights_also_after_an_early_kill(self, data, tmp_path, finished):
-        run, selected = tmp_path / "run", RunDirectory(finished).selected_weights()
+        run, selected = tmp_path / "run", RunDirectory(finished).named_weights()
         self.assert_close(self.begin(data, run, finished), selected)
         assert RunDirectory(finished).selected == "ema"
         assert RunDirectory(run).init_from == str(finished)
@@ -272,7 +272,7 @@ class TestInitFrom:
         corpus = parallel_files([old.with_name("c.en")], [old.with_name("c.de")])
         options = PrepareOptions(symbols=("<2fr>",), source_tag="<2fr>", valid_pairs=4)
         prepare(corpus, tmp_path / "new", options, vocab_from=run / "tokenizer")
-        before = RunDirectory(run).selected_weights()
+        before = RunDirectory(run).named_weights()
         after = last(self.begin(tmp_path / "new", tmp_path / "more", run)).weights
         grown = 0
         for path, array in before.items():

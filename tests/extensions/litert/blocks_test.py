@@ -23,7 +23,7 @@ def test_a_cache_that_grows_in_blocks_changes_nothing(
     config = run_directory.config.replace(decoding__beam_size=beam, model__attention_window=window)
     transformer = Transformer(config.model, dtype="float32")
     transformer.build()
-    transformer.assign_weights(run_directory.selected_weights())
+    transformer.assign_weights(run_directory.named_weights())
     translator = TranslationModule(transformer, run_directory.tokenizer(), config.decoding)
     source_ids, lengths = translator.source_ids(tf.constant([*PHRASES, "a", "", "ball " * 30]))
     inputs = SearchInputs(translator.max_lengths(lengths))
