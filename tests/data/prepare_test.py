@@ -1,6 +1,5 @@
 """Preparation: an aligned store and a correct report, or an error and no files."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -24,6 +23,7 @@ from keras_transformer.runs import atomic
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.data.corpora import SMALL, Pairs, numbered, texts
 from tests.messages import mentions, tells
+from tests.runs.checkpoints_test import no_file_beyond
 
 
 def changed(**options):
@@ -257,16 +257,6 @@ def test_unusable_vocabularies_and_directories_are_refused(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_line_ends_breaks_inside_a_sentence_and_bom_are_not_text(tmp_path, files):
-    source = b"\xef\xbb\xbf" + b"".join(b"%b\r\n" % s.encode() for s, _ in numbered(20))
-    target = b"".join(b"%b\n" % t.encode() for _, t in numbered(20))
-    breaks = [(f"the\n{i}\u2028dogs", f"die\r{i}\x85Hunde\n") for i in range(20)]
-    for name, corpora in (("files", files(source, target)), ("pairs", [Pairs(breaks)])):
-        prepare(corpora, tmp_path / name, SMALL)
-        stored = texts(tmp_path / name, "train") + texts(tmp_path / name, "valid")
-        assert sorted(stored) == sorted(numbered(20))
-
-
 @pytest.mark.parametrize(
     ("source", "target", "facts"),
     [
@@ -358,22 +348,11 @@ def test_any_bytes_are_refused_or_stored_aligned(tmp_path_factory, files, tokens
     assert any(pairs == [*train[:i], *valid, *train[i:]] for i in range(len(train) + 1))
 
 
-@contextlib.contextmanager
-def file_size_limit(size):
-    """Writing beyond the limit fails, as on a full disk. Python ignores the signal."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_full_disk_is_an_error_and_work_resumes_later(tmp_path):
     options = PrepareOptions(vocab_size=60, vocabulary_lines=999)
     arguments = ([Pairs(numbered(20_000))], tmp_path / "d", options)
     for size in (100_000, 1_000, 300_000):
-        with file_size_limit(size), pytest.raises(InputError) as caught:
+        with no_file_beyond(size), pytest.raises(InputError) as caught:
             prepare(*arguments)
         assert tells(str(caught.value), "d", "File too large")
         assert tells(str(caught.value), "same command")

@@ -250,18 +250,3 @@ def test_rows_of_any_pairs(pairs):
     assert (least <= bounds[row_of]).all(), "who is too long can be shortened"
     if (lengths <= bounds).all() and len(np.unique(bounds, axis=0)) == 1:
         assert not too_long.any()
-
-
-def test_lengths_of_a_real_corpus_leave_few_too_long():
-    random = np.random.default_rng(1)
-    least = random.integers(5, 40, 2000)[:, None] + random.integers(-3, 4, (2000, 2))
-    least = np.maximum(least, 1)
-    shapes = np.array([[12, 12], [18, 20], [24, 25], [32, 34], [44, 46], [60, 60]])
-    lengths, planned = (
-        np.rint(least * random.normal(1.3, 0.12, (2000, 2)).clip(1)).astype(int) for _ in range(2)
-    )
-    home = (planned[:, None] <= shapes).all(axis=2).argmax(axis=1)
-    bounds = shapes[home]
-    before = (lengths > bounds).any(axis=1).mean()
-    row_of, too_long = regroup(bounds, lengths, least)
-    assert too_long.mean() < 0.04 < 0.1 < before
