@@ -35,16 +35,6 @@ class Checkpoint(NamedTuple):
     path: Path
 
 
-class CheckpointContent(NamedTuple):
-    """The content of a checkpoint."""
-
-    checkpoint: Checkpoint
-    weights: Arrays
-    state: Arrays  # state of the training: optimizer, counters, loss scale
-    ema: Arrays | None
-    metrics: dict[str, float]
-
-
 class DamagedCheckpointError(InputError):
     """The files differ from those that were written."""
 

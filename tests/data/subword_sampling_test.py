@@ -10,11 +10,9 @@ import pytest
 import sentencepiece
 
 from keras_transformer.data.subwords import hashed, key_of, regroup, samplers_of
-from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
-from tests.conftest import PHRASES
+from tests.builders import PHRASES, refuses
 from tests.data.pairs_in_memory import END, PAD, START, batches, encoded
-from tests.messages import mentions
 
 LINES = [phrase.encode() for phrase in PHRASES]
 
@@ -222,8 +220,7 @@ def test_errors_name_the_invalid_argument(vocabulary):
         (vocabulary, 0, ("alpha", "subword", "0")),
         (vocabulary, float("inf"), ("alpha", "subword", "inf")),
     ):
-        with pytest.raises(InputError, match=mentions(*facts)):
-            samplers_of(vocabulary_, alpha)
+        refuses(samplers_of, {"vocabulary": vocabulary_, "alpha": alpha}, *facts)
 
 
 def test_keys_depend_on_each_number_and_its_place():

@@ -36,9 +36,9 @@ class TestRestore:
     def test_the_newest_complete_checkpoint_is_found(self, run, capsys, name, damage):
         save_validated(run, step_5=1.0, step_6=1.0)
         damage(run.checkpoints()[-1].path / name)
-        restored = run.restore()
-        assert restored is not None and restored.checkpoint.step == 5
-        assert_equal(restored.weights, arrays(5))
+        checkpoint, _, found = run.restore()
+        assert checkpoint.step == 5
+        assert_equal(found["weights"], arrays(5))
         aside, kept = entries(run)
         assert aside.startswith("damaged-step-00000006-") and kept == "step-00000005"
         [warning] = capsys.readouterr().err.splitlines()

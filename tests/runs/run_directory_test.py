@@ -139,14 +139,12 @@ class TestContinue:
 class TestCheckpoints:
     def test_saved_values_are_read_back(self, run):
         save_validated(run, step_6=1.0)
-        restored = run.restore()
-        assert [restored.checkpoint] == RunDirectory(run.path).checkpoints()
-        for found, expected in (
-            (restored.weights, arrays(6)), (restored.state, STATE), (restored.ema, arrays(-6)),
-        ):  # fmt: skip
-            assert_equal(found, expected)
-        assert restored.metrics == {"loss": 0.6, "val_loss": 1.0, "val_bleu": 31.0}
-        assert run.read_metrics(restored.checkpoint) == restored.metrics
+        checkpoint, metrics, found = run.restore()
+        assert [checkpoint] == RunDirectory(run.path).checkpoints()
+        for name, expected in (("weights", arrays(6)), ("state", STATE), ("ema", arrays(-6))):
+            assert_equal(found[name], expected)
+        assert metrics == {"loss": 0.6, "val_loss": 1.0, "val_bleu": 31.0}
+        assert run.read_metrics(checkpoint) == metrics
 
     def test_the_selected_is_kept_however_old(self, run):
         save(run, 5, 6)
@@ -241,8 +239,7 @@ def test_a_kill_while_saving_leaves_only_complete_checkpoints(run, config, token
         assert steps(copy) in ([4, 6, 7], [4, 6, 7, 8], [4, 7, 8])
         for checkpoint in copy.checkpoints():
             assert_equal(copy.read_weights(checkpoint), arrays(checkpoint.step))
-        restored = copy.restore()
-        assert restored is not None and restored.checkpoint == copy.checkpoints()[-1]
+        assert copy.restore()[0] == copy.checkpoints()[-1]
         assert not any(name.startswith("damaged") for name in entries(copy))
         RunDirectory.create(copy.path, run.config, tokenizer, "corpus")
         save_validated(copy, step_8=3.0)
