@@ -145,10 +145,11 @@ def _check(side: str, proto: Any) -> None:
         and normalizer.remove_extra_whitespaces
         and normalizer.escape_whitespaces
     ):
+        kind = MODEL_TYPES.get(trainer.model_type)
         raise InputError(
-            f"Subwords of the {side} vocabulary (type {MODEL_TYPES.get(trainer.model_type)}) cannot "
-            "be sampled. This needs a unigram vocabulary that marks spaces as SentencePiece does by "
-            "default: remove training.subword_alpha, or prepare the data again."
+            f"Subwords of the {side} vocabulary (type {kind}) cannot be sampled. This needs a "
+            "unigram vocabulary that marks spaces as SentencePiece does by default: remove "
+            "training.subword_alpha, or prepare the data again."
         )
 
 
