@@ -21,8 +21,9 @@ _PREPARE = "prepare --output_dir=new --vocab_size=60 --source={} --target={}".fo
 _TRANSLATE = "translate --model_dir="
 _EXPORT = "export --output_dir=new --run_dir="
 
-# Command lines, and the facts of their errors, one for each kind of file. The tests of the
-# components have all errors. Commands that translate get "the dog".
+# Command lines, and the facts of their errors, one for each kind of file. Errors of flags are in
+# tests/cli/mistakes_test.py, all others in the tests of the components. Commands that translate
+# get "the dog".
 MISTAKES = {
     _PREPARE("six.en", "two.de"): mentions("six.en", "6", "two.de", "2"),
     _PREPARE("latin1.en", "two.de"): mentions("latin1.en", "line 2", "byte 2", "0xe4", "UTF-8"),
@@ -44,19 +45,10 @@ MISTAKES = {
     f"{_TRANSLATE}run --beam_size=0 --output=new": mentions("decoding.beam_size", "0", "1"),
     f"{_TRANSLATE}run --prefix=two.en --output=new": mentions("1", "lines", "2", "prefixes"),
     f"{_TRANSLATE}damaged_weights": mentions("checkpoints/step-00000300/weights.npz", "read"),
-    f"{_TRANSLATE}run --input=latin1.en --output=new": mentions(
-        "latin1.en", "line 2", "byte 2", "0xe4"
-    ),
     f"{_EXPORT}none --valid_source=six.en": mentions(
         "none", "keras-transformer train", "--run_dir"
     ),
     "average --run_dir=run --last=9": mentions("run", "3", "checkpoints", "9"),
-}
-# Errors that absl finds. The exit code is 2.
-USAGE_MISTAKES = {
-    _PREPARE("six.en", "six.de --vocabsize=9"): mentions("vocabsize"),
-    "prepare --source=six.en --target=six.de": mentions("--output_dir", "missing"),
-    f"{_TRANSLATE}": mentions("--model_dir", "empty"),
 }
 # A BOM, CRLF, characters that end a line elsewhere, an empty line, and two long ones.
 TEXT = (
@@ -100,21 +92,21 @@ def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="module")
 def results(driver: Driver, folder: Path) -> dict[str, Ended]:
     """The results of all commands, by command line."""
-    texts = dict.fromkeys((*MISTAKES, *USAGE_MISTAKES, DROPPED), "the dog\n")
+    texts = dict.fromkeys((*MISTAKES, DROPPED), "the dog\n")
     texts |= {TRANSLATED: TEXT, WARNED: f"the dog\n{' '.join(PHRASES)}\n"}
     commands = [(*line.split(" ", 1), text) for line, text in texts.items()]
     return dict(zip(texts, driver.run_all(folder, commands), strict=True))
 
 
-@pytest.mark.parametrize("command", [*MISTAKES, *USAGE_MISTAKES])
+@pytest.mark.parametrize("command", MISTAKES)
 def test_errors_are_one_line_and_nothing_is_written(
     results: dict[str, Ended], command: str
 ) -> None:
-    result, message = results[command], {**MISTAKES, **USAGE_MISTAKES}[command]
+    result = results[command]
     assert "Traceback" not in result.err
     line = result.err.splitlines()[-1] if result.err else ""
-    assert line.startswith("error: ") and re.search(message, line)
-    assert (result.code, result.out, result.left) == (1 + (command in USAGE_MISTAKES), "", [])
+    assert line.startswith("error: ") and re.search(MISTAKES[command], line)
+    assert (result.code, result.out, result.left) == (1, "", [])
     assert result.err.count("error: ") == 1
 
 

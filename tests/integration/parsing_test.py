@@ -42,7 +42,6 @@ STEPS = {
     "score gold": "score_trees --hypothesis=b.tree --gold=b.tree",
     "other words": "score_trees --hypothesis=b.tree --gold=c.tree",
     "a translator": "parse --model_dir=translator",
-    "no model": "score_trees --gold=b.tree",
     "a broken tree": "prepare_trees --trees=broken --output_dir=other",
 }
 
@@ -136,7 +135,6 @@ def test_sentences_with_other_words_are_reported(answers: dict[str, Ended]) -> N
     ("name", "message"),
     [
         ("a translator", mentions("error:", "translator", "parser", "vocabulary")),
-        ("no model", mentions("error:", "--model_dir", "--hypothesis", "neither")),
         ("a broken tree", mentions("error:", "broken", "line 3", "column 1", "bracket", "line 2")),
     ],
 )  # fmt: skip

@@ -74,7 +74,7 @@ def test_the_steps_work_with_few_phrases_and_almost_no_training(
 
 
 @pytest.mark.long
-def test_all_steps_run_and_a_bad_model_is_an_error(tmp_path: Path) -> None:
+def test_the_whole_script_runs_and_a_bad_model_is_an_error(tmp_path: Path) -> None:
     if not (ROOT / ".venv" / "installed").is_file():
         pytest.skip("no .venv, which bin/quickstart would install; bin/test makes it")
     result = quickstart(tmp_path, "new/quick start")
@@ -82,23 +82,12 @@ def test_all_steps_run_and_a_bad_model_is_an_error(tmp_path: Path) -> None:
     sentence = result.stderr.splitlines()[-1]
     assert re.fullmatch(r"error: .*\b\d?\d\.\d ?%.*\b90 ?%.*", sentence), result.stderr
     assert "Traceback" not in result.stderr
-
-    folder = tmp_path / "new" / "quick start"  # relative to the current folder, not to the project
-    assert (folder / "data" / "train" / "store.json").is_file()
-    assert [path.name for path in (folder / "run" / "checkpoints").iterdir()] == [
-        f"step-{STEPS:08d}"
-    ]
-    assert (folder / "export" / "1" / "saved_model.pb").is_file()
+    # The folder is relative to the current folder, not to the project.
+    assert (tmp_path / "new" / "quick start" / "export" / "1" / "saved_model.pb").is_file()
     assert list(tmp_path.iterdir()) == [tmp_path / "new"]
-
     assert [line[3:9] for line in result.stdout.splitlines() if line.startswith("== ")] == [
         f"{i} of 6" for i in range(1, 7)
     ]
-    found = re.search(
-        r"\nHeld-out phrases translated exactly: (\d+\.\d)% of 1,000\n", result.stdout
-    )
-    assert found, result.stdout
-    assert float(found[1]) < 20, "a model of a few steps cannot translate"
 
 
 def test_help_and_wrong_arguments_do_nothing(tmp_path: Path) -> None:
