@@ -12,19 +12,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.config import ModelConfig
 from keras_transformer.models.transformer import Transformer
+from tests.builders import tiny_config
 
 ROOT = Path(__file__).parents[2]
-CONFIG = ModelConfig(
-    source_vocab_size=12,
-    target_vocab_size=12,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    d_model=16,
-    d_ff=32,
-    num_heads=2,
-)
+CONFIG = tiny_config(model__source_vocab_size=12, model__target_vocab_size=12).model
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 

@@ -53,51 +53,37 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Workers:
-    """The processes of a cluster: a chief and workers, as in a `TFJob`.
+    """The processes of a cluster of a chief and a worker, as in a `TFJob`.
 
     Process `i` has the folder `i`, with only the data.
     """
 
-    def __init__(self, folder: Path, data: Path, count: int):
-        servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    def __init__(self, folder: Path, data: Path):
+        servers = [socket.create_server(("localhost", 0)) for _ in range(2)]
         self.addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
         for server in servers:
             server.close()
-        self.folders = [folder / str(index) for index in range(count)]
+        self.folders = [folder / "0", folder / "1"]
+        self.run = self.folders[0] / "run"
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         for own in self.folders:
             shutil.copytree(data, own / "data")
 
-    @property
-    def run(self) -> Path:
-        return self.folders[0] / "run"
-
-    def start(self, index: int) -> None:
+    def start(self, *indices: int) -> None:
         cluster = {"chief": self.addresses[:1], "worker": self.addresses[1:]}
-        task = {"type": "worker", "index": index - 1} if index else {"type": "chief", "index": 0}
-        tf_config = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
         settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
         command = [
             sys.executable, str(ROOT / "bin" / "train.py"), "--data_dir=data", "--run_dir=run",
             "--preset=tiny", *settings,
         ]  # fmt: skip
-        with (self.folders[index] / "log").open("ab") as log:
-            self.processes[index] = subprocess.Popen(
-                command, cwd=self.folders[index], stdout=log, stderr=log,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CONFIG": tf_config},
-            )  # fmt: skip
-
-    def start_all(self) -> None:
-        for index in range(len(self.folders)):
-            self.start(index)
-
-    def start_chief(self) -> None:
-        """Starts the chief, and waits until it waits for the others."""
-        self.start(0)
-        deadline = time.monotonic() + 240
-        while not tells(self.said(0), "waiting", f"{len(self.folders)} workers"):
-            assert time.monotonic() < deadline and self.processes[0].poll() is None, self.said(0)
-            time.sleep(0.05)
+        for index in indices:
+            task = {"type": ("chief", "worker")[index], "index": 0}
+            tf_config = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
+            with (self.folders[index] / "log").open("ab") as log:
+                self.processes[index] = subprocess.Popen(
+                    command, cwd=self.folders[index], stdout=log, stderr=log,
+                    env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CONFIG": tf_config},
+                )  # fmt: skip
 
     def said(self, index: int) -> str:
         return (self.folders[index] / "log").read_text()
@@ -109,36 +95,36 @@ class Workers:
         for index in self.processes:
             assert self.wait(index) == 0, self.said(index)
 
-    def pause_chief_when(self, condition: Callable[[], bool]) -> None:
-        """Stops the chief, and so all workers, in the middle of training."""
-        chief = self.processes[0]
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Waits until a condition holds while the chief runs."""
         deadline = time.monotonic() + 240
-        while time.monotonic() < deadline and chief.poll() is None:
-            if condition():
-                chief.send_signal(signal.SIGSTOP)
-                assert kill.last_saved(self.run) < MAX_STEPS
-                return
+        while not condition():
+            assert time.monotonic() < deadline and self.processes[0].poll() is None, self.said(0)
             time.sleep(0.005)
-        pytest.fail("training ended or the condition never held: " + self.said(0))
+
+    def start_chief(self) -> None:
+        """Starts the chief, and waits until it waits for the worker."""
+        self.start(0)
+        self.wait_until(lambda: tells(self.said(0), "waiting", "2 workers"))
+
+    def pause_chief_when(self, condition: Callable[[], bool]) -> None:
+        """Stops the chief, and so the worker, in the middle of training."""
+        self.wait_until(condition)
+        self.processes[0].send_signal(signal.SIGSTOP)
+        assert kill.last_saved(self.run) < MAX_STEPS
 
     def let_chief_go_on(self) -> None:
         self.processes[0].send_signal(signal.SIGCONT)
 
 
 @pytest.fixture
-def cluster(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Workers]]:
-    """Makes clusters of a given number of workers, and ends their processes after the test."""
-    made = []
-
-    def make(count: int) -> Workers:
-        made.append(Workers(tmp_path, folder / "data", count))
-        return made[-1]
-
-    yield make
-    for workers in made:
-        for process in workers.processes.values():
-            process.kill()
-            process.wait()
+def workers(folder: Path, tmp_path: Path) -> Iterator[Workers]:
+    """Ends the processes after the test."""
+    workers = Workers(tmp_path, folder / "data")
+    yield workers
+    for process in workers.processes.values():
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +134,7 @@ def whole(folder: Path, one_replica: None) -> Path:
     return folder / "run"
 
 
-def assert_same_weights(run: Path, whole: Path) -> None:
+def assert_same_training(run: Path, whole: Path) -> None:
     ours, theirs = (RunDirectory(path) for path in (run, whole))
     assert ours.checkpoints()[-1].step == theirs.checkpoints()[-1].step == MAX_STEPS
     theirs_by_path = theirs.named_weights("last")
@@ -157,6 +143,7 @@ def assert_same_weights(run: Path, whole: Path) -> None:
     for path, weights in theirs_by_path.items():
         difference = np.linalg.norm(ours_by_path[path] - weights) / np.linalg.norm(weights)
         assert difference < 1e-6, path
+    np.testing.assert_allclose(losses(run), losses(whole), rtol=1e-5)
 
 
 def losses(run: Path) -> list[float]:
@@ -165,24 +152,19 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in lines if "loss" in line]
 
 
-def test_workers_train_like_one_process(cluster: Callable[..., Workers], whole: Path) -> None:
-    workers = cluster(2)
+def test_workers_train_like_one_process(workers: Workers, whole: Path) -> None:
     workers.start_chief()
     workers.start(1)
     workers.finish()
     assert tells(workers.said(0), "2 replicas")
-    assert_same_weights(workers.run, whole)
-    np.testing.assert_allclose(losses(workers.run), losses(whole), rtol=1e-5)
+    assert_same_training(workers.run, whole)
     written = [{path.name for path in own.iterdir()} for own in workers.folders]
     assert written == [{"data", "log", "run"}, {"data", "log"}]
 
 
 @pytest.mark.long  # tests/training/multi_worker_test.py kills a worker that trains nothing
-def test_killed_and_stopped_workers_lose_nothing(
-    cluster: Callable[..., Workers], whole: Path
-) -> None:
-    workers = cluster(2)
-    workers.start_all()
+def test_killed_and_stopped_workers_lose_nothing(workers: Workers, whole: Path) -> None:
+    workers.start(0, 1)
     workers.pause_chief_when(lambda: kill.last_saved(workers.run) >= CHECKPOINT_STEPS)
     saved = kill.last_saved(workers.run)
     workers.processes[1].kill()
@@ -191,7 +173,7 @@ def test_killed_and_stopped_workers_lose_nothing(
     assert workers.wait(0) == 75, workers.said(0)
     assert tells(workers.said(0), "error", "worker", "lost", "checkpoint")
     assert "Traceback" not in workers.said(0)
-    workers.start_all()
+    workers.start(0, 1)
     again = (f"step {saved}", f"step {MAX_STEPS}")
     workers.pause_chief_when(
         lambda: tells(workers.said(0), *again) and kill.last_saved(workers.run) > saved
@@ -203,15 +185,13 @@ def test_killed_and_stopped_workers_lose_nothing(
     stopped = kill.last_saved(workers.run)
     assert saved < stopped < MAX_STEPS
     assert tells(workers.said(0), "same command", f"step {stopped}")
-    workers.start_all()
+    workers.start(0, 1)
     workers.finish()
-    assert_same_weights(workers.run, whole)
-    np.testing.assert_allclose(losses(workers.run), losses(whole), rtol=1e-5)
+    assert_same_training(workers.run, whole)
 
 
 @pytest.mark.long
-def test_a_chief_that_waits_can_be_stopped(cluster: Callable[..., Workers]) -> None:
-    workers = cluster(2)
+def test_a_chief_that_waits_can_be_stopped(workers: Workers) -> None:
     workers.start_chief()
     workers.processes[0].send_signal(signal.SIGINT)
     assert workers.wait(0) == -signal.SIGINT, workers.said(0)

@@ -46,10 +46,8 @@ flags.DEFINE_integer("inputs", 200_000, "number of malformed texts", lower_bound
 flags.DEFINE_integer("first_batch", 0, "number of the first batch", lower_bound=0)
 flags.DEFINE_integer("seed", 0, "seed of the texts", lower_bound=0)
 flags.DEFINE_list("signatures", None, "signatures; default: serving_default and all others")
-flags.DEFINE_string("sentences", None, "file of normal sentences, one per line; default: a few")
 flags.DEFINE_integer("max_source_bytes", None, "default: the value in the export's manifest")
 flags.DEFINE_float("limit_s", 60, "time limit of a request, in seconds", lower_bound=0.1)
-flags.DEFINE_integer("max_failures", 10, "number of failures after which it stops", lower_bound=1)
 
 SENTENCES = (
     "A small dog runs over the green field.",
@@ -58,7 +56,7 @@ SENTENCES = (
     "Why?",
 )
 _ROWS = 7  # malformed texts of a batch
-_KNOWN_SENTENCES = 8
+_MAX_FAILURES = 10
 
 
 class Fuzzer:
@@ -72,18 +70,14 @@ class Fuzzer:
             self._max_bytes = (
                 16 * json.loads(manifest.read_bytes())["decoding"]["max_source_tokens"]
             )
-        sentences = list(SENTENCES)
-        if FLAGS.sentences:
-            lines = Path(FLAGS.sentences).read_text(encoding="utf-8").split("\n")
-            sentences = [line for line in lines if line.strip()]
         max_tokens = 1024
         if "tokenize" in model.signatures:
             max_tokens = model.signatures["tokenize"].outputs["ids"].shape[1] or max_tokens
-        self._material = Material(sentences, self._max_bytes or 16_384, max_tokens)
+        self._material = Material(SENTENCES, self._max_bytes or 16_384, max_tokens)
         names = sorted(model.signatures, key="serving_default".__ne__)
         self._signatures = FLAGS.signatures or names
         self._alone: dict[Any, Arrays] = {}  # answers to known sentences in a batch of one
-        self._known = [self._translate(sentence) for sentence in sentences[:_KNOWN_SENTENCES]]
+        self._known = [self._translate(sentence) for sentence in SENTENCES]
         self.batches: collections.Counter[str] = collections.Counter()
         self.kinds: collections.Counter[str] = collections.Counter()
         self.different: set[int] = set()
@@ -145,7 +139,7 @@ def main() -> int:
         fuzzer.send_batch(FLAGS.first_batch + count)
         if count <= num_batches // 10:
             memory_after_a_tenth = peak_memory_mb()
-        if len(fuzzer.failures) >= FLAGS.max_failures:
+        if len(fuzzer.failures) >= _MAX_FAILURES:
             break
     result = {
         "inputs": sum(fuzzer.kinds.values()),
