@@ -34,7 +34,7 @@ class FakeRun:
     path = Path("run")
 
     def __init__(self, folder):
-        self.tensorboard_directory = folder
+        self.path = folder
         self.lines = []
         self.saved = {}
 
@@ -293,7 +293,7 @@ def test_means_over_tokens(trainer, tmp_path, capsys):
     assert tells(shown, "step 2 of 6", "loss", "tokens/s", "left")
     assert tells(shown, "validation", "step 3", "loss")
 
-    [events] = tmp_path.glob("events.out.tfevents.*")
+    [events] = tmp_path.glob("tensorboard/events.out.tfevents.*")
     logged = {
         (event.step, value.tag)
         for event in tf.compat.v1.train.summary_iterator(str(events))
