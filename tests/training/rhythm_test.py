@@ -31,8 +31,6 @@ from tests.training.tiny_model import batches, distributed, make_trainer
 class FakeRun:
     """A run directory in memory: the metrics, and the checkpoints as steps with their metrics."""
 
-    path = Path("run")
-
     def __init__(self, folder):
         self.path = folder
         self.lines = []
