@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 
-from keras_transformer import plugins
 from keras_transformer.api.translator import Translator, checked_texts, is_text, load
 from keras_transformer.config import Config, RunConfig
 from keras_transformer.data import prepare as preparation
@@ -280,7 +279,6 @@ def train(
         preset,
         {_full_name(name): value for name, value in settings.items()},
         TrainOptions(**options),
-        make_auxiliary_loss=plugins.auxiliary_loss,
         callbacks=callbacks or (),
     )
     run = Run(run_dir, data=directories[0])

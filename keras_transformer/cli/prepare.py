@@ -43,11 +43,6 @@ _OPTIONS = {
 }
 
 
-def _readers() -> dict[str, corpus.CorpusReader]:
-    """Returns the readers of other formats by the names of their flags."""
-    return dict(plugins.all_of("corpora"))
-
-
 def define_flags() -> None:
     """Defines the flags of the command."""
     texts = ("source", "target", "valid_source", "valid_target")
@@ -56,7 +51,7 @@ def define_flags() -> None:
     flags.DEFINE_multi_string("valid_tsv", [], "files to validate on: source, TAB, target")
     columns_help = "columns of the --tsv files, as in 1,2, or as names from the first line"
     flags.DEFINE_list("tsv_columns", None, columns_help)
-    for name, reader in _readers().items():
+    for name, reader in plugins.all_of("corpora"):
         flags.DEFINE_multi_string(name, [], f"train on: {reader.help}")
         flags.DEFINE_multi_string(f"valid_{name}", [], f"validate on: {reader.help}")
         config_flags.define_option_class_flags(reader.options)
@@ -86,7 +81,7 @@ def _corpora(prefix: str) -> list[corpus.Corpus]:
     corpora: list[corpus.Corpus] = [*corpus.parallel_files(given("source"), given("target"))]
     columns = FLAGS.tsv_columns and tuple(FLAGS.tsv_columns)
     corpora += [corpus.TsvFile(reading.require_file(path), columns) for path in given("tsv")]
-    for name, reader in _readers().items():
+    for name, reader in plugins.all_of("corpora"):
         options = reader.options(**config_flags.values_of(_names(reader.options)))
         for location in given(name):
             corpora += reader.read(location, options)
@@ -116,8 +111,8 @@ def _check_flags() -> None:
             f"--tsv_columns is {','.join(FLAGS.tsv_columns)}. Give a source and a target column, "
             "as in 1,2."
         )
-    validation_flags = [f"valid_{name}" for name in ("source", "target", "tsv", *_readers())]
-    if any(FLAGS[name].value for name in validation_flags):
+    kinds = ("source", "target", "tsv", *plugins.names("corpora"))
+    if any(FLAGS[f"valid_{kind}"].value for kind in kinds):
         app.refuse(["valid_pairs"], "together with validation text. Remove one of them.")
 
 

@@ -20,7 +20,6 @@ import sys
 
 from absl import flags
 
-from keras_transformer import plugins
 from keras_transformer.cli import app, config_flags
 from keras_transformer.cli.config_flags import FIELDS
 
@@ -57,7 +56,6 @@ def main() -> int:
             FLAGS.preset,
             config_flags.config_settings(),
             TrainOptions(**config_flags.values_of(TrainOptions._fields)),
-            make_auxiliary_loss=plugins.auxiliary_loss,
         )
     except WorkerLost as error:
         advice = "Start this command again on every worker, to resume from the last checkpoint."

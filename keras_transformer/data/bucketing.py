@@ -61,10 +61,8 @@ class Histogram:
     @classmethod
     def union(cls, histograms: Sequence[Histogram]) -> Histogram:
         """Returns one histogram for several corpora together."""
-        source, target, count = (
-            np.concatenate([getattr(histogram, name) for histogram in histograms])
-            for name in ("source", "target", "count")
-        )
+        columns = [(part.source, part.target, part.count) for part in histograms]
+        source, target, count = map(np.concatenate, zip(*columns, strict=True))
         union, bucket = cls.of(source, target)
         return dataclasses.replace(union, count=np.bincount(bucket, weights=count).astype(np.int64))
 

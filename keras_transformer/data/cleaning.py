@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import functools
 import hashlib
+import itertools
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -104,12 +105,11 @@ class CleanPairs(NamedTuple):
         for i in dropped[: EXAMPLES - len(examples)]:
             texts = {"source": _excerpt(self.sources[i]), "target": _excerpt(self.targets[i])}
             examples.append({"corpus": self.corpus, "line": int(self.lines[i]), **texts})
-        kept = np.flatnonzero(mask)
         return CleanPairs(
             self.corpus,
-            self.lines[kept],
-            [self.sources[i] for i in kept.tolist()],
-            [self.targets[i] for i in kept.tolist()],
+            self.lines[mask],
+            list(itertools.compress(self.sources, mask)),
+            list(itertools.compress(self.targets, mask)),
         )
 
     def test(self, function: Callable[[bytes, bytes], bool]) -> Mask:

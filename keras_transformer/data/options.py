@@ -98,10 +98,8 @@ class PrepareOptions:
                 limit = "" if most == math.inf else f" and at most {most:,}"
                 raise InputError(f"{name} is {value}, but it must be at least {least}{limit}.")
         for name, choices in _CHOICES.items():
-            if (value := getattr(self, name)) not in get_args(choices):
-                raise InputError(
-                    f"{name} is {value!r}. Choose one of {', '.join(get_args(choices))}."
-                )
+            value, known = getattr(self, name), get_args(choices)
+            require(value in known, f"{name} is {value!r}. Choose one of {', '.join(known)}.")
         languages = self.check_languages or ("", "")
         message = f"check_languages is {','.join(languages)}. Give two languages, as in en,de."
         require(len(languages) == 2, message)

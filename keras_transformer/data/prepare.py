@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
-_STAGES = ("cleaning", "vocabulary", "encoding")
 # Part of the fingerprint: raised whenever the same input would give another result.
 _FORMAT = 3
 # Raised when the intermediate files of a stage change. Then unfinished work starts again.
@@ -209,7 +208,8 @@ def prepare(
         times.append(time.monotonic())
         results = _encode(directory, cleaned, vocabulary, options.max_tokens, num_workers)
         times.append(time.monotonic())
-        seconds = [round(end - start, 1) for start, end in itertools.pairwise(times)]
+        seconds = (round(end - start, 1) for start, end in itertools.pairwise(times))
+        stages = dict(zip(("cleaning", "vocabulary", "encoding"), seconds, strict=True))
         report = {
             "fingerprint": fingerprint,
             "inputs": inputs,
@@ -221,7 +221,7 @@ def prepare(
             "vocab_from": str(vocab_from) if isinstance(vocab_from, str | Path) else None,
             **results,
             "vocabulary": vocabulary.describe(),
-            "seconds_of_stages": dict(zip(_STAGES, seconds, strict=True)),
+            "seconds_of_stages": stages,
         }
         text = json.dumps(report, indent=1, ensure_ascii=False)
         (directory / "report.json").write_text(text + "\n", "utf-8", "backslashreplace")

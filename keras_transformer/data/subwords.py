@@ -145,7 +145,7 @@ def _check(side: str, proto: Any) -> None:
         and normalizer.remove_extra_whitespaces
         and normalizer.escape_whitespaces
     ):
-        kind = MODEL_TYPES.get(trainer.model_type, trainer.model_type)
+        kind = MODEL_TYPES.get(trainer.model_type)
         raise InputError(
             f"Subwords of the {side} vocabulary (type {kind}) cannot be sampled. This needs a "
             "unigram vocabulary that marks spaces as SentencePiece does by default: remove "

@@ -38,10 +38,9 @@ def run_tasks(
     if num_workers <= 1 or len(first) < 2:
         yield from itertools.starmap(function, tasks)
         return
-    # "fork" would copy TensorFlow's locks without its threads.
-    context = multiprocessing.get_context("spawn")
     waiting: collections.deque[Future[Result]] = collections.deque()
-    pool = ProcessPoolExecutor(num_workers, context, _begin)
+    # "fork" would copy TensorFlow's locks without its threads.
+    pool = ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn"), _begin)
     try:
         for task in tasks:
             with interrupts_ignored():  # any of the first tasks may start a worker

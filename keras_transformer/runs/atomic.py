@@ -25,9 +25,6 @@ log = logging.getLogger(__name__)
 
 _NAME_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # errors of renaming a directory to a used name
 
-# Opening one of these would truncate a file that the shell appends to.
-_STANDARD_OUTPUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
-
 _FINGERPRINT = "fingerprint"
 _WORK = "work"
 _UNFINISHED = ".unfinished"
@@ -177,7 +174,7 @@ def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
 
     If the path is None, it is the standard output. Devices and pipes are written directly.
     """
-    if path is None or str(path) in _STANDARD_OUTPUT:
+    if path is None or str(path) == "/dev/stdout":  # opening it would truncate its file
         yield sys.stdout.buffer
         return
     try:

@@ -35,16 +35,6 @@ class Checkpoint(NamedTuple):
     path: Path
 
 
-class CheckpointContent(NamedTuple):
-    """The content of a checkpoint."""
-
-    checkpoint: Checkpoint
-    weights: Arrays
-    state: Arrays  # state of the training: optimizer, counters, loss scale
-    ema: Arrays | None
-    metrics: dict[str, float]
-
-
 class DamagedCheckpointError(InputError):
     """The files differ from those that were written."""
 
@@ -105,9 +95,8 @@ def reading(file: Path, what: str) -> Iterator[None]:
             f"{file} cannot be read ({error.strerror}). Check its permissions."
         ) from None
     except Exception as error:  # broken JSON and broken zip files raise a dozen types
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DamagedCheckpointError(
-            f"{file} cannot be read as {what} ({one_line(reason)}). It is damaged."
+            f"{file} cannot be read as {what} ({one_line(error)}). It is damaged."
         ) from None
 
 

@@ -40,7 +40,6 @@ from keras_transformer.runs.atomic import (
 from keras_transformer.runs.checkpoints import (
     Arrays,
     Checkpoint,
-    CheckpointContent,
     DamagedCheckpointError,
     read_arrays,
     read_checkpoint,
@@ -106,23 +105,21 @@ class RunDirectory:
         A resumed run keeps its `init_from`.
         """
         path = Path(path)
-        if cls.is_run(path):
+        exists = cls.is_run(path)
+        if exists:
             cls(path, type(config))._check_continues(config, tokenizer, data_fingerprint)
-            with writing(path):
-                remove_leftovers(path)
-                write_text(path / "config.json", config.to_json())
-            return cls(path, type(config))
         with writing(path):
             remove_leftovers(path)
-            require(
-                not path.exists() or (path.is_dir() and {*os.listdir(path)} <= _UNFINISHED),
-                f"{path} exists and is not a run directory. Choose a new or empty one.",
-            )
-            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            tokenizer.save(path / "tokenizer")
-            sync_tree(path / "tokenizer")
-            data = {"fingerprint": data_fingerprint, "init_from": init_from}
-            write_text(path / "data.json", json.dumps(data) + "\n")
+            if not exists:
+                require(
+                    not path.exists() or (path.is_dir() and {*os.listdir(path)} <= _UNFINISHED),
+                    f"{path} exists and is not a run directory. Choose a new or empty one.",
+                )
+                (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+                tokenizer.save(path / "tokenizer")
+                sync_tree(path / "tokenizer")
+                data = {"fingerprint": data_fingerprint, "init_from": init_from}
+                write_text(path / "data.json", json.dumps(data) + "\n")
             # Written last, because it completes the run.
             write_text(path / "config.json", config.to_json())
         return cls(path, type(config))
@@ -188,7 +185,13 @@ class RunDirectory:
         so averages do not depend on interruptions.
         """
         path = self.path / "checkpoints" / f"step-{step:08d}"
-        metadata = {"step": step, "config": self.config.as_dict(), "metrics": dict(metrics)}
+        training = self.config.training
+        metadata = {
+            "step": step,
+            "config": self.config.as_dict(),
+            "metrics": dict(metrics),
+            "is_regular": step % training.checkpoint_steps == 0 or step == training.max_steps,
+        }
         arrays = {"weights": weights, "state": state}
         if ema is not None:
             arrays["ema"] = ema
@@ -212,15 +215,13 @@ class RunDirectory:
 
     def _is_interruption(self, checkpoint: Checkpoint) -> bool:
         """Returns True if an interruption wrote the checkpoint, between two regular ones."""
-        try:
-            training = read_metadata(checkpoint.path)["config"]["training"]
-            steps, last = training["checkpoint_steps"], training["max_steps"]
-        except (DamagedCheckpointError, KeyError):  # `restore` reports it
-            return False
-        return checkpoint.step % steps != 0 and checkpoint.step != last
+        with contextlib.suppress(DamagedCheckpointError):  # `restore` reports it
+            return not read_metadata(checkpoint.path).get("is_regular", True)
+        return False
 
-    def restore(self) -> CheckpointContent | None:
-        """Returns the newest intact checkpoint, or None before the first one.
+    def restore(self) -> tuple[Checkpoint, dict[str, float], dict[str, Arrays]] | None:
+        """Returns the newest intact checkpoint, its metrics and its arrays: the "weights", the
+        "state" of the training, and their moving average "ema". None before the first one.
 
         Newer checkpoints that are damaged are renamed, with a warning.
         """
@@ -239,13 +240,7 @@ class RunDirectory:
                     f"{reason} It was renamed to {aside.name}. The last checkpoint is now step "
                     f"{checkpoint.step}."
                 )
-            return CheckpointContent(
-                checkpoint,
-                arrays["weights"],
-                arrays["state"],
-                arrays.get("ema"),
-                metadata["metrics"],
-            )
+            return checkpoint, metadata["metrics"], arrays
         if damaged:  # they keep their names, because a run must not silently start again
             raise InputError(
                 f"{self.path / 'checkpoints'} has {len(damaged)} checkpoints, but all are damaged: "

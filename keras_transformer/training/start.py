@@ -134,16 +134,15 @@ def _restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
     restored = run.restore()
     if restored is None:
         return {}
-    trainer.transformer.assign_weights(restored.weights)
-    for own, saved in (
-        (trainer.state_by_path(), restored.state),
-        (trainer.update.averages, restored.ema or {}),
-    ):
+    checkpoint, metrics, arrays = restored
+    trainer.transformer.assign_weights(arrays["weights"])
+    for own, name in ((trainer.state_by_path(), "state"), (trainer.update.averages, "ema")):
+        saved = arrays.get(name, {})
         if own.keys() != saved.keys():
             raise InputError(
-                f"{restored.checkpoint.path} was written with another precision or "
-                "optimizer. Resume with the flags of the run, on the same kind of machine."
+                f"{checkpoint.path} was written with another precision or optimizer. Resume with "
+                "the flags of the run, on the same kind of machine."
             )
         for path, variable in own.items():
             variable.assign(saved[path])
-    return dict(restored.metrics)
+    return metrics

@@ -27,11 +27,9 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import resolve_config
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training import start
 from keras_transformer.training.data import TrainingData
 from keras_transformer.training.devices import Platform, choose_platform, use_logical_cpus
-from keras_transformer.training.loss import AuxiliaryLoss
 from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.progress import StopRequest, early_stopping_reason, is_finished
 from keras_transformer.training.trainer import Rhythm, Trainer, fit
@@ -117,7 +115,6 @@ def train(
     options: TrainOptions | None = None,
     *,
     architecture: type[EncoderDecoder] = Transformer,
-    make_auxiliary_loss: Callable[[Vocabulary], AuxiliaryLoss | None] | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> TrainingResult:
     """Trains the run in `run_dir` on prepared data, or resumes it.
@@ -130,8 +127,6 @@ def train(
         settings: changes to the configuration, such as `{"training.max_steps": 1000}`.
         options: use of the data and the machine. In the scope of a strategy, its devices are used.
         architecture: class of the model. Only the Transformer has presets.
-        make_auxiliary_loss: returns the loss for `training.auxiliary_loss_weight`, given the
-            vocabulary of the data, or None if the data has none.
         callbacks: further callbacks. An epoch is an interval of `training.checkpoint_steps`, and
             its logs contain the validation. The model that they see is the `Trainer`.
     """
@@ -176,7 +171,7 @@ def train(
             "init_from": options.init_from, **data.facts,
             "precision": platform.precision, "XLA": platform.jit_compile,
         })  # fmt: skip
-        auxiliary_loss = make_auxiliary_loss(vocabulary) if make_auxiliary_loss else None
+        auxiliary_loss = plugins.auxiliary_loss(vocabulary)
         with platform.strategy.scope():
             # Initializers of Keras draw their seeds from `random`. `keras.utils.set_random_seed`
             # would also delete the resources of all tokenizers.

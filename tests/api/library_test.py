@@ -14,7 +14,6 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.data.corpus import TsvFile
-from keras_transformer.inference import Translation
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import PAIRS, refuses, tiny_data, tiny_run
 from tests.messages import mentions
@@ -209,7 +208,7 @@ def test_a_model_in_memory_is_saved_and_exported(run: kt.Run, tmp_path: Path) ->
 def test_phones(litert_version: Path) -> None:
     phone = kt.load(litert_version / "model.tflite", threads=1)
     ((best,),) = phone.translate(["a small dog"], length_penalty=0.0)
-    assert isinstance(best, Translation)
+    assert best.score < 0
     refuses(lambda: phone.translate(["a"], beam_size=2), {}, "beam_size", "run directory")
 
 

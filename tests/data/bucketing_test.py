@@ -65,23 +65,6 @@ def test_every_pair_of_corpora_that_share_shapes_has_one_place_that_fits(corpora
         assert ((rows * longest_target <= batch_tokens) | (rows == 8)).all()
 
 
-def test_fewer_shapes_need_more_padding():
-    lengths = np.repeat(np.arange(1, 41), 100)
-    histogram, _ = Histogram.of(lengths, lengths)
-    positions = []
-    for most in (16, 8, 3, 1):
-        shapes = choose_shapes(histogram, 800, most)
-        assert 1 <= len(shapes) <= most
-        positions.append(plan_epoch(shapes, histogram).positions)
-    assert positions == sorted(set(positions))
-
-
-def test_equal_lengths_need_one_shape_without_padding():
-    plan, _ = plan_batches(np.full(64, 5), np.full(64, 10), 160)
-    assert plan.shapes.tolist() == [[16, 5, 10]] and plan.num_batches.tolist() == [4]
-    assert plan.positions == 64 * 15
-
-
 def test_rows_left_over_are_filled_with_shorter_pairs():
     # 26 long pairs leave 6 of 32 rows free: short pairs take them, and no row is filler.
     lengths = np.repeat([20, 5], [26, 134])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.data import cleaning
-from keras_transformer.data.cleaning import CleaningReport, clean, is_invisible, is_repetitive
+from keras_transformer.data.cleaning import CleaningReport, clean, is_repetitive
 from keras_transformer.data.options import PrepareOptions
 from keras_transformer.data.reading import Block
 from keras_transformer.errors import InputError
@@ -59,10 +59,9 @@ def test_a_side_of_invisible_characters_is_empty():
         assert [example["line"] for example in report.examples["empty"]] == [2, 3]
 
 
-@pytest.mark.parametrize("character", ["\u0301", "\u2581", "\u0600", "\ufffd", "\ue000", "·", "。"])
-def test_small_and_unusual_characters_are_text(character):
-    assert not is_invisible(character.encode())
-    assert run([(b"x", character.encode())])[1].kept == 1
+def test_small_and_unusual_characters_are_text():
+    for character in "\u0301\u2581\u0600\ufffd\ue000·。":
+        assert run([(b"x", character.encode())])[1].kept == 1, character
 
 
 def test_sides_of_unlike_lengths_are_dropped_unless_they_are_short():

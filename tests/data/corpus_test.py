@@ -1,7 +1,6 @@
 """Corpora: blocks and pairs are aligned by their line feeds, or raise an error."""
 
 import contextlib
-import gzip
 import hashlib
 import re
 
@@ -27,16 +26,6 @@ def files(tmp_path):
         return ParallelFiles(tmp_path / "s", tmp_path / "t")
 
     return write
-
-
-def test_packed_and_plain_files_pair_in_order(tmp_path):
-    (tmp_path / "1.en.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
-    (tmp_path / "1.de").write_bytes(b"eins\nzwei")
-    corpora = parallel_files([tmp_path / "1.en.gz"], [tmp_path / "1.de"])
-    for _ in range(2):  # a corpus can be read again
-        assert list(corpora[0].pairs()) == [(b"one", b"eins"), (b"two", b"zwei")]
-    (block,) = read_blocks(corpora[0])
-    assert block.texts == (b"one\ntwo\n", b"eins\nzwei\n")
 
 
 @pytest.mark.parametrize(

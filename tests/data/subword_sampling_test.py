@@ -10,11 +10,9 @@ import pytest
 import sentencepiece
 
 from keras_transformer.data.subwords import hashed, key_of, regroup, samplers_of
-from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
-from tests.conftest import PHRASES
+from tests.builders import PHRASES, refuses
 from tests.data.pairs_in_memory import END, PAD, START, batches, encoded
-from tests.messages import mentions
 
 LINES = [phrase.encode() for phrase in PHRASES]
 
@@ -222,8 +220,7 @@ def test_errors_name_the_invalid_argument(vocabulary):
         (vocabulary, 0, ("alpha", "subword", "0")),
         (vocabulary, float("inf"), ("alpha", "subword", "inf")),
     ):
-        with pytest.raises(InputError, match=mentions(*facts)):
-            samplers_of(vocabulary_, alpha)
+        refuses(samplers_of, {"vocabulary": vocabulary_, "alpha": alpha}, *facts)
 
 
 def test_keys_depend_on_each_number_and_its_place():
@@ -250,18 +247,3 @@ def test_rows_of_any_pairs(pairs):
     assert (least <= bounds[row_of]).all(), "who is too long can be shortened"
     if (lengths <= bounds).all() and len(np.unique(bounds, axis=0)) == 1:
         assert not too_long.any()
-
-
-def test_lengths_of_a_real_corpus_leave_few_too_long():
-    random = np.random.default_rng(1)
-    least = random.integers(5, 40, 2000)[:, None] + random.integers(-3, 4, (2000, 2))
-    least = np.maximum(least, 1)
-    shapes = np.array([[12, 12], [18, 20], [24, 25], [32, 34], [44, 46], [60, 60]])
-    lengths, planned = (
-        np.rint(least * random.normal(1.3, 0.12, (2000, 2)).clip(1)).astype(int) for _ in range(2)
-    )
-    home = (planned[:, None] <= shapes).all(axis=2).argmax(axis=1)
-    bounds = shapes[home]
-    before = (lengths > bounds).any(axis=1).mean()
-    row_of, too_long = regroup(bounds, lengths, least)
-    assert too_long.mean() < 0.04 < 0.1 < before

@@ -2,8 +2,6 @@
 
 import json
 
-import hypothesis
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 
@@ -79,26 +77,3 @@ def test_errors_name_broken_and_missing_stores(tmp_path):
     (tmp_path / "s/0/source_ids.npy").write_bytes(b"garbage")
     with pytest.raises(InputError, match=mentions("source_ids.npy", "read")):
         TokenStore(tmp_path / "s").source.ids(np.arange(1))
-
-
-@hypothesis.settings(max_examples=30, deadline=None)
-@hypothesis.given(
-    st.lists(
-        st.tuples(
-            st.binary(max_size=3).filter(lambda line: b"\n" not in line),
-            st.lists(st.integers(0, 65_535), min_size=1, max_size=5),
-            st.just(b"t"),
-            st.lists(st.integers(0, 65_536), min_size=1, max_size=5),
-        ),
-        min_size=1,
-        max_size=6,
-    ),
-    st.integers(1, 4),
-)
-def test_any_pairs_are_read_back(tmp_path_factory, pairs, shard):
-    store = write(tmp_path_factory.mktemp("store") / "s", pairs, shard)
-    for i, (line, source, _, target) in enumerate(pairs):
-        one = np.array([i])
-        assert store.source.ids(one).tolist() == source
-        assert store.target.ids(one).tolist() == target
-        assert store.source.lines(one) == [line]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
+from keras_transformer.export.manifest import write_manifest
 from keras_transformer.extensions.paper.baselines.gru import GRU, GRUConfig
 from keras_transformer.extensions.serving.engines import open_engine
 from keras_transformer.inference import int8, loading
@@ -57,7 +57,7 @@ def test_only_transformers_are_supported() -> None:
 
 
 def test_a_missing_kernel_is_an_error_before_a_model_is_loaded(
-    exported_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without_kernel(*_: Any) -> Any:
         # The kernel of TensorFlow without oneDNN also fails when the graph runs.
@@ -67,11 +67,9 @@ def test_a_missing_kernel_is_an_error_before_a_model_is_loaded(
     message = mentions("int8", "oneDNN", "TF_ENABLE_ONEDNN_OPTS=1")
     with pytest.raises(InputError, match=message):
         int8.use_int8_products(Transformer.from_preset("tiny", 9, d_model=4, num_heads=1))
-    path = shutil.copytree(exported_run / "1", tmp_path / "1")
-    manifest = (path / "manifest.json").read_text("utf-8")
-    changed = manifest.replace('"weights": "float32"', '"weights": "int8"')
-    (path / "manifest.json").write_text(changed, "utf-8")
+    (tmp_path / "saved_model.pb").touch()
+    write_manifest(tmp_path, {"weights": "int8"}, ["saved_model.pb"])
     with pytest.raises(InputError, match=message):
-        loading.load_model(path)
+        loading.load_model(tmp_path)
     with pytest.raises(InputError, match=message):
-        open_engine(path, 1)
+        open_engine(tmp_path, 1)

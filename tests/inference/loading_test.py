@@ -16,6 +16,7 @@ from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
+from tests.builders import refuses
 from tests.conftest import PHRASES
 from tests.messages import mentions, tells
 
@@ -35,24 +36,26 @@ class TestLoadModel:
         assert overridden.owner.config.beam_size == 5
 
     @pytest.mark.parametrize(
-        ("given_settings", "message"),
+        ("arguments", "facts"),
         [
-            ({"decoding.beam_size": "0"}, mentions("decoding.beam_size", "0", "1")),
-            ({"decoding.beams": "2"}, mentions("decoding.beams", "setting")),
-            ({"model.d_model": "8"}, mentions("model.d_model", "training")),
+            ({"settings": {"decoding.beam_size": "0"}}, ("decoding.beam_size", "0", "1")),
+            ({"settings": {"decoding.beams": "2"}}, ("decoding.beams", "setting")),
+            ({"settings": {"model.d_model": "8"}}, ("model.d_model", "training")),
+            ({"threads": 2}, ("threads=2", "a run")),
         ],
     )
-    def test_invalid_settings_are_refused(
-        self, run_directory: RunDirectory, given_settings: dict[str, str], message: str
+    def test_unusable_arguments_are_refused(
+        self, run_directory: RunDirectory, arguments: dict[str, Any], facts: tuple[str, ...]
     ) -> None:
-        with pytest.raises(InputError, match=message):
-            loading.load_model(run_directory.path, given_settings)
+        refuses(loading.load_model, {"model_dir": run_directory.path, **arguments}, *facts)
 
     def test_no_model(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=mentions("missing", "keras-transformer train")):
             loading.load_model(tmp_path / "missing")
         with pytest.raises(InputError, match=mentions("run", "directory", "SavedModel")):
             loading.load_model(tmp_path)
+        fixed = {"model_dir": tmp_path, "precision": "int8"}
+        refuses(loading.load_model, fixed, "precision=int8", "SavedModel")
 
     def test_foreign_saved_models_are_refused(self, tmp_path: Path) -> None:
         (tmp_path / "broken").mkdir()

@@ -116,11 +116,9 @@ class TestOutputFile:
             monkeypatch.undo()
         assert (tmp_path / "out").read_bytes() == b"before\nafter\nafter\n"
 
-    @pytest.mark.parametrize("name", ["none/out", "file/out", "long" * 100])
-    def test_nowhere_to_write(self, tmp_path, name):
+    def test_nowhere_to_write(self, tmp_path):
         (tmp_path / "file").write_text("")
-        with (
-            pytest.raises(InputError, match=f"{name} cannot be written"),
-            output_file(tmp_path / name),
-        ):
-            pytest.fail("the block must not begin")
+        for name in ("none/out", "file/out", "long" * 100):
+            expected = f"{name} cannot be written"
+            with pytest.raises(InputError, match=expected), output_file(tmp_path / name):
+                pytest.fail("the block must not begin")

@@ -139,12 +139,6 @@ class TestFailure:
             assert [entry.name for entry in path.parent.iterdir()] == ["step"]
             assert read_checkpoint(path)[0]["step"] == 7
 
-    def test_a_checkpoint_replaces_another(self, path):
-        write_checkpoint(path, {"step": 8}, {"weights": {"a": np.ones(3)}})
-        metadata, arrays = read_checkpoint(path)
-        assert metadata["step"] == 8 and arrays.keys() == {"weights"}
-        assert [entry.name for entry in path.parent.iterdir()] == ["step"]
-
     def test_nothing_is_pickled(self, path):
         with pytest.raises(ValueError, match="pickle"):
             write_checkpoint(path, {}, {"weights": {"weight": np.array([object()])}})

@@ -12,10 +12,10 @@ import pytest
 
 from keras_transformer.config import SCHEDULES_OVER_MAX_STEPS, Config
 from keras_transformer.errors import InputError
-from keras_transformer.runs import run_directory as module
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
+from tests.builders import refuses
 from tests.messages import mentions
 from tests.runs.checkpoints_test import assert_equal, no_file_beyond
 from tests.runs.tiny_run import (
@@ -50,38 +50,12 @@ class TestCreate:
         with pytest.raises(InputError, match=mentions("run directory", "config.json")):
             RunDirectory(tmp_path)
 
-    @pytest.mark.parametrize("written", ["tokenizer.save", "data.json", "config.json"])
-    def test_a_creation_that_was_killed_can_be_repeated(
-        self, tmp_path, config, tokenizer, monkeypatch, written
-    ):
-        write_text = module.write_text
-
-        def killed(path, text):
-            if path.name == written:
-                path.with_name(f".{path.name}.0123.unfinished").write_text(text[:5])
-                raise KeyboardInterrupt
-            write_text(path, text)
-
-        def killed_save(self, directory):
-            directory.mkdir()
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(module, "write_text", killed)
-            if written == "tokenizer.save":
-                patch.setattr(Tokenizer, "save", killed_save)
-            RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus")
-        assert not RunDirectory.is_run(tmp_path / "run")
-        run = RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus")
-        assert run.tokenizer().fingerprint == tokenizer.fingerprint
-
-    @pytest.mark.parametrize("damaged", ["data.json", "config.json"])
-    def test_opening_a_missing_or_damaged_run(self, run, damaged):
-        with pytest.raises(InputError, match=mentions("nowhere", "keras-transformer train")):
-            RunDirectory(run.path / "nowhere")
-        (run.path / damaged).write_text('{"model": ')
-        with pytest.raises(InputError, match=mentions(run.path / damaged, "JSON")):
-            RunDirectory(run.path)
+    def test_opening_a_missing_or_damaged_run(self, run):
+        nowhere = run.path / "nowhere"
+        refuses(RunDirectory, {"path": nowhere}, nowhere, "keras-transformer train")
+        for name in ("data.json", "config.json"):  # config.json is read first
+            (run.path / name).write_text('{"model": ')
+            refuses(RunDirectory, {"path": run.path}, run.path / name, "JSON")
 
 
 class TestContinue:
@@ -107,25 +81,18 @@ class TestContinue:
         assert RunDirectory.create(run.path, changed, tokenizer, "corpus").config == changed
         assert RunDirectory(run.path).config == changed
 
-    @pytest.mark.parametrize(
-        "first, setting, after",
-        [
-            ({}, "model.d_ff", 7),
-            ({}, "training.mixed_precision", "float16"),
-            # A schedule that falls towards the end fixes the end.
-            *(
-                ({"training__schedule": schedule}, "training.max_steps", 200_000)
-                for schedule in SCHEDULES_OVER_MAX_STEPS
-            ),
-        ],
-    )
-    def test_another_configuration_is_refused(
-        self, tmp_path, config, tokenizer, first, setting, after
-    ):
-        config = config.replace(**first)
+    @pytest.mark.parametrize("schedule", SCHEDULES_OVER_MAX_STEPS)
+    def test_another_configuration_is_refused(self, tmp_path, config, tokenizer, schedule):
+        config = config.replace(training__schedule=schedule)
         run = RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus")
-        with pytest.raises(InputError, match=mentions(run.path, setting, after)):
-            RunDirectory.create(run.path, config.updated({setting: after}), tokenizer, "corpus")
+        for setting, after in (
+            ("model.d_ff", 7),
+            ("training.mixed_precision", "float16"),
+            ("training.max_steps", 200_000),  # the end of a schedule that falls towards it
+        ):
+            changed = config.updated({setting: after})
+            with pytest.raises(InputError, match=mentions(run.path, setting, after)):
+                RunDirectory.create(run.path, changed, tokenizer, "corpus")
         assert RunDirectory(run.path).config == config
 
     def test_another_vocabulary_or_corpus_is_refused(self, run, config, tokenizer):
@@ -138,27 +105,13 @@ class TestContinue:
 
 class TestCheckpoints:
     def test_saved_values_are_read_back(self, run):
-        save(run, 5)
-        [checkpoint] = RunDirectory(run.path).checkpoints()
-        restored = run.restore()
-        assert restored is not None and restored.checkpoint == checkpoint
-        assert_equal(restored.weights, arrays(5))
-        assert_equal(restored.state, STATE)
-        assert restored.ema is None
-        assert restored.metrics == run.read_metrics(checkpoint) == {"loss": 0.5}
-        assert_equal(run.read_weights(checkpoint), arrays(5))
-        facts = json.loads((checkpoint.path / "checkpoint.json").read_text())
-        assert facts["step"] == 5
-        assert facts["config"] == json.loads(run.config.to_json())
         save_validated(run, step_6=1.0)
-        restored = run.restore()
-        assert restored is not None and restored.ema is not None
-        assert_equal(restored.ema, arrays(-6))
-
-    def test_the_newest_are_kept_in_the_order_of_their_steps(self, run):
-        save(run, 8, 9, 10, 11, 100)
-        assert entries(run) == ["step-00000010", "step-00000011", "step-00000100"]
-        assert steps(run) == [10, 11, 100]
+        checkpoint, metrics, found = run.restore()
+        assert [checkpoint] == RunDirectory(run.path).checkpoints()
+        for name, expected in (("weights", arrays(6)), ("state", STATE), ("ema", arrays(-6))):
+            assert_equal(found[name], expected)
+        assert metrics == {"loss": 0.6, "val_loss": 1.0, "val_bleu": 31.0}
+        assert run.read_metrics(checkpoint) == metrics
 
     def test_the_selected_is_kept_however_old(self, run):
         save(run, 5, 6)
@@ -240,6 +193,19 @@ def killed_at(moment, patch):
     return made
 
 
+def test_a_kill_while_creating_a_run_is_repaired(config, tokenizer, tmp_path):
+    for moment in itertools.count():
+        path = tmp_path / str(moment)
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
+            made = killed_at(moment, patch)
+            RunDirectory.create(path, config, tokenizer, "corpus")
+            break
+        run = RunDirectory.create(path, config, tokenizer, "corpus")
+        assert run.tokenizer().fingerprint == tokenizer.fingerprint
+        assert not list(path.rglob(".*"))
+    assert made.count("rename") == 2 and made.count("mkdir") >= 3
+
+
 def test_a_kill_while_saving_leaves_only_complete_checkpoints(run, config, tokenizer, tmp_path):
     run = reconfigured(run, training__keep_checkpoints=2, training__keep_best=1)
     save_validated(run, step_4=1.0, step_6=5.0, step_7=4.0)
@@ -253,8 +219,7 @@ def test_a_kill_while_saving_leaves_only_complete_checkpoints(run, config, token
         assert steps(copy) in ([4, 6, 7], [4, 6, 7, 8], [4, 7, 8])
         for checkpoint in copy.checkpoints():
             assert_equal(copy.read_weights(checkpoint), arrays(checkpoint.step))
-        restored = copy.restore()
-        assert restored is not None and restored.checkpoint == copy.checkpoints()[-1]
+        assert copy.restore()[0] == copy.checkpoints()[-1]
         assert not any(name.startswith("damaged") for name in entries(copy))
         RunDirectory.create(copy.path, run.config, tokenizer, "corpus")
         save_validated(copy, step_8=3.0)

@@ -180,12 +180,11 @@ def prepare_data(folder: Path) -> None:
 def digests(run: Path, max_steps: int) -> dict[str, str]:
     """Returns the SHA-256 of every array of a finished run, by names such as `ema/PATH`."""
     restored = RunDirectory(run).restore()
-    if restored is None or restored.checkpoint.step != max_steps:
+    if restored is None or restored[0].step != max_steps:
         raise RuntimeError(f"{run} has not finished.")
-    sets = {"weights": restored.weights, "state": restored.state, "ema": restored.ema or {}}
     return {
         f"{name}/{path}": hashlib.sha256(f"{a.dtype} {a.shape} ".encode() + a.tobytes()).hexdigest()
-        for name, arrays in sets.items()
+        for name, arrays in restored[2].items()
         for path, a in arrays.items()
     }
 

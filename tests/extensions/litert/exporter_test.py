@@ -278,8 +278,6 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
         assert results[0][0].text == paper.model.translate(PHRASES[0])[0].text
     renamed = Path(shutil.copy(paper.path, tmp_path / "renamed.bin"))
     assert loading.load_model(renamed).n_best == 2
-    with pytest.raises(InputError, match=mentions("threads", "2", "LiteRT")):
-        loading.load_model(paper.run.path, threads=2)
     with pytest.raises(InputError, match=mentions("none.tflite", "No such file")):
         loading.load_model(tmp_path / "none.tflite")
     with pytest.raises(InputError, match=mentions("details", "prefixes")):
@@ -298,7 +296,7 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
         ({"settings": {"decoding.beam_size": 2}}, ("LiteRT", "decoding.beam_size")),
         ({"settings": {"decoding.max_length": 10**4}}, ("decoding.max_length", 10000)),
         ({"precision": "bfloat16"}, ("LiteRT", "precision")),
-        ({"jit_compile": True}, ("LiteRT", "XLA")),
+        ({"jit_compile": True}, ("LiteRT", "jit_compile=True")),
     ],
 )
 def test_settings_that_were_fixed_at_export(
