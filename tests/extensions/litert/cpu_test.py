@@ -19,7 +19,7 @@ from tests.conftest import PHRASES, random_shortlist
 
 # Outputs of several blocks of the cache, an empty one, and sources of very different lengths.
 TEXTS = [*PHRASES, "", "ball " * 60, "a", "dog " * 9]
-SETTINGS = {"decoding.n_best": 2, "decoding.max_extra_tokens": 40}
+SETTINGS = {"decoding.n_best": 2, "decoding.max_extra_tokens": 30}
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,7 @@ def test_supported_vocabularies(supported: Vocabulary) -> None:
 
 
 @hypothesis.settings(
-    max_examples=100,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.differing_executors],
 )
