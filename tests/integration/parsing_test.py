@@ -93,10 +93,8 @@ def signatures(driver: Driver, folder: Path, answers: dict[str, Ended]) -> Any:
     yield model.signatures  # they do not keep the model alive
 
 
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [("parse", "text"), pytest.param("parse_tokens", "tokens", marks=pytest.mark.long)],
-)
+@pytest.mark.long  # parser_test compares the signatures of a model that is not exported
+@pytest.mark.parametrize(("name", "key"), [("parse", "text"), ("parse_tokens", "tokens")])
 def test_the_signatures_of_an_export(signatures: Any, name: str, key: str) -> None:
     outputs = signatures[name].structured_outputs
     shapes = {field: spec.shape.as_list() for field, spec in outputs.items()}

@@ -36,7 +36,7 @@ COMMANDS = {
     "serving": "serve --model_dir=export --rest_port=0",
     "zstd": "prepare --source=a.en.zst --target=a.de --output_dir=z",
 }
-OF_EVERY_CHANGE = ("litert", "serving")  # the others are tested with --long
+OF_EVERY_CHANGE = ("litert",)  # the others are tested with --long
 # The line that a server prints when it is ready. It runs until it is stopped.
 READY = {"demo": r"The playground is at http://\S+", "serving": r"REST at http://([^/]+)/"}
 # More commands that fail without the extra.
@@ -91,12 +91,16 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 @pytest.fixture(scope="module")
 def files(
-    run_directory: RunDirectory, exported_run: Path, tmp_path_factory: pytest.TempPathFactory
+    run_directory: RunDirectory,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Path:
-    """A folder with a run, its export and a text."""
+    """A folder with a run, its export (only for the long tests) and a text."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "run").symlink_to(run_directory.path)
-    (folder / "export").symlink_to(exported_run)
+    is_long = request.config.getoption("--long")
+    export = request.getfixturevalue("exported_run") if is_long else run_directory.path
+    (folder / "export").symlink_to(export)
     (folder / "marian").symlink_to(ROOT / "tests" / "fixtures" / "marian")
     text = "".join(f"{phrase}\n" for phrase in PHRASES)
     for name in ("a.en", "a.de"):
