@@ -17,7 +17,6 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import NoReturn
 
 from absl import app as absl_app
 from absl import flags
@@ -34,26 +33,25 @@ FLAGS = flags.FLAGS
 load_tensorflow = tf_import.load_tensorflow
 
 
-def run_command(command: ModuleType, argv: list[str]) -> NoReturn:
-    """Runs a module with a docstring, `define_flags()` and `main()`, and exits.
+def run_command(command: ModuleType, argv: list[str]) -> None:
+    """Parses the flags of a module with a docstring, `define_flags()` and `main()`, and runs it.
 
     The flags are defined now and removed again at the end, so that one process can run several
     commands with flags of the same name.
     """
     try:
         command.define_flags()
-        run(command.main, argv)
+        parse = functools.partial(_parse, module=command.main.__module__)
+        absl_app.run(lambda _: command.main(), argv, flags_parser=parse)
     finally:
         for flag in FLAGS.get_flags_for_module(command.__name__):
             delattr(FLAGS, flag.name)
 
 
-def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoReturn:
-    """Parses the flags, calls `main` and exits.
+def exit_code(program: Callable[[], int | None]) -> int:
+    """Calls a program, and returns the exit code of the process:
 
-    Exit codes:
-
-    * the result of `main`, or 0
+    * the result of the program, or 0
     * 1 after an `InputError`, or for a full disk, in one line on stderr
     * 2 if the command line is invalid
     * 130 after Ctrl-C, SIGTERM or SIGHUP
@@ -61,16 +59,6 @@ def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoRetu
 
     Other exceptions are bugs. They print a stack trace.
     """
-
-    def program() -> None:
-        parse = functools.partial(_parse, module=main.__module__)
-        absl_app.run(lambda _: main(), argv, flags_parser=parse)
-
-    sys.exit(exit_code(program))
-
-
-def exit_code(program: Callable[[], int | None]) -> int:
-    """Calls a program, and returns the exit code of the process."""
     tf_import.set_variables()
     _set_up_streams()
     try:
