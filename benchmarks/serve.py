@@ -115,7 +115,7 @@ def report(turns: Sequence[Turn]) -> dict[str, Any]:
     return {
         "requests_per_second": spread([turn["per_second"] for turn in turns], 2),
         "latency_ms": {
-            name: round(statistics.median(each[name] for each in latency), 1)
+            name: round(statistics.median(client[name] for client in latency), 1)
             for name in ("p50", "p95", "p99")
         },
         **{
@@ -141,8 +141,8 @@ def main() -> int:
     print(json.dumps({"machine": describe_machine(), "settings": settings, "clients": result}))
     return int(
         any(
-            each[name]["problems"]
-            for each in result.values()
+            of_clients[name]["problems"]
+            for of_clients in result.values()
             for name in ("batching", "batch of 1")
         )
     )

@@ -254,11 +254,11 @@ def ratios(variants: Sequence[Variant], turns: Turns) -> dict[str, Any]:
             plain = variant.name.removesuffix(f":{option}")
             if turns.get(plain) and turns[variant.name] and plain != variant.name:
                 result[f"{variant.name} over {plain}"] = ratio(turns, variant.name, plain)
-    for each in result.values():
+    for comparison in result.values():
         one, other = (
-            max(turn["peak_memory_mb"] for turn in turns[each[key]]) for key in ("of", "over")
+            max(turn["peak_memory_mb"] for turn in turns[comparison[key]]) for key in ("of", "over")
         )
-        each["peak_memory"] = round(one / other, 3)
+        comparison["peak_memory"] = round(one / other, 3)
     return result
 
 

@@ -71,7 +71,7 @@ class Variant:
     @property
     def number(self) -> int | None:
         """The number among the options."""
-        return max((int(each) for each in self.options if each.isdecimal()), default=None)
+        return max((int(option) for option in self.options if option.isdecimal()), default=None)
 
     def environment(
         self, intraop_threads: int, threads: int, device: str = "cpu"
@@ -133,7 +133,7 @@ def python_of(variant: Variant) -> str:
     Raises:
         InputError: if --engine_python names a file that does not exist.
     """
-    path: str = dict(each.split("=", 1) for each in FLAGS.engine_python).get(
+    path: str = dict(pair.split("=", 1) for pair in FLAGS.engine_python).get(
         variant.engine, sys.executable
     )
     if not os.access(path, os.X_OK):

@@ -36,7 +36,7 @@ def test_site_builds_without_warnings(tmp_path: Path) -> None:
 def code_of(page: str, language: str) -> str:
     """The code blocks of a page in one language."""
     blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
-    return "".join(code for each, code in blocks if each == language)
+    return "".join(code for other, code in blocks if other == language)
 
 
 def script(page: str) -> str:

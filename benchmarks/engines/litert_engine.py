@@ -143,7 +143,7 @@ def decode_text(settings: dict[str, Any]) -> Started:
 
     def translate(lines: list[str]) -> list[str]:
         found = model.translate_batch([model.source_ids(line) for line in lines])
-        return [model.texts(each)[0] for each in found]
+        return [model.texts(ids)[0] for ids in found]
 
     settings = {**settings, "rows": model.batch_size}  # as in keras-transformer translate
     facts, commands = tasks.decode_text(settings, translate)

@@ -50,9 +50,11 @@ def decode_ids(settings: dict[str, Any]) -> Started:
         translator = _load_random(Path(folder), settings, threads)
 
     def prepare(ids: Ids) -> list[str]:
-        rows = ([each for each in row if each > 3] for row in without_padding(ids, special["pad"]))
+        rows = (
+            [token for token in row if token > 3] for row in without_padding(ids, special["pad"])
+        )
         return [
-            " ".join(f"w{each}" for each in itertools.islice(itertools.cycle(row), width))
+            " ".join(f"w{token}" for token in itertools.islice(itertools.cycle(row), width))
             for row in rows
         ]
 

@@ -75,7 +75,7 @@ def train(
         "first_step_seconds": seconds[0],
         "new_shape_seconds": float(np.median(seconds[1:])) if seconds[1:] else None,
         "shapes": len(seconds),
-        "shape_seconds": [round(each, 1) for each in seconds],
+        "shape_seconds": [round(duration, 1) for duration in seconds],
         "first_ended": ended,  # on the clock that all processes share
     }
     step = 0
@@ -94,7 +94,7 @@ def train(
         loss = float(loss)
         costs = turn(started, core_use, 0)
         counted = [_count(sizes, pad_id, *arrays()) for arrays in taken]
-        tokens, positions, flop = (sum(each) for each in zip(*counted, strict=True))
+        tokens, positions, flop = (sum(column) for column in zip(*counted, strict=True))
         return {
             **costs,
             "per_second": tokens / costs["seconds"],

@@ -48,7 +48,7 @@ def probe_texts(vocabulary: Vocabulary, sentences: Sequence[str], seed: int = 1)
         for symbol in symbols
         for text in _texts_with_symbol(symbol, random_.choice(words), random_.choice(symbols))
     ]
-    alone = [character for each in classes for character in each[:_PER_CLASS]]
+    alone = [character for characters in classes for character in characters[:_PER_CLASS]]
     pools = [words, words, [" ", "  ", "\u3000"], *([symbols] * 2 if symbols else [])]
     mixed = []
     for _ in range(_MIXED):

@@ -41,8 +41,8 @@ class ChangedEngine(Engine):
         found = Hypotheses.of(self.translator.search(tf.constant(list(texts))))
         scores = np.broadcast_to(self.score, len(found))
         return [
-            each._replace(ids=each.ids + self.id, scores=each.scores + score)
-            for each, score in zip(found, scores, strict=True)
+            one._replace(ids=one.ids + self.id, scores=one.scores + score)
+            for one, score in zip(found, scores, strict=True)
         ]
 
 

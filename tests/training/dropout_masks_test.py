@@ -101,5 +101,5 @@ def test_programs_contain_no_large_constants():
 
     lowered = draw.experimental_get_compiler_ir(tf.constant(SEED, tf.int64), tf.zeros([64, 1024]))
     sizes = re.findall(r"\[([\d,]*)\]\S* constant\(", lowered(stage="hlo"))
-    elements = [math.prod(int(size) for size in each.split(",") if size) for each in sizes]
+    elements = [math.prod(int(size) for size in shape.split(",") if size) for shape in sizes]
     assert len(elements) > 5 and max(elements) <= 1024

@@ -169,8 +169,8 @@ def test_no_tensor_has_the_logits_of_all_rows(monkeypatch):
     graphs = [graph, *(g for g in graph._functions.values())]
     shapes = {
         tuple(output.shape.as_list())
-        for each in graphs
-        for operation in getattr(each, "graph", each).get_operations()
+        for one in graphs
+        for operation in getattr(one, "graph", one).get_operations()
         for output in operation.outputs
         if output.shape.rank == 2
     }

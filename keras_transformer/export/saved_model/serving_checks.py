@@ -94,12 +94,12 @@ def _checks_maximum(condition: Any, tensor: str) -> bool:
     """True if `tensor` is false when the first argument has reached the second."""
     _, node = _source(condition, tensor)
     if node is not None and node.op == "LogicalAnd":
-        return any(_checks_maximum(condition, each) for each in node.input)
+        return any(_checks_maximum(condition, name) for name in node.input)
     first_two = [argument.name for argument in condition.signature.input_arg[:2]]
     return (
         node is not None
         and node.op == "Less"
-        and [_source(condition, each)[0] for each in node.input] == first_two
+        and [_source(condition, name)[0] for name in node.input] == first_two
     )
 
 

@@ -108,7 +108,10 @@ class BlockDecoder(CachedDecoder):
         unseen = tf.compat.v1.placeholder_with_default(1, [])
         return {
             **super().init_cache(),
-            "past": [each.init_cache(batch, unseen, self._beam) for each in self._transformers],
+            "past": [
+                transformer.init_cache(batch, unseen, self._beam)
+                for transformer in self._transformers
+            ],
             # bool [batch, beam, entries]: the entries of the past that a hypothesis may see
             "past_visible": tf.fill([batch, self._beam, unseen * self._beam], False),
             "round_start": tf.constant(0),

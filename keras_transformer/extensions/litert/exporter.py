@@ -264,7 +264,7 @@ def load_text_signature(file: Path) -> Callable[[bytes], tuple[list[str], np.nda
             max_length=np.zeros(1, np.int32),
             length_penalty=np.full(1, np.nan, np.float32),
         )
-        texts = [each.decode("utf-8", "replace") for each in outputs["translations"][0]]
+        texts = [text.decode("utf-8", "replace") for text in outputs["translations"][0]]
         return texts, outputs["scores"][0]
 
     return translate

@@ -103,7 +103,7 @@ def test_an_ensemble_is_one_saved_model(run_directory, tmp_path):
     both = [run.named_weights(name) for name in ("step-00000100", "step-00000300")]
     assert len(inside) == sum(map(len, both))
     for weight in (weight for member in both for weight in member.values()):
-        assert any(np.array_equal(weight, each) for each in inside)
+        assert any(np.array_equal(weight, constant) for constant in inside)
 
 
 def test_int8_matrices_are_constants_that_are_stored_once(run_directory, tmp_path):

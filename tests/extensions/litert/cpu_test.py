@@ -74,7 +74,7 @@ def test_options_and_status_are_per_sentence(model: LiteRTModel) -> None:
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-4)
         assert one.status == other.status
     changed = Status.MAX_LENGTH_CHANGED | Status.LENGTH_PENALTY_CHANGED
-    assert [each.status for each in together] == [0, 0, changed, 0]
+    assert [result.status for result in together] == [0, 0, changed, 0]
     assert model.translate_ids(ids[:-1] * 40).status == Status.SOURCE_CUT
     assert model.translate_batch([]) == []
 

@@ -163,7 +163,7 @@ def test_tokenizer_in_kotlin(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     vocabulary = Vocabulary(model)
     ids = vocabulary.encode_source([phrase.encode() for phrase in phrases])
-    texts = ", ".join(vocabulary.target_text(each) for each in ids)
+    texts = ", ".join(vocabulary.target_text(sentence) for sentence in ids)
     message = "none.model is not a SentencePiece model. Copy it again from the export."
     assert result.stdout.splitlines() == [str(ids), f"[{texts}]", message]
 

@@ -98,9 +98,9 @@ def test_every_signature_translates_as_the_run(paper: LiteRTExport) -> None:
         outputs = paper.translator.translate(tf.constant([sentence]))
         texts = [text.decode() for text in outputs["translations"][0].numpy()]
         translations = paper.model.translate(sentence)
-        assert [each.text for each in translations] == texts[: len(translations)]
+        assert [translation.text for translation in translations] == texts[: len(translations)]
         for found, scores in (
-            (texts, [each.score for each in translations]),
+            (texts, [translation.score for translation in translations]),
             in_graph(paper.model.truncate(sentence)),
         ):
             assert found == texts
@@ -153,8 +153,8 @@ def test_the_first_signature_needs_no_operations_of_tensorflow_text(paper: LiteR
     assert paper.content.signatureDefs[0].signatureKey == b"translate_ids"
     interpreter = Interpreter(str(paper.path))
     interpreter.allocate_tensors()
-    assert np.int32 in {each["dtype"] for each in interpreter.get_input_details()}
-    assert np.bytes_ not in {each["dtype"] for each in interpreter.get_input_details()}
+    assert np.int32 in {detail["dtype"] for detail in interpreter.get_input_details()}
+    assert np.bytes_ not in {detail["dtype"] for detail in interpreter.get_input_details()}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_quantization_changes_scores_slightly_and_each_weight_is_stored_once(
         exact, rounded = paper.model.translate(sentence)[0], made.translate(sentence)[0]
         assert rounded.score == pytest.approx(exact.score, abs=tolerance * abs(exact.score))
         assert (rounded.score != exact.score) == (weights != "float32")
-    contents = [bytes(each.data) for each in model.buffers if each.data is not None]
+    contents = [bytes(buffer.data) for buffer in model.buffers if buffer.data is not None]
     assert len(contents) == len(set(contents))
     # Two signatures, and for each loop (the encoder and the search) a condition, a body, and a
     # condition that is never true.
@@ -274,7 +274,7 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
     for place in (paper.path, paper.exported.path, paper.exported.path.parent):
         model = loading.load_model(place)
         results = translate.translate_lines(model, [*PHRASES, ""])
-        assert [len(each) for each in results] == [2] * len(PHRASES) + [1]
+        assert [len(result) for result in results] == [2] * len(PHRASES) + [1]
         assert results[0][0].text == paper.model.translate(PHRASES[0])[0].text
     renamed = Path(shutil.copy(paper.path, tmp_path / "renamed.bin"))
     assert loading.load_model(renamed).n_best == 2
@@ -326,7 +326,7 @@ def test_an_ensemble_and_an_unsupported_vocabulary_have_only_translate_ids(tmp_p
     for sentence in SENTENCES:
         outputs = made.translator.translate(tf.constant([sentence]))
         texts = [text.decode() for text in outputs["translations"][0].numpy()]
-        found = [each.text for each in made.model.translate(sentence)]
+        found = [translation.text for translation in made.model.translate(sentence)]
         assert found == texts[: len(found)]
 
 

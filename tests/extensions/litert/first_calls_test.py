@@ -141,7 +141,7 @@ def unplanned(model: Any, graph: Any) -> list[str]:
     found = []
     for operator in graph.operators:
         name = passes.op_name(model, operator)
-        inputs = [int(each) for each in operator.inputs if each >= 0]
+        inputs = [int(index) for index in operator.inputs if index >= 0]
         shape_inputs = inputs[SHAPE_INPUTS[name]] if name in SHAPE_INPUTS else []
         if not early.issuperset(shape_inputs) or name == "WHERE":
             found.append(name)
@@ -149,5 +149,5 @@ def unplanned(model: Any, graph: Any) -> list[str]:
             found.append(name)
         is_early = name in ("STRIDED_SLICE", "RANGE", "CONCATENATION") and early.issuperset(inputs)
         if name == "SHAPE" or is_early:
-            early.update(int(each) for each in operator.outputs)
+            early.update(int(index) for index in operator.outputs)
     return found

@@ -34,7 +34,9 @@ def test_embedding_lookups_and_sharing(content: bytes, tmp_path: Path) -> None:
     np.testing.assert_allclose(run(model, tmp_path, "two"), np.abs(expected()), atol=1e-4)
     assert len(before.subgraphs) == 6
     assert len(model.subgraphs) == 4  # two signatures, one condition, one body
-    tables = [each for each in model.buffers if each.data is not None and len(each.data) > 9999]
+    tables = [
+        buffer for buffer in model.buffers if buffer.data is not None and len(buffer.data) > 9999
+    ]
     assert len(tables) == 1
 
 
@@ -46,7 +48,7 @@ def test_different_loops_are_not_shared(content: bytes, tmp_path: Path) -> None:
         if model.buffers[tensor.buffer].data is not None and tensor.type == 0
         and not [*tensor.shape]
     ]  # fmt: skip
-    half = next(each for each in constants)
+    half = next(constant for constant in constants)
     buffer = type(model.buffers[0])()
     buffer.data = np.frombuffer(np.float32(0.25).tobytes(), np.uint8)
     model.buffers.append(buffer)

@@ -42,7 +42,7 @@ def test_quantized_weights(
     }
     needed = {getattr(schema.BuiltinOperator, name): version for name, version in ops.items()}
     assert versions.items() >= needed.items()
-    largest = max(len(each.data) for each in model.buffers if each.data is not None)
+    largest = max(len(buffer.data) for buffer in model.buffers if buffer.data is not None)
     assert largest == TABLE.size * bits // 8
     # The other signature uses the same weights.
     np.testing.assert_allclose(run(model, tmp_path, "two"), np.abs(result), rtol=1e-5)
@@ -73,7 +73,7 @@ def test_weights_with_other_uses_are_not_quantized(tmp_path: Path) -> None:
     module = tf.Module()
     tf.saved_model.save(module, str(tmp_path / "m"), signatures={"one": function})
     model = passes.read(tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "m")).convert())
-    before = [None if each.data is None else bytes(each.data) for each in model.buffers]
+    before = [None if buffer.data is None else bytes(buffer.data) for buffer in model.buffers]
     shared = {
         graph.tensors[index].buffer
         for graph in model.subgraphs for operator in graph.operators

@@ -69,8 +69,8 @@ def prepared(content: bytes) -> Any:
 
 def loop_bodies(model: Any) -> list[int]:
     return [
-        each.builtinOptions.bodySubgraphIndex
+        operator.builtinOptions.bodySubgraphIndex
         for graph in model.subgraphs
-        for each in graph.operators
-        if passes.op_name(model, each) == "WHILE"
+        for operator in graph.operators
+        if passes.op_name(model, operator) == "WHILE"
     ]
