@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from tensorflow.python.framework import config as tf_config  # has no public way to end this mode
 
 from keras_transformer.training import training_run
@@ -28,7 +29,11 @@ SETTINGS = {
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder with prepared data in `data`, for a deterministic training in this process."""
     kill.prepare_data(tmp_path)
+    options = tf.config.optimizer.get_experimental_options()
+    # Graphs are optimized as in the killed process.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
     yield tmp_path
+    tf.config.optimizer.set_experimental_options(options)
     tf_config.disable_op_determinism()
 
 

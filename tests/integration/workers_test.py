@@ -152,6 +152,7 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in lines if "loss" in line]
 
 
+@pytest.mark.long  # every change: two replicas of a process, and the cluster of multi_worker_test
 def test_workers_train_like_one_process(workers: Workers, whole: Path) -> None:
     workers.start_chief()
     workers.start(1)
