@@ -13,6 +13,7 @@ from keras_transformer.data import blocks as blocks_module
 from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.corpus import ParallelFiles, TsvFile, parallel_files
 from keras_transformer.errors import InputError
+from tests.conftest import ROOT
 from tests.messages import mentions
 
 
@@ -136,7 +137,7 @@ def test_any_bytes_in_columns_are_pairs_or_an_error(tmp_path_factory, content, c
 
 
 def test_pairs_without_a_file_become_blocks(monkeypatch):
-    class Pairs:
+    class Texts:
         name = "pairs"
 
         def pairs(self):
@@ -144,7 +145,7 @@ def test_pairs_without_a_file_become_blocks(monkeypatch):
 
     monkeypatch.setattr(blocks_module, "BLOCK_LINES", 2)
     monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 80)
-    blocks = list(read_blocks(Pairs()))
+    blocks = list(read_blocks(Texts()))
     assert [(block.line, *block.texts) for block in blocks] == [
         (1, b"a b\nc\n", b"1\n2\n"),
         (3, b"d\n", b"3" * 90 + b"\n"),
@@ -152,6 +153,40 @@ def test_pairs_without_a_file_become_blocks(monkeypatch):
     ]
     everything = b"".join(text for block in blocks for text in block.texts)
     assert blocks[-1].sha256 == {"pairs": hashlib.sha256(everything).hexdigest()}
+
+
+class Pairs:
+    """A corpus of another package, which yields pairs and then fails."""
+
+    name = "x.csv"
+
+    def __init__(self, *pairs):
+        self._pairs = pairs
+
+    def pairs(self):
+        yield from self._pairs
+        raise FileNotFoundError("no such file")
+
+
+def test_errors_of_a_reader_name_the_corpus():
+    with pytest.raises(InputError, match=mentions("x.csv", "read", "line 2", "no such file")):
+        list(read_blocks(Pairs((b"a", b"b"), (b"c", b"d"))))
+    for pair in (("a", "b"), (b"a", b"b", b"c"), b"ab"):
+        with pytest.raises(TypeError, match=re.escape(f"Pairs yielded {pair!r}. A pair is")):
+            list(read_blocks(Pairs(pair)))
+
+
+def test_the_reader_of_the_documentation(tmp_path):
+    page, module = (ROOT / "docs" / "corpora.md").read_text("utf-8"), {}
+    exec(page.split("```python\n")[1].split("```")[0], module)
+    path = tmp_path / "x.csv"
+    path.write_bytes('\ufeffa,"b\nc"\r\n"d,e",f\r\n'.encode())
+    options = module["CsvOptions"]
+    (corpus,) = module["READER"].read(str(path), options())
+    assert list(corpus.pairs()) == [(b"a", b"b\nc"), (b"d,e", b"f")]
+    (corpus,) = module["READER"].read(str(path), options(";"))
+    with pytest.raises(InputError, match=mentions("x.csv", "line 1", "--csv_delimiter")):
+        list(corpus.pairs())
 
 
 LINES = st.lists(st.binary(max_size=6).map(lambda b: b.replace(b"\n", b" ")), max_size=9)
