@@ -65,8 +65,10 @@ def _split_cpu():
         tf.config.set_logical_device_configuration(cpu, two)
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """Splits the CPU before the first test runs an op, because TensorFlow forbids it later.
+
+    Without --long, TensorFlow does not optimize graphs: this takes longer than running them once.
 
     What is there by now, libraries and tests, stays to the end: no collection of garbage needs to
     look at its half a million objects again.
@@ -75,6 +77,10 @@ def pytest_collection_finish():
     gc.freeze()
     if "tensorflow" in sys.modules and os.environ.get("KERAS_BACKEND") in (None, "tensorflow"):
         _split_cpu()
+        if not session.config.getoption("--long"):
+            sys.modules["tensorflow"].config.optimizer.set_experimental_options(
+                {"disable_meta_optimizer": True}
+            )
 
 
 @pytest.fixture(scope="session")

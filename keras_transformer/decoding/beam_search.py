@@ -115,7 +115,7 @@ class BeamSearch(SearchLoop):
         # The best C = 2K continuations of each sentence, best first. At most K of them end. Of one
         # hypothesis, at most K open continuations and its end are among them.
         # --> [batch * beam, width]
-        log_probs, columns = next_tokens.find_best(beam + 1)
+        log_probs, columns = next_tokens.top(beam + 1)
         width = columns.shape[1] or tf.shape(columns)[1]  # static if possible
         count = beam * (min(2, width) if isinstance(width, int) else tf.minimum(2, width))
         is_sibling = is_reachable(log_probs)

@@ -82,7 +82,7 @@ class Sampling(SearchLoop):
         if self._config.sample and self._config.temperature > 0:
             columns = self._sample(next_tokens.log_probs, state.position, inputs.sample_offsets)
         else:
-            best, columns = next_tokens.find_best(1)
+            best, columns = next_tokens.top(1)
             columns = tf.gather(columns, tf.argmax(best, axis=1), batch_dims=1)
         tokens = tf.reshape(next_tokens.ids(columns), [-1, self._rows])
         # --> [batch, K]

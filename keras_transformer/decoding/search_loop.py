@@ -41,7 +41,7 @@ class NextTokens(NamedTuple):
     tokens: tf.Tensor | None  # int32 [C]: the token of each column; None if they are all V tokens
     # Returns, for a count, float32 and int32 [R, any]: the log-probabilities and the columns of at
     # least that number of the best tokens, best first, with some forbidden tokens in between.
-    find_best: Callable[[int], tuple[tf.Tensor, tf.Tensor]]
+    top: Callable[[int], tuple[tf.Tensor, tf.Tensor]]
 
     def ids(self, columns: tf.Tensor) -> tf.Tensor:
         """Returns the tokens of some columns, both int32 of any shape."""
@@ -190,6 +190,10 @@ class SearchLoop(abc.ABC):
         )
 
     def _apply_rules(self, scores: tf.Tensor, state: Any, inputs: SearchInputs) -> NextTokens:
+        """Applies the rules of the configuration, of the caller and of the prefix, in this order.
+
+        A graph computes `log_probs` only if something reads them.
+        """
         tokens, length, rules = self._decoder.scored_tokens, state.position, self._constraints
         is_normalized = self._decoder.returns_log_probs
         normalizer = tf.zeros([1, 1]) if is_normalized else log_normalizer(scores)
@@ -217,7 +221,7 @@ class SearchLoop(abc.ABC):
         has_own_rules = self._constraint is not None or inputs.prefix is not None
         only_excludes = rules.only_exclude and not has_own_rules and tokens is None
 
-        def find_best(count: int) -> tuple[tf.Tensor, tf.Tensor]:
+        def top(count: int) -> tuple[tf.Tensor, tf.Tensor]:
             if only_excludes:  # reads the scores once, and computes only a few log-probabilities
                 best, columns = top_k(scores, count + rules.num_excluded)
                 best += rules.penalties(columns, length) - normalizer
@@ -227,7 +231,7 @@ class SearchLoop(abc.ABC):
             # The log-probabilities of a broken model are NaN.
             return tf.where(is_reachable(best), best, NEG_INF), columns
 
-        return NextTokens(log_probs, model_log_probs, tokens, find_best)
+        return NextTokens(log_probs, model_log_probs, tokens, top)
 
     def _needed_attention(self, attention: tf.Tensor | None, state: Any) -> tf.Tensor | None:
         """Returns float32 `[batch, K, source]`, or None if nothing needs the attention."""
