@@ -105,13 +105,8 @@ class TranslationModule(tf.Module):
         self, config: DecodingConfig | None = None, shortlist: Shortlist | None = None
     ) -> TranslationModule:
         """Returns a translator of the same models with other options, and a shortlist or none."""
-        return TranslationModule(
-            self.transformers,
-            self.tokenizer,
-            config or self.config,
-            shortlist,
-            self.max_train_source_length,
-        )
+        config, longest = config or self.config, self.max_train_source_length
+        return TranslationModule(self.transformers, self.tokenizer, config, shortlist, longest)
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import re
+from types import SimpleNamespace
 
 import hypothesis
 import hypothesis.strategies as st
@@ -136,16 +137,22 @@ def test_any_bytes_in_columns_are_pairs_or_an_error(tmp_path_factory, content, c
             assert not any(b"\t" in side or b"\n" in side for side in pair)
 
 
+def corpus_of(*pairs, error=None):
+    """Returns a corpus of another package. Its reader raises the error after the pairs."""
+
+    def read():
+        yield from pairs
+        if error:
+            raise error
+
+    return SimpleNamespace(name="pairs", pairs=read)
+
+
 def test_pairs_without_a_file_become_blocks(monkeypatch):
-    class Texts:
-        name = "pairs"
-
-        def pairs(self):
-            return iter([(b"a\nb", b"1"), (b"c", b"2"), (b"d", b"3" * 90), (b"e", b"4")])
-
+    corpus = corpus_of((b"a\nb", b"1"), (b"c", b"2"), (b"d", b"3" * 90), (b"e", b"4"))
     monkeypatch.setattr(blocks_module, "BLOCK_LINES", 2)
     monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 80)
-    blocks = list(read_blocks(Texts()))
+    blocks = list(read_blocks(corpus))
     assert [(block.line, *block.texts) for block in blocks] == [
         (1, b"a b\nc\n", b"1\n2\n"),
         (3, b"d\n", b"3" * 90 + b"\n"),
@@ -155,25 +162,13 @@ def test_pairs_without_a_file_become_blocks(monkeypatch):
     assert blocks[-1].sha256 == {"pairs": hashlib.sha256(everything).hexdigest()}
 
 
-class Pairs:
-    """A corpus of another package, which yields pairs and then fails."""
-
-    name = "x.csv"
-
-    def __init__(self, *pairs):
-        self._pairs = pairs
-
-    def pairs(self):
-        yield from self._pairs
-        raise FileNotFoundError("no such file")
-
-
 def test_errors_of_a_reader_name_the_corpus():
-    with pytest.raises(InputError, match=mentions("x.csv", "read", "line 2", "no such file")):
-        list(read_blocks(Pairs((b"a", b"b"), (b"c", b"d"))))
+    corpus = corpus_of((b"a", b"b"), (b"c", b"d"), error=FileNotFoundError("no such file"))
+    with pytest.raises(InputError, match=mentions("pairs", "read", "line 2", "no such file")):
+        list(read_blocks(corpus))
     for pair in (("a", "b"), (b"a", b"b", b"c"), b"ab"):
-        with pytest.raises(TypeError, match=re.escape(f"Pairs yielded {pair!r}. A pair is")):
-            list(read_blocks(Pairs(pair)))
+        with pytest.raises(TypeError, match=re.escape(f"yielded {pair!r}. A pair is")):
+            list(read_blocks(corpus_of(pair)))
 
 
 def test_the_reader_of_the_documentation(tmp_path):
@@ -181,12 +176,10 @@ def test_the_reader_of_the_documentation(tmp_path):
     exec(page.split("```python\n")[1].split("```")[0], module)
     path = tmp_path / "x.csv"
     path.write_bytes('\ufeffa,"b\nc"\r\n"d,e",f\r\n'.encode())
-    options = module["CsvOptions"]
-    (corpus,) = module["READER"].read(str(path), options())
+    (corpus,) = module["READER"].read(str(path), module["CsvOptions"]())
     assert list(corpus.pairs()) == [(b"a", b"b\nc"), (b"d,e", b"f")]
-    (corpus,) = module["READER"].read(str(path), options(";"))
     with pytest.raises(InputError, match=mentions("x.csv", "line 1", "--csv_delimiter")):
-        list(corpus.pairs())
+        list(module["CsvFile"](str(path), ";").pairs())
 
 
 LINES = st.lists(st.binary(max_size=6).map(lambda b: b.replace(b"\n", b" ")), max_size=9)

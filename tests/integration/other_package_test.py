@@ -28,13 +28,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         name, text = part.split("```")[0].split("\n", 1)
         (tmp_path / name).write_text(text)
     project = tomllib.loads(page.split("```toml\n")[1].split("```")[0])["project"]
+    points = project["entry-points"].items()
     facts = tmp_path / "my_package-1.0.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1.0\n")
-    points = (
-        (group, *named) for group, p in project["entry-points"].items() for named in p.items()
-    )
-    text = "".join(f"[{group}]\n{name} = {value}\n" for group, name, value in points)
+    text = "".join(f"[{group}]\nnumpy = {named['numpy']}\n" for group, named in points)
     (facts / "entry_points.txt").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     plugins.entry_points.cache_clear()
