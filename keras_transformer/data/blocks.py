@@ -46,10 +46,7 @@ def read_blocks(corpus: Corpus | Path, max_lines: int | None = None) -> Iterator
         # Its columns are split in other processes, which is faster.
         names, rows = (corpus.name,), zip(raw_lines(corpus.path), strict=True)
     else:
-        names = (corpus.name,) * 2
-        rows = (
-            tuple(text.replace(b"\n", b" ") + b"\n" for text in pair) for pair in _pairs(corpus)
-        )
+        names, rows = (corpus.name,) * 2, _rows(corpus)
     digests = {name: hashlib.sha256() for name in names}
     line = 1
     for chunk in _chunks(rows, max_lines or BLOCK_LINES):
@@ -61,15 +58,15 @@ def read_blocks(corpus: Corpus | Path, max_lines: int | None = None) -> Iterator
         line += len(chunk)
 
 
-def _pairs(corpus: Corpus) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the pairs of a corpus, which may be of another package."""
+def _rows(corpus: Corpus) -> Iterator[tuple[bytes, ...]]:
+    """Yields the pairs of a corpus, which may be of another package, each text as one line."""
     number = 0
     try:
         for number, pair in enumerate(corpus.pairs(), start=1):
             if number == 1 and [isinstance(text, bytes) for text in pair] != [True, True]:
                 kind = type(corpus).__name__
                 raise TypeError(f"{kind} yielded {pair!r:.80}. A pair is (bytes, bytes).")
-            yield pair
+            yield tuple(text.replace(b"\n", b" ") + b"\n" for text in pair)
     except reading_errors() as error:
         raise InputError(f"{corpus.name} cannot be read after line {number} ({error}).") from error
 
