@@ -21,8 +21,9 @@ import numpy.typing as npt
 from keras_transformer.data.cleaning import CleaningReport, CleanPairs, clean, hash_pairs
 from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
 from keras_transformer.data.options import PrepareOptions
-from keras_transformer.data.reading import Block, raw_lines
+from keras_transformer.data.reading import Block, raw_lines, reading_errors
 from keras_transformer.data.token_store import write_lines, write_shard
+from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import atomic_path, write_text
 from keras_transformer.text.vocabulary import Vocabulary
 
@@ -45,10 +46,7 @@ def read_blocks(corpus: Corpus | Path, max_lines: int | None = None) -> Iterator
         # Its columns are split in other processes, which is faster.
         names, rows = (corpus.name,), zip(raw_lines(corpus.path), strict=True)
     else:
-        names = (corpus.name,) * 2
-        rows = (
-            tuple(text.replace(b"\n", b" ") + b"\n" for text in pair) for pair in corpus.pairs()
-        )
+        names, rows = (corpus.name,) * 2, _rows(corpus)
     digests = {name: hashlib.sha256() for name in names}
     line = 1
     for chunk in _chunks(rows, max_lines or BLOCK_LINES):
@@ -58,6 +56,19 @@ def read_blocks(corpus: Corpus | Path, max_lines: int | None = None) -> Iterator
         sha256 = {name: digest.hexdigest() for name, digest in digests.items()}
         yield Block(names, line, texts, sha256)
         line += len(chunk)
+
+
+def _rows(corpus: Corpus) -> Iterator[tuple[bytes, ...]]:
+    """Yields the pairs of a corpus, which may be of another package, each text as one line."""
+    number = 0
+    try:
+        for number, pair in enumerate(corpus.pairs(), start=1):
+            if number == 1 and [isinstance(text, bytes) for text in pair] != [True, True]:
+                kind = type(corpus).__name__
+                raise TypeError(f"{kind} yielded {pair!r:.80}. A pair is (bytes, bytes).")
+            yield tuple(text.replace(b"\n", b" ") + b"\n" for text in pair)
+    except reading_errors() as error:
+        raise InputError(f"{corpus.name} cannot be read after line {number} ({error}).") from error
 
 
 def _chunks(rows: Iterable[tuple[bytes, ...]], max_lines: int) -> Iterator[list[tuple[bytes, ...]]]:

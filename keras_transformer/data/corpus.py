@@ -41,9 +41,10 @@ class Corpus(Protocol):
         ...
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields (source, target), each UTF-8. A line feed inside a text becomes a space.
+        """Yields (source, target), each UTF-8 without NUL. A line feed inside becomes a space.
 
-        `PrepareOptions.on_bad_utf8` only applies to files that this package reads as raw bytes.
+        NUL is refused. `PrepareOptions.on_bad_utf8` decides about invalid UTF-8. A pair that cannot
+        be read is an `InputError` with its line, or `(b"", b"")`, which is counted as empty.
         """
         ...
 

@@ -95,7 +95,7 @@ def check_line(path: str | Path, number: int, line: bytes) -> None:
     """Raises `InputError` for a line with NUL or invalid UTF-8."""
     if b"\0" in line:
         raise InputError(
-            f"{path}, line {number}: byte {line.index(0) + 1} is NUL. The file must be UTF-8 text."
+            f"{path}, line {number}: byte {line.index(0) + 1} is NUL. Use UTF-8 without NUL."
         )
     if not line.isascii():
         try:

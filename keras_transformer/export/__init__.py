@@ -101,12 +101,12 @@ class Exporter:
     compares it with the run, and writes the model card and the manifest.
 
     Attributes:
-        options: which of the options `max_bleu_loss`, `text_signature` and `shortlist` the format
-            understands.
+        options: which of the options `text_signature` and `shortlist` the format understands.
         weights: the number formats of weights, with the loss of BLEU that each may cause. The
             first one is the default. Only `float32` changes nothing.
-        compared: `tokens` if the engine must find the hypotheses of the run. `log_probs` if it has
-            a search of its own, and must give the run's translations the same log-probabilities.
+        compared: `tokens` if the engine must find the hypotheses of the run. With rounded weights
+            or a shortlist, BLEU is compared instead. `log_probs` if the engine has a search of its
+            own, and must give the run's translations the same log-probabilities.
         has_card: whether a version has a model card.
         has_search: whether a version has the options of the search.
         ensembles: whether a model of the format can be an ensemble.
@@ -291,6 +291,8 @@ def _check_options(exporter: Exporter, format: str, options: ExportOptions) -> N
     supported = {"weights", "references", "tokenize", "test_set", *exporter.options}
     if exporter.has_card:
         supported |= {"languages", "license"}
+    if exporter.compared == "tokens":
+        supported.add("max_bleu_loss")
     for field in dataclasses.fields(ExportOptions):
         if field.name not in supported and getattr(options, field.name) != field.default:
             raise InputError(
@@ -301,7 +303,7 @@ def _check_options(exporter: Exporter, format: str, options: ExportOptions) -> N
 
 def _change_of_translations(exporter: Exporter, options: ExportOptions) -> str:
     """Returns the options that change translations so that BLEU must judge them, or ""."""
-    if "max_bleu_loss" not in exporter.options:
+    if exporter.compared != "tokens":
         return ""
     weights, changes = exporter.weights_of(options), []
     if weights != "float32":

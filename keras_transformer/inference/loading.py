@@ -159,7 +159,7 @@ def resolve(model: str) -> str:
 def loader_of(model: str) -> Loader:
     """Returns the loader of a path or address: of an extension, of a run, or of a SavedModel.
 
-    A run directory is never asked for by an extension, and a SavedModel is what remains.
+    Extensions are asked in the alphabetical order of their entry points.
     """
     loaders: list[Loader] = [loader for _, loader in plugins.all_of("loaders")]
     found = (loader for loader in [*loaders, RUN_LOADER] if loader.accepts(model))
@@ -197,7 +197,7 @@ def load_model(
     for name in given.keys() - inspect.signature(loader.open).parameters:
         shown = " and ".join(given[name]) if name == "settings" else f"{name}={given[name]}"
         raise InputError(
-            f"{shown} does not apply to {model}, which is {loader.kind}. Leave it out."
+            f"{model} is {loader.kind}, which does not support {shown}. Leave this out."
         )
     return loader.open(model, **given)
 
@@ -325,10 +325,9 @@ def load_translator(
             use_int8_products(transformer)
         transformers.append(transformer)
     decoding = first.config.updated(settings or {}).decoding
-    module = TranslationModule(transformers, tokenizer, decoding)
     known = [run.max_train_source_length for run, _ in runs]
-    module.max_train_source_length = min((count for count in known if count), default=None)
-    return module
+    longest = min((count for count in known if count), default=None)
+    return TranslationModule(transformers, tokenizer, decoding, max_train_source_length=longest)
 
 
 def compute_dtype(precision: str) -> str:

@@ -36,6 +36,8 @@ class TranslationModule(tf.Module):
         tokenizer: the tokenizer of the models' training data.
         config: options of the search.
         shortlist: the tokens that the search considers for each sentence; None for all.
+        max_train_source_length: tokens of the longest source in training, including the end token.
+            Longer sources cause a warning. None if it is unknown.
 
     Raises:
         InputError: without a model, if the vocabularies differ, if the shortlist does not fit, or
@@ -48,6 +50,7 @@ class TranslationModule(tf.Module):
         tokenizer: Tokenizer,
         config: DecodingConfig,
         shortlist: Shortlist | None = None,
+        max_train_source_length: int | None = None,
     ):
         super().__init__(name="translator")
         backend = keras.backend.backend()
@@ -62,7 +65,7 @@ class TranslationModule(tf.Module):
         self.tokenizer = tokenizer
         self.config = config
         self.shortlist = shortlist
-        self.max_train_source_length: int | None = None
+        self.max_train_source_length = max_train_source_length
         self._check_fit()
         can_replace = all(model.can_return_attention for model in self.transformers)
         if config.unknown == "replace" and not can_replace:
@@ -102,10 +105,8 @@ class TranslationModule(tf.Module):
         self, config: DecodingConfig | None = None, shortlist: Shortlist | None = None
     ) -> TranslationModule:
         """Returns a translator of the same models with other options, and a shortlist or none."""
-        config = config or self.config
-        module = TranslationModule(self.transformers, self.tokenizer, config, shortlist)
-        module.max_train_source_length = self.max_train_source_length
-        return module
+        config, longest = config or self.config, self.max_train_source_length
+        return TranslationModule(self.transformers, self.tokenizer, config, shortlist, longest)
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import re
+from types import SimpleNamespace
 
 import hypothesis
 import hypothesis.strategies as st
@@ -13,6 +14,7 @@ from keras_transformer.data import blocks as blocks_module
 from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.corpus import ParallelFiles, TsvFile, parallel_files
 from keras_transformer.errors import InputError
+from tests.conftest import ROOT
 from tests.messages import mentions
 
 
@@ -135,16 +137,22 @@ def test_any_bytes_in_columns_are_pairs_or_an_error(tmp_path_factory, content, c
             assert not any(b"\t" in side or b"\n" in side for side in pair)
 
 
+def corpus_of(*pairs, error=None):
+    """Returns a corpus of another package. Its reader raises the error after the pairs."""
+
+    def read():
+        yield from pairs
+        if error:
+            raise error
+
+    return SimpleNamespace(name="pairs", pairs=read)
+
+
 def test_pairs_without_a_file_become_blocks(monkeypatch):
-    class Pairs:
-        name = "pairs"
-
-        def pairs(self):
-            return iter([(b"a\nb", b"1"), (b"c", b"2"), (b"d", b"3" * 90), (b"e", b"4")])
-
+    corpus = corpus_of((b"a\nb", b"1"), (b"c", b"2"), (b"d", b"3" * 90), (b"e", b"4"))
     monkeypatch.setattr(blocks_module, "BLOCK_LINES", 2)
     monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 80)
-    blocks = list(read_blocks(Pairs()))
+    blocks = list(read_blocks(corpus))
     assert [(block.line, *block.texts) for block in blocks] == [
         (1, b"a b\nc\n", b"1\n2\n"),
         (3, b"d\n", b"3" * 90 + b"\n"),
@@ -152,6 +160,26 @@ def test_pairs_without_a_file_become_blocks(monkeypatch):
     ]
     everything = b"".join(text for block in blocks for text in block.texts)
     assert blocks[-1].sha256 == {"pairs": hashlib.sha256(everything).hexdigest()}
+
+
+def test_errors_of_a_reader_name_the_corpus():
+    corpus = corpus_of((b"a", b"b"), (b"c", b"d"), error=FileNotFoundError("no such file"))
+    with pytest.raises(InputError, match=mentions("pairs", "read", "line 2", "no such file")):
+        list(read_blocks(corpus))
+    for pair in (("a", "b"), (b"a", b"b", b"c"), b"ab"):
+        with pytest.raises(TypeError, match=re.escape(f"yielded {pair!r}. A pair is")):
+            list(read_blocks(corpus_of(pair)))
+
+
+def test_the_reader_of_the_documentation(tmp_path):
+    page, module = (ROOT / "docs" / "corpora.md").read_text("utf-8"), {}
+    exec(page.split("```python\n")[1].split("```")[0], module)
+    path = tmp_path / "x.csv"
+    path.write_bytes('\ufeffa,"b\nc"\r\n"d,e",f\r\n'.encode())
+    (corpus,) = module["READER"].read(str(path), module["CsvOptions"]())
+    assert list(corpus.pairs()) == [(b"a", b"b\nc"), (b"d,e", b"f")]
+    with pytest.raises(InputError, match=mentions("x.csv", "line 1", "--csv_delimiter")):
+        list(module["CsvFile"](str(path), ";").pairs())
 
 
 LINES = st.lists(st.binary(max_size=6).map(lambda b: b.replace(b"\n", b" ")), max_size=9)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,20 +13,26 @@ import keras_transformer as kt
 from keras_transformer import plugins
 from keras_transformer.errors import InputError
 from keras_transformer.export import export, formats
+from keras_transformer.inference.loading import load_model
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
+from tests.messages import mentions
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Writes what an installer writes for the package: its module and its entry points."""
+    """Writes what an installer writes for the package: its modules and its entry points."""
     page = (ROOT / "docs" / "api" / "export.md").read_text("utf-8")
-    (tmp_path / "my_package.py").write_text(page.split("```python\n")[1].split("```")[0])
+    (tmp_path / "my_package").mkdir()
+    for part in page.split("```python\n# ")[1:]:
+        name, text = part.split("```")[0].split("\n", 1)
+        (tmp_path / name).write_text(text)
+    project = tomllib.loads(page.split("```toml\n")[1].split("```")[0])["project"]
+    points = project["entry-points"].items()
     facts = tmp_path / "my_package-1.0.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1.0\n")
-    points = re.findall(r"^    (keras_transformer\.\w+) = (.+)", page, re.MULTILINE)
-    text = "".join(f"[{group}]\n{point}\n" for group, point in points)
+    text = "".join(f"[{group}]\nnumpy = {named['numpy']}\n" for group, named in points)
     (facts / "entry_points.txt").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     plugins.entry_points.cache_clear()
@@ -36,12 +42,17 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.mark.usefixtures("installed")
 def test_an_installed_package_adds_an_export_format(
-    run_directory: RunDirectory, tmp_path: Path
+    run_directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(RunDirectory, "max_train_source_length", 7)
     assert "numpy" in formats()
     path = export(run_directory, tmp_path / "out", PHRASES[:1], format="numpy").path
     assert {"README.md", "manifest.json", "weights.npz"} <= {file.name for file in path.iterdir()}
-    assert kt.load(path)(PHRASES[0]) == kt.load(run_directory.path)(PHRASES[0])
+    loaded = load_model(path.parent, {"decoding.beam_size": 2})
+    assert loaded.owner.config.beam_size == 2 and loaded.max_train_source_length == 7
+    assert kt.load(path)(PHRASES) == kt.load(run_directory.path)(PHRASES)
+    with pytest.raises(InputError, match=mentions(path, "NumPy model", "jit_compile=True")):
+        load_model(path, jit_compile=True)
 
 
 def test_an_unknown_or_broken_extension_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

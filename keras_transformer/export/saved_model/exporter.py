@@ -44,7 +44,7 @@ class SavedModelExporter(Exporter):
         usage: a paragraph about further signatures, for the model card.
     """
 
-    options = frozenset({"max_bleu_loss", "shortlist"})
+    options = frozenset({"shortlist"})
     weights = {"float32": 0.0, "bfloat16": 0.1, "int8": 0.3}
     rounds_run = True
     request: Mapping[str, Any] = {"inputs": {"text": ["A sentence to translate."]}}

@@ -119,7 +119,7 @@ class LiteRTExporter(Exporter):
             models are for phones.
     """
 
-    options = frozenset({"max_bleu_loss", "shortlist"})
+    options = frozenset({"shortlist"})
 
     def __init__(self, *, for_cpu: bool):
         self._for_cpu = for_cpu

@@ -22,12 +22,17 @@ _SETTINGS = ("decoding.length_penalty", "decoding.max_length")
 
 
 def find_litert(model_dir: str | Path) -> Path | None:
-    """Returns the LiteRT file of a path, or None."""
+    """Returns the LiteRT file of a path, or None. Other files may be models of another package."""
     path = newest_version(Path(model_dir), FILE)
-    if path.is_file() or path.suffix == ".tflite":
+    if path.suffix == ".tflite" or (path.is_file() and _is_litert(path)):
         return path
     file = path / FILE
     return file if file.is_file() else None
+
+
+def _is_litert(file: Path) -> bool:
+    with file.open("rb") as content:
+        return content.read(8)[4:] == b"TFL3"
 
 
 def _open(

@@ -278,6 +278,9 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
         assert results[0][0].text == paper.model.translate(PHRASES[0])[0].text
     renamed = Path(shutil.copy(paper.path, tmp_path / "renamed.bin"))
     assert loading.load_model(renamed).n_best == 2
+    renamed.write_bytes(b"PK\3\4 another format")
+    with pytest.raises(InputError, match=mentions("renamed.bin", "another export")):
+        loading.load_model(renamed)
     with pytest.raises(InputError, match=mentions("none.tflite", "No such file")):
         loading.load_model(tmp_path / "none.tflite")
     with pytest.raises(InputError, match=mentions("details", "prefixes")):
