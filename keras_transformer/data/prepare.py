@@ -253,6 +253,7 @@ def _read(corpora: Sequence[Corpus], inputs: list[dict[str, Any]]) -> Iterator[B
             entry["pairs"] += block.texts[0].count(b"\n")
             entry["sha256"] = block.sha256
             yield block
+        require(entry["pairs"] > 0, f"{corpus.name} contains no pair. Leave it out.")
 
 
 def _clean(

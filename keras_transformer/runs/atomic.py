@@ -27,6 +27,8 @@ _NAME_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # errors of renaming a directory 
 
 _FINGERPRINT = "fingerprint"
 _WORK = "work"
+# Opening one of these would truncate a file that the shell appends to.
+_STANDARD_OUTPUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 _UNFINISHED = ".unfinished"
 
 _Result = TypeVar("_Result")
@@ -89,10 +91,16 @@ def remove(path: Path) -> None:
     _delete(path.rename(_unfinished(path)))
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Removes what killed processes left inside a folder. No other process may be writing there."""
-    for leftover in list(folder.rglob(f".*{_UNFINISHED}")):
-        _delete(leftover)
+def is_leftover(name: str) -> bool:
+    """Returns whether a file name is that of something unfinished."""
+    return name.startswith(".") and name.endswith(_UNFINISHED)
+
+
+def remove_leftovers(*folders: Path) -> None:
+    """Removes what killed processes left in folders. No other process may be writing there."""
+    for folder in folders:
+        for leftover in list(folder.glob(f".*{_UNFINISHED}")):
+            _delete(leftover)
 
 
 def _unfinished(path: Path) -> Path:
@@ -174,7 +182,7 @@ def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
 
     If the path is None, it is the standard output. Devices and pipes are written directly.
     """
-    if path is None or str(path) == "/dev/stdout":  # opening it would truncate its file
+    if path is None or str(path) in _STANDARD_OUTPUT:
         yield sys.stdout.buffer
         return
     try:
@@ -218,7 +226,7 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
                 warn(f"The finished part is kept next to {output_dir}. The same command resumes.")
                 raise
             shutil.rmtree(directory / _WORK, ignore_errors=True)
-            remove_leftovers(directory)
+            remove_leftovers(directory, *(path for path in directory.rglob("*") if path.is_dir()))
             directory.rename(target)
             (target / _FINGERPRINT).unlink()  # needed to resume until the rename
     except OSError as error:

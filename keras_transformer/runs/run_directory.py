@@ -32,6 +32,7 @@ from keras_transformer.console import warn
 from keras_transformer.errors import InputError, require
 from keras_transformer.runs.atomic import (
     atomic_path,
+    is_leftover,
     remove,
     remove_leftovers,
     sync_tree,
@@ -108,13 +109,16 @@ class RunDirectory:
         exists = cls.is_run(path)
         if exists:
             cls(path, type(config))._check_continues(config, tokenizer, data_fingerprint)
+        elif path.exists():
+            names = {*os.listdir(path)} if path.is_dir() else {path.name}
+            require(
+                {name for name in names if not is_leftover(name)} <= _UNFINISHED,
+                f"{path} exists and is not a run directory. Choose a new or empty one.",
+            )
         with writing(path):
-            remove_leftovers(path)
+            # Other processes may write exports and other files below a run.
+            remove_leftovers(path, *(path / name for name in ("checkpoints", "averages")))
             if not exists:
-                require(
-                    not path.exists() or (path.is_dir() and {*os.listdir(path)} <= _UNFINISHED),
-                    f"{path} exists and is not a run directory. Choose a new or empty one.",
-                )
                 (path / "checkpoints").mkdir(parents=True, exist_ok=True)
                 tokenizer.save(path / "tokenizer")
                 sync_tree(path / "tokenizer")

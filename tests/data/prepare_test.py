@@ -271,6 +271,12 @@ def test_invalid_input_is_an_error_and_leaves_no_files(tmp_path, files, source, 
     assert not [path for path in tmp_path.iterdir() if path.name not in ("c.en", "c.de")]
 
 
+def test_an_empty_corpus_beside_another_is_named(tmp_path):
+    with pytest.raises(InputError, match=mentions("nothing", "no pair")):
+        prepare([Pairs(numbered(9)), Pairs([], "nothing")], tmp_path / "d", SMALL)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("options", "facts"),
     [

@@ -110,11 +110,11 @@ class TestOutputFile:
         (tmp_path / "out").write_bytes(b"before\n")
         with open(tmp_path / "out", "a") as stdout:
             monkeypatch.setattr("sys.stdout", stdout)
-            for name in (None, "/dev/stdout"):
+            for name in (None, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
                 with output_file(name) as file:
                     file.write(b"after\n")
             monkeypatch.undo()
-        assert (tmp_path / "out").read_bytes() == b"before\nafter\nafter\n"
+        assert (tmp_path / "out").read_bytes() == b"before\n" + 4 * b"after\n"
 
     def test_nowhere_to_write(self, tmp_path):
         (tmp_path / "file").write_text("")

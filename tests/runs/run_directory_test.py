@@ -72,6 +72,15 @@ class TestContinue:
         RunDirectory.create(run.path, config, tokenizer, "corpus")
         assert entries(run) == ["damaged-step-00000015-1", "step-00000010"]
 
+    @pytest.mark.parametrize("is_run", [False, True])
+    def test_what_others_write_below_a_folder_stays(self, run, config, tokenizer, is_run):
+        folder = run.path if is_run else run.path.parent
+        other = folder / "export" / ".1.0123.unfinished" / "model"
+        other.mkdir(parents=True)
+        with contextlib.nullcontext() if is_run else pytest.raises(InputError, match="is not a run directory"):
+            RunDirectory.create(folder, config, tokenizer, "corpus")
+        assert other.exists()
+
     def test_settings_without_effect_on_earlier_steps_may_change(self, run, config, tokenizer):
         values = {
             "best_metric": "bleu", "jit_compile": "true", "deterministic": True,
