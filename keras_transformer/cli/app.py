@@ -17,6 +17,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType
+from typing import NoReturn
 
 from absl import app as absl_app
 from absl import flags
@@ -33,25 +34,26 @@ FLAGS = flags.FLAGS
 load_tensorflow = tf_import.load_tensorflow
 
 
-def run_command(command: ModuleType, argv: list[str]) -> None:
-    """Parses the flags of a module with a docstring, `define_flags()` and `main()`, and runs it.
+def run_command(command: ModuleType, argv: list[str]) -> NoReturn:
+    """Runs a module with a docstring, `define_flags()` and `main()`, and exits.
 
     The flags are defined now and removed again at the end, so that one process can run several
     commands with flags of the same name.
     """
     try:
         command.define_flags()
-        parse = functools.partial(_parse, module=command.main.__module__)
-        absl_app.run(lambda _: command.main(), argv, flags_parser=parse)
+        run(command.main, argv)
     finally:
         for flag in FLAGS.get_flags_for_module(command.__name__):
             delattr(FLAGS, flag.name)
 
 
-def exit_code(program: Callable[[], int | None]) -> int:
-    """Calls a program, and returns the exit code of the process:
+def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoReturn:
+    """Parses the flags, calls `main` and exits.
 
-    * the result of the program, or 0
+    Exit codes:
+
+    * the result of `main`, or 0
     * 1 after an `InputError`, or for a full disk, in one line on stderr
     * 2 if the command line is invalid
     * 130 after Ctrl-C, SIGTERM or SIGHUP
@@ -59,6 +61,16 @@ def exit_code(program: Callable[[], int | None]) -> int:
 
     Other exceptions are bugs. They print a stack trace.
     """
+
+    def program() -> None:
+        parse = functools.partial(_parse, module=main.__module__)
+        absl_app.run(lambda _: main(), argv, flags_parser=parse)
+
+    sys.exit(exit_code(program))
+
+
+def exit_code(program: Callable[[], int | None]) -> int:
+    """Calls a program, and returns the exit code of the process."""
     tf_import.set_variables()
     _set_up_streams()
     try:

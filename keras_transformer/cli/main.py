@@ -42,7 +42,7 @@ def main() -> NoReturn:
 def run(command: str, argv: list[str] | None = None) -> NoReturn:
     """Runs a command and exits."""
 
-    def load_and_run() -> None:
+    def load_and_run() -> NoReturn:
         module = importlib.import_module(command_modules()[command])
         app.run_command(module, sys.argv if argv is None else argv)
 
