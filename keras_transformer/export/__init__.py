@@ -245,8 +245,9 @@ def export(
             exact = score([best.text for best, *_ in translate_lines(model, sentences)])
             _check_loss(exporter, options, change, scores, exact)
         facts = exporter.describe(translator, folder, sentences, options)
-        if facts.task != "translation":
-            scores = None  # BLEU of other outputs says nothing
+        is_rounded = exporter.weights_of(options) != "float32"
+        if facts.task != "translation" or (exporter.compared == "log_probs" and is_rounded):
+            scores = None  # these are not translations, or not those of the export
         if exporter.has_card:
             runs, name = [member for member, _ in members(run)], model_name(output_dir)
             card = model_card(name, manifest, runs, facts, scores=scores, test_set=options.test_set)

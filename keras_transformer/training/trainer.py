@@ -436,9 +436,14 @@ def fit(
 class _CallbackList(keras.callbacks.CallbackList):
     """A list of callbacks that passes on the logs of a step as tensors.
 
-    Keras would convert them to numbers after every step, and a GPU would wait for Python. Steps
-    that were passed over have no logs.
+    Keras would convert them to numbers after every step, and a GPU would wait for Python. Callbacks
+    do not see the steps that are passed over, which have no logs.
     """
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        for callback in self.callbacks:
+            if not callback.model.steps_to_pass:
+                callback.on_train_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         for callback in self.callbacks if logs else ():

@@ -77,7 +77,11 @@ class TestContinue:
         folder = run.path if is_run else run.path.parent
         other = folder / "export" / ".1.0123.unfinished" / "model"
         other.mkdir(parents=True)
-        with contextlib.nullcontext() if is_run else pytest.raises(InputError, match="is not a run directory"):
+        with (
+            contextlib.nullcontext()
+            if is_run
+            else pytest.raises(InputError, match="is not a run directory")
+        ):
             RunDirectory.create(folder, config, tokenizer, "corpus")
         assert other.exists()
 
