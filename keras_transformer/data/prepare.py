@@ -247,13 +247,13 @@ class _Cleaned(NamedTuple):
 def _read(corpora: Sequence[Corpus], inputs: list[dict[str, Any]]) -> Iterator[Block]:
     """Yields the blocks of corpora, and appends a description of each corpus to `inputs`."""
     for corpus in corpora:
-        entry: dict[str, Any] = {"name": corpus.name, "kind": type(corpus).__name__, "pairs": 0}
-        inputs.append(entry)
+        pairs, sha256 = 0, {}
         for block in read_blocks(corpus):
-            entry["pairs"] += block.texts[0].count(b"\n")
-            entry["sha256"] = block.sha256
+            pairs, sha256 = pairs + block.texts[0].count(b"\n"), block.sha256
             yield block
-        require(entry["pairs"] > 0, f"{corpus.name} contains no pair. Leave it out.")
+        require(pairs > 0, f"{corpus.name} contains no pair. Leave it out.")
+        kind = type(corpus).__name__
+        inputs.append({"name": corpus.name, "kind": kind, "pairs": pairs, "sha256": sha256})
 
 
 def _clean(
