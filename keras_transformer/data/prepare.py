@@ -247,9 +247,9 @@ class _Cleaned(NamedTuple):
 def _read(corpora: Sequence[Corpus], inputs: list[dict[str, Any]]) -> Iterator[Block]:
     """Yields the blocks of corpora, and appends a description of each corpus to `inputs`."""
     for corpus in corpora:
-        pairs, sha256 = 0, {}
+        pairs, sha256 = 0, dict[str, str]()
         for block in read_blocks(corpus):
-            pairs, sha256 = pairs + block.texts[0].count(b"\n"), block.sha256
+            pairs, sha256 = pairs + block.texts[0].count(b"\n"), dict(block.sha256)
             yield block
         require(pairs > 0, f"{corpus.name} contains no pair. Leave it out.")
         kind = type(corpus).__name__
