@@ -173,7 +173,7 @@ def write_litert(
     """
     import keras  # late: TensorFlow takes seconds
 
-    from keras_transformer.extensions.litert.exporter import write_file
+    from keras_transformer.extensions.litert.convert import write_file
     from keras_transformer.extensions.litert.tokenizer import text_problem
     from keras_transformer.inference.translation_module import TranslationModule
     from keras_transformer.models.transformer import Transformer

@@ -9,7 +9,7 @@ After `pip install my_package`, `export --format=onnx` works. The extensions of 
 declared in the same way. The groups are:
 
 * `exporters`: objects that follow `keras_transformer.export.Exporter`;
-* `loaders`: instances of `keras_transformer.inference.loading.Loader`;
+* `loaders`: instances of `Loader`, for models that have no manifest;
 * `resolvers`: functions that replace addresses of models, such as hf://USER/NAME, by paths;
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
@@ -25,15 +25,38 @@ declared in the same way. The groups are:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.metadata
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_transformer.errors import InputError
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loader:
+    """A kind of models that have no manifest, such as the address of a server.
+
+    An `Exporter` has the same attributes, and can be a loader too.
+
+    Attributes:
+        kind: what messages call a model of this kind.
+        find: returns what `open` opens if a path or address is such a model, otherwise None. It
+            loads nothing, and its module is imported fast.
+        open: opens a model and returns an `inference.engine.Engine`. Its parameters, besides the
+            model, are the arguments of `load_model` that apply to this kind. They are passed only
+            if given.
+        needs_tensorflow: False if models of this kind run without it.
+    """
+
+    kind: str
+    find: Callable[[str], Any]
+    open: Callable[..., Any]
+    needs_tensorflow: bool = True
 
 
 @functools.cache
@@ -72,6 +95,14 @@ def all_of(group: str) -> Iterator[tuple[str, Any]]:
             _LOG.warning("%s %r of %s cannot be loaded: %s", group, name, point.value, error)
         else:
             yield name, extension
+
+
+def resolve(model: str) -> str:
+    """Replaces addresses, such as `hf://USER/NAME`, by paths of this machine."""
+    if "://" in model:
+        for _, path_of in all_of("resolvers"):
+            model = path_of(model)
+    return model
 
 
 def auxiliary_loss(vocabulary: Any) -> Any:

@@ -27,7 +27,7 @@ def load_tensorflow() -> None:
     if "TF_XLA_FLAGS" in os.environ:  # TensorFlow ends the process if it does not know a flag
         import tensorflow
     else:
-        with _without_native_stderr():
+        with without_native_stderr():
             import tensorflow
 
             _keep_programs_of_xla(tensorflow.__version__)
@@ -35,7 +35,8 @@ def load_tensorflow() -> None:
 
 
 @contextlib.contextmanager
-def _without_native_stderr() -> Iterator[None]:
+def without_native_stderr() -> Iterator[None]:
+    """Discards what is written to standard error, such as the messages of TensorFlow's start."""
     stderr = os.dup(2)
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 2)

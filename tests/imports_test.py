@@ -47,7 +47,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "ctranslate2": set(),
     "huggingface": {"converters"},
     "argos": {"ctranslate2"},
-    "serving": set(),
+    "serving": {"litert"},
     "shortlist": set(),
     "documents": set(),
     "corpora": set(),

@@ -26,6 +26,7 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.extensions.shortlist.learning import learn_shortlist
 from keras_transformer.inference import loading
+from keras_transformer.inference.engine import KerasEngine
 from keras_transformer.inference.int8 import use_int8_products
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
@@ -210,7 +211,7 @@ def decode_text(settings: dict[str, Any]) -> Started:
     if settings["use_shortlist"]:
         shortlist = learn_shortlist(run, settings["data_dir"], settings["shortlist"])
         module = module.with_options(shortlist=shortlist)
-    model = loading.LoadedModel.of(module, run, jit_compile=compiled)
+    model = KerasEngine(module, run, jit_compile=compiled)
 
     def translate(lines: list[str]) -> list[str]:
         translations = model.translate(text=tf.constant(lines))["translations"]

@@ -18,7 +18,7 @@ from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts, texts_to_translate
 from keras_transformer.inference import Translation, loading, translate
 from keras_transformer.inference.batching import token_counts
-from keras_transformer.inference.loading import LoadedModel
+from keras_transformer.inference.engine import Engine, KerasEngine
 from keras_transformer.inference.translate import Evaluation
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
@@ -68,11 +68,11 @@ class Translator:
         if not isinstance(decoding, DecodingConfig):
             decoding = Config().updated(_settings(decoding or {})).decoding
         module = TranslationModule(models, tokenizer, decoding)
-        self._model = LoadedModel.of(module, "the model in memory")
-        self._variants: dict[str, LoadedModel] = {}  # by their options
+        self._model: Engine = KerasEngine(module, "the model in memory")
+        self._variants: dict[str, Engine] = {}  # by their options
 
     @classmethod
-    def of(cls, model: LoadedModel) -> Translator:
+    def of(cls, model: Engine) -> Translator:
         """Returns a translator for a loaded model."""
         translator = cls.__new__(cls)
         translator._model, translator._variants = model, {}
@@ -140,7 +140,7 @@ class Translator:
         verbose = translate.translate_verbose(model, lines, prefixes, counts=counts)
         return translate.with_details(verbose)
 
-    def _with(self, decoding: Mapping[str, Any]) -> LoadedModel:
+    def _with(self, decoding: Mapping[str, Any]) -> Engine:
         """Returns the model with other options. Its graphs are traced once for each choice."""
         settings = _settings(decoding)
         key = repr(sorted(settings.items()))
@@ -231,12 +231,12 @@ class Translator:
 
     @property
     def _module(self) -> TranslationModule:
-        if not isinstance(self._model.owner, TranslationModule):
+        if not isinstance(self._model, KerasEngine):
             raise InputError(
                 f"{self._model.label} is an export or a server, which contains no Keras model. "
                 "Load the run directory."
             )
-        return self._model.owner
+        return self._model.module
 
 
 def load(

@@ -132,7 +132,11 @@ def load_engine(model_dir: str) -> None:
     """Loads TensorFlow, unless the model is a LiteRT model or on a server."""
     from keras_transformer.inference import loading  # late, so that --help is fast
 
-    if loading.loader_of(model_dir).needs_tensorflow:
+    if "TF_XLA_FLAGS" in os.environ:  # a wrong one ends the process with a message
+        load_tensorflow()
+    with tf_import.without_native_stderr():  # an exporter may import TensorFlow
+        loader, _ = loading.find_loader(model_dir)
+    if loader.needs_tensorflow:
         load_tensorflow()
 
 

@@ -1,13 +1,17 @@
 """Exports of a trained run. A format is an `Exporter`, which other packages can add, too.
 
 A package declares its format as an entry point of the group `keras_transformer.exporters`. After
-`pip install`, `keras-transformer export --format=NAME` and `export(..., format=NAME)` know it:
+`pip install`, `keras-transformer export --format=NAME` knows it, and `kt.load`, the commands and
+the server open its exports:
 
     class Onnx(Exporter):
         def write(self, translator, folder, options): ...
         def open(self, folder): ...  # returns an Engine
 
     EXPORTER = Onnx()
+
+A model is opened with the module of its exporter. This module, and this one, import TensorFlow
+only where it is needed, because some engines run without it.
 """
 
 from __future__ import annotations
@@ -16,29 +20,22 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_transformer import plugins
-from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
-from keras_transformer.evaluation import metrics
-from keras_transformer.evaluation.metrics import Scores
-from keras_transformer.export.comparison import (
-    Engine,
-    ExportResult,
-    Hypotheses,
-    compare_log_probs,
-    compare_tokens,
-)
-from keras_transformer.export.manifest import describe_version, write_manifest
 from keras_transformer.export.model_card import VersionFacts, check_names, model_card, model_name
 from keras_transformer.export.probes import probe_texts
+from keras_transformer.inference.engine import Engine, Hypotheses, KerasEngine
 from keras_transformer.inference.loading import load_model, load_translator, members
 from keras_transformer.inference.manifest import file_names
-from keras_transformer.inference.translate import translate_lines
-from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.atomic import write_version
-from keras_transformer.runs.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from keras_transformer.decoding.shortlist import Shortlist
+    from keras_transformer.evaluation.metrics import Scores
+    from keras_transformer.inference.translation_module import TranslationModule
+    from keras_transformer.runs.run_directory import RunDirectory
 
 __all__ = [
     "Engine",
@@ -46,6 +43,7 @@ __all__ = [
     "ExportResult",
     "Exporter",
     "Hypotheses",
+    "KerasEngine",
     "VersionFacts",
     "export",
     "find_exporter",
@@ -53,6 +51,31 @@ __all__ = [
 ]
 
 _MAX_SHORTLIST_LOSS = 0.3  # BLEU, the default limit
+
+
+class ExportResult(NamedTuple):
+    """The result of an export. `Exporter.compare` returns the first three fields.
+
+    Attributes:
+        translations: the export's best translation of each sentence.
+        ties: sentences whose tokens differ although the scores are equal up to rounding.
+        largest_difference: for an engine with a search of its own, the largest difference between
+            the log-probabilities of a translation in the run and in the export.
+        path: the new version.
+        scores: scores of the translations, if there are references.
+        warning: a limitation of this export.
+
+    Example:
+    >>> ExportResult(["Ein Hund ."], ties=[], path=Path("build/export/1")).path.name
+    '1'
+    """
+
+    translations: list[str]
+    ties: list[str]
+    largest_difference: float | None = None
+    path: Path = Path()
+    scores: Scores | None = None
+    warning: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +134,8 @@ class Exporter:
         has_search: whether a version has the options of the search.
         ensembles: whether a model of the format can be an ensemble.
         rounds_run: whether the run is rounded like the export, and then compared with it.
+        kind: what messages call a model of this format.
+        needs_tensorflow: whether its engine needs TensorFlow.
     """
 
     options: frozenset[str] = frozenset()
@@ -120,6 +145,8 @@ class Exporter:
     has_search: bool = True
     ensembles: bool = True
     rounds_run: bool = False
+    kind: str = "an export"
+    needs_tensorflow: bool = True
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         """Writes the model into an empty folder.
@@ -132,7 +159,10 @@ class Exporter:
         raise NotImplementedError
 
     def open(self, folder: Path) -> Engine:
-        """Opens what `write` has written, as its users will, without the run."""
+        """Opens what `write` has written, without the run.
+
+        An exporter can have further arguments of `load_model`, such as `threads`.
+        """
         raise NotImplementedError
 
     # What a format may change.
@@ -149,6 +179,10 @@ class Exporter:
         """
         return translator
 
+    def open_for_comparison(self, folder: Path) -> Engine:
+        """Opens a version to compare it with the run, by default like its users."""
+        return self.open(folder)
+
     def probes(self, translator: TranslationModule, sentences: Sequence[str]) -> list[str]:
         """Returns generated texts that are compared besides the sentences."""
         return probe_texts(translator.tokenizer.vocabulary, sentences)
@@ -162,6 +196,8 @@ class Exporter:
         options: ExportOptions,
     ) -> ExportResult:
         """Compares an opened version with the run, and raises `InputError` if they differ."""
+        from keras_transformer.export.comparison import compare_log_probs, compare_tokens
+
         is_exact = self.rounds_run or self.weights_of(options) == "float32"
         function = compare_tokens if self.compared == "tokens" else compare_log_probs
         return function(translator, engine, sentences, probes, is_exact=is_exact)
@@ -179,17 +215,13 @@ class Exporter:
 
 def formats() -> tuple[str, ...]:
     """Returns the names of the installed formats."""
-    return ("saved_model", *plugins.names("exporters"))
+    return plugins.names("exporters")
 
 
 def find_exporter(format: str) -> Exporter:
     """Loads the exporter of a format, with what this format needs."""
     if format not in formats():
         raise InputError(f"The format {format!r} is unknown. Use one of {', '.join(formats())}.")
-    if format == "saved_model":
-        from keras_transformer.export.saved_model.exporter import EXPORTER
-
-        return EXPORTER
     return plugins.find("exporters", format)
 
 
@@ -218,6 +250,10 @@ def export(
     >>> export("build/run", "build/new", ["a dog"], format="ctranslate2").path
     PosixPath('build/new/1')
     """
+    from keras_transformer.evaluation import metrics
+    from keras_transformer.export.manifest import describe_version, write_manifest
+    from keras_transformer.inference.translate import translate_lines
+
     exporter, output_dir = find_exporter(format), Path(output_dir)
     _check_options(exporter, format, options)
     change = _change_of_translations(exporter, options)
@@ -225,7 +261,7 @@ def export(
     translator = exporter.prepare(_load(exporter, run, settings, options), options)
     probes = exporter.probes(translator, sentences)
     manifest = describe_version(run, translator, exporter.weights_of(options))
-    manifest |= {"languages": options.languages, "license": options.license}
+    manifest |= {"format": format, "languages": options.languages, "license": options.license}
     manifest["shortlist"] = None if options.shortlist is None else options.shortlist.describe()
 
     def score(translations: Sequence[str]) -> Scores:
@@ -237,11 +273,11 @@ def export(
         exporter.write(translator, folder, options)
         needed = file_names(folder)
         manifest["bytes"] = sum((folder / name).stat().st_size for name in needed)
-        with contextlib.closing(exporter.open(folder)) as engine:
+        with contextlib.closing(exporter.open_for_comparison(folder)) as engine:
             result = exporter.compare(translator, engine, sentences, probes, options)
         scores = None if options.references is None else score(result.translations)
         if scores is not None and change:
-            model = load_model(run.path if isinstance(run, RunDirectory) else run, settings)
+            model = load_model(run if isinstance(run, str | Path) else run.path, settings)
             exact = score([best.text for best, *_ in translate_lines(model, sentences)])
             _check_loss(exporter, options, change, scores, exact)
         facts = exporter.describe(translator, folder, sentences, options)
@@ -330,6 +366,8 @@ def _check_sentences(sentences: Sequence[str], options: ExportOptions, change: s
         raise InputError(
             f"{change}, which changes translations. Add references to measure the loss of BLEU."
         )
+    from keras_transformer.evaluation import metrics
+
     own = metrics.blind_score(references, options.tokenize)
     if own is not None:
         raise InputError(

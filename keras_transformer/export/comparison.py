@@ -4,104 +4,19 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.decoding import NEG_INF, SearchResult
+from keras_transformer.decoding import NEG_INF
 from keras_transformer.errors import InputError
-from keras_transformer.evaluation.metrics import Scores
+from keras_transformer.export import ExportResult
 from keras_transformer.export.probes import escaped, texts_to_translate, token_difference
-from keras_transformer.inference.batching import batches
-from keras_transformer.inference.scoring import Scorer, score_ids
+from keras_transformer.inference.engine import Engine, Hypotheses, KerasEngine
 from keras_transformer.inference.translation_module import TranslationModule
 
 TIE = 1e-4  # hypotheses whose scores differ by less may swap places on another machine
 _MAX_TIES = 0.01  # largest share of sentences with ties, which are rare in a trained model
 _TOLERANCE = 1e-3  # for the log-probability of a translation, a sum of many rounded terms
-_TOKENIZED_AT_ONCE = 1000
-
-
-class ExportResult(NamedTuple):
-    """The result of an export. `Exporter.compare` returns the first three fields.
-
-    Attributes:
-        translations: the export's best translation of each sentence.
-        ties: sentences whose tokens differ although the scores are equal up to rounding.
-        largest_difference: for an engine with a search of its own, the largest difference between
-            the log-probabilities of a translation in the run and in the export.
-        path: the new version.
-        scores: scores of the translations, if there are references.
-        warning: a limitation of this export.
-
-    Example:
-    >>> ExportResult(["Ein Hund ."], ties=[], path=Path("build/export/1")).path.name
-    '1'
-    """
-
-    translations: list[str]
-    ties: list[str]
-    largest_difference: float | None = None
-    path: Path = Path()
-    scores: Scores | None = None
-    warning: str | None = None
-
-
-class Hypotheses(NamedTuple):
-    """The search results of a sentence as NumPy arrays, best first.
-
-    Attributes:
-        ids: int32 `(n_best, length)`.
-        lengths: int32 `(n_best,)`, including the end token.
-        scores: float32 `(n_best,)`.
-    """
-
-    ids: np.ndarray
-    lengths: np.ndarray
-    scores: np.ndarray
-
-    @classmethod
-    def of(cls, result: SearchResult) -> list[Hypotheses]:
-        """Returns the hypotheses of each sentence of a batch."""
-        arrays = (tensor.numpy() for tensor in (result.ids, result.lengths, result.scores))
-        return list(map(cls, *arrays))
-
-    def tokens(self) -> list[list[int]]:
-        """Returns the ids of each hypothesis, without padding."""
-        pairs = zip(self.ids, self.lengths, strict=True)
-        return [ids[:length].tolist() for ids, length in pairs]
-
-
-class Engine:
-    """An opened export. It does not know the run.
-
-    A subclass has `tokenize`, and `translate` if it searches like the run, or `log_probs` if it
-    has a search of its own.
-    """
-
-    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the source ids of each text, truncated, with the end token."""
-        raise NotImplementedError
-
-    def translate(self, texts: Sequence[str]) -> list[Hypotheses]:
-        """Searches for translations of each text."""
-        raise NotImplementedError
-
-    def log_probs(
-        self, texts: Sequence[str], targets: Sequence[Sequence[int]]
-    ) -> list[float | None]:
-        """Returns the log-probability of a translation of each text, or None if it has none.
-
-        Args:
-            texts: the sources.
-            targets: the ids of their translations, with the end token.
-        """
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Ends what the engine has started, such as a process."""
 
 
 def compare_tokens(
@@ -126,9 +41,11 @@ def compare_tokens(
     texts = [*sentences, *texts_to_translate(vocabulary, probes)]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         tokens = pool.submit(engine.tokenize, probes)
-        found = pool.submit(engine.translate, texts)
-        own, translations = _search(translator, texts if is_exact else ())
-        _check_tokens(translator, probes, tokens.result())
+        found = pool.submit(engine.search, texts)
+        run = KerasEngine(translator)
+        own = run.search(texts if is_exact else ())
+        translations = [hypotheses.texts[0] for hypotheses in own]
+        _check_tokens(run, probes, tokens.result())
         theirs = found.result()
     if not is_exact:
         translations = [vocabulary.target_text(other.tokens()[0]) for other in theirs]
@@ -162,12 +79,14 @@ def compare_log_probs(
         probes: generated texts. All of their tokens are compared, and a few translations.
         is_exact: False for rounded weights: log-probabilities may differ, but must be numbers.
     """
-    _check_tokens(translator, probes, engine.tokenize(probes))
+    run = KerasEngine(translator)
+    _check_tokens(run, probes, engine.tokenize(probes))
     texts = [*sentences, *texts_to_translate(translator.tokenizer.vocabulary, probes)]
-    hypotheses, translations = _search(translator, texts)
+    hypotheses = run.search(texts)
+    translations = [found.texts[0] for found in hypotheses]
     end_id, best = translator.tokenizer.end_id, (found.tokens()[0] for found in hypotheses)
     targets = [[*(i for i in ids if i != end_id), end_id] for ids in best]
-    expected = [float(row.sum()) for row in score_ids(Scorer(translator), texts, targets)]
+    expected = run.log_probs(texts, targets)
     differences = []
     limit = _TOLERANCE if is_exact else np.inf
     triples = zip(texts, expected, engine.log_probs(texts, targets), strict=True)
@@ -182,21 +101,6 @@ def compare_log_probs(
         differences.append(difference)
     # Generated texts have no part in the reported difference, which measures rounding.
     return ExportResult(translations[: len(sentences)], [], max(differences[: len(sentences)]))
-
-
-def _search(
-    translator: TranslationModule, texts: Sequence[str]
-) -> tuple[list[Hypotheses], list[str]]:
-    """Returns the hypotheses and the best translation of each text."""
-    hypotheses: dict[int, Hypotheses] = {}
-    translations = [""] * len(texts)
-    for batch in batches(texts):
-        text = tf.constant([texts[i] for i in batch])
-        result = translator.search(text)
-        hypotheses.update(zip(batch, Hypotheses.of(result), strict=True))
-        for index, best in zip(batch, translator.texts(result, text)[:, 0].numpy(), strict=True):
-            translations[index] = best.decode("utf-8", "replace")
-    return [hypotheses[index] for index in range(len(texts))], translations
 
 
 def compare_sentence(own: Hypotheses, other: Hypotheses, name: str, sentence: str) -> bool:
@@ -230,39 +134,8 @@ def _text_name(text: str, number: int, sentences: int) -> str:
     return f"sentence {number} ({text[:60]!r})"
 
 
-def _check_tokens(
-    translator: TranslationModule, texts: Sequence[str], found: Sequence[Sequence[int]]
-) -> None:
+def _check_tokens(run: KerasEngine, texts: Sequence[str], found: Sequence[Sequence[int]]) -> None:
     """Raises `InputError` if a text has other source ids in the export than in the run."""
-    difference = token_difference(texts, source_tokens(translator, texts), found)
+    difference = token_difference(texts, run.tokenize(texts), found)
     if difference is not None:
         raise InputError(f"The export tokenizes differently: {difference}. Nothing was exported.")
-
-
-def source_tokens(translator: TranslationModule, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the source ids of each text, truncated, with the end token."""
-    rows: list[list[int]] = []
-    for begin in range(0, len(texts), _TOKENIZED_AT_ONCE):
-        text = tf.constant(texts[begin : begin + _TOKENIZED_AT_ONCE], tf.string)
-        ids, lengths = (tensor.numpy().tolist() for tensor in translator.source_ids(text))
-        rows += [row[:length] for row, length in zip(ids, lengths, strict=True)]
-    return rows
-
-
-def plain_texts(translator: TranslationModule, texts: Sequence[str]) -> list[str]:
-    """Returns the texts that engines with pieces can encode like the run.
-
-    Such an engine takes an unknown word that is the name of a special token for that token. It may
-    take `>>` at the beginning for a language token, and it does not truncate by bytes.
-    """
-    vocabulary = translator.tokenizer.vocabulary
-    _, pieces = vocabulary.pieces()
-    special = (vocabulary.pad_id, vocabulary.unknown_id, vocabulary.start_id, vocabulary.end_id)
-    names = [pieces[i] for i in special]
-    return [
-        text
-        for text in texts
-        if not text.startswith(">>")
-        and not any(name in text for name in names)
-        and len(text.encode()) <= translator.config.max_source_bytes
-    ]

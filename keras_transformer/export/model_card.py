@@ -11,12 +11,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_transformer.config.schema import nested
 from keras_transformer.errors import InputError
-from keras_transformer.evaluation.metrics import Scores
-from keras_transformer.runs.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from keras_transformer.evaluation.metrics import Scores
+    from keras_transformer.runs.run_directory import RunDirectory
 
 # The card, with the names of its facts in braces.
 _CARD = importlib.resources.files(__package__).joinpath("model_card.txt").read_text("utf-8")

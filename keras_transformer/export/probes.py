@@ -12,8 +12,12 @@ import json
 import random
 import unicodedata
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from keras_transformer.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from keras_transformer.inference.translation_module import TranslationModule
 
 _MIXED = 1000  # texts that mix words, symbols and characters of all classes
 _PER_CLASS = 10  # characters of each Unicode category that are also texts by themselves
@@ -119,3 +123,22 @@ def token_difference(
 def escaped(text: str) -> str:
     """Returns a text for a message: quoted, truncated, and with ASCII escapes."""
     return ascii(text if len(text) <= 60 else f"{text[:59]}…")
+
+
+def plain_texts(translator: TranslationModule, texts: Sequence[str]) -> list[str]:
+    """Returns the texts that engines with pieces can encode like the run.
+
+    Such an engine takes an unknown word that is the name of a special token for that token. It may
+    take `>>` at the beginning for a language token, and it does not truncate by bytes.
+    """
+    vocabulary = translator.tokenizer.vocabulary
+    _, pieces = vocabulary.pieces()
+    special = (vocabulary.pad_id, vocabulary.unknown_id, vocabulary.start_id, vocabulary.end_id)
+    names = [pieces[i] for i in special]
+    return [
+        text
+        for text in texts
+        if not text.startswith(">>")
+        and not any(name in text for name in names)
+        and len(text.encode()) <= translator.config.max_source_bytes
+    ]

@@ -169,18 +169,18 @@ def string_array(lines: Sequence[str]) -> np.ndarray:
     return np.array([line.encode() for line in lines], object)
 
 
-def in_batches(
-    translate: BatchFunction,
+def outputs_by_line(
+    function: BatchFunction,
     lines: Sequence[str],
     *,
     max_lines: int | None = None,
     threads: int | None = None,
     **others: Sequence[str],
-) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
-    """Yields, for each batch, the indices of its lines and the outputs of `translate`.
+) -> list[dict[str, Any]]:
+    """Calls a function of a model for all lines, in batches. Returns the outputs of each line.
 
     Args:
-        translate: a function of `text`, string `(batch,)`, and of the `others`.
+        function: a function of `text`, string `(batch,)`, and of the `others`.
         max_lines: the most lines of a batch, as in `batches`.
         threads: number of calls at the same time; `concurrent_batches` by default.
         others: further texts for each line.
@@ -189,16 +189,20 @@ def in_batches(
 
     def outputs(batch: list[int]) -> dict[str, np.ndarray]:
         texts = {name: string_array([column[i] for i in batch]) for name, column in columns.items()}
-        return {name: np.asarray(field) for name, field in translate(**texts).items()}
+        return {name: np.asarray(field) for name, field in function(**texts).items()}
 
-    return map_batches(outputs, lines, max_lines=max_lines, threads=threads)
+    results: list[dict[str, Any]] = [{} for _ in lines]
+    for batch, fields in map_batches(outputs, lines, max_lines=max_lines, threads=threads):
+        for row, index in enumerate(batch):
+            results[index] = {name: field[row] for name, field in fields.items()}
+    return results
 
 
 def token_counts(lengths: BatchFunction, lines: Sequence[str]) -> TokenCounts:
     """Returns the token counts of each line.
 
     Args:
-        lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
+        lengths: `Engine.lengths` or `TranslationModule.lengths`.
     """
     names = ("tokens", "used", "unknown")
     counts = {name: np.zeros(len(lines), np.int64) for name in names}

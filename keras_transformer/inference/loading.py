@@ -1,22 +1,20 @@
-"""Loads models for inference: runs, ensembles of runs, SavedModels, and what extensions add.
+"""Loads models for inference: runs, ensembles of runs, exports, and what extensions add.
 
-A package adds a kind of model as an entry point of the group `keras_transformer.loaders`, whose
-value is a `Loader`.
+The manifest of an export names its format. The exporter of this format opens it. Models without
+such a manifest are recognized by `Loader`s, entry points of the group `keras_transformer.loaders`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer import plugins
-from keras_transformer.config import Config
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError
 from keras_transformer.inference import PRECISIONS, manifest
-from keras_transformer.inference.batching import BatchFunction
+from keras_transformer.inference.engine import Engine, KerasEngine
 
 if TYPE_CHECKING:  # imported late: an engine of another kind does not load TensorFlow
     from keras_transformer.inference.translation_module import TranslationModule
@@ -27,112 +25,10 @@ MODEL_FILES = ("saved_model.pb", manifest.FILE)
 _DEFAULTS = {"settings": {}, "precision": "float32", "jit_compile": False, "threads": None}
 
 
-class LoadedModel(NamedTuple):
-    """A model that translates.
-
-    Attributes:
-        label: the path or address of the model.
-        n_best: number of translations per line.
-        translate: a function from `text`, string `(batch,)`, to `translations`, string
-            `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`. The functions of a model
-            accept and return arrays or tensors.
-        lengths: a function from `text`, string `(batch,)`, to `tokens`, `used` and `unknown`,
-            int32 `(batch,)`, as in `TranslationModule.lengths`.
-        owner: the object that keeps the weights alive.
-        translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
-            of `TranslationModule.translate_verbose`. LiteRT models and servers have None.
-        max_train_source_length: tokens of the longest source in training, including the end
-            token, or None if it is unknown.
-        symbols: the symbols of the source vocabulary, sorted, such as <2de>, or None if they are
-            unknown.
-        source_tag: the symbol that a server adds to texts, or None.
-        max_batch_lines: the most lines of a call; None for the default of the device.
-        threads: number of calls at the same time; None: as TensorFlow is configured.
-        change: returns the same model with other `decoding.` settings; None if all are fixed.
-    """
-
-    label: str
-    n_best: int
-    translate: BatchFunction
-    lengths: BatchFunction
-    owner: Any
-    translate_verbose: BatchFunction | None = None
-    max_train_source_length: int | None = None
-    symbols: tuple[str, ...] | None = None
-    source_tag: str | None = None
-    max_batch_lines: int | None = None
-    threads: int | None = None
-    change: Callable[[Mapping[str, Any]], LoadedModel] | None = None
-
-    @classmethod
-    def of(cls, module: TranslationModule, label: str, jit_compile: bool = False) -> LoadedModel:
-        """Returns a model that translates with the Keras models of `module`.
-
-        Args:
-            module: the models, the tokenizer and the options of the search.
-            label: the name of the model in messages.
-            jit_compile: compile the search with XLA, for each batch shape.
-        """
-        from keras_transformer.inference.translation_module import compiled_translation
-
-        def change(settings: Mapping[str, Any]) -> LoadedModel:
-            config = dataclasses.replace(Config(), decoding=module.config).updated(settings)
-            return cls.of(module.with_options(config.decoding), label, jit_compile)
-
-        return cls(
-            label,
-            module.config.n_best,
-            compiled_translation(module) if jit_compile else module.translate,
-            module.lengths,
-            module,
-            module.translate_verbose,
-            module.max_train_source_length,
-            tuple(sorted(module.tokenizer.vocabulary.source_symbols())),
-            change=change,
-        )
-
-    def with_settings(self, settings: Mapping[str, Any]) -> LoadedModel:
-        """Returns a model that shares the weights and has other `decoding.` settings.
-
-        Args:
-            settings: changes of the configuration, as in `load_model`.
-
-        Raises:
-            InputError: for an invalid setting, or one that was fixed at export.
-        """
-        if not settings:
-            return self
-        if self.change is None:
-            raise InputError(
-                f"{self.label} is a SavedModel or a server: {' and '.join(settings)} cannot be "
-                "changed after the export. Use the run directory."
-            )
-        return self.change(settings)
-
-
-@dataclasses.dataclass(frozen=True)
-class Loader:
-    """A kind of models.
-
-    Attributes:
-        kind: what messages call a model of this kind.
-        accepts: returns whether a path or address is such a model. It loads nothing, and its module
-            is imported fast.
-        open: loads a model that `accepts` has accepted. Its parameters, besides the model, are the
-            arguments of `load_model` that apply to this kind. They are passed only if given.
-        needs_tensorflow: False if models of this kind run without it.
-    """
-
-    kind: str
-    accepts: Callable[[str], bool]
-    open: Callable[..., LoadedModel]
-    needs_tensorflow: bool = True
-
-
-def _is_run(model: str) -> bool:
+def _find_run(model: str) -> str | None:
     path = Path(model)
     is_run = all((path / name).is_file() for name in ("config.json", "data.json"))
-    return is_run or not path.exists()
+    return model if is_run or not path.exists() else None
 
 
 def _open_run(
@@ -140,30 +36,28 @@ def _open_run(
     settings: Mapping[str, Any] | None = None,
     precision: str = "float32",
     jit_compile: bool = False,
-) -> LoadedModel:
+) -> Engine:
     module = load_translator(model, settings, precision=precision)
-    return LoadedModel.of(module, model, jit_compile)
+    return KerasEngine(module, model, jit_compile)
 
 
-RUN_LOADER = Loader("a run", _is_run, _open_run)  # also ensembles
+RUN_LOADER = plugins.Loader("a run", _find_run, _open_run)  # also ensembles
 
 
-def resolve(model: str) -> str:
-    """Replaces addresses, such as `hf://USER/NAME`, by paths of this machine."""
-    if "://" in model:
-        for _, path_of in plugins.all_of("resolvers"):
-            model = path_of(model)
-    return model
+def find_loader(model: str) -> tuple[Any, Any]:
+    """Returns the `Exporter` or `Loader` of a path or address, and what its `open` opens.
 
-
-def loader_of(model: str) -> Loader:
-    """Returns the loader of a path or address: of an extension, of a run, or of a SavedModel.
-
-    Extensions are asked in the alphabetical order of their entry points.
+    Loaders of extensions are asked in the alphabetical order of their entry points, then the one
+    for runs. Everything else is a SavedModel.
     """
-    loaders: list[Loader] = [loader for _, loader in plugins.all_of("loaders")]
-    found = (loader for loader in [*loaders, RUN_LOADER] if loader.accepts(model))
-    return next(found, Loader("a SavedModel", lambda _: True, _open_saved_model))
+    version = newest_version(Path(model))
+    format = manifest.read(version).get("format")
+    loaders = [] if format else [*(loader for _, loader in plugins.all_of("loaders")), RUN_LOADER]
+    for loader in loaders:
+        found = loader.find(model)
+        if found is not None:
+            return loader, found
+    return plugins.find("exporters", format or "saved_model"), version
 
 
 def load_model(
@@ -173,7 +67,7 @@ def load_model(
     precision: str = "float32",
     jit_compile: bool = False,
     threads: int | None = None,
-) -> LoadedModel:
+) -> Engine:
     """Loads a model. Its kind is recognized by its content.
 
     Args:
@@ -189,75 +83,32 @@ def load_model(
         threads: sentences that a LiteRT model translates at the same time, each on one core. The
             default is the number of cores.
     """
-    model = resolve(str(model_dir))
-    loader = loader_of(model)
+    model = plugins.resolve(str(model_dir))
+    loader, found = find_loader(model)
     options: dict[str, Any] = {"settings": dict(settings or {}), "precision": precision}
     options |= {"jit_compile": jit_compile, "threads": threads}
     given = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
-    for name in given.keys() - inspect.signature(loader.open).parameters:
-        shown = " and ".join(given[name]) if name == "settings" else f"{name}={given[name]}"
+    parameters = inspect.signature(loader.open).parameters.keys()
+    changes = {} if "settings" in parameters else given.pop("settings", {})
+    for name in given.keys() - parameters:
         raise InputError(
-            f"{model} is {loader.kind}, which does not support {shown}. Leave this out."
+            f"{model} is {loader.kind}, which does not support {name}={given[name]}. Leave this "
+            "out."
         )
-    return loader.open(model, **given)
+    if isinstance(found, Path):
+        manifest.check_needed_files(found)
+    engine: Engine = loader.open(found, **given)
+    return engine.with_settings(changes)
 
 
-def newest_version(path: Path, *model_files: str) -> Path:
-    """Returns the highest numbered version in a directory, or `path` if it is a version itself.
-
-    Args:
-        path: the directory.
-        model_files: further files that make a folder a version, besides `MODEL_FILES`.
-    """
-    known = (*MODEL_FILES, *model_files)
-    if not path.is_dir() or any((path / name).is_file() for name in known):
+def newest_version(path: Path) -> Path:
+    """Returns the highest numbered version in a directory, or `path` if it is a version itself."""
+    if not path.is_dir() or any((path / name).is_file() for name in MODEL_FILES):
         return path
-    files = [file for name in known for file in path.glob(f"*/{name}")]
+    files = [file for name in MODEL_FILES for file in path.glob(f"*/{name}")]
     names = [file.parent.name for file in files]
     numbers = [int(name) for name in names if name.isdecimal() and name.isascii()]
     return path / str(max(numbers)) if numbers else path
-
-
-def _open_saved_model(model: str) -> LoadedModel:
-    path = newest_version(Path(model))
-    described = manifest.check_needed_files(path)
-    if not (path / "saved_model.pb").is_file():
-        raise InputError(
-            f"{path} is neither a run directory nor a SavedModel or another export. Create one "
-            "with keras-transformer train or keras-transformer export."
-        )
-    if described.get("weights") == "int8":
-        from keras_transformer.inference.int8 import check_int8_products
-
-        check_int8_products()  # without oneDNN, every translation would fail
-    import tensorflow as tf
-    import tensorflow_text  # noqa: F401  registers operations
-
-    def of_arrays(function: Any) -> BatchFunction:
-        """Returns a function of arrays. Functions of SavedModels accept only tensors."""
-        return lambda **inputs: function(**{n: tf.constant(x) for n, x in inputs.items()})
-
-    try:
-        loaded = tf.saved_model.load(str(path))
-    except Exception as error:  # TensorFlow raises many exceptions for damaged files
-        raise InputError(f"{path} cannot be loaded as a SavedModel: {one_line(error)}") from error
-    try:
-        translate = loaded.signatures["serving_default"]
-        found = loaded.signatures["symbols"](text=tf.constant([""]))["symbols"]
-        return LoadedModel(
-            str(path),
-            int(translate.structured_outputs["translations"].shape[1]),
-            of_arrays(translate),
-            of_arrays(loaded.signatures["lengths"]),
-            loaded,
-            of_arrays(loaded.translate_verbose),
-            int(loaded.max_train_source_length.numpy()) or None,
-            tuple(symbol.decode() for symbol in found.numpy()[0]),
-        )
-    except (AttributeError, KeyError) as error:
-        raise InputError(
-            f"{path} is a SavedModel without {error}. Use an export of keras-transformer export."
-        ) from error
 
 
 def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, str]]:
@@ -267,7 +118,7 @@ def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, st
     if isinstance(model_dir, RunDirectory):
         return [(model_dir, model_dir.selected)]
     runs = []
-    whole = resolve(str(model_dir))
+    whole = plugins.resolve(str(model_dir))
     # A comma may be part of the name of a directory.
     path, name = RunDirectory.split_weights(whole)
     is_one = "," not in (name or "") and RunDirectory.is_run(path)

@@ -54,6 +54,11 @@ def check_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
+def read(path: Path) -> dict[str, Any]:
+    """Returns the manifest of a version, or an empty dict without one. Checks no other files."""
+    return _read(path) if (path / FILE).exists() else {}
+
+
 def check_needed_files(path: Path) -> dict[str, Any]:
     """Checks the files that an engine needs to load a version, before it reads them.
 
@@ -70,10 +75,9 @@ def check_needed_files(path: Path) -> dict[str, Any]:
     Raises:
         InputError: if a file was cut, changed or removed, or if the manifest cannot be read.
     """
-    if not (path / FILE).exists():
-        return {}
-    manifest = _read(path)
-    _check(path, manifest["files"], manifest.get("needed", manifest["files"]))
+    manifest = read(path)
+    if manifest:
+        _check(path, manifest["files"], manifest.get("needed", manifest["files"]))
     return manifest
 
 

@@ -15,35 +15,31 @@ from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.inference import EMPTY_SCORE, Translation, translations_of
 from keras_transformer.inference.batching import (
     TokenCounts,
-    in_batches,
+    outputs_by_line,
     source_warnings,
     token_counts,
     unknown_token_remark,
 )
-from keras_transformer.inference.loading import LoadedModel
+from keras_transformer.inference.engine import Engine
 
 # The result if the model's logits are NaN, or if all tokens are banned.
 NO_TRANSLATION = Translation("", -math.inf)
 
 
-def translate_lines(model: LoadedModel, lines: Sequence[str]) -> list[list[Translation]]:
+def translate_lines(model: Engine, lines: Sequence[str]) -> list[list[Translation]]:
     """Translates lines.
 
     Returns:
         The translations of each line, best first. A line without any has `NO_TRANSLATION`.
     """
-    results: list[list[Translation]] = [[] for _ in lines]
-    for batch, outputs in in_batches(
+    rows = outputs_by_line(
         model.translate, lines, max_lines=model.max_batch_lines, threads=model.threads
-    ):
-        rows = zip(batch, outputs["translations"], outputs["scores"], strict=True)
-        for index, texts, scores in rows:
-            results[index] = translations_of(texts, scores) or [NO_TRANSLATION]
-    return results
+    )
+    return [translations_of(r["translations"], r["scores"]) or [NO_TRANSLATION] for r in rows]
 
 
 def translate_verbose(
-    model: LoadedModel,
+    model: Engine,
     lines: Sequence[str],
     prefixes: Sequence[str] | None = None,
     attention: bool = False,
@@ -74,12 +70,9 @@ def translate_verbose(
     if len(prefixes) != len(lines):
         raise InputError(f"There are {len(lines):,} lines, but {len(prefixes):,} prefixes.")
     counts = token_counts(model.lengths, lines) if counts is None else counts
-    results: list[dict[str, Any]] = [{} for _ in lines]
-    for batch, outputs in in_batches(model.translate_verbose, lines, prefix=prefixes):
-        for row, index in enumerate(batch):
-            fields = {name: field[row] for name, field in outputs.items()}
-            results[index] = _details(fields, int(counts["used"][index]), attention)
-    return results
+    rows = outputs_by_line(model.translate_verbose, lines, prefix=prefixes)
+    used = counts["used"].tolist()
+    return [_details(row, n, attention) for row, n in zip(rows, used, strict=True)]
 
 
 def with_details(results: Sequence[Mapping[str, Any]]) -> list[list[Translation]]:
@@ -126,7 +119,7 @@ def _rounded(values: np.ndarray, decimals: int) -> Any:
 
 
 def translation_warnings(
-    model: LoadedModel,
+    model: Engine,
     counts: TokenCounts,
     results: Sequence[Sequence[Translation]],
     prefixes: Sequence[str] | None = None,
@@ -157,7 +150,7 @@ def translation_warnings(
 
 
 def translate_to_text(
-    model: LoadedModel,
+    model: Engine,
     lines: Sequence[str],
     *,
     as_json: bool = False,
@@ -195,7 +188,7 @@ def translate_to_text(
 
 
 def format_translations(
-    model: LoadedModel, results: Sequence[Sequence[Translation]], first_line: int = 1
+    model: Engine, results: Sequence[Sequence[Translation]], first_line: int = 1
 ) -> str:
     r"""Returns one line per result, or n-best lists in the format of Moses.
 
@@ -226,7 +219,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    model: LoadedModel,
+    model: Engine,
     sources: Sequence[str],
     references: Sequence[str],
     *,

@@ -20,7 +20,8 @@ from keras_transformer.console import duration
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import require
-from keras_transformer.inference import loading, translate
+from keras_transformer.inference import translate
+from keras_transformer.inference.engine import KerasEngine
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.transformer import Transformer
@@ -252,7 +253,7 @@ def _bleu_scorer(
     transformer = type(trainer.transformer)(run.config.model, dtype="float32")
     transformer.build()
     module = TranslationModule(transformer, run.tokenizer(), run.config.decoding)
-    model = loading.LoadedModel.of(module, str(run.path))
+    model = KerasEngine(module, str(run.path))
     # Equal numbers of sentences from all mixed corpora.
     share = -(-config.bleu_sentences // len(stores)) if config.bleu_sentences else None
     sources = [line for store in stores for line in store.source.text()[:share]]

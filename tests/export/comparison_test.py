@@ -2,18 +2,11 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import comparison
-from keras_transformer.export.comparison import (
-    Engine,
-    Hypotheses,
-    compare_log_probs,
-    compare_tokens,
-)
+from keras_transformer.export import Hypotheses, KerasEngine, comparison
+from keras_transformer.export.comparison import compare_log_probs, compare_tokens
 from keras_transformer.inference import loading, translate
-from keras_transformer.inference.scoring import Scorer, score_ids
 from tests.conftest import PHRASES
 from tests.messages import mentions
 
@@ -23,22 +16,22 @@ def translator(run_directory):
     return loading.load_translator(run_directory, {"decoding.n_best": 2})
 
 
-class ChangedEngine(Engine):
+class ChangedEngine(KerasEngine):
     """An engine that gives the answers of the run, with changes."""
 
     def __init__(self, translator):
-        self.translator = translator
+        super().__init__(translator)
         self.token = self.id = 0
         self.score = np.zeros(1, np.float32)
 
     def tokenize(self, texts):
-        rows = comparison.source_tokens(self.translator, texts)
+        rows = super().tokenize(texts)
         if rows:
             rows[-1][0] += self.token
         return rows
 
-    def translate(self, texts):
-        found = Hypotheses.of(self.translator.search(tf.constant(list(texts))))
+    def search(self, texts):
+        found = super().search(texts)
         scores = np.broadcast_to(self.score, len(found))
         return [
             one._replace(ids=one.ids + self.id, scores=one.scores + score)
@@ -51,10 +44,8 @@ def test_translations_are_in_the_order_of_the_sentences(translator):
     engine = ChangedEngine(translator)
     result = compare_tokens(translator, engine, sentences, [])
     assert result.ties == [] and len(set(result.translations)) > 3
-    model = loading.LoadedModel.of(translator, "")
-    assert result.translations == [
-        best.text for best, *_ in translate.translate_lines(model, sentences)
-    ]
+    expected = translate.translate_lines(KerasEngine(translator), sentences)
+    assert result.translations == [best.text for best, *_ in expected]
 
 
 def test_different_scores_and_tokens_are_errors(translator):
@@ -72,12 +63,11 @@ def test_different_scores_and_tokens_are_errors(translator):
 
 
 def test_log_probs_of_an_engine_with_its_own_search(translator):
-    scorer = Scorer(translator)
-
     class Scored(ChangedEngine):
         def log_probs(self, texts, targets):
-            scores = score_ids(scorer, texts, targets)
-            return [row.sum() + self.score[0] for row in scores[:-1]] + [None]
+            return [score + self.score[0] for score in super().log_probs(texts, targets)[:-1]] + [
+                None
+            ]
 
     engine = Scored(translator)
     same = compare_log_probs(translator, engine, PHRASES, [])
@@ -93,7 +83,7 @@ def test_log_probs_of_an_engine_with_its_own_search(translator):
 
 
 def test_ties_are_reported_and_differences_are_refused(translator):
-    (own,) = comparison.Hypotheses.of(translator.search(tf.constant(["a"])))
+    (own,) = KerasEngine(translator).search(["a"])
 
     def is_tie(of_scores, of_ids=1):
         other = own._replace(ids=own.ids + of_ids, scores=own.scores + np.float32(of_scores))
@@ -106,7 +96,7 @@ def test_ties_are_reported_and_differences_are_refused(translator):
         is_tie(float("nan"), of_ids=0)
     # A run that finds nothing is refused, except for empty texts.
     none = np.zeros(1, np.int32)
-    nothing = comparison.Hypotheses(none[:, None], none, np.full(1, -1e9))
+    nothing = Hypotheses(none[:, None], none, np.full(1, -1e9))
     with pytest.raises(InputError, match=mentions("sentence 2", "'a'", "run")):
         comparison.compare_sentence(nothing, nothing, "sentence 2 ('a')", "a")
     assert not comparison.compare_sentence(nothing, nothing, "sentence 1", " ")

@@ -13,16 +13,9 @@ import tensorflow as tf
 from keras_transformer import export as exports
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.export import (
-    ExportOptions,
-    Hypotheses,
-    export,
-    find_exporter,
-)
-from keras_transformer.export.comparison import source_tokens
+from keras_transformer.export import ExportOptions, KerasEngine, export, find_exporter
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest, file_names
-from keras_transformer.inference.scoring import Scorer, score_ids
 from tests.conftest import FORMATS, PHRASES, ROOT, random_shortlist
 from tests.messages import mentions
 
@@ -43,19 +36,18 @@ def translator_of(run_directory):
 def test_an_export_translates_like_its_run_and_no_other(translator_of, version_of, format):
     exporter, n_best = find_exporter(format), 2 if format == "saved_model" else 1  # of `version_of`
     translator, other = translator_of(300, n_best), translator_of(100, n_best)
+    run = KerasEngine(translator)
     with contextlib.closing(exporter.open(version_of(format))) as engine:
-        assert engine.tokenize(PHRASES) == source_tokens(translator, PHRASES)
+        assert engine.tokenize(PHRASES) == run.tokenize(PHRASES)
         if exporter.compared == "tokens":
-            expected = Hypotheses.of(translator.search(tf.constant(PHRASES)))
-            for own, found in zip(expected, engine.translate(PHRASES), strict=True):
+            for own, found in zip(run.search(PHRASES), engine.search(PHRASES), strict=True):
                 assert found.tokens() == own.tokens()
                 assert len(found.scores) == translator.config.n_best
                 np.testing.assert_allclose(found.scores, own.scores, atol=1e-4)
         else:
             targets = translator.tokenizer.vocabulary.encode_target([b"das Haus"] * len(PHRASES))
-            scores = score_ids(Scorer(translator), PHRASES, targets)
-            found = engine.log_probs(PHRASES, targets)
-            np.testing.assert_allclose(found, [row.sum() for row in scores], atol=1e-3)
+            found, expected = (one.log_probs(PHRASES, targets) for one in (engine, run))
+            np.testing.assert_allclose(found, expected, atol=1e-3)
         with pytest.raises(InputError, match=r"sentence \d\b.*Nothing was exported"):
             exporter.compare(other, engine, PHRASES, [], ExportOptions(weights="float32"))
 

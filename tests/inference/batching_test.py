@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.inference import batching, loading
+from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.translate import translate_lines, translate_verbose
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
@@ -19,7 +20,7 @@ from tests.messages import tells
 
 
 @pytest.fixture(scope="module")
-def model(run_directory: RunDirectory) -> loading.LoadedModel:
+def model(run_directory: RunDirectory) -> Engine:
     return loading.load_model(run_directory.path)
 
 
@@ -91,7 +92,7 @@ def test_many_unknown_tokens_are_reported_once() -> None:
 
 class TestWorkers:
     def test_results_do_not_depend_on_the_number_of_threads(
-        self, model: loading.LoadedModel, monkeypatch: pytest.MonkeyPatch
+        self, model: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lines = [*PHRASES, "", "ball " * 12, *reversed(PHRASES)]
         alone = translate_lines(model, lines)
@@ -108,7 +109,7 @@ class TestWorkers:
             ]
 
     def test_batches_run_at_the_same_time(
-        self, model: loading.LoadedModel, monkeypatch: pytest.MonkeyPatch
+        self, model: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(batching, "concurrent_batches", lambda: 3)
         others = threading.Barrier(3, timeout=60)  # fails unless three batches meet

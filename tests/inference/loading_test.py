@@ -33,7 +33,7 @@ class TestLoadModel:
             run_directory.path, {"decoding.n_best": "3", "decoding.beam_size": "5"}
         )
         assert overridden.n_best == 3
-        assert overridden.owner.config.beam_size == 5
+        assert overridden.module.config.beam_size == 5
 
     @pytest.mark.parametrize(
         ("arguments", "facts"),

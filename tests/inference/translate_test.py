@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.inference import Translation, batching, loading, scoring
+from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.translate import (
     NO_TRANSLATION,
     evaluate,
@@ -27,26 +28,26 @@ from tests.messages import mentions, tells
 
 
 @pytest.fixture(scope="module")
-def model(run_directory: RunDirectory) -> loading.LoadedModel:
+def model(run_directory: RunDirectory) -> Engine:
     return loading.load_model(run_directory.path)
 
 
 @pytest.fixture(scope="module")
-def several(run_directory: RunDirectory) -> loading.LoadedModel:
+def several(run_directory: RunDirectory) -> Engine:
     """An ensemble that finishes some translations."""
     path = run_directory.path
     members = f"{path}@step-00000100,{path}@step-00000300"
     model = loading.load_model(members, {"decoding.n_best": 2})
-    for transformer in model.owner.transformers:
+    for transformer in model.module.transformers:
         embeddings = transformer.weights_by_path()["embedding/embeddings"]
         factors = np.ones_like(embeddings[:, :1])
-        factors[model.owner.tokenizer.end_id] = 8
+        factors[model.module.tokenizer.end_id] = 8
         embeddings.assign(embeddings * factors)
     return model
 
 
 class TestTranslateLines:
-    def test_results_are_in_the_order_of_the_lines(self, model: loading.LoadedModel) -> None:
+    def test_results_are_in_the_order_of_the_lines(self, model: Engine) -> None:
         lines = [*PHRASES, "", "ball " * 12, *reversed(PHRASES)]
         results = translate_lines(model, lines)
         for line, result in zip(lines, results, strict=True):
@@ -63,12 +64,12 @@ class TestTranslateLines:
         assert [line.split(" ||| ")[0] for line in text.splitlines()] == ["0"] * 4 + ["1"]
         assert text.endswith("1 |||  ||| 0.0000\n")
 
-    def test_no_lines(self, model: loading.LoadedModel) -> None:
+    def test_no_lines(self, model: Engine) -> None:
         assert translate_lines(model, []) == []
         assert translate_to_text(model, []) == ("", [], None)
         assert translate_verbose(model, [], []) == []
 
-    def test_warnings_name_unused_prefixes(self, model: loading.LoadedModel) -> None:
+    def test_warnings_name_unused_prefixes(self, model: Engine) -> None:
         results = [[Translation(text, -1.0)] for text in ("ein Hund", "", "das Haus")]
         prefixes = ["  ein ", "", "☃ das"]
         counts = batching.token_counts(model.lengths, ["a"] * 3)
@@ -78,7 +79,7 @@ class TestTranslateLines:
 
 def test_nan_weights_translate_nothing(run_directory: RunDirectory) -> None:
     broken = loading.load_model(run_directory.path, {"decoding.beam_size": 1})
-    weights = broken.owner.transformer.weights_by_path()
+    weights = broken.module.transformer.weights_by_path()
     weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
     text, (nothing, empty), remark = translate_to_text(broken, [PHRASES[0], ""])
     assert (text, remark) == ("\n\n", None)
@@ -90,12 +91,12 @@ def test_nan_weights_translate_nothing(run_directory: RunDirectory) -> None:
 class TestTranslateInDetail:
     LINES = (PHRASES[0], "", "ball", *PHRASES[3:], "ball " * 30)
 
-    def test_details_of_each_translation(self, several: loading.LoadedModel) -> None:
+    def test_details_of_each_translation(self, several: Engine) -> None:
         results = translate_verbose(several, self.LINES, attention=True)
         json.dumps(results, allow_nan=False)
         plain = translate_lines(several, self.LINES)
         used = batching.token_counts(several.lengths, self.LINES)["used"]
-        scorer = scoring.Scorer(several.owner)
+        scorer = scoring.Scorer(several.module)
         for line, best, length, result in zip(self.LINES, plain, used, results, strict=True):
             source, found = result["source_tokens"], result["translations"]
             assert len(source) == length and source[-1] == "</s>"
@@ -108,7 +109,7 @@ class TestTranslateInDetail:
                 if ids := translation["ids"]:
                     (rescored,) = scoring.score_ids(scorer, [line], [ids])
                     assert translation["log_prob"] == pytest.approx(rescored.sum(), abs=1e-4)
-                    score = scoring.penalized(rescored, several.owner.config)
+                    score = scoring.penalized(rescored, several.module.config)
                     assert translation["score"] == pytest.approx(score, abs=1e-4)
         assert {t["finished"] for result in results for t in result["translations"]} == {0, 1}
         assert results[1]["translations"] == [
@@ -116,7 +117,7 @@ class TestTranslateInDetail:
             | {"token_log_probs": [], "alignment": [], "attention": []}
         ]
 
-    def test_prefixes_stay_with_their_lines(self, several: loading.LoadedModel) -> None:
+    def test_prefixes_stay_with_their_lines(self, several: Engine) -> None:
         prefixes = ["", "ein", "das", "zwei", "", "mit", "Haus"]  # batches have another order
         results = translate_verbose(several, self.LINES, prefixes)
         assert results[1]["translations"][0]["text"] == ""  # empty sources have empty translations
@@ -143,7 +144,7 @@ def assert_consistent(translation: dict[str, Any], source_length: int) -> None:
 
 
 class TestEvaluate:
-    def test_own_translations_score_perfectly(self, model: loading.LoadedModel) -> None:
+    def test_own_translations_score_perfectly(self, model: Engine) -> None:
         sources = list(PHRASES)
         own = [best.text for best, *_ in translate_lines(model, sources)]
         result = evaluate(model, sources, own, tokenize="none")
@@ -152,9 +153,7 @@ class TestEvaluate:
         others = [*own[:3], *["something else"] * 3]
         assert evaluate(model, sources, others).scores.exact_match == 0.5
 
-    def test_invalid_inputs_are_refused_before_translating(
-        self, model: loading.LoadedModel
-    ) -> None:
+    def test_invalid_inputs_are_refused_before_translating(self, model: Engine) -> None:
         def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
             raise AssertionError("translated")
 

@@ -49,7 +49,7 @@ def test_an_installed_package_adds_an_export_format(
     path = export(run_directory, tmp_path / "out", PHRASES[:1], format="numpy").path
     assert {"README.md", "manifest.json", "weights.npz"} <= {file.name for file in path.iterdir()}
     loaded = load_model(path.parent, {"decoding.beam_size": 2})
-    assert loaded.owner.config.beam_size == 2 and loaded.max_train_source_length == 7
+    assert loaded.module.config.beam_size == 2 and loaded.max_train_source_length == 7
     assert kt.load(path)(PHRASES) == kt.load(run_directory.path)(PHRASES)
     with pytest.raises(InputError, match=mentions(path, "NumPy model", "jit_compile=True")):
         load_model(path, jit_compile=True)

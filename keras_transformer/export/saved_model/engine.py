@@ -1,4 +1,4 @@
-"""Runs a SavedModel in another process, which has only TensorFlow and tensorflow-text."""
+"""Runs a SavedModel in this process, or in another one that has only TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,15 +12,105 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.export.comparison import Engine, Hypotheses
+from keras_transformer.errors import InputError, one_line
+from keras_transformer.export import Engine, Hypotheses
 from keras_transformer.export.saved_model import fresh_process
-from keras_transformer.inference.batching import batches
+from keras_transformer.inference import manifest
+from keras_transformer.inference.batching import BatchFunction, batches
 
 _TOKENIZED_AT_ONCE = 100
 
 
 class SavedModelEngine(Engine):
-    """A SavedModel in a process of its own, so that it cannot depend on this package.
+    """A SavedModel in this process.
+
+    Args:
+        folder: directory of the SavedModel.
+
+    Attributes:
+        loaded: the loaded SavedModel.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder, self.label = folder, str(folder)
+        if not (folder / "saved_model.pb").is_file():
+            raise InputError(
+                f"{folder} is neither a run directory nor a SavedModel or another export. Create "
+                "one with keras-transformer train or keras-transformer export."
+            )
+        if manifest.read(folder).get("weights") == "int8":
+            from keras_transformer.inference.int8 import check_int8_products
+
+            check_int8_products()  # without oneDNN, every translation would fail
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401  registers operations
+
+        def of_arrays(function: Any) -> BatchFunction:
+            """Returns a function of arrays. Functions of SavedModels accept only tensors."""
+            return lambda **inputs: function(**{n: tf.constant(x) for n, x in inputs.items()})
+
+        try:
+            self.loaded = tf.saved_model.load(str(folder))
+        except Exception as error:  # TensorFlow raises many exceptions for damaged files
+            reason = one_line(error)
+            raise InputError(f"{folder} cannot be loaded as a SavedModel: {reason}") from error
+        try:
+            signatures = self.loaded.signatures
+            self._functions = {name: of_arrays(signature) for name, signature in signatures.items()}
+            outputs = signatures["serving_default"].structured_outputs
+            self.n_best = int(outputs["translations"].shape[1])
+            self._functions["search"] = of_arrays(self.loaded.search)
+            self.translate_verbose = of_arrays(self.loaded.translate_verbose)
+            self.max_train_source_length = int(self.loaded.max_train_source_length.numpy()) or None
+            [symbols] = self._functions["symbols"](text=[""])["symbols"].numpy()
+            self.symbols = tuple(symbol.decode() for symbol in symbols)
+        except (AttributeError, KeyError) as error:
+            raise InputError(
+                f"{folder} is a SavedModel without {error}. Use an export of keras-transformer "
+                "export."
+            ) from error
+
+    def translate(self, text: Any) -> Mapping[str, Any]:
+        return self._functions["serving_default"](text=text)
+
+    def lengths(self, text: Any) -> Mapping[str, Any]:
+        return self._functions["lengths"](text=text)
+
+    def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, np.ndarray]]:
+        """Calls signatures and returns their outputs.
+
+        Args:
+            calls: for each call the name of a signature, or `search`, and its inputs as lists.
+        """
+        results = []
+        for name, inputs in calls:
+            outputs = self._functions[name](**inputs)
+            if name == "search":
+                outputs = {key: getattr(outputs, key) for key in ("ids", "lengths", "scores")}
+            results.append({key: np.asarray(tensor) for key, tensor in outputs.items()})
+        return results
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        starts = range(0, len(texts), _TOKENIZED_AT_ONCE)
+        calls = [("tokenize", {"text": list(texts[i : i + _TOKENIZED_AT_ONCE])}) for i in starts]
+        rows: list[list[int]] = []
+        for output in self.call(calls):
+            pairs = zip(output["ids"].tolist(), output["lengths"].tolist(), strict=True)
+            rows += [ids[:length] for ids, length in pairs]
+        return rows
+
+    def search(self, texts: Sequence[str]) -> list[Hypotheses]:
+        todo = batches(texts)
+        outputs = self.call([("search", {"text": [texts[i] for i in batch]}) for batch in todo])
+        found: dict[int, Hypotheses] = {}
+        for batch, output in zip(todo, outputs, strict=True):
+            rows = map(Hypotheses, output["ids"], output["lengths"], output["scores"])
+            found.update(zip(batch, rows, strict=True))
+        return [found[index] for index in range(len(texts))]
+
+
+class IsolatedSavedModel(SavedModelEngine):
+    """A SavedModel in a separate process, so that it cannot depend on this package.
 
     Args:
         folder: directory of the SavedModel.
@@ -38,9 +128,6 @@ class SavedModelEngine(Engine):
 
     def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, np.ndarray]]:
         """Calls signatures, on all cores at the same time, and returns their numeric outputs.
-
-        Args:
-            calls: for each call the name of a signature, or `search`, and its inputs as lists.
 
         Raises:
             RuntimeError: if the SavedModel needs more than TensorFlow and tensorflow-text.
@@ -68,24 +155,6 @@ class SavedModelEngine(Engine):
                 name, _, number = key.rpartition(" ")
                 outputs[int(number)][name] = array
         return outputs
-
-    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        starts = range(0, len(texts), _TOKENIZED_AT_ONCE)
-        calls = [("tokenize", {"text": list(texts[i : i + _TOKENIZED_AT_ONCE])}) for i in starts]
-        rows: list[list[int]] = []
-        for output in self.call(calls):
-            pairs = zip(output["ids"].tolist(), output["lengths"].tolist(), strict=True)
-            rows += [ids[:length] for ids, length in pairs]
-        return rows
-
-    def translate(self, texts: Sequence[str]) -> list[Hypotheses]:
-        todo = batches(texts)
-        outputs = self.call([("search", {"text": [texts[i] for i in batch]}) for batch in todo])
-        found: dict[int, Hypotheses] = {}
-        for batch, output in zip(todo, outputs, strict=True):
-            rows = map(Hypotheses, *(output[field] for field in Hypotheses._fields))
-            found.update(zip(batch, rows, strict=True))
-        return [found[index] for index in range(len(texts))]
 
     def close(self) -> None:
         self._process.kill()

@@ -9,25 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import Exporter, ExportOptions, VersionFacts
-from keras_transformer.export.comparison import TIE, Engine, ExportResult
-from keras_transformer.export.saved_model import serving_checks
-from keras_transformer.export.saved_model.deployment import (
-    version_facts,
-    write_settings,
-    write_warmup_requests,
-)
-from keras_transformer.export.saved_model.engine import SavedModelEngine
-from keras_transformer.export.saved_model.signatures import Signatures
-from keras_transformer.inference import int8
-from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.export import Engine, Exporter, ExportOptions, ExportResult, VersionFacts
+from keras_transformer.export.saved_model.engine import IsolatedSavedModel, SavedModelEngine
+
+if TYPE_CHECKING:
+    from keras_transformer.inference.translation_module import TranslationModule
 
 _COMPARED_ROWS = 16  # sentences for which all signatures must give the same scores
 
@@ -47,6 +40,7 @@ class SavedModelExporter(Exporter):
     options = frozenset({"shortlist"})
     weights = {"float32": 0.0, "bfloat16": 0.1, "int8": 0.3}
     rounds_run = True
+    kind = "a SavedModel"
     request: Mapping[str, Any] = {"inputs": {"text": ["A sentence to translate."]}}
     usage = ""
 
@@ -66,6 +60,10 @@ class SavedModelExporter(Exporter):
         return translator.with_options(shortlist=options.shortlist)
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
+        # Late, because to open a version does not need Keras.
+        from keras_transformer.export.saved_model import serving_checks
+        from keras_transformer.export.saved_model.signatures import Signatures
+
         _owner, extra = self.extra_signatures(translator)  # kept until the variables are saved
         served = Signatures(translator, extra)
         module = tf.Module(name="translator")
@@ -99,6 +97,9 @@ class SavedModelExporter(Exporter):
     def open(self, folder: Path) -> SavedModelEngine:
         return SavedModelEngine(folder)
 
+    def open_for_comparison(self, folder: Path) -> SavedModelEngine:
+        return IsolatedSavedModel(folder)
+
     def compare(
         self,
         translator: TranslationModule,
@@ -107,6 +108,8 @@ class SavedModelExporter(Exporter):
         probes: Sequence[str],
         options: ExportOptions,
     ) -> ExportResult:
+        from keras_transformer.export.saved_model.deployment import write_warmup_requests
+
         result = super().compare(translator, engine, sentences, probes, options)
         assert isinstance(engine, SavedModelEngine)
         self.compare_signatures(translator, engine, list(sentences[:_COMPARED_ROWS]))
@@ -137,9 +140,12 @@ class SavedModelExporter(Exporter):
         sentences: Sequence[str],
         options: ExportOptions,
     ) -> VersionFacts:
-        write_settings(folder)
+        from keras_transformer.export.saved_model import deployment
+        from keras_transformer.inference import int8
+
+        deployment.write_settings(folder)
         warning = int8.REQUIREMENT if self.weights_of(options) == "int8" else None
-        return version_facts(folder, self.request, self.usage, warning)
+        return deployment.version_facts(folder, self.request, self.usage, warning)
 
 
 EXPORTER = SavedModelExporter()
@@ -147,6 +153,8 @@ EXPORTER = SavedModelExporter()
 
 def check_scores(signature: str, found: np.ndarray, expected: np.ndarray) -> None:
     """Raises `InputError` if the scores of a signature differ by more than rounding."""
+    from keras_transformer.export.comparison import TIE
+
     if not np.all(np.abs(found - expected) < TIE):  # also fails for NaN
         raise InputError(
             f"The scores of the export's signature {signature} differ from the scores of the "

@@ -24,7 +24,7 @@ import sentencepiece
 
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export import ExportOptions, VersionFacts
-from keras_transformer.export.comparison import plain_texts
+from keras_transformer.export.probes import plain_texts
 from keras_transformer.inference.translation_module import TranslationModule
 
 with needs_extra("argos", "the format argos"):

@@ -20,7 +20,8 @@ from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.reading import Block, decode_lines, require_file
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
-from keras_transformer.inference.loading import RUN_LOADER, LoadedModel, load_model, loader_of
+from keras_transformer.inference.engine import Engine
+from keras_transformer.inference.loading import RUN_LOADER, find_loader, load_model
 from keras_transformer.inference.manifest import describe_files
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.atomic import work_directory, write_text
@@ -82,7 +83,7 @@ def check_export(model_dir: str | Path) -> None:
     """Raises `InputError` if the model is missing, or is a run, because its weights may change."""
     if not Path(model_dir).exists():
         raise InputError(f"{model_dir} does not exist, so it cannot be read. Use an export.")
-    if loader_of(str(model_dir)) is RUN_LOADER:
+    if find_loader(str(model_dir))[0] is RUN_LOADER:
         raise InputError(
             f"{model_dir} is a run directory. Export it with keras-transformer export first."
         )
@@ -129,6 +130,6 @@ def _decoded(block: Block) -> list[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def _model(model_dir: Path, fingerprint: str) -> LoadedModel:
+def _model(model_dir: Path, fingerprint: str) -> Engine:
     """Loads the model once per process. The fingerprint is only part of the cache key."""
     return load_model(model_dir)

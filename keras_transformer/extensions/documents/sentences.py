@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from keras_transformer.errors import InputError
 from keras_transformer.inference.batching import token_counts
-from keras_transformer.inference.loading import LoadedModel
+from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag, split_tags
 from keras_transformer.inference.translate import translate_lines
 
@@ -124,9 +124,7 @@ def join_translations(pieces: Sequence[str], translations: Sequence[str]) -> str
     return text + gap
 
 
-def translate_document(
-    model: LoadedModel, text: str, source_tag: str = ""
-) -> tuple[str, list[str]]:
+def translate_document(model: Engine, text: str, source_tag: str = "") -> tuple[str, list[str]]:
     """Translates a document and keeps its lines.
 
     A sentence is translated in parts if it has more tokens than the model accepts, or more than
@@ -154,7 +152,7 @@ def translate_document(
 
 
 def _split_long_sentences(
-    model: LoadedModel, pieces: Sequence[tuple[str, str]]
+    model: Engine, pieces: Sequence[tuple[str, str]]
 ) -> tuple[list[tuple[str, str]], list[str]]:
     """Splits sentences that are too long. Returns (tags, piece) pairs, and warnings."""
     result: list[tuple[str, str]] = []
@@ -188,7 +186,7 @@ def _split_long_sentences(
     return result, warnings
 
 
-def _parts(model: LoadedModel, tag: str, sentence: str, tokens: int, limit: int) -> list[str]:
+def _parts(model: Engine, tag: str, sentence: str, tokens: int, limit: int) -> list[str]:
     """Splits a sentence into parts of at most `limit` tokens, tag included, or of one character."""
     pieces = _divide(sentence, max(2, round(tokens / (_FILL * limit))))
     if len(pieces) == 1:

@@ -29,11 +29,11 @@ from keras_transformer.export import (
     Exporter,
     ExportOptions,
     ExportResult,
+    KerasEngine,
     VersionFacts,
 )
-from keras_transformer.export.comparison import plain_texts, source_tokens
-from keras_transformer.extensions.converters import ConvertOptions
-from keras_transformer.extensions.converters.huggingface import read as read_marian_mt
+from keras_transformer.export.probes import plain_texts
+from keras_transformer.extensions.converters.loader import open_directory
 from keras_transformer.extensions.converters.pieces import table_pieces
 from keras_transformer.extensions.huggingface import transformers_process
 from keras_transformer.extensions.huggingface.directory import (
@@ -48,7 +48,6 @@ from keras_transformer.extensions.huggingface.tensors import (
     has_usual_positions,
     to_marian,
 )
-from keras_transformer.inference.scoring import Scorer, score_ids
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 
@@ -65,26 +64,6 @@ _PENALTY = (
     "the length, which was chosen to be similar. A few translations differ. To search in the same "
     "way here, set decoding.length_penalty_formula=power."
 )
-
-
-class ConvertedEngine(Engine):
-    """A version that the converter for MarianMT models reads, with a separate table of names."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        converted = read_marian_mt(folder, ConvertOptions())
-        tokenizer_config = json.loads((folder / "tokenizer_config.json").read_bytes())
-        limit = {"decoding.max_source_tokens": tokenizer_config["model_max_length"]}
-        config = converted.config.updated(limit).decoding
-        self._module = TranslationModule([converted.transformer()], converted.tokenizer(), config)
-
-    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        return source_tokens(self._module, texts)
-
-    def log_probs(
-        self, texts: Sequence[str], targets: Sequence[Sequence[int]]
-    ) -> list[float | None]:
-        return [float(row.sum()) for row in score_ids(Scorer(self._module), texts, targets)]
 
 
 class TransformersEngine(Engine):
@@ -119,6 +98,7 @@ class HuggingFaceExporter(Exporter):
     If `transformers` is installed, it loads the version, too.
     """
 
+    kind = "a MarianMT model"
     compared = "log_probs"
     ensembles = False
 
@@ -143,8 +123,14 @@ class HuggingFaceExporter(Exporter):
         changed.assign_weights(arrays)
         write_directory(folder, translator, changed, options.languages)
 
-    def open(self, folder: Path) -> ConvertedEngine:
-        return ConvertedEngine(folder)
+    def open(
+        self, folder: Path, precision: str = "float32", jit_compile: bool = False
+    ) -> KerasEngine:
+        return open_directory(folder, precision, jit_compile)
+
+    def open_for_comparison(self, folder: Path) -> KerasEngine:
+        limit = json.loads((folder / "tokenizer_config.json").read_bytes())["model_max_length"]
+        return self.open(folder).with_settings({"decoding.max_source_tokens": limit})
 
     def compare(
         self,
@@ -154,8 +140,9 @@ class HuggingFaceExporter(Exporter):
         probes: Sequence[str],
         options: ExportOptions,
     ) -> ExportResult:
-        assert isinstance(engine, ConvertedEngine)
-        engines = [engine, TransformersEngine(engine.folder)] if _has_transformers() else [engine]
+        engines = [engine]
+        if _has_transformers():
+            engines.append(TransformersEngine(Path(engine.label)))
         epsilon = _config(translator).other_toolkits.layer_norm_epsilon
         differences = []
         try:

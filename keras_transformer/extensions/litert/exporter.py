@@ -8,19 +8,16 @@ for one sentence at a time.
 
 from __future__ import annotations
 
+import math
 import shutil
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
-from tensorflow_text.core.pybinds import tflite_registrar
 
-from keras_transformer.console import progress_bar
-from keras_transformer.decoding.interface import rows_per_sentence
-from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.config import Config
+from keras_transformer.errors import InputError
 from keras_transformer.export import (
     Engine,
     Exporter,
@@ -28,22 +25,16 @@ from keras_transformer.export import (
     Hypotheses,
     VersionFacts,
 )
-from keras_transformer.export.probes import escaped, probe_texts
-from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.export.probes import probe_texts
+from keras_transformer.inference.loading import newest_version
+from keras_transformer.runs.machine import available_cores
 
-with needs_extra("litert", "the format litert"):
-    from ai_edge_litert import interpreter as litert
-
-    from keras_transformer.extensions.litert import passes
-    from keras_transformer.extensions.litert.archive import LiteRTMetadata, append_archive
-    from keras_transformer.extensions.litert.blocks import Int8Shortlist
+if TYPE_CHECKING:  # imported late: a model is opened without TensorFlow
     from keras_transformer.extensions.litert.engine import LiteRTModel, LiteRTResult
-    from keras_transformer.extensions.litert.quantization import multiply_int8_rows, quantize
-    from keras_transformer.extensions.litert.signatures import LiteRTSignatures, best_batch_size
-    from keras_transformer.extensions.litert.tokenizer import text_problem
+    from keras_transformer.inference.translation_module import TranslationModule
 
 FILE = "model.tflite"
-TEXT_OPS = {"TFText>FastSentencepieceTokenize", "TFText>FastSentencepieceDetokenize"}
+_SETTINGS = ("decoding.length_penalty", "decoding.max_length")
 _WITHOUT_TEXT = (
     "The model has only the signature translate_ids, not translate, because LiteRT's tokenizer "
     "would find other tokens: {}. Tokenize with the .model file of the export."
@@ -59,56 +50,69 @@ _EXAMPLE = Path(__file__).with_name("example.py")
 
 
 class LiteRTEngine(Engine):
-    """A model file. Both runtimes and all signatures must give the same results.
+    """A LiteRT model with settings of the search, by default those of the export."""
 
-    Only LiteRT's `Interpreter` can run `translate_batch`, whose shapes are not constant.
-    """
+    def __init__(self, model: LiteRTModel, settings: Mapping[str, Any] | None = None):
+        self.model, self.label = model, str(model.path)
+        self.n_best, self.threads = model.metadata.n_best, model.threads
+        self.max_train_source_length = model.metadata.max_train_source_length
+        self.symbols = tuple(sorted(model.vocabulary.source_symbols()))
+        self.max_batch_lines = model.batch_size
+        settings = settings or {}
+        decoding = Config().updated(settings).decoding  # checks the values
+        self._max_length = decoding.max_length or 0
+        has_penalty = "decoding.length_penalty" in settings
+        self._length_penalty = decoding.length_penalty if has_penalty else math.nan
 
-    def __init__(self, file: Path):
-        self._model = LiteRTModel(file)
-        is_batch = self._model.batch_size > 1
-        self._compiled = None if is_batch else LiteRTModel(file, low_memory=True)
-        has_text = self._model.metadata.has_text
-        self._translate_text = load_text_signature(file) if has_text else None
+    def with_settings(self, settings: Mapping[str, Any]) -> LiteRTEngine:
+        others = [name for name in settings if name not in _SETTINGS]
+        if others:
+            raise InputError(
+                f"{self.label} is a LiteRT model: {' and '.join(others)} cannot be changed after "
+                f"the export, only {' and '.join(_SETTINGS)}. Use the run directory."
+            )
+        changed = LiteRTEngine(self.model, settings)
+        limit = self.model.metadata.max_output_tokens
+        if changed._max_length > limit:
+            raise InputError(
+                f"decoding.max_length is {changed._max_length}, but {self.label} was exported "
+                f"with at most {limit} tokens."
+            )
+        return changed
+
+    def translate(self, text: Any) -> Mapping[str, Any]:
+        found = self.results(_lines(text))
+        texts = [[best.encode() for best in self.model.texts(result)] for result in found]
+        scores = np.array([result.scores for result in found])
+        return {"translations": np.array(texts, object), "scores": scores}
+
+    def lengths(self, text: Any) -> Mapping[str, Any]:
+        counts = zip(*map(self.model.lengths, _lines(text)), strict=True)
+        return dict(zip(("tokens", "used", "unknown"), map(np.array, counts), strict=True))
+
+    def warm_up(self) -> None:
+        self.model.warm_up()  # all interpreters
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        limit = self._model.metadata.max_source_tokens
-        rows = map(self._model.source_ids, texts)
+        limit = self.model.metadata.max_source_tokens
+        rows = map(self.model.source_ids, texts)
         return [ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]] for ids in rows]
 
-    def translate(self, texts: Sequence[str]) -> list[Hypotheses]:
-        results, size = [], self._model.batch_size
-        with progress_bar(len(texts), "sentences", "comparing") as bar:
-            for start in range(0, len(texts), size):  # the texts of a batch have any lengths
-                batch = texts[start : start + size]
-                found = self._model.translate_batch(list(map(self._model.source_ids, batch)))
-                for text, result in zip(batch, found, strict=True):
-                    self._check(text, result)
-                    results.append(Hypotheses(result.ids, result.lengths, result.scores))
-                    bar.update()
-        return results
+    def search(self, texts: Sequence[str]) -> list[Hypotheses]:
+        size = self.model.batch_size
+        starts = range(0, len(texts), size)  # the texts of a batch have any lengths
+        results = [result for i in starts for result in self.results(texts[i : i + size])]
+        return [Hypotheses(result.ids, result.lengths, result.scores) for result in results]
 
-    def _check(self, text: str, result: LiteRTResult) -> None:
-        """Raises `InputError` unless the other runtime and `translate` find the same."""
-        model, best = self._model, self._model.texts(result)[0]
-        if self._compiled is not None:
-            other = self._compiled.translate_ids(model.source_ids(text))
-            pairs = ((getattr(result, name), getattr(other, name)) for name in result._fields)
-            if not all(np.array_equal(a, b) for a, b in pairs):
-                raise InputError(
-                    f"For {escaped(text)}, LiteRT's CompiledModel finds "
-                    f"{escaped(model.texts(other)[0])} ({other.scores[0]:.5f}), but its "
-                    f"Interpreter finds {escaped(best)} ({result.scores[0]:.5f}). Nothing was "
-                    "exported."
-                )
-        if self._translate_text is not None:
-            found = self._translate_text(model.truncate(text))[0][0]
-            if found != best:
-                raise InputError(
-                    f"For {escaped(text)}, the signature translate finds {escaped(found)}, but "
-                    f"translate_ids finds {escaped(best)}. Nothing was exported. Leave translate "
-                    "out (text_signature)."
-                )
+    def results(self, texts: Sequence[str]) -> list[LiteRTResult]:
+        """Returns the search results of the texts of one batch."""
+        limits, penalties = [self._max_length] * len(texts), [self._length_penalty] * len(texts)
+        sources = [self.model.source_ids(text) for text in texts]
+        return self.model.translate_batch(sources, limits, penalties)
+
+
+def _lines(text: Any) -> list[str]:
+    return [line.decode("utf-8", "surrogateescape") for line in np.asarray(text)]
 
 
 class LiteRTExporter(Exporter):
@@ -120,6 +124,8 @@ class LiteRTExporter(Exporter):
     """
 
     options = frozenset({"shortlist"})
+    kind = "a LiteRT model"
+    needs_tensorflow = False
 
     def __init__(self, *, for_cpu: bool):
         self._for_cpu = for_cpu
@@ -127,6 +133,12 @@ class LiteRTExporter(Exporter):
         self.weights = {"int8": 0.3, **weights} if for_cpu else weights
         if not for_cpu:
             self.options |= {"text_signature"}
+
+    def find(self, model: str) -> Path | None:
+        """Returns a LiteRT file, or a directory that holds one, and None for other paths."""
+        path = newest_version(Path(model))
+        is_file = path.suffix == ".tflite" or (path.is_file() and _is_litert(path))
+        return path if is_file or (path / FILE).is_file() else None
 
     def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
         for name, value, needed, reason in (
@@ -137,10 +149,14 @@ class LiteRTExporter(Exporter):
                 raise InputError(f"decoding.{name} {reason}. Use --set=decoding.{name}={needed}.")
         shortlist = options.shortlist
         if shortlist is not None and self.weights_of(options) in ("int8", "int4"):
+            from keras_transformer.extensions.litert.blocks import Int8Shortlist
+
             shortlist = Int8Shortlist(shortlist.frequent, shortlist.translations)
         return translator.with_options(shortlist=shortlist)
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
+        from keras_transformer.extensions.litert.convert import write_file
+
         has_text = not self._for_cpu and options.text_signature
         write_file(
             folder / FILE,
@@ -150,8 +166,17 @@ class LiteRTExporter(Exporter):
             for_cpu=self._for_cpu,
         )
 
-    def open(self, folder: Path) -> LiteRTEngine:
-        return LiteRTEngine(folder / FILE)
+    def open(self, folder: Path, threads: int | None = None) -> LiteRTEngine:
+        from keras_transformer.extensions.litert.engine import LiteRTModel  # needs a package
+
+        file = folder / FILE if folder.is_dir() else folder  # `find` also accepts files
+        cores = available_cores() if threads is None else threads
+        return LiteRTEngine(LiteRTModel(file, cores))
+
+    def open_for_comparison(self, folder: Path) -> LiteRTEngine:
+        from keras_transformer.extensions.litert.convert import ComparedEngine
+
+        return ComparedEngine(folder / FILE)
 
     def describe(
         self,
@@ -160,6 +185,8 @@ class LiteRTExporter(Exporter):
         sentences: Sequence[str],
         options: ExportOptions,
     ) -> VersionFacts:
+        from keras_transformer.extensions.litert import passes
+
         translator.tokenizer.save(folder)  # for programs that do not read the archive
         signatures = passes.describe_signatures(passes.read((folder / FILE).read_bytes()))
         names, files = (
@@ -178,93 +205,16 @@ class LiteRTExporter(Exporter):
 
 
 def _text_problem(translator: TranslationModule) -> str | None:
+    from keras_transformer.extensions.litert.tokenizer import text_problem
+
     vocabulary = translator.tokenizer.vocabulary
     return text_problem(vocabulary, probe_texts(vocabulary, ()))
 
 
+def _is_litert(file: Path) -> bool:
+    with file.open("rb") as content:
+        return content.read(8)[4:] == b"TFL3"
+
+
 EXPORTER = LiteRTExporter(for_cpu=False)
 CPU_EXPORTER = LiteRTExporter(for_cpu=True)
-
-
-def write_file(
-    file: Path, translator: TranslationModule, weights: str, *, with_text: bool, for_cpu: bool
-) -> None:
-    """Writes the file: the model (see `convert`) with its archive."""
-    model = convert(translator, weights, with_text=with_text, for_cpu=for_cpu)
-    file.write_bytes(passes.write(model))
-    rows = rows_per_sentence(translator.config)
-    metadata = LiteRTMetadata(
-        n_best=translator.config.n_best,
-        batch_size=best_batch_size(rows) if for_cpu else 1,
-        max_source_tokens=translator.max_source_tokens,
-        max_source_bytes=translator.config.max_source_bytes,
-        max_output_tokens=translator.max_output_tokens,
-        max_train_source_length=translator.max_train_source_length,
-        has_text=with_text,
-    )
-    append_archive(file, metadata, translator.tokenizer.vocabulary)
-
-
-def convert(
-    translator: TranslationModule, weights: str, *, with_text: bool = False, for_cpu: bool = False
-) -> Any:
-    """Converts a translator to a `schema.ModelT`, as `passes.write` accepts it."""
-    signatures = LiteRTSignatures(translator, with_text=with_text, for_cpu=for_cpu)
-    functions = signatures.by_name()
-    module = tf.Module()
-    module.weights = [
-        variable.value for model in translator.transformers for variable in model.weights
-    ]
-    if translator.shortlist is not None:
-        module.shortlist = translator.shortlist
-    with tempfile.TemporaryDirectory() as folder:
-        tf.saved_model.save(module, folder, signatures=functions)
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[*functions])
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        converter.allow_custom_ops = True  # `check_ops` names them
-        model = passes.read(converter.convert())
-    passes.look_up_embeddings(model)
-    passes.plan_top_k(model)
-    passes.plan_shapes(model)
-    passes.prepare_loops_twice(model, with_outputs=not for_cpu)
-    passes.share(model)
-    if not for_cpu:
-        passes.put_first(model, b"translate_ids")
-    quantize(model, weights)
-    multiply_int8_rows(model)
-    check_ops(model)
-    return model
-
-
-def check_ops(model: Any) -> None:
-    """Refuses a model with operations that LiteRT runtimes do not have."""
-    for name, ops in passes.ops_by_signature(model).items():
-        allowed = TEXT_OPS if name == "translate" else set()
-        others = sorted(ops - passes.BUILTIN_OPS - allowed)
-        if others:
-            raise InputError(
-                f"The signature {name} needs {', '.join(others)}, which LiteRT does not have. "
-                "Nothing was exported."
-            )
-
-
-def load_text_signature(file: Path) -> Callable[[bytes], tuple[list[str], np.ndarray]]:
-    """Returns the signature `translate` of a file, as a function from a text to texts and scores.
-
-    Its operations come from tensorflow-text, which loads TensorFlow.
-    """
-    interpreter = litert.InterpreterWithCustomOps(
-        model_path=str(file), custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS
-    )
-    run = interpreter.get_signature_runner("translate")
-
-    def translate(text: bytes) -> tuple[list[str], np.ndarray]:
-        outputs = run(
-            text=np.array([text], object),
-            max_length=np.zeros(1, np.int32),
-            length_penalty=np.full(1, np.nan, np.float32),
-        )
-        texts = [text.decode("utf-8", "replace") for text in outputs["translations"][0]]
-        return texts, outputs["scores"][0]
-
-    return translate

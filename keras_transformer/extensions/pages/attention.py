@@ -17,6 +17,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.pages.page import render
 from keras_transformer.inference.batching import map_batches
+from keras_transformer.inference.engine import KerasEngine
 from keras_transformer.inference.loading import load_model
 
 # A function that calls a signature of a model: lists by name of the input to arrays by name of the
@@ -68,7 +69,6 @@ def open_visible_model(
     import tensorflow as tf
 
     from keras_transformer.export.saved_model.signatures import Signatures
-    from keras_transformer.inference.translation_module import TranslationModule
 
     def of_lists(function: Any) -> Ask:
         def ask(inputs: Mapping[str, Sequence[Any]]) -> Mapping[str, Any]:
@@ -78,9 +78,9 @@ def open_visible_model(
         return ask
 
     model = load_model(model_dir, settings)
-    owner: Any = model.owner
-    if isinstance(owner, TranslationModule):
-        owner = Signatures(owner)
+    owner: Any = getattr(model, "loaded", None)
+    if isinstance(model, KerasEngine):
+        owner = Signatures(model.module)
         functions, positions = owner.by_name(), owner.positions
     else:
         functions = dict(getattr(owner, "signatures", {}))

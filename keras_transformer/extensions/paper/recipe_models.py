@@ -22,6 +22,7 @@ from keras_transformer.extensions.paper import experiment
 from keras_transformer.extensions.paper.recipe import Recipe, Scoring
 from keras_transformer.extensions.paper.texts import keep_text
 from keras_transformer.inference import loading, translate
+from keras_transformer.inference.engine import Engine
 from keras_transformer.presets import preset
 from keras_transformer.runs import averaging
 from keras_transformer.runs.run_directory import RunDirectory
@@ -128,7 +129,7 @@ class RecipeModels:
         log.info("validation BLEU of %s with α %g: %.2f", model_dir, penalty, bleu)
         return bleu
 
-    def _validation_bleu(self, model: loading.LoadedModel) -> float:
+    def _validation_bleu(self, model: Engine) -> float:
         scoring: Scoring = {**self._recipe.evaluate, "as_in_paper": False}
         scored = metrics.evaluate(_translations(model, self._sources), self._references, **scoring)
         return round(scored.bleu, 2)
@@ -150,9 +151,7 @@ class RecipeModels:
         relative = {name: str(path.relative_to(self._work_dir)) for name, path in paths.items()}
         return {"tests": results, **relative}
 
-    def _score_tests(
-        self, model: loading.LoadedModel, model_dir: str | Path, directory: Path
-    ) -> dict[str, Any]:
+    def _score_tests(self, model: Engine, model_dir: str | Path, directory: Path) -> dict[str, Any]:
         """Translates and scores every test, and writes the translations to a directory."""
         results = {}
         for name, test in self._tests.items():
@@ -224,7 +223,7 @@ def _open_given(role: str, given: str) -> tuple[RunDirectory, str]:
     return run, name or run.selected
 
 
-def _translations(model: loading.LoadedModel, sources: Sequence[str]) -> list[str]:
+def _translations(model: Engine, sources: Sequence[str]) -> list[str]:
     return [best.text for best, *_ in translate.translate_lines(model, sources)]
 
 

@@ -351,6 +351,7 @@ def train_row(
     load_tensorflow()  # here, because the parent process must not hold the GPU
     from keras_transformer.extensions.paper import baselines  # noqa: F401  registers them
     from keras_transformer.inference import loading, scoring, translate
+    from keras_transformer.inference.engine import KerasEngine
     from keras_transformer.models.encoder_decoder import get_architecture
     from keras_transformer.runs.run_directory import RunDirectory
 
@@ -373,7 +374,7 @@ def train_row(
         return {"finished": False, "steps": trained.step}
     run.select("best" if job["weights"] == "best" and run.best_checkpoints() else "last")
     translator = loading.load_translator(run)
-    model = loading.LoadedModel.of(translator, str(run.path))
+    model = KerasEngine(translator, str(run.path))
     sources, references = job["test"].sources, job["test"].references[0]
     log.info("Translating %d sentences.", len(references))
     hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]

@@ -18,7 +18,7 @@ import time
 import urllib.parse
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,11 +26,9 @@ from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.extensions.serving.tags import served_tags
 from keras_transformer.extensions.serving.tensors import DTYPES, Signature, Tensor, map_objects
 from keras_transformer.inference import Translation, translations_of
-from keras_transformer.inference.batching import in_batches
+from keras_transformer.inference.batching import outputs_by_line
+from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag, check_tag, missing_tags
-
-if TYPE_CHECKING:
-    from keras_transformer.inference.loading import LoadedModel
 
 _Result = TypeVar("_Result")
 _ADDRESS = re.compile(
@@ -96,28 +94,26 @@ def _url(host: str) -> str:
     return host if "://" in host else f"http://{host}"
 
 
-def connect_model(address: str) -> LoadedModel:
-    """Returns a model on a server for the functions of `inference`."""
-    from keras_transformer.inference.loading import LoadedModel
+class ServerEngine(Engine):
+    """A model on a server, for the functions of `inference`."""
 
-    client = connect(address)
-    client.wait_until_ready(_READY_SECONDS)
-    signatures = client.metadata()
-    if "lengths" not in signatures or "serving_default" not in signatures:
-        raise InputError(
-            f"The model at {address} was not written by keras-transformer export: it needs the "
-            "signatures serving_default and lengths."
-        )
-    symbols, source_tag = client.tags()
-    return LoadedModel(
-        address,
-        signatures["serving_default"].outputs["translations"].shape[1],
-        lambda **inputs: client.predict(inputs),
-        lambda **inputs: client.predict(inputs, "lengths"),
-        client,
-        symbols=symbols,
-        source_tag=source_tag,
-    )
+    def __init__(self, address: str):
+        self.label, self.client = address, connect(address)
+        self.client.wait_until_ready(_READY_SECONDS)
+        signatures = self.client.metadata()
+        if "lengths" not in signatures or "serving_default" not in signatures:
+            raise InputError(
+                f"The model at {address} was not written by keras-transformer export: it needs the "
+                "signatures serving_default and lengths."
+            )
+        self.n_best = signatures["serving_default"].outputs["translations"].shape[1]
+        self.symbols, self.source_tag = self.client.tags()
+
+    def translate(self, text: Any) -> Mapping[str, Any]:
+        return self.client.predict({"text": text})
+
+    def lengths(self, text: Any) -> Mapping[str, Any]:
+        return self.client.predict({"text": text}, "lengths")
 
 
 class Client:
@@ -233,17 +229,13 @@ class Client:
         check_tag(source_tag, symbols, self.address)
         if remark := missing_tags(lines, symbols, source_tag or added_tag):
             warnings.warn(remark, stacklevel=2)
-        results: list[list[Translation]] = [[] for _ in lines]
-        for batch, outputs in in_batches(
+        rows = outputs_by_line(
             lambda text: self.predict({"text": text}),
             [add_tag(line, source_tag or "") for line in lines],
             max_lines=self.max_batch_size,
             threads=self.connections,
-        ):
-            rows = zip(batch, outputs["translations"], outputs["scores"], strict=True)
-            for index, best, scores in rows:
-                results[index] = translations_of(best, scores)
-        return results
+        )
+        return [translations_of(row["translations"], row["scores"]) for row in rows]
 
     def metadata(self) -> dict[str, Signature]:
         """Returns the signatures of the model, by name, as the server has them now."""

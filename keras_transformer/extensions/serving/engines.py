@@ -4,92 +4,96 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.errors import InputError
+from keras_transformer.export.saved_model.engine import SavedModelEngine
+from keras_transformer.extensions.litert.exporter import LiteRTEngine
 from keras_transformer.extensions.serving.tensors import Arrays, RequestError, Signature, Tensor
-from keras_transformer.inference.loading import LoadedModel, load_model
+from keras_transformer.inference.engine import Engine
+from keras_transformer.inference.loading import find_loader, load_model
 from keras_transformer.runs.machine import available_cores
+
+if TYPE_CHECKING:
+    from keras_transformer.extensions.litert.engine import LiteRTModel
 
 _SOURCE_CUT = 1  # a bit of export.request_params.Status, whose module loads TensorFlow
 _TEXT, _NUMBER = Tensor(object, (-1,)), Tensor(np.int32, (-1,))
 
 
-@dataclass(frozen=True, eq=False)
-class Engine:
-    """A model with signatures.
+class ServedEngine(NamedTuple):
+    """An engine with the signatures that clients call.
 
     Attributes:
-        name: name of the engine, for the log.
-        model: the model.
+        engine: the engine, as `kt.load` opens it.
         signatures: the signatures by name.
         functions: the function of each signature, which is thread-safe.
         warm_up: runs the model once.
     """
 
-    name: str
-    model: LoadedModel
+    engine: Engine
     signatures: dict[str, Signature]
     functions: dict[str, Callable[[Arrays], Arrays]]
     warm_up: Callable[[], object]
 
 
-def open_engine(path: Path, batches_at_once: int) -> Engine:
+def open_engine(path: Path, batches_at_once: int) -> ServedEngine:
     """Loads any model that `kt.load` opens.
 
     Args:
         path: the model.
         batches_at_once: number of calls at the same time, which share the cores.
     """
-    if path.suffix == ".tflite" or (path / "model.tflite").is_file():
-        return _text_engine(load_model(path, threads=batches_at_once), is_litert=True)
-    _configure_tensorflow(batches_at_once)
-    model = load_model(path)
-    is_saved_model = hasattr(model.owner, "signatures")
-    return _saved_model_engine(path, model) if is_saved_model else _text_engine(model)
+    loader, _ = find_loader(str(path))
+    if loader.needs_tensorflow:
+        _configure_tensorflow(batches_at_once)
+    engine = load_model(path, threads=None if loader.needs_tensorflow else batches_at_once)
+    if isinstance(engine, SavedModelEngine):
+        return _with_own_signatures(engine)
+    return _with_text_signatures(engine)
 
 
-def _text_engine(model: LoadedModel, is_litert: bool = False) -> Engine:
+def _with_text_signatures(engine: Engine) -> ServedEngine:
     """Returns a model with the signatures `serving_default`, `lengths` and `symbols`.
 
     A LiteRT model also has the signatures `translate` and `tokenize` of a SavedModel. Its
     `translate` has no `prefix` and no alignments.
     """
-    known = np.array([symbol.encode() for symbol in model.symbols or ()], object)
+    known = np.array([symbol.encode() for symbol in engine.symbols or ()], object)
     translations = {
-        "translations": Tensor(object, (-1, model.n_best)),
-        "scores": Tensor(np.float32, (-1, model.n_best)),
+        "translations": Tensor(object, (-1, engine.n_best)),
+        "scores": Tensor(np.float32, (-1, engine.n_best)),
     }
     counts = dict.fromkeys(("tokens", "used", "unknown"), _NUMBER)
     inputs = {"text": _TEXT}
     table: dict[str, tuple[Signature, Callable[..., Mapping[str, Any]]]] = {
-        "serving_default": (Signature(inputs, translations), model.translate),
-        "lengths": (Signature(inputs, counts), model.lengths),
+        "serving_default": (Signature(inputs, translations), engine.translate),
+        "lengths": (Signature(inputs, counts), engine.lengths),
         "symbols": (
             Signature(inputs, {"symbols": Tensor(object, (-1, len(known)))}),
             lambda text: {"symbols": np.repeat(known[None], len(text), axis=0)},
         ),
     }
-    if is_litert:
-        width = model.owner.metadata.max_source_tokens
+    if isinstance(engine, LiteRTEngine):
+        model = engine.model
+        width = model.metadata.max_source_tokens
         options = {"max_length": _NUMBER, "length_penalty": Tensor(np.float32, (-1,))}
         details = {
-            "lengths": Tensor(np.int32, (-1, model.n_best)),
+            "lengths": Tensor(np.int32, (-1, engine.n_best)),
             "truncated": Tensor(np.bool_, (-1,)),
             "status": _NUMBER,
         }
         pieces = {"ids": Tensor(np.int32, (-1, width)), "tokens": Tensor(object, (-1, width))}
         table["translate"] = (
             Signature({**inputs, **options}, {**translations, **details}),
-            lambda **columns: _litert_translate(model.owner, **columns),
+            lambda **columns: _litert_translate(model, **columns),
         )
         table["tokenize"] = (
             Signature(inputs, {**pieces, "lengths": _NUMBER}),
-            lambda text: _litert_tokenize(model.owner, text),
+            lambda text: _litert_tokenize(model, text),
         )
 
     def call(name: str) -> Callable[[Arrays], Arrays]:
@@ -104,18 +108,12 @@ def _text_engine(model: LoadedModel, is_litert: bool = False) -> Engine:
 
         return of_arrays
 
-    def warm_up() -> None:
-        if is_litert:
-            model.owner.warm_up()  # all interpreters
-        model.translate(text=np.array([b"warm up"], object))
-
     signatures = {name: signature for name, (signature, _) in table.items()}
-    name = "LiteRT" if is_litert else "TensorFlow"
-    return Engine(name, model, signatures, {name: call(name) for name in table}, warm_up)
+    return ServedEngine(engine, signatures, {name: call(name) for name in table}, engine.warm_up)
 
 
 def _litert_translate(
-    model: Any, text: np.ndarray, max_length: np.ndarray, length_penalty: np.ndarray
+    model: LiteRTModel, text: np.ndarray, max_length: np.ndarray, length_penalty: np.ndarray
 ) -> Arrays:
     lines = [line.decode("utf-8", "surrogateescape") for line in text]
     sources = [model.source_ids(line) for line in lines]
@@ -133,7 +131,7 @@ def _litert_translate(
     }
 
 
-def _litert_tokenize(model: Any, text: np.ndarray) -> Arrays:
+def _litert_tokenize(model: LiteRTModel, text: np.ndarray) -> Arrays:
     width = model.metadata.max_source_tokens
     pieces = np.array([piece.encode() for piece in model.vocabulary.pieces()[0]], object)
     ids = np.full((len(text), width), model.vocabulary.pad_id, np.int32)
@@ -146,7 +144,7 @@ def _litert_tokenize(model: Any, text: np.ndarray) -> Arrays:
     return {"ids": ids, "tokens": np.where(is_token, pieces[ids], b""), "lengths": lengths}
 
 
-def _saved_model_engine(path: Path, model: LoadedModel) -> Engine:
+def _with_own_signatures(engine: SavedModelEngine) -> ServedEngine:
     """Returns a SavedModel with all its signatures."""
     import tensorflow as tf
 
@@ -163,7 +161,7 @@ def _saved_model_engine(path: Path, model: LoadedModel) -> Engine:
 
         return of_arrays
 
-    known = dict(model.owner.signatures)
+    known = dict(engine.loaded.signatures)
     functions = {name: call(function) for name, function in known.items()}
     signatures = {
         name: Signature(
@@ -171,8 +169,8 @@ def _saved_model_engine(path: Path, model: LoadedModel) -> Engine:
         )
         for name, function in known.items()
     }
-    return Engine(
-        "TensorFlow", model, signatures, functions, lambda: _run_warm_up_requests(path, functions)
+    return ServedEngine(
+        engine, signatures, functions, lambda: _run_warm_up_requests(engine.folder, functions)
     )
 
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keras_transformer.inference.loading import LoadedModel, Loader
+from keras_transformer.inference.engine import Engine
+from keras_transformer.plugins import Loader
 
 
-def _accepts(model: str) -> bool:
+def _find(model: str) -> str | None:
     if ":" not in model or Path(model).exists():
-        return False
+        return None
     from keras_transformer.extensions.serving.client import is_address  # needs a package
 
-    return is_address(model)
+    return model if is_address(model) else None
 
 
-def _open(model: str) -> LoadedModel:
-    from keras_transformer.extensions.serving.client import connect_model
+def _open(address: str) -> Engine:
+    from keras_transformer.extensions.serving.client import ServerEngine
 
-    return connect_model(model)
+    return ServerEngine(address)
 
 
-LOADER = Loader("a server", _accepts, _open, needs_tensorflow=False)
+LOADER = Loader("a server", _find, _open, needs_tensorflow=False)

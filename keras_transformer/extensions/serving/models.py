@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving.engines import Engine, open_engine
+from keras_transformer.extensions.serving.engines import ServedEngine, open_engine
 from keras_transformer.extensions.serving.tensors import RequestError
 from keras_transformer.inference.loading import MODEL_FILES
 from keras_transformer.inference.tags import check_tag
@@ -22,7 +22,7 @@ class Version(NamedTuple):
     """A loaded version of a model. Its memory is freed with the last request that uses it."""
 
     number: int
-    engine: Engine
+    served: ServedEngine
 
 
 class ServedModel:
@@ -122,15 +122,14 @@ class ServedModel:
         await asyncio.to_thread(gc.collect)  # a SavedModel of an old version has cycles
         broken = " and ".join(str(n) for n in sorted(self._failed) if n > wanted)
         reason = f", because version {broken} cannot be loaded" if broken else ""
-        engine = self._current.engine.name
-        _LOG.info("Serving %s, version %d, with %s%s.", self.name, wanted, engine, reason)
+        _LOG.info("Serving %s, version %d%s.", self.name, wanted, reason)
         return True
 
-    def _load(self, path: Path) -> Engine:
-        engine = open_engine(path, self._batches_at_once)
-        check_tag(self._source_tag, engine.model.symbols, str(path))
-        engine.warm_up()
-        return engine
+    def _load(self, path: Path) -> ServedEngine:
+        served = open_engine(path, self._batches_at_once)
+        check_tag(self._source_tag, served.engine.symbols, str(path))
+        served.warm_up()
+        return served
 
     def _found(self) -> dict[int, tuple[int, Path]]:
         """Returns the time of the last change and the path of each version on disk."""

@@ -121,9 +121,9 @@ class Server:
         version, signature, inputs, by_row = await asyncio.to_thread(
             self._read, body, **request.path_params
         )
-        engine = version.engine
+        served = version.served
         prediction = self.batcher.run(
-            engine.functions[signature], inputs, engine.model.max_batch_lines
+            served.functions[signature], inputs, served.engine.max_batch_lines
         )
         outputs = await _while_connected(request, prediction)
         answer = await asyncio.to_thread(write_outputs, outputs, by_row)
@@ -160,7 +160,7 @@ class Server:
         document = read_document(body)
         version = self.model.version(name, number)
         signature = document.get("signature_name") or "serving_default"
-        known = version.engine.signatures
+        known = version.served.signatures
         if signature not in known:
             raise RequestError(
                 400,
@@ -180,7 +180,7 @@ class Server:
                 f"{most:,} rows per request to {signature}.",
             )
         if self._source_tag:
-            inputs = add_source_tag(inputs, self._source_tag, version.engine.model.symbols)
+            inputs = add_source_tag(inputs, self._source_tag, version.served.engine.symbols)
         return version, signature, inputs, "instances" in document
 
     async def _status(self, request: Request) -> Response:
@@ -189,7 +189,7 @@ class Server:
 
     async def _metadata(self, request: Request) -> Response:
         version = self.model.version(**request.path_params)
-        signatures = signature_fields(version.engine.signatures)
+        signatures = signature_fields(version.served.signatures)
         spec = {"name": self.model.name, "signature_name": "", "version": str(version.number)}
         metadata = {"signature_def": {"signature_def": signatures}}
         return JSONResponse({"model_spec": spec, "metadata": metadata})

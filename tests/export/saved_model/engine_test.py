@@ -8,7 +8,7 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.saved_model import fresh_process
-from keras_transformer.export.saved_model.engine import SavedModelEngine
+from keras_transformer.export.saved_model.engine import IsolatedSavedModel
 from keras_transformer.export.saved_model.exporter import check_scores
 from tests.messages import mentions
 
@@ -32,7 +32,7 @@ def test_an_export_that_needs_more_than_tensorflow_is_refused(exported_run, tmp_
     script.write_text(changed)
     monkeypatch.setattr(fresh_process, "__file__", str(script))
     with (
-        contextlib.closing(SavedModelEngine(exported_run / "1")) as engine,
+        contextlib.closing(IsolatedSavedModel(exported_run / "1")) as engine,
         pytest.raises(RuntimeError, match=r"keras_transformer.*TensorFlow"),
     ):
         engine.tokenize(["a"])

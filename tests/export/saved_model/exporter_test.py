@@ -57,7 +57,7 @@ def test_other_architectures_and_precisions(tmp_path, monkeypatch, name, changes
     saved_model.EXPORTER.write(translator, tmp_path / "1", ExportOptions())
     model = loading.load_model(tmp_path / "1")
     assert_same(translator, model, atol=1e-5 if precision == "float32" else 1e-4)
-    dtypes = {weight.dtype.name for weight in model.owner.weights if weight.shape.rank > 1}
+    dtypes = {weight.dtype.name for weight in model.loaded.weights if weight.shape.rank > 1}
     assert precision in dtypes
 
 
@@ -99,7 +99,7 @@ def test_an_ensemble_is_one_saved_model(run_directory, tmp_path):
     scores = [[best.score for best in found] for found in (theirs, together)]
     np.testing.assert_allclose(*scores, atol=1e-4)
 
-    inside = [weight.numpy() for weight in exported.owner.weights]
+    inside = [weight.numpy() for weight in exported.loaded.weights]
     both = [run.named_weights(name) for name in ("step-00000100", "step-00000300")]
     assert len(inside) == sum(map(len, both))
     for weight in (weight for member in both for weight in member.values()):
@@ -111,7 +111,7 @@ def test_int8_matrices_are_constants_that_are_stored_once(run_directory, tmp_pat
     saved_model.EXPORTER.write(translator, tmp_path / "1", ExportOptions())
     model = loading.load_model(tmp_path / "1")
     assert_same(translator, model)
-    [table] = [weight for weight in model.owner.weights if weight.shape.rank > 1]
+    [table] = [weight for weight in model.loaded.weights if weight.shape.rank > 1]
     assert table.dtype == tf.int8
     content = (tmp_path / "1" / "saved_model.pb").read_bytes()
     [graph] = saved_model_pb2.SavedModel.FromString(content).meta_graphs

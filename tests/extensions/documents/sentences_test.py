@@ -15,7 +15,7 @@ from keras_transformer.extensions.documents.sentences import (
     segment,
     translate_document,
 )
-from keras_transformer.inference.loading import LoadedModel
+from keras_transformer.inference.engine import Engine
 from tests.builders import refuses
 from tests.messages import tells
 
@@ -42,8 +42,10 @@ def fake_model(
     limit: int = 10**9,
     translate: Callable[[str], str] = str,
     **fields: object,
-) -> LoadedModel:
+) -> Engine:
     """A model that counts `tokens` and the end token, and fails for more than `limit`."""
+    model = Engine()
+    vars(model).update(fields)
 
     def lengths(text: np.ndarray) -> dict[str, np.ndarray]:
         counts = [tokens(line.decode()) + 1 for line in text]
@@ -56,7 +58,8 @@ def fake_model(
         texts = [[translate(line).encode()] for line in lines]
         return {"translations": np.array(texts, object), "scores": np.full((len(lines), 1), -1.0)}
 
-    return LoadedModel("fake", 1, outputs, lengths, None)._replace(**fields)
+    vars(model).update(translate=outputs, lengths=lengths)
+    return model
 
 
 def words(text: str) -> int:

@@ -17,8 +17,8 @@ from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.request_params import Status
+from keras_transformer.extensions.litert import convert, exporter, passes
 from keras_transformer.extensions.litert import engine as litert
-from keras_transformer.extensions.litert import exporter, passes
 from keras_transformer.extensions.litert.archive import append_archive
 from keras_transformer.extensions.litert.engine import LiteRTModel
 from keras_transformer.extensions.litert.quantization import multiply_int8_rows, quantize
@@ -92,7 +92,7 @@ def assert_same_tokens(model: LiteRTModel, translator: TranslationModule, text: 
 def test_every_signature_translates_as_the_run(paper: LiteRTExport) -> None:
     assert len(paper.exported.translations) == len(SENTENCES)
     assert paper.exported.warning is None
-    in_graph = exporter.load_text_signature(paper.path)
+    in_graph = convert.load_text_signature(paper.path)
     for sentence in SENTENCES:
         assert_same_tokens(paper.model, paper.translator, sentence)
         outputs = paper.translator.translate(tf.constant([sentence]))
@@ -141,11 +141,11 @@ def test_only_operations_of_every_runtime_are_used(paper: LiteRTExport) -> None:
     ops = passes.ops_by_signature(paper.content)
     assert set(ops) == {"translate_ids", "translate"}
     assert ops["translate_ids"] <= OPS
-    assert exporter.TEXT_OPS <= ops["translate"] <= OPS | TEXT_OPS | exporter.TEXT_OPS
+    assert convert.TEXT_OPS <= ops["translate"] <= OPS | TEXT_OPS | convert.TEXT_OPS
     model = paper.content
     next(code for code in model.operatorCodes if code.customCode).customCode = b"FlexSinh"
     with pytest.raises(InputError, match=mentions("translate", "FlexSinh")):
-        exporter.check_ops(model)
+        convert.check_ops(model)
 
 
 def test_the_first_signature_needs_no_operations_of_tensorflow_text(paper: LiteRTExport) -> None:
@@ -236,7 +236,7 @@ def test_ids_after_the_length_are_ignored(paper: LiteRTExport) -> None:
 
 @pytest.fixture(scope="module")
 def in_graph(paper: LiteRTExport) -> Callable[[bytes], tuple[list[str], np.ndarray]]:
-    return exporter.load_text_signature(paper.path)
+    return convert.load_text_signature(paper.path)
 
 
 @hypothesis.settings(max_examples=200, deadline=None)
@@ -335,7 +335,7 @@ def test_an_ensemble_and_an_unsupported_vocabulary_have_only_translate_ids(tmp_p
 
 def compare(made: LiteRTExport) -> ExportResult:
     """Compares the version once more, as `export` does before it publishes it."""
-    opened = exporter.EXPORTER.open(made.exported.path)
+    opened = exporter.EXPORTER.open_for_comparison(made.exported.path)
     probes = exporter.EXPORTER.probes(made.translator, PHRASES)
     return exporter.EXPORTER.compare(made.translator, opened, PHRASES, probes, ExportOptions())
 

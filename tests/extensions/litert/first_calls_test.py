@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from keras_transformer.extensions.litert import exporter as export
+from keras_transformer.extensions.litert import convert as export
 from keras_transformer.extensions.litert import passes
 from keras_transformer.inference import loading
 from tests.conftest import ROOT, random_shortlist

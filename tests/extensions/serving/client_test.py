@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving.client import Client, ServerError, connect, connect_model
+from keras_transformer.extensions.serving.client import Client, ServerEngine, ServerError, connect
 from keras_transformer.extensions.serving.models import ServedModel
 from keras_transformer.extensions.serving.tensors import Signature, Tensor
 from keras_transformer.inference import Translation
@@ -217,7 +217,7 @@ def test_the_server_adds_a_tag_and_clients_know_the_tags(tmp_path: Path) -> None
             lines = ["ab", "<2fr> ab", "<2de> ab", ""]
             found = [best.text for best, *_ in client.translate(lines)]  # a warning is an error
             assert found == ["ba >ed2<", "ba >rf2<", "ba >ed2<", ""]
-        model = connect_model(adding.rest)
+        model = ServerEngine(adding.rest)
         assert (model.symbols, model.source_tag) == (TAGS, "<2de>")
     with pytest.raises(InputError, match=mentions("<2it>", "<2de>, <2fr>")):
         asyncio.run(ServedModel(tmp_path / NAME, NAME, 1, source_tag="<2it>").start())

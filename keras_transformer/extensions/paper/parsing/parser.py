@@ -17,6 +17,7 @@ from keras_transformer.extensions.paper.parsing.text_ops import restored, tokeni
 from keras_transformer.extensions.paper.parsing.treebank import require_parser, word_boundaries
 from keras_transformer.extensions.paper.parsing.trees import SymbolKind
 from keras_transformer.inference import batching, loading
+from keras_transformer.inference.engine import KerasEngine
 from keras_transformer.inference.translation_module import TranslationModule, sample_offsets
 
 
@@ -215,16 +216,17 @@ def load_parser(
 ) -> ParserModel:
     """Loads a run, an ensemble of runs, or a SavedModel, with the arguments of `load_model`."""
     model = loading.load_model(model_dir, settings, precision=precision)
-    if isinstance(model.owner, TranslationModule):
-        parser = Parser(model.owner, model.label)
+    if isinstance(model, KerasEngine):
+        parser = Parser(model.module, model.label)
         return ParserModel(model.label, parser.parse, parser.parse_tokens, parser)
-    signatures = getattr(model.owner, "signatures", {})
+    loaded = getattr(model, "loaded", None)
+    signatures = getattr(loaded, "signatures", {})
     if "parse" not in signatures:
         raise InputError(
             f"{model.label} lacks the signature parse, so it is not a parser. Export "
             "a run that was trained on data of keras-transformer prepare_trees."
         )
-    return ParserModel(model.label, signatures["parse"], signatures["parse_tokens"], model.owner)
+    return ParserModel(model.label, signatures["parse"], signatures["parse_tokens"], loaded)
 
 
 class Parsed(NamedTuple):
@@ -248,16 +250,11 @@ def parse_lines(model: ParserModel, lines: Sequence[str], tokens: bool = False) 
         text = tf.constant(text)
         return model.parse_tokens(tokens=text) if tokens else model.parse(text=text)
 
-    results: list[Parsed] = [Parsed("", -math.inf, False) for _ in lines]
-    for batch, outputs in batching.in_batches(trees, lines):
-        for row, index in enumerate(batch):
-            score = float(outputs["scores"][row, 0])
-            results[index] = Parsed(
-                outputs["trees"][row, 0].decode("utf-8", "replace"),
-                score if score > NEG_INF / 2 else -math.inf,
-                bool(outputs["truncated"][row]),
-            )
-    return results
+    def parsed(row: Mapping[str, Any]) -> Parsed:
+        tree, score = row["trees"][0].decode("utf-8", "replace"), float(row["scores"][0])
+        return Parsed(tree, score if score > NEG_INF / 2 else -math.inf, bool(row["truncated"]))
+
+    return list(map(parsed, batching.outputs_by_line(trees, lines)))
 
 
 def remarks(results: Sequence[Parsed]) -> list[str]:

@@ -1,0 +1,177 @@
+"""Engines: opened models, which `kt.load`, the commands, the server and the exports share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer.config import Config
+from keras_transformer.errors import InputError
+from keras_transformer.inference.batching import BatchFunction, batches, string_array
+
+if TYPE_CHECKING:  # imported late: an engine of another kind does not load TensorFlow
+    from keras_transformer.inference.translation_module import TranslationModule
+
+
+class Hypotheses(NamedTuple):
+    """The search results of a sentence as NumPy arrays, best first.
+
+    Attributes:
+        ids: int32 `(n_best, length)`.
+        lengths: int32 `(n_best,)`, including the end token.
+        scores: float32 `(n_best,)`.
+        texts: the translations, if they are known.
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    scores: np.ndarray
+    texts: Sequence[str] = ()
+
+    def tokens(self) -> list[list[int]]:
+        """Returns the ids of each hypothesis, without padding."""
+        pairs = zip(self.ids, self.lengths, strict=True)
+        return [ids[:length].tolist() for ids, length in pairs]
+
+
+class Engine:
+    """An opened model, which translates.
+
+    Attributes:
+        label: the path or address of the model.
+        n_best: number of translations per line.
+        max_train_source_length: tokens of the longest source in training, including the end
+            token, or None if it is unknown.
+        symbols: the symbols of the source vocabulary, sorted, such as <2de>, or None if they are
+            unknown.
+        source_tag: the symbol that a server adds to texts, or None.
+        max_batch_lines: the most lines of a call; None for the default of the device.
+        threads: number of calls at the same time; None: as TensorFlow is configured.
+        translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
+            of `TranslationModule.translate_verbose`. LiteRT models and servers have None.
+    """
+
+    label = ""
+    n_best = 1
+    max_train_source_length: int | None = None
+    symbols: tuple[str, ...] | None = None
+    source_tag: str | None = None
+    max_batch_lines: int | None = None
+    threads: int | None = None
+    translate_verbose: BatchFunction | None = None
+
+    # For users of the model. Arrays may be tensors.
+
+    def translate(self, text: Any) -> Mapping[str, Any]:
+        """Translates lines, bytes `(batch,)`.
+
+        Returns:
+            `translations`, bytes `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`.
+        """
+        raise NotImplementedError
+
+    def lengths(self, text: Any) -> Mapping[str, Any]:
+        """Counts the source tokens of lines, bytes `(batch,)`.
+
+        Returns:
+            `tokens`, `used` and `unknown`, int32 `(batch,)`, as in `TranslationModule.lengths`.
+        """
+        raise NotImplementedError
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Engine:
+        """Returns an engine that shares the weights and has other `decoding.` settings.
+
+        Raises:
+            InputError: for an invalid setting, or one that was fixed at export.
+        """
+        if settings:
+            raise InputError(
+                f"{self.label} is an export or a server: {' and '.join(settings)} cannot be "
+                "changed after the export. Use the run directory."
+            )
+        return self
+
+    def warm_up(self) -> None:
+        """Translates once, because the first call is slow."""
+        self.translate(text=string_array(["warm up"]))
+
+    # For the comparison of an export with its run: `tokenize`, and `search` or `log_probs`.
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the source ids of each text, truncated, with the end token."""
+        raise NotImplementedError
+
+    def search(self, texts: Sequence[str]) -> list[Hypotheses]:
+        """Searches for translations of each text."""
+        raise NotImplementedError
+
+    def log_probs(
+        self, texts: Sequence[str], targets: Sequence[Sequence[int]]
+    ) -> Sequence[float | None]:
+        """Returns the log-probability of a translation of each text, or None if it has none.
+
+        Args:
+            texts: the sources.
+            targets: the ids of their translations, with the end token.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Ends what the engine has started, such as a process."""
+
+
+class KerasEngine(Engine):
+    """Translates with Keras models: a run, an ensemble, or a format that stores their weights.
+
+    Args:
+        module: the models, the tokenizer and the options of the search.
+        label: the name of the model in messages.
+        jit_compile: compile the search with XLA, for each batch shape.
+    """
+
+    def __init__(self, module: TranslationModule, label: str = "", jit_compile: bool = False):
+        from keras_transformer.inference.translation_module import compiled_translation
+
+        self.module, self.label, self._jit_compile = module, label, jit_compile
+        self.n_best = module.config.n_best
+        self.max_train_source_length = module.max_train_source_length
+        self.symbols = tuple(sorted(module.tokenizer.vocabulary.source_symbols()))
+        self.translate_verbose = module.translate_verbose
+        self._translate = compiled_translation(module) if jit_compile else module.translate
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        ids, lengths = (tensor.numpy() for tensor in self.module.source_ids(string_array(texts)))
+        return [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
+
+    def search(self, texts: Sequence[str]) -> list[Hypotheses]:
+        results: dict[int, Hypotheses] = {}
+        for batch in batches(texts):
+            text = string_array([texts[i] for i in batch])
+            result = self.module.search(text)
+            columns = result.ids, result.lengths, result.scores, self.module.texts(result, text)
+            rows = zip(batch, *(column.numpy() for column in columns), strict=True)
+            for index, ids, lengths, scores, found in rows:
+                translations = [translation.decode("utf-8", "replace") for translation in found]
+                results[index] = Hypotheses(ids, lengths, scores, translations)
+        return [results[index] for index in range(len(texts))]
+
+    def log_probs(self, texts: Sequence[str], targets: Sequence[Sequence[int]]) -> list[float]:
+        from keras_transformer.inference.scoring import Scorer, score_ids
+
+        return [float(row.sum()) for row in score_ids(Scorer(self.module), texts, targets)]
+
+    def translate(self, text: Any) -> Mapping[str, Any]:
+        return self._translate(text)
+
+    def lengths(self, text: Any) -> Mapping[str, Any]:
+        return self.module.lengths(text)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> KerasEngine:
+        if not settings:
+            return self
+        config = dataclasses.replace(Config(), decoding=self.module.config).updated(settings)
+        module = self.module.with_options(config.decoding)
+        return KerasEngine(module, self.label, self._jit_compile)
