@@ -211,11 +211,6 @@ def decode_text(settings: dict[str, Any]) -> Started:
     if settings["use_shortlist"]:
         shortlist = learn_shortlist(run, settings["data_dir"], settings["shortlist"])
         module = module.with_options(shortlist=shortlist)
-    model = KerasEngine(module, run, jit_compile=compiled)
-
-    def translate(lines: list[str]) -> list[str]:
-        translations = model.translate(text=tf.constant(lines))["translations"]
-        return [text.decode() for text in np.asarray(translations)[:, 0]]
-
+    translate = tasks.first_translations(KerasEngine(module, run, jit_compile=compiled))
     facts, commands = tasks.decode_text(settings, translate, compiled)
     return {**facts, "versions": _VERSIONS}, commands

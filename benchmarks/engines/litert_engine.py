@@ -137,16 +137,11 @@ def decode_text(settings: dict[str, Any]) -> Started:
     Args:
         settings: the file `export`, `at_once`, and the settings of `tasks.decode_text`.
     """
-    from keras_transformer.extensions.litert.engine import LiteRTModel  # late: not for other tasks
+    from keras_transformer.inference.loading import load_model  # late: not for other tasks
 
-    model = LiteRTModel(settings["export"], settings["at_once"])
-
-    def translate(lines: list[str]) -> list[str]:
-        found = model.translate_batch([model.source_ids(line) for line in lines])
-        return [model.texts(ids)[0] for ids in found]
-
-    settings = {**settings, "rows": model.batch_size}  # as in keras-transformer translate
-    facts, commands = tasks.decode_text(settings, translate)
+    engine = load_model(settings["export"], threads=settings["at_once"])
+    settings = {**settings, "rows": engine.max_batch_lines}  # as in keras-transformer translate
+    facts, commands = tasks.decode_text(settings, tasks.first_translations(engine))
     return {**facts, "versions": {_PACKAGE: importlib.metadata.version(_PACKAGE)}}, commands
 
 

@@ -168,6 +168,16 @@ def decode_ids(
     return facts, {**commands, **({} if profile is None else {"profile": profile_batches})}
 
 
+def first_translations(engine: Any) -> Callable[[list[str]], list[str]]:
+    """Returns a function that translates lines with an engine of keras_transformer."""
+
+    def translate(lines: list[str]) -> list[str]:
+        text = np.array([line.encode() for line in lines], object)
+        return [row[0].decode() for row in np.asarray(engine.translate(text)["translations"])]
+
+    return translate
+
+
 def decode_text(
     settings: Mapping[str, Any],
     translate: Callable[[list[str]], list[str]],

@@ -24,23 +24,25 @@ _SOURCE_CUT = 1  # a bit of export.request_params.Status, whose module loads Ten
 _TEXT, _NUMBER = Tensor(object, (-1,)), Tensor(np.int32, (-1,))
 
 
-class ServedEngine(NamedTuple):
-    """An engine with the signatures that clients call.
+class Version(NamedTuple):
+    """A loaded version of a model. Its memory is freed with the last request that uses it.
 
     Attributes:
         engine: the engine, as `kt.load` opens it.
-        signatures: the signatures by name.
+        signatures: the signatures that clients call, by name.
         functions: the function of each signature, which is thread-safe.
         warm_up: runs the model once.
+        number: the number of the version.
     """
 
     engine: Engine
     signatures: dict[str, Signature]
     functions: dict[str, Callable[[Arrays], Arrays]]
     warm_up: Callable[[], object]
+    number: int = 0
 
 
-def open_engine(path: Path, batches_at_once: int) -> ServedEngine:
+def open_engine(path: Path, batches_at_once: int) -> Version:
     """Loads any model that `kt.load` opens.
 
     Args:
@@ -56,7 +58,7 @@ def open_engine(path: Path, batches_at_once: int) -> ServedEngine:
     return _with_text_signatures(engine)
 
 
-def _with_text_signatures(engine: Engine) -> ServedEngine:
+def _with_text_signatures(engine: Engine) -> Version:
     """Returns a model with the signatures `serving_default`, `lengths` and `symbols`.
 
     A LiteRT model also has the signatures `translate` and `tokenize` of a SavedModel. Its
@@ -109,7 +111,7 @@ def _with_text_signatures(engine: Engine) -> ServedEngine:
         return of_arrays
 
     signatures = {name: signature for name, (signature, _) in table.items()}
-    return ServedEngine(engine, signatures, {name: call(name) for name in table}, engine.warm_up)
+    return Version(engine, signatures, {name: call(name) for name in table}, engine.warm_up)
 
 
 def _litert_translate(
@@ -144,7 +146,7 @@ def _litert_tokenize(model: LiteRTModel, text: np.ndarray) -> Arrays:
     return {"ids": ids, "tokens": np.where(is_token, pieces[ids], b""), "lengths": lengths}
 
 
-def _with_own_signatures(engine: SavedModelEngine) -> ServedEngine:
+def _with_own_signatures(engine: SavedModelEngine) -> Version:
     """Returns a SavedModel with all its signatures."""
     import tensorflow as tf
 
@@ -169,7 +171,7 @@ def _with_own_signatures(engine: SavedModelEngine) -> ServedEngine:
         )
         for name, function in known.items()
     }
-    return ServedEngine(
+    return Version(
         engine, signatures, functions, lambda: _run_warm_up_requests(engine.folder, functions)
     )
 

@@ -6,23 +6,16 @@ import asyncio
 import gc
 import logging
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving.engines import ServedEngine, open_engine
+from keras_transformer.extensions.serving.engines import Version, open_engine
 from keras_transformer.extensions.serving.tensors import RequestError
 from keras_transformer.inference.loading import MODEL_FILES
 from keras_transformer.inference.tags import check_tag
 
 _LOG = logging.getLogger(__name__)
 _MAX_VERSION = 2**63 - 1  # versions are int64 in the API
-
-
-class Version(NamedTuple):
-    """A loaded version of a model. Its memory is freed with the last request that uses it."""
-
-    number: int
-    served: ServedEngine
 
 
 class ServedModel:
@@ -111,7 +104,8 @@ class ServedModel:
         changed, path = found[wanted]
         self._loading = wanted
         try:
-            self._current = Version(wanted, await asyncio.to_thread(self._load, path))
+            version = await asyncio.to_thread(self._load, path)
+            self._current = version._replace(number=wanted)
         except Exception as error:  # any error must leave the old version loaded
             problem = " ".join(f"version {wanted} cannot be loaded: {error}".split())
             _LOG.error("%s: %s", self.name, problem)
@@ -125,11 +119,11 @@ class ServedModel:
         _LOG.info("Serving %s, version %d%s.", self.name, wanted, reason)
         return True
 
-    def _load(self, path: Path) -> ServedEngine:
-        served = open_engine(path, self._batches_at_once)
-        check_tag(self._source_tag, served.engine.symbols, str(path))
-        served.warm_up()
-        return served
+    def _load(self, path: Path) -> Version:
+        version = open_engine(path, self._batches_at_once)
+        check_tag(self._source_tag, version.engine.symbols, str(path))
+        version.warm_up()
+        return version
 
     def _found(self) -> dict[int, tuple[int, Path]]:
         """Returns the time of the last change and the path of each version on disk."""

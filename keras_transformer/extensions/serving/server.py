@@ -25,7 +25,8 @@ from starlette.routing import Route
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.serving import Settings
 from keras_transformer.extensions.serving.batching import Batcher
-from keras_transformer.extensions.serving.models import ServedModel, Version
+from keras_transformer.extensions.serving.engines import Version
+from keras_transformer.extensions.serving.models import ServedModel
 from keras_transformer.extensions.serving.tensors import (
     Arrays,
     RequestError,
@@ -121,9 +122,8 @@ class Server:
         version, signature, inputs, by_row = await asyncio.to_thread(
             self._read, body, **request.path_params
         )
-        served = version.served
         prediction = self.batcher.run(
-            served.functions[signature], inputs, served.engine.max_batch_lines
+            version.functions[signature], inputs, version.engine.max_batch_lines
         )
         outputs = await _while_connected(request, prediction)
         answer = await asyncio.to_thread(write_outputs, outputs, by_row)
@@ -160,7 +160,7 @@ class Server:
         document = read_document(body)
         version = self.model.version(name, number)
         signature = document.get("signature_name") or "serving_default"
-        known = version.served.signatures
+        known = version.signatures
         if signature not in known:
             raise RequestError(
                 400,
@@ -180,7 +180,7 @@ class Server:
                 f"{most:,} rows per request to {signature}.",
             )
         if self._source_tag:
-            inputs = add_source_tag(inputs, self._source_tag, version.served.engine.symbols)
+            inputs = add_source_tag(inputs, self._source_tag, version.engine.symbols)
         return version, signature, inputs, "instances" in document
 
     async def _status(self, request: Request) -> Response:
@@ -189,7 +189,7 @@ class Server:
 
     async def _metadata(self, request: Request) -> Response:
         version = self.model.version(**request.path_params)
-        signatures = signature_fields(version.served.signatures)
+        signatures = signature_fields(version.signatures)
         spec = {"name": self.model.name, "signature_name": "", "version": str(version.number)}
         metadata = {"signature_def": {"signature_def": signatures}}
         return JSONResponse({"model_spec": spec, "metadata": metadata})

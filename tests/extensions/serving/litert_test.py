@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.extensions.serving.client import Client
-from keras_transformer.extensions.serving.engines import ServedEngine, open_engine
+from keras_transformer.extensions.serving.engines import Version, open_engine
 from keras_transformer.extensions.serving.tensors import Arrays
 from tests.conftest import PHRASES
 from tests.extensions.serving.running_server import running_server, wait_until
@@ -72,18 +72,18 @@ def assert_same(one: Arrays, other: Arrays) -> None:
 
 
 @pytest.fixture(scope="module")
-def engine(cpu_version: Path) -> ServedEngine:
+def version(cpu_version: Path) -> Version:
     return open_engine(cpu_version, 2)
 
 
 def test_a_large_request_is_split_into_batches_of_the_best_size(
-    cpu_version: Path, engine: ServedEngine
+    cpu_version: Path, version: Version
 ) -> None:
     texts = [" ".join((phrase, *"ab"[:i])) for i in range(3) for phrase in PHRASES]
-    most = engine.engine.max_batch_lines
+    most = version.engine.max_batch_lines
     assert most is not None and 1 < most < len(texts)
     lines = [np.array([text.encode()], object) for text in texts]
-    singly = [engine.engine.translate(text=line)["translations"] for line in lines]
+    singly = [version.engine.translate(text=line)["translations"] for line in lines]
     with running_server(cpu_version.parent, batches_at_once=2) as running:
         answer = running.predict({"instances": texts}).json()
         found = [row["translations"][0] for row in answer["predictions"]]

@@ -116,7 +116,7 @@ _HANG = """
 import time
 from types import SimpleNamespace
 from keras_transformer.extensions.serving import models
-from keras_transformer.extensions.serving.engines import ServedEngine
+from keras_transformer.extensions.serving.engines import Version
 from keras_transformer.extensions.serving.tensors import Signature, Tensor
 
 def hang(*arguments):
@@ -127,7 +127,7 @@ def open_engine(*arguments):
     model = SimpleNamespace(symbols=None, max_batch_lines=None)
     text = {'text': Tensor(object, (-1,))}
     signatures, functions = {'serving_default': Signature(text, text)}, {'serving_default': hang}
-    return ServedEngine(model, signatures, functions, lambda: None)
+    return Version(model, signatures, functions, lambda: None)
 
 models.open_engine = FUNCTION
 """
