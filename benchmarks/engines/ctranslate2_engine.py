@@ -9,7 +9,6 @@ from typing import Any
 
 import ctranslate2
 import numpy as np
-import sentencepiece
 from cost import Sizes
 from ctranslate2.specs import transformer_spec
 from protocol import Started, UnavailableError
@@ -20,18 +19,18 @@ from engines import tasks
 _VERSIONS = {"ctranslate2": ctranslate2.__version__}
 
 
-def _open(path: str, settings: dict[str, Any]) -> ctranslate2.Translator:
+def _options(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of `ctranslate2.Translator`."""
     device = "cuda" if settings.get("device") == "gpu" else "cpu"
     precision = settings["precision"]
     if precision not in ctranslate2.get_supported_compute_types(device):
         raise UnavailableError(f"CTranslate2 has no fast {precision} on this {device}.")
-    return ctranslate2.Translator(
-        path,
-        device=device,
-        compute_type=precision,  # weights are converted as they are read
-        inter_threads=settings["at_once"],
-        intra_threads=settings["threads"],
-    )
+    return {
+        "device": device,
+        "compute_type": precision,  # weights are converted as they are read
+        "inter_threads": settings["at_once"],
+        "intra_threads": settings["threads"],
+    }
 
 
 def decode_ids(settings: dict[str, Any]) -> Started:
@@ -46,7 +45,7 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     spec = _random_spec(Sizes(**settings["sizes"]), special, settings["seed"])
     with tempfile.TemporaryDirectory() as folder:
         spec.save(folder)
-        translator = _open(folder, settings)
+        translator = ctranslate2.Translator(folder, **_options(settings))
 
     def prepare(ids: Ids) -> list[list[str]]:
         return [list(map(str, row)) for row in without_padding(ids, special["pad"])]
@@ -133,30 +132,16 @@ def decode_text(settings: dict[str, Any]) -> Started:
             directory `export`, `use_shortlist`, `max_extra_tokens`, and the settings of
             `tasks.decode_text`.
     """
+    # Without the exporter, which imports TensorFlow.
+    from keras_transformer.extensions.ctranslate2.engine import CTranslate2Engine
+
     folder = Path(settings["export"])
-    translator = _open(str(folder), settings)
-    joint = folder / "joint.model"
-    source, target = (
-        _pieces(joint if joint.is_file() else folder / f"{side}.model")
-        for side in ("source", "target")
-    )
-
-    def translate(lines: list[str]) -> list[str]:
-        sources = source.encode(lines, out_type=str)
-        longest = max(map(len, sources)) + 1  # with the end token
-        results = translator.translate_batch(
-            sources,
-            beam_size=settings["beam_size"],
-            length_penalty=settings["length_penalty"],
-            max_decoding_length=longest + settings["max_extra_tokens"],
-            max_input_length=0,
-            use_vmap=settings["use_shortlist"],
-        )
-        return [target.decode(result.hypotheses[0]) for result in results]
-
-    facts, commands = tasks.decode_text(settings, translate)
+    files = [folder / f"{side}.model" for side in ("source", "target")]
+    if not files[0].is_file():
+        files = [folder / "joint.model"] * 2
+    names = ("beam_size", "length_penalty", "max_extra_tokens")
+    changes = {f"decoding.{name}": settings[name] for name in names}
+    engine = CTranslate2Engine(folder, *files, **_options(settings)).with_settings(changes)
+    engine.use_shortlist = settings["use_shortlist"]
+    facts, commands = tasks.decode_text(settings, tasks.first_translations(engine))
     return {**facts, "versions": _VERSIONS}, commands
-
-
-def _pieces(path: Path) -> sentencepiece.SentencePieceProcessor:
-    return sentencepiece.SentencePieceProcessor(model_file=str(path))

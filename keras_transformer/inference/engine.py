@@ -52,6 +52,7 @@ class Engine:
         threads: number of calls at the same time; None: as TensorFlow is configured.
         translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
             of `TranslationModule.translate_verbose`. LiteRT models and servers have None.
+        changeable: the settings that `with_settings` can change.
     """
 
     label = ""
@@ -62,6 +63,7 @@ class Engine:
     max_batch_lines: int | None = None
     threads: int | None = None
     translate_verbose: BatchFunction | None = None
+    changeable: tuple[str, ...] = ()
 
     # For users of the model. Arrays may be tensors.
 
@@ -87,10 +89,12 @@ class Engine:
         Raises:
             InputError: for an invalid setting, or one that was fixed at export.
         """
-        if settings:
+        fixed = [name for name in settings if name not in self.changeable]
+        if fixed:
+            only = f", only {' and '.join(self.changeable)}" if self.changeable else ""
             raise InputError(
-                f"{self.label} is an export or a server: {' and '.join(settings)} cannot be "
-                "changed after the export. Use the run directory."
+                f"{self.label} is an export or a server: {' and '.join(fixed)} cannot be changed "
+                f"after the export{only}. Use the run directory."
             )
         return self
 

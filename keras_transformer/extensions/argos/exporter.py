@@ -30,11 +30,8 @@ from keras_transformer.inference.translation_module import TranslationModule
 with needs_extra("argos", "the format argos"):
     import babel
 
-    from keras_transformer.extensions.ctranslate2.exporter import (
-        CTranslate2Engine,
-        CTranslate2Exporter,
-        save_model,
-    )
+    from keras_transformer.extensions.ctranslate2.engine import CTranslate2Engine
+    from keras_transformer.extensions.ctranslate2.exporter import CTranslate2Exporter, save_model
 
 _ARGOS_VERSION = "1.11.0"  # of Argos Translate, for which the package is made
 _ABOUT = "This package for Argos Translate and LibreTranslate was made with keras_transformer."
@@ -47,12 +44,13 @@ _USE = """\
 class ArgosEngine(CTranslate2Engine):
     """An unpacked package."""
 
-    def __init__(self, package: Path):
+    def __init__(self, package: Path, **options: Any):
         self._folder = tempfile.TemporaryDirectory()
         with zipfile.ZipFile(package) as archive:
             archive.extractall(self._folder.name)
         folder = Path(self._folder.name) / package.stem
-        super().__init__(folder / "model", folder / "sentencepiece.model")
+        model = folder / "sentencepiece.model"
+        super().__init__(folder / "model", model, model, **options)
 
     def pieces(self, texts: Sequence[str]) -> list[list[str]]:
         rows = self._tokenizer.encode(list(texts), out_type=str)  # keeps unknown characters
@@ -65,6 +63,7 @@ class ArgosEngine(CTranslate2Engine):
 class ArgosExporter(CTranslate2Exporter):
     """Writes a package, which is compared like an export for CTranslate2."""
 
+    kind = "a package for Argos Translate"
     options = frozenset()
     has_card = True
 
@@ -101,9 +100,9 @@ class ArgosExporter(CTranslate2Exporter):
             for file in sorted(Path(model).iterdir()):
                 package.write(file, f"{name}/model/{file.name}")
 
-    def open(self, folder: Path) -> ArgosEngine:
+    def engine(self, folder: Path, **options: Any) -> ArgosEngine:
         (package,) = folder.glob("*.argosmodel")
-        return ArgosEngine(package)
+        return ArgosEngine(package, **options)
 
     def describe(
         self,

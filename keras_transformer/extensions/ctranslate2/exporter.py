@@ -26,28 +26,28 @@ and its default is 1. It does not have the formula of GNMT.
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export import Engine, Exporter, ExportOptions, ExportResult
+from keras_transformer.inference import manifest
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.checkpoints import Arrays
+from keras_transformer.runs.machine import available_cores
 from keras_transformer.text.vocabulary import Vocabulary
 
 with needs_extra("ctranslate2", "the format ctranslate2"):
-    import ctranslate2
     from ctranslate2.specs import common_spec, transformer_spec
+
+    from keras_transformer.extensions.ctranslate2.engine import CTranslate2Engine
 
 _ACTIVATIONS = {
     "relu": common_spec.Activation.RELU,
@@ -57,50 +57,13 @@ _ACTIVATIONS = {
 # CTranslate2 fails at positions beyond its table. By default it accepts 1,024 source tokens and
 # returns at most 256.
 _POSITIONS = 2048
-
-
-class CTranslate2Engine(Engine):
-    """A CTranslate2 model with a SentencePiece model, without TensorFlow."""
-
-    max_source_tokens = 1024  # the default of `translate_batch`
-
-    def __init__(self, folder: Path, sentencepiece_file: Path):
-        ctranslate2.set_log_level(logging.ERROR)  # this CPU may lack the type of the weights
-        self._model = ctranslate2.Translator(str(folder), device="cpu")
-        self._tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_file))
-        self._config = json.loads((folder / "config.json").read_bytes())
-        files = [folder / "shared_vocabulary.json"] * 2
-        if not files[0].exists():
-            files = [folder / f"{side}_vocabulary.json" for side in ("source", "target")]
-        self._source, self._target = (json.loads(file.read_bytes()) for file in files)
-
-    def pieces(self, texts: Sequence[str]) -> list[list[str]]:
-        """Returns the pieces of each text, truncated, without the end token."""
-        rows = self._tokenizer.encode(list(texts))
-        return [self._tokenizer.id_to_piece(ids[: self.max_source_tokens - 1]) for ids in rows]
-
-    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        ids = {piece: i for i, piece in enumerate(self._source)}
-        unknown_id, end_id = (ids[self._config[name]] for name in ("unk_token", "eos_token"))
-        rows = self.pieces(texts)
-        return [[*(ids.get(piece, unknown_id) for piece in row), end_id] for row in rows]
-
-    def log_probs(
-        self, texts: Sequence[str], targets: Sequence[Sequence[int]]
-    ) -> list[float | None]:
-        sources = self.pieces(texts)
-        outputs = [[self._target[i] for i in ids[:-1]] for ids in targets]  # without end tokens
-        results = self._model.score_batch(sources, outputs, max_batch_size=64, max_input_length=0)
-        # Without any source token, the engine returns no log-probabilities.
-        return [
-            float(np.sum(result.log_probs)) if source or self._config["add_source_eos"] else None
-            for source, result in zip(sources, results, strict=True)
-        ]
+_SIDES = ("source", "target")
 
 
 class CTranslate2Exporter(Exporter):
     """Writes what `ctranslate2.Translator` reads, and compares log-probabilities."""
 
+    kind = "a CTranslate2 model"
     options = frozenset({"shortlist"})
     has_card = False
     # int8_float32 and int8_float16 also fix the type of all other arrays. With plain int8 the
@@ -130,9 +93,16 @@ class CTranslate2Exporter(Exporter):
         if options.shortlist is not None:
             save_shortlist(options.shortlist, vocabulary, folder)
 
-    def open(self, folder: Path) -> CTranslate2Engine:
+    def open(self, folder: Path, threads: int | None = None) -> CTranslate2Engine:
+        cores = available_cores() if threads is None else threads
+        engine = self.engine(folder, inter_threads=cores, intra_threads=1)
+        engine.max_source_tokens = manifest.read(folder).get("max_source_tokens", 1024)
+        return engine
+
+    def engine(self, folder: Path, **options: Any) -> CTranslate2Engine:
         joint = folder / "joint.model"
-        return CTranslate2Engine(folder, joint if joint.exists() else folder / "source.model")
+        files = [joint if joint.exists() else folder / f"{side}.model" for side in _SIDES]
+        return CTranslate2Engine(folder, *files, **options)
 
     def compare(
         self,

@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # imported late: a model is opened without TensorFlow
     from keras_transformer.inference.translation_module import TranslationModule
 
 FILE = "model.tflite"
-_SETTINGS = ("decoding.length_penalty", "decoding.max_length")
 _WITHOUT_TEXT = (
     "The model has only the signature translate_ids, not translate, because LiteRT's tokenizer "
     "would find other tokens: {}. Tokenize with the .model file of the export."
@@ -52,6 +51,8 @@ _EXAMPLE = Path(__file__).with_name("example.py")
 class LiteRTEngine(Engine):
     """A LiteRT model with settings of the search, by default those of the export."""
 
+    changeable = ("decoding.length_penalty", "decoding.max_length")
+
     def __init__(self, model: LiteRTModel, settings: Mapping[str, Any] | None = None):
         self.model, self.label = model, str(model.path)
         self.n_best, self.threads = model.metadata.n_best, model.threads
@@ -65,12 +66,7 @@ class LiteRTEngine(Engine):
         self._length_penalty = decoding.length_penalty if has_penalty else math.nan
 
     def with_settings(self, settings: Mapping[str, Any]) -> LiteRTEngine:
-        others = [name for name in settings if name not in _SETTINGS]
-        if others:
-            raise InputError(
-                f"{self.label} is a LiteRT model: {' and '.join(others)} cannot be changed after "
-                f"the export, only {' and '.join(_SETTINGS)}. Use the run directory."
-            )
+        super().with_settings(settings)  # refuses others
         changed = LiteRTEngine(self.model, settings)
         limit = self.model.metadata.max_output_tokens
         if changed._max_length > limit:

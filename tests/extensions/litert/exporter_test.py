@@ -296,7 +296,7 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "facts"),
     [
-        ({"settings": {"decoding.beam_size": 2}}, ("LiteRT", "decoding.beam_size")),
+        ({"settings": {"decoding.beam_size": 2}}, ("export", "decoding.beam_size")),
         ({"settings": {"decoding.max_length": 10**4}}, ("decoding.max_length", 10000)),
         ({"precision": "bfloat16"}, ("LiteRT", "precision")),
         ({"jit_compile": True}, ("LiteRT", "jit_compile=True")),

@@ -1,0 +1,115 @@
+"""Runs an export for CTranslate2, without TensorFlow."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+from keras_transformer.config import Config
+from keras_transformer.errors import needs_extra
+from keras_transformer.inference.engine import Engine
+
+with needs_extra("ctranslate2", "the format ctranslate2"):
+    import ctranslate2
+
+
+class CTranslate2Engine(Engine):
+    """A CTranslate2 model with SentencePiece models.
+
+    Its length penalty is log P / length^α.
+
+    Args:
+        folder: the directory of the model.
+        source_file: the SentencePiece model of the sources.
+        target_file: the SentencePiece model of the translations.
+        options: arguments of `ctranslate2.Translator`.
+    """
+
+    changeable = (
+        *("decoding.beam_size", "decoding.n_best"),
+        *("decoding.length_penalty", "decoding.max_extra_tokens"),
+    )
+    max_batch_lines = 16
+    max_source_tokens = 1024  # the default of `translate_batch`
+
+    def __init__(self, folder: Path, source_file: Path, target_file: Path, **options: Any):
+        ctranslate2.set_log_level(logging.ERROR)  # this CPU may lack the type of the weights
+        self.label, self.threads = str(folder), options.get("inter_threads")
+        self.use_shortlist = (folder / "vmap.txt").exists()
+        self._decoding = Config().decoding
+        self._model = ctranslate2.Translator(str(folder), **options)
+        self._tokenizer, self._detokenizer = (
+            sentencepiece.SentencePieceProcessor(model_file=str(file))
+            for file in (source_file, target_file)
+        )
+        self._config = json.loads((folder / "config.json").read_bytes())
+        files = [folder / "shared_vocabulary.json"] * 2
+        if not files[0].exists():
+            files = [folder / f"{side}_vocabulary.json" for side in ("source", "target")]
+        self._source, self._target = (json.loads(file.read_bytes()) for file in files)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> CTranslate2Engine:
+        super().with_settings(settings)  # refuses others
+        changed = copy.copy(self)
+        config = dataclasses.replace(Config(), decoding=self._decoding).updated(settings)
+        changed._decoding, changed.n_best = config.decoding, config.decoding.n_best
+        return changed
+
+    def pieces(self, texts: Sequence[str]) -> list[list[str]]:
+        """Returns the pieces of each text, truncated, without the end token."""
+        rows = self._tokenizer.encode(list(texts))
+        return [self._tokenizer.id_to_piece(ids[: self.max_source_tokens - 1]) for ids in rows]
+
+    def translate(self, text: Any) -> Mapping[str, Any]:
+        sources = self.pieces([line.decode("utf-8", "replace") for line in np.asarray(text)])
+        texts = np.full((len(sources), self.n_best), b"", object)
+        scores = np.full(texts.shape, -1e9, np.float32)
+        scores[:, 0] = 0  # of empty lines, for which CTranslate2 would find a translation
+        filled = [index for index, source in enumerate(sources) if source]
+        results = self._model.translate_batch(
+            [sources[index] for index in filled],
+            beam_size=self._decoding.beam_size,
+            num_hypotheses=self.n_best,
+            length_penalty=self._decoding.length_penalty,
+            max_decoding_length=max(map(len, sources)) + 1 + self._decoding.max_extra_tokens,
+            max_input_length=0,
+            return_scores=True,
+            use_vmap=self.use_shortlist,
+        )
+        for index, result in zip(filled, results, strict=True):
+            found = [self._detokenizer.decode(pieces).encode() for pieces in result.hypotheses]
+            texts[index, : len(found)], scores[index, : len(found)] = found, result.scores
+        return {"translations": texts, "scores": scores}
+
+    def lengths(self, text: Any) -> Mapping[str, Any]:
+        rows = self._tokenizer.encode([line.decode("utf-8", "replace") for line in text])
+        tokens = np.array([len(ids) + 1 for ids in rows], np.int32)
+        unknown = np.array([ids.count(self._tokenizer.unk_id()) for ids in rows], np.int32)
+        used = np.minimum(tokens, self.max_source_tokens)
+        return {"tokens": tokens, "used": used, "unknown": unknown}
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        ids = {piece: i for i, piece in enumerate(self._source)}
+        unknown_id, end_id = (ids[self._config[name]] for name in ("unk_token", "eos_token"))
+        rows = self.pieces(texts)
+        return [[*(ids.get(piece, unknown_id) for piece in row), end_id] for row in rows]
+
+    def log_probs(
+        self, texts: Sequence[str], targets: Sequence[Sequence[int]]
+    ) -> list[float | None]:
+        sources = self.pieces(texts)
+        outputs = [[self._target[i] for i in ids[:-1]] for ids in targets]  # without end tokens
+        results = self._model.score_batch(sources, outputs, max_batch_size=64, max_input_length=0)
+        # Without any source token, the engine returns no log-probabilities.
+        return [
+            float(np.sum(result.log_probs)) if source or self._config["add_source_eos"] else None
+            for source, result in zip(sources, results, strict=True)
+        ]
