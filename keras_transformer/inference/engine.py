@@ -98,10 +98,6 @@ class Engine:
             )
         return self
 
-    def warm_up(self) -> None:
-        """Translates once, because the first call is slow."""
-        self.translate(text=string_array(["warm up"]))
-
     # For the comparison of an export with its run: `tokenize`, and `search` or `log_probs`.
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:

@@ -15,6 +15,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.export import ExportOptions, KerasEngine, export, find_exporter
 from keras_transformer.inference import loading
+from keras_transformer.inference.batching import string_array
 from keras_transformer.inference.manifest import check_manifest, file_names
 from tests.conftest import FORMATS, PHRASES, ROOT, random_shortlist
 from tests.messages import mentions
@@ -50,6 +51,21 @@ def test_an_export_translates_like_its_run_and_no_other(translator_of, version_o
             np.testing.assert_allclose(found, expected, atol=1e-3)
         with pytest.raises(InputError, match=r"sentence \d\b.*Nothing was exported"):
             exporter.compare(other, engine, PHRASES, [], ExportOptions(weights="float32"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_loaded_export_translates_text_like_its_run(translator_of, version_of, format):
+    # The formulas of length penalties differ.
+    has_search = find_exporter(format).compared == "log_probs"
+    settings = {"decoding.length_penalty": 0} if has_search else {}
+    run = KerasEngine(translator_of(300, 2 if format == "saved_model" else 1))
+    expected, engine = run.with_settings(settings), loading.load_model(version_of(format), settings)
+    text = string_array([*PHRASES, "", "a\u2603b"])
+    for name, counts in expected.lengths(text).items():
+        np.testing.assert_array_equal(engine.lengths(text)[name], counts)
+    found, outputs = engine.translate(text), expected.translate(text)
+    np.testing.assert_array_equal(found["translations"], outputs["translations"])
+    np.testing.assert_allclose(found["scores"], outputs["scores"], atol=1e-3)
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -9,11 +9,9 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest, check_needed_files
-from tests.conftest import PHRASES
+from tests.conftest import FORMATS, PHRASES
 from tests.damage import DAMAGES, cut, delete, empty, files_of
 from tests.messages import mentions
-
-LOADABLE = ("saved_model", "litert", "huggingface")
 
 
 def needed_files(version):
@@ -32,7 +30,7 @@ def assert_refused(read, path, name):
     assert "\n" not in str(error.value) and len(str(error.value)) < 600
 
 
-@pytest.mark.parametrize("format", LOADABLE)
+@pytest.mark.parametrize("format", FORMATS)
 def test_damage_of_every_file_is_found(version_of, tmp_path, format):
     """The manifest finds all damage. Loading checks only the needed files."""
     version = version_of(format)

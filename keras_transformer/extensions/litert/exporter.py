@@ -86,9 +86,6 @@ class LiteRTEngine(Engine):
         counts = zip(*map(self.model.lengths, _lines(text)), strict=True)
         return dict(zip(("tokens", "used", "unknown"), map(np.array, counts), strict=True))
 
-    def warm_up(self) -> None:
-        self.model.warm_up()  # all interpreters
-
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         limit = self.model.metadata.max_source_tokens
         rows = map(self.model.source_ids, texts)

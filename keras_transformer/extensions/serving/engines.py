@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -79,8 +80,11 @@ def _with_text_signatures(engine: Engine) -> Version:
             lambda text: {"symbols": np.repeat(known[None], len(text), axis=0)},
         ),
     }
+    line = np.array([b"warm up"], object)
+    warm_up: Callable[[], object] = functools.partial(engine.translate, line)
     if isinstance(engine, LiteRTEngine):
         model = engine.model
+        warm_up = model.warm_up  # all interpreters
         width = model.metadata.max_source_tokens
         options = {"max_length": _NUMBER, "length_penalty": Tensor(np.float32, (-1,))}
         details = {
@@ -111,7 +115,7 @@ def _with_text_signatures(engine: Engine) -> Version:
         return of_arrays
 
     signatures = {name: signature for name, (signature, _) in table.items()}
-    return Version(engine, signatures, {name: call(name) for name in table}, engine.warm_up)
+    return Version(engine, signatures, {name: call(name) for name in table}, warm_up)
 
 
 def _litert_translate(
