@@ -71,17 +71,17 @@ def load_model(
     """Loads a model. Its kind is recognized by its content.
 
     Args:
-        model_dir: a SavedModel, a LiteRT file, a MarianMT directory of Hugging Face, the address
-            of a server, or any value that `load_translator` accepts. If it is a directory of
+        model_dir: an export, a LiteRT file, a MarianMT directory of Hugging Face, the address of
+            a server, or any value that `load_translator` accepts. If it is a directory of
             numbered versions, the highest one is loaded. `hf://USER/NAME` downloads a model from
             the Hugging Face Hub.
         settings: changes of the run's `decoding.` configuration, as in
-            `{"decoding.beam_size": 1}`. A LiteRT model accepts only `decoding.length_penalty`
-            and `decoding.max_length`, a SavedModel none.
+            `{"decoding.beam_size": 1}`. An export accepts only `Engine.changeable`, a SavedModel
+            none.
         precision: type of a run's weights and computation, one of `PRECISIONS`.
         jit_compile: compile the search of a run with XLA, for each batch shape.
-        threads: sentences that a LiteRT model translates at the same time, each on one core. The
-            default is the number of cores.
+        threads: batches that a LiteRT or CTranslate2 model translates at the same time, each on
+            one core. The default is the number of cores.
     """
     model = plugins.resolve(str(model_dir))
     loader, found = find_loader(model)

@@ -153,11 +153,13 @@ class TestEvaluate:
         others = [*own[:3], *["something else"] * 3]
         assert evaluate(model, sources, others).scores.exact_match == 0.5
 
-    def test_invalid_inputs_are_refused_before_translating(self, model: Engine) -> None:
+    def test_invalid_inputs_are_refused_before_translating(
+        self, model: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
             raise AssertionError("translated")
 
-        model = model._replace(translate=translate)
+        monkeypatch.setattr(model, "translate", translate)
         with pytest.raises(InputError, match=mentions("source", "2", "reference", "1")):
             evaluate(model, ["a", "b"], ["a"])
         with pytest.raises(InputError, match=mentions("'14a'", "tokenizer")):

@@ -59,7 +59,7 @@ class SavedModelEngine(Engine):
             self._functions = {name: of_arrays(signature) for name, signature in signatures.items()}
             outputs = signatures["serving_default"].structured_outputs
             self.n_best = int(outputs["translations"].shape[1])
-            self._functions["search"] = of_arrays(self.loaded.search)
+            self._functions["search"] = of_arrays(lambda **inputs: self.loaded.search(**inputs))
             self.translate_verbose = of_arrays(self.loaded.translate_verbose)
             self.max_train_source_length = int(self.loaded.max_train_source_length.numpy()) or None
             [symbols] = self._functions["symbols"](text=[""])["symbols"].numpy()

@@ -85,8 +85,10 @@ class CTranslate2Engine(Engine):
             use_vmap=self.use_shortlist,
         )
         for index, result in zip(filled, results, strict=True):
-            found = [self._detokenizer.decode(pieces).encode() for pieces in result.hypotheses]
-            texts[index, : len(found)], scores[index, : len(found)] = found, result.scores
+            for rank, pieces in enumerate(result.hypotheses):
+                known = [piece for piece in pieces if piece != self._config["unk_token"]]
+                texts[index, rank] = self._detokenizer.decode(known).encode()
+            scores[index, : len(result.scores)] = result.scores
         return {"translations": texts, "scores": scores}
 
     def lengths(self, text: Any) -> Mapping[str, Any]:

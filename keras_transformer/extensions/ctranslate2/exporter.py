@@ -20,6 +20,8 @@ The search is CTranslate2's, and its options are given when it translates. Even 
 A shortlist becomes `vmap.txt`, which `translate_batch` uses with `use_vmap=True`. CTranslate2 lets
 each sentence use the candidates of the whole batch, so its results depend on the batch.
 
+`kt.load` opens a version with a beam of 4 and log P / length^0.6, which its options change.
+
 Its `length_penalty` is the exponent for `decoding.length_penalty_formula=power`, log P / length^α,
 and its default is 1. It does not have the formula of GNMT.
 """

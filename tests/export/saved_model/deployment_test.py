@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
-from keras_transformer.export.comparison import source_tokens
+from keras_transformer.export import KerasEngine
 from keras_transformer.export.saved_model import deployment
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
@@ -62,7 +62,8 @@ def test_every_signature_has_warmup_requests_of_several_sizes(version, run_direc
     translator = loading.load_translator(run_directory)
     of_texts, of_ids = (requests_of(version, name) for name in ("serving_default", "translate_ids"))
     for texts, ids in zip(of_texts, of_ids, strict=True):
-        expected = source_tokens(translator, list(texts.inputs["text"].string_val))
+        lines = [text.decode() for text in texts.inputs["text"].string_val]
+        expected = KerasEngine(translator).tokenize(lines)
         rows, lengths = (tf.make_ndarray(ids.inputs[name]) for name in ("ids", "lengths"))
         assert [row[:n].tolist() for row, n in zip(rows, lengths, strict=True)] == expected
 
