@@ -224,7 +224,8 @@ class RunDirectory:
     def _is_interruption(self, checkpoint: Checkpoint) -> bool:
         """Returns True if an interruption wrote the checkpoint, between two regular ones."""
         with contextlib.suppress(DamagedCheckpointError):  # `restore` reports it
-            return not read_metadata(checkpoint.path).get("is_regular", True)
+            is_at_end = checkpoint.step % self.config.training.checkpoint_steps == 0
+            return not read_metadata(checkpoint.path).get("is_regular", is_at_end)
         return False
 
     def restore(self) -> tuple[Checkpoint, dict[str, float], dict[str, Arrays]] | None:

@@ -28,7 +28,8 @@ def quickstart(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
-# Stands for Python in the script: records `-m keras_transformer NAME FLAGS`, and makes the files that the script reads.
+# Stands for Python in the script: records `-m keras_transformer NAME FLAGS`, and makes the files
+# that the script reads.
 RECORDER = f"""#!/bin/sh
 [ "$1" = - ] && exec {sys.executable} "$@"
 echo "$@" >>steps
