@@ -96,12 +96,15 @@ def main() -> None:
         )
     sentences, references = _sentences()
     source = FLAGS.valid_source
+    learned = _learned_options()
+    if source is not None and not learned:
+        app.refuse(["data_dir"], "together with --valid_source. Remove one of them.")
     options = export.ExportOptions(
         references=references,
         languages=languages,
         test_set="the validation set of its data" if source is None else Path(source).name,
         **config_flags.values_of(_OPTIONS),
-        **_learned_options(),
+        **learned,
     )
     target = {"format": FLAGS.format, "settings": config_flags.config_settings()}
     exported = export.export(FLAGS.run_dir, FLAGS.output_dir, sentences, options, **target)

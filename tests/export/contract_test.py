@@ -45,7 +45,7 @@ def test_an_export_translates_like_its_run_and_no_other(translator_of, version_o
     translator, other = translator_of(300, n_best), translator_of(100, n_best)
     with contextlib.closing(exporter.open(version_of(format))) as engine:
         assert engine.tokenize(PHRASES) == source_tokens(translator, PHRASES)
-        if exporter.compared == "tokens":
+        if exporter.comparison == "tokens":
             expected = Hypotheses.of(translator.search(tf.constant(PHRASES)))
             for own, found in zip(expected, engine.translate(PHRASES), strict=True):
                 assert found.tokens() == own.tokens()
