@@ -20,7 +20,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 22_600,
+    "tests": 22_640,
     "keras_transformer/extensions": 10_500,
     **{
         f"keras_transformer/{folder}": lines
