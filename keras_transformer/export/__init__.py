@@ -70,10 +70,9 @@ class ExportOptions:
         languages: codes of the source and the target language, for the model card.
         license: SPDX identifier in lower case, for the model card.
         test_set: what the model card calls the sentences.
-        text_signature: whether a LiteRT model also gets the signature `translate`, which contains
-            the tokenizer. LiteRT.js loads no models with text inputs.
         shortlist: the tokens that the search considers for each sentence. It makes the search
             faster and needs references, because translations change.
+        extra: the options of a format by name, such as `{"text_signature": False}`.
 
     Example:
     >>> ExportOptions(weights="int8", references=["Ein Hund ."]).weights
@@ -87,8 +86,15 @@ class ExportOptions:
     languages: tuple[str, str] | None = None
     license: str | None = None
     test_set: str = "the sentences of the export"
-    text_signature: bool = True
     shortlist: Shortlist | None = None
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, **options: Any) -> ExportOptions:
+        """Returns options by name. Those that are not fields are in `extra`."""
+        fields = {field.name for field in dataclasses.fields(cls)}
+        extra = {name: options.pop(name) for name in options.keys() - fields}
+        return cls(**options, extra=extra)
 
     def __post_init__(self) -> None:
         check_codes(self.languages or (), self.license)
@@ -101,7 +107,8 @@ class Exporter:
     compares it with the run, and writes the model card and the manifest.
 
     Attributes:
-        options: which of the options `text_signature` and `shortlist` the format understands.
+        options: names of further options that the format understands: `shortlist`, and names in
+            `ExportOptions.extra`. The entry point `export_options` gives an option a flag.
         weights: the number formats of weights, with the loss of BLEU that each may cause. The
             first one is the default. Only `float32` changes nothing.
         comparison: `tokens` if the engine must find the hypotheses of the run. With rounded weights
@@ -289,16 +296,17 @@ def _check_options(exporter: Exporter, format: str, options: ExportOptions) -> N
             f"The format {format} does not support weights={weights}. Use one of "
             f"{', '.join(exporter.weights)}."
         )
-    supported = {"weights", "references", "tokenize", "test_set", *exporter.options}
+    supported = {"weights", "references", "tokenize", "test_set", "extra", *exporter.options}
     if exporter.has_card:
         supported |= {"languages", "license"}
     if exporter.comparison == "tokens":
         supported.add("max_bleu_loss")
-    for field in dataclasses.fields(ExportOptions):
-        if field.name not in supported and getattr(options, field.name) != field.default:
+    fields = dataclasses.fields(ExportOptions)
+    given = [field.name for field in fields if getattr(options, field.name) != field.default]
+    for name in (*given, *options.extra):
+        if name not in supported:
             raise InputError(
-                f"The format {format} does not support {field.name}. Leave it out, or use another "
-                "format."
+                f"The format {format} does not support {name}. Leave it out, or use another format."
             )
 
 

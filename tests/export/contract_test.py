@@ -103,7 +103,7 @@ def test_options_that_do_not_fit_are_refused(run_directory, tmp_path, format, op
     if "shortlist" in options:
         options = {**options, "shortlist": random_shortlist(run_directory, 2)}
     with pytest.raises(InputError, match=mentions(*facts)):
-        export(run_directory, tmp_path, PHRASES, ExportOptions(**options), format=format)
+        export(run_directory, tmp_path, PHRASES, ExportOptions.of(**options), format=format)
     assert list(tmp_path.iterdir()) == []
 
 
