@@ -76,7 +76,7 @@ class PrepareOptions:
     byte_fallback: bool = False
     separate_vocabularies: bool = False
     character_coverage: float = 1.0
-    normalization: Normalization = "nmt_nfkc"
+    normalization: Normalization = "nfkc_numbers"
     vocabulary_lines: int = MAX_LINES
     symbols: tuple[str, ...] | None = None
     max_tokens: int = 256

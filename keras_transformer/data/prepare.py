@@ -339,9 +339,10 @@ def _encode(
         source, target = (sum(part["unknown"][side] for part in parts) for side in (0, 1))
         report[split] = {
             "pairs": pairs,
-            "source": describe_side(store.source, source),
+            "source": describe_side(store.source, source)
+            | count_rewritten(store.source, "source", vocabulary),
             "target": describe_side(store.target, target)
-            | count_rewritten(store.target, vocabulary),
+            | count_rewritten(store.target, "target", vocabulary),
         }
     first = store.source.lines(np.arange(min(3, len(store))))  # of the validation pairs
     report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]
