@@ -121,8 +121,7 @@ def define_format_flag(*formats: str) -> None:
 
 def define_precision_flag() -> None:
     """Defines --precision of a run."""
-    precision_help = "precision of weights and matrix products"
-    flags.DEFINE_enum("precision", PRECISIONS[0], PRECISIONS, precision_help)
+    flags.DEFINE_enum("precision", PRECISIONS[0], PRECISIONS, "type of weights and products")
 
 
 def define_config_flags(*names: str) -> None:
