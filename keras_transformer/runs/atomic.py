@@ -23,6 +23,7 @@ from keras_transformer.errors import InputError, StoppedError, require
 
 log = logging.getLogger(__name__)
 
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)  # errors of `os.fsync`
 _NAME_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # errors of renaming a directory to a used name
 
 _FINGERPRINT = "fingerprint"
@@ -118,10 +119,16 @@ def sync_tree(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Waits until the content of a file, or the names in a directory, are on the disk."""
+    """Waits until the content of a file, or the names in a directory, are on the disk.
+
+    Shared folders and some network file systems cannot wait. What was written is complete there.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
     finally:
         os.close(descriptor)
 
