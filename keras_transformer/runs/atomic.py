@@ -157,8 +157,9 @@ def exclusive_lock(directory: Path, name: Path | None = None) -> Iterator[None]:
     """Keeps other processes out of a directory, which errors call `name`, while the block runs.
 
     The directory itself is locked, so the lock ends with the process. It is created if
-    necessary, and removed again if nothing was written there. A file system without locks
-    keeps nobody out.
+    necessary, and removed again if nothing was written there. The lock keeps out the processes of
+    this machine, but not those of other machines that share the directory, and nobody on a file
+    system without locks.
     """
     is_new = not directory.exists()
     with contextlib.ExitStack() as stack:
@@ -211,7 +212,8 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
     """Yields a hidden directory next to `output_dir`, which is renamed to it at the end.
 
     If an earlier process was killed, its directory is yielded again, provided that it was
-    made for the same fingerprint. The subdirectory `work` is removed at the end.
+    made for the same fingerprint. The subdirectory `work` is removed at the end. As with
+    `exclusive_lock`, only processes of this machine are kept out.
     """
     target = output_dir.resolve()  # a symbolic link cannot be replaced by a directory
     message = f"{output_dir} is a mount point. Choose a new directory on that disk."
