@@ -20,7 +20,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 22_680,
+    "tests": 22_720,
     "keras_transformer/extensions": 10_500,
     **{
         f"keras_transformer/{folder}": lines
@@ -41,7 +41,7 @@ BUDGETS = {
         }.items()
     },
 }
-CORE_BUDGET = 11_770
+CORE_BUDGET = 11_800
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 206
 SKIPPED = {
