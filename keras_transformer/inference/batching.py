@@ -39,9 +39,10 @@ def use_cores_for_batches(lines: int) -> None:
     """Configures TensorFlow to compute one batch per CPU core, before TensorFlow starts.
 
     Most operations of a search are too small to be shared between cores. With fewer `lines` than
-    cores, the remaining cores share operations. Later calls, and calls with a GPU, change nothing.
+    cores, the remaining cores share operations. Later calls, calls with a GPU, and calls in a
+    process without TensorFlow change nothing: models that do not need it have their own threads.
     """
-    if "tensorflow" not in sys.modules or _uses_gpu():  # LiteRT models have their own threads
+    if "tensorflow" not in sys.modules or _uses_gpu():
         return
     import tensorflow as tf
 
@@ -63,7 +64,7 @@ def concurrent_batches() -> int:
     """Returns the number of batches that TensorFlow computes at the same time; 2 on a GPU."""
     if _uses_gpu():
         return _GPU_BATCHES
-    import tensorflow as tf  # late: LiteRT models do not need it
+    import tensorflow as tf  # late, because not all models need it
 
     cores_per_batch = tf.config.threading.get_intra_op_parallelism_threads()
     return max(1, available_cores() // cores_per_batch) if cores_per_batch else 1
@@ -146,7 +147,7 @@ def map_batches(
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    # TensorFlow's class would load TensorFlow in the processes of LiteRT models.
+    # TensorFlow's class would load TensorFlow, which not all models need.
     return type(error).__name__ == "ResourceExhaustedError"
 
 

@@ -54,8 +54,8 @@ def translate_verbose(
     """
     if model.translate_verbose is None:
         raise InputError(
-            f"{model.label} returns no details of translations and accepts no prefixes, like all "
-            "LiteRT models and servers. Use the run directory or a SavedModel."
+            f"{model.label} returns no details of translations and accepts no prefixes. Use the "
+            "run directory or a SavedModel."
         )
     prefixes = [""] * len(lines) if prefixes is None else prefixes
     if len(prefixes) != len(lines):

@@ -269,9 +269,9 @@ class SelfAttention(MultiHeadAttention):
     With a window (restricted self-attention, section 4 and Table 1) a whole sequence takes
     O(r·n·d) time and memory instead of O(n²·d): it is cut into blocks of at least 64 positions,
     and each block is compared only with its neighbourhood. In four cases the window is an
-    ordinary mask: in a cache, with a mask of T rows, if the weights are returned, and in a
-    LiteRT model. The results are equal, except for a query whose mask allows no key: it gets
-    equal weights, over its neighbourhood or over all keys.
+    ordinary mask: in a cache, with a mask of T rows, if the weights are returned, and if the
+    attribute `window_in_blocks` is False. The results are equal, except for a query whose mask
+    allows no key: it gets equal weights, over its neighbourhood or over all keys.
 
     Args:
         num_heads: number of heads, h.
@@ -315,9 +315,9 @@ class SelfAttention(MultiHeadAttention):
             raise ValueError(f"window is {window}. It must be at least 1, or None.")
         self.causal = causal
         self.window = window
-        # Set by an export. The number and the size of blocks depend on the length, which LiteRT
-        # knows only when it runs. Then it would plan the memory of all operations again.
-        self.masks_window = False
+        # False for a runtime that plans its memory by static shapes: the number and the size of
+        # blocks depend on the length, so the runtime would make a new plan in every call.
+        self.window_in_blocks = True
 
     def build(self, input_shape: Any) -> None:
         d_model = input_shape[-1]
@@ -356,7 +356,7 @@ class SelfAttention(MultiHeadAttention):
             The output, and the weights `[B, H, T, T or L]`, None if computed in blocks.
         """
         if state is None and not return_attention_scores and _has_one_row(attention_mask):
-            window = None if self.masks_window else self.window
+            window = self.window if self.window_in_blocks else None
             blocks = Blocks.of_window(ops.shape(query)[1], window, self.causal)
             if blocks is not None:
                 return self._attend_in_blocks(query, blocks, attention_mask, training), None
