@@ -71,16 +71,14 @@ def load_model(
     """Loads a model. Its kind is recognized by its content.
 
     Args:
-        model_dir: an export, a LiteRT file, a MarianMT directory of Hugging Face, the address of
-            a server, or any value that `load_translator` accepts. If it is a directory of
-            numbered versions, the highest one is loaded. `hf://USER/NAME` downloads a model from
-            the Hugging Face Hub.
+        model_dir: a SavedModel, a model of an installed format, such as a LiteRT file, or any
+            value that `load_translator` accepts. If it is a directory of numbered versions, the
+            highest one is loaded. Installed resolvers replace addresses such as `hf://USER/NAME`.
         settings: changes of the run's `decoding.` configuration, as in
-            `{"decoding.beam_size": 1}`. An export accepts only `Engine.changeable`, a SavedModel
-            none.
+            `{"decoding.beam_size": 1}`. A SavedModel accepts none, and other formats only some.
         precision: type of a run's weights and computation, one of `PRECISIONS`.
         jit_compile: compile the search of a run with XLA, for each batch shape.
-        threads: batches that a LiteRT or CTranslate2 model translates at the same time, each on
+        threads: sentences that a model without TensorFlow translates at the same time, each on
             one core. The default is the number of cores.
     """
     model = plugins.resolve(str(model_dir))

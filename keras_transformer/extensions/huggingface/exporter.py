@@ -99,7 +99,7 @@ class HuggingFaceExporter(Exporter):
     """
 
     kind = "a MarianMT model"
-    compared = "log_probs"
+    comparison = "log_probs"
     ensembles = False
 
     def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:

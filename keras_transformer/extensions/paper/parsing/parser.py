@@ -135,7 +135,7 @@ class Parser(tf.Module):
     )  # fmt: skip
     def parse(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Parses `text`, UTF-8 strings `[B]`, one sentence each, by the words of `tokenize`."""
-        return self._parsed(words_of(tokenize(text)))
+        return self._parse_words(words_of(tokenize(text)))
 
     @tf.function(
         input_signature=[tf.TensorSpec([None], tf.string, name="tokens")],
@@ -150,9 +150,9 @@ class Parser(tf.Module):
             always is a tree, flat if necessary, unless the text has no words. `truncated`, bool
             `[B]`, is true if the text was too long.
         """
-        return self._parsed(words_of(tokens))
+        return self._parse_words(words_of(tokens))
 
-    def _parsed(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+    def _parse_words(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         text = tf.strings.reduce_join(words, axis=-1, separator=" ")
         source_ids, lengths, is_cut = self.translator.cut_source_ids(text)
         # The words of a truncated text are those that start with one of its tokens. The end counts
@@ -229,7 +229,7 @@ def load_parser(
     return ParserModel(model.label, signatures["parse"], signatures["parse_tokens"], loaded)
 
 
-class Parsed(NamedTuple):
+class ParseResult(NamedTuple):
     """The best tree of a line.
 
     Attributes:
@@ -243,21 +243,25 @@ class Parsed(NamedTuple):
     truncated: bool
 
 
-def parse_lines(model: ParserModel, lines: Sequence[str], tokens: bool = False) -> list[Parsed]:
+def parse_lines(
+    model: ParserModel, lines: Sequence[str], tokens: bool = False
+) -> list[ParseResult]:
     """Parses sentences. The results are in the same order."""
 
     def trees(text: np.ndarray) -> dict[str, tf.Tensor]:
         text = tf.constant(text)
         return model.parse_tokens(tokens=text) if tokens else model.parse(text=text)
 
-    def parsed(row: Mapping[str, Any]) -> Parsed:
+    def parsed(row: Mapping[str, Any]) -> ParseResult:
         tree, score = row["trees"][0].decode("utf-8", "replace"), float(row["scores"][0])
-        return Parsed(tree, score if score > NEG_INF / 2 else -math.inf, bool(row["truncated"]))
+        return ParseResult(
+            tree, score if score > NEG_INF / 2 else -math.inf, bool(row["truncated"])
+        )
 
     return list(map(parsed, batching.outputs_by_line(trees, lines)))
 
 
-def remarks(results: Sequence[Parsed]) -> list[str]:
+def remarks(results: Sequence[ParseResult]) -> list[str]:
     """Returns a warning for each line that is empty, was truncated, or was not parsed."""
     sentences = []
     for number, result in enumerate(results, start=1):
