@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from keras_transformer import errors
-from keras_transformer.errors import MissingExtra, needs_extra
+from keras_transformer.errors import InputError, needs_extra
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_a_missing_package_is_reported_with_its_extra(
 ) -> None:
     if not is_clone:
         monkeypatch.setattr(errors, "__file__", str(tmp_path / "keras_transformer" / "errors.py"))
-    with pytest.raises(MissingExtra) as caught, needs_extra("zstd", "x.zst"):
+    with pytest.raises(InputError) as caught, needs_extra("zstd", "x.zst"):
         import not_there  # type: ignore[import-not-found]  # noqa: F401
     message = "x.zst needs the extra zstd (No module named 'not_there')."
     assert str(caught.value) == f"{message} Run: {command}"
@@ -34,7 +34,7 @@ def test_a_namespace_of_another_package_counts_as_missing(monkeypatch: pytest.Mo
     namespace = ModuleType("namespace_here")
     namespace.__path__ = []
     monkeypatch.setitem(sys.modules, "namespace_here", namespace)
-    with pytest.raises(MissingExtra, match="cannot import name 'part'"), needs_extra("a", "b"):
+    with pytest.raises(InputError, match="cannot import name 'part'"), needs_extra("a", "b"):
         from namespace_here import part  # type: ignore[import-not-found]  # noqa: F401
 
 

@@ -52,11 +52,11 @@ class DecoderLayer(BlockLayer):
         self.feed_forward_norm = self._new_norm("feed_forward_norm")
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
-        if memory_shape is None:
-            # Layers that are never built do not belong to the layer.
+        self._has_memory = memory_shape is not None
+        if not self._has_memory:
             unused = self.cross_attention, self.cross_attention_dropout, self.cross_attention_norm
             for layer in unused:
-                self._tracker.untrack(layer)
+                layer.built = True  # without weights
         else:  # first, so that a seed gives the same initial weights as in earlier versions
             self.cross_attention.build(inputs_shape, memory_shape)
         self._build_sublayers(inputs_shape)
@@ -90,7 +90,7 @@ class DecoderLayer(BlockLayer):
         Raises:
             ValueError: if the layer was built without a memory.
         """
-        if not self.cross_attention.built:
+        if not self._has_memory:
             raise ValueError(
                 f"{self.name} was built without a memory, so it has no cross-attention. Use a new "
                 "layer."
