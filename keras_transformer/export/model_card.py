@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.config.schema import nested
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.runs.run_directory import RunDirectory
@@ -156,11 +155,11 @@ def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
     with contextlib.suppress(OSError, ValueError):
         reports = [json.loads(path.read_bytes()) for path in run.data_reports()]
     for report in reports or [None]:
-        pairs, inputs = nested(report, "train", "pairs"), nested(report, "inputs", "train")
+        pairs, inputs = _nested(report, "train", "pairs"), _nested(report, "inputs", "train")
         facts.append(("training pairs", f"{pairs:,}" if isinstance(pairs, int) else "not known"))
         for entry in inputs if isinstance(inputs, list) else ():
             # Only the names of files, because a published card must not show directories.
-            hashes = nested(entry, "sha256")
+            hashes = _nested(entry, "sha256")
             for file, digest in hashes.items() if isinstance(hashes, dict) else ():
                 facts.append(("training corpus", f"{Path(str(file)).name}, SHA-256 `{digest}`"))
     step, init_from = described["step"], described["init_from"]
@@ -174,6 +173,13 @@ def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
         ("initial weights", f"`{'random' if init_from is None else Path(init_from).name}`"),
     ]
     return table((f"`{described['run']}`", ""), facts)
+
+
+def _nested(value: Any, *keys: str) -> Any:
+    """Returns the value under nested keys of any JSON value, or None if it is missing."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

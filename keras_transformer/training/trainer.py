@@ -36,12 +36,7 @@ from keras_transformer.training.devices import (
     uses_gpus,
 )
 from keras_transformer.training.dropout_masks import hashed_masks, philox_masks
-from keras_transformer.training.loss import (
-    AuxiliaryLoss,
-    LossSums,
-    OutputProjection,
-    real_tokens,
-)
+from keras_transformer.training.loss import AuxiliaryLoss, LossSums, OutputProjection, real_tokens
 from keras_transformer.training.progress import (
     Progress,
     StopRequest,
@@ -391,7 +386,7 @@ class Rhythm(keras.callbacks.Callback):
             arrays(model.transformer.weights_by_path()),
             arrays(model.state_by_path()),
             self.metrics,
-            ema=arrays(model.update.averages) or None,
+            ema=arrays(model.update.averages),
         )
 
     def _is_stop_requested(self, logs: Mapping[str, Any]) -> bool:
