@@ -107,7 +107,7 @@ def test_without_its_packages_a_report_is_left_out_with_one_sentence(
     for name in [name for name in sys.modules if ".extensions.pages." in name]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    plugins.call_all("after_training", run.path)
+    plugins.call_all("after_training", run)
     [record] = caplog.records
     assert tells(record.getMessage(), "'report'", "needs the extra plots", missing, "pip install")
     assert not (run.path / "report.html").exists()
