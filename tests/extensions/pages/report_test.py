@@ -98,10 +98,7 @@ def test_lines_that_were_cut_off_are_left_out_and_later_lines_count(tmp_path: Pa
 
 @pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
 def test_without_its_packages_a_report_is_left_out_with_one_sentence(
-    missing: str,
-    run: RunDirectory,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    missing: str, run: RunDirectory, monkeypatch: Any, caplog: Any
 ) -> None:
     log(run, 100, 2.0)
     for name in [name for name in sys.modules if ".extensions.pages." in name]:
