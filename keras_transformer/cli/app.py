@@ -23,7 +23,7 @@ from absl import app as absl_app
 from absl import flags
 from absl import logging as absl_logging
 
-from keras_transformer import tf_import
+from keras_transformer import console, tf_import
 from keras_transformer.cli import config_flags
 from keras_transformer.errors import InputError
 from keras_transformer.runs.machine import stop_signals
@@ -134,7 +134,7 @@ def load_engine(model_dir: str) -> None:
 
     if "TF_XLA_FLAGS" in os.environ:  # a wrong one ends the process with a message
         load_tensorflow()
-    with tf_import.without_native_stderr():  # an exporter may import TensorFlow
+    with console.without_native_log():  # an exporter may import TensorFlow
         loader, _ = loading.find_loader(model_dir)
     if loader.needs_tensorflow:
         load_tensorflow()
