@@ -132,8 +132,6 @@ def load_engine(model_dir: str) -> None:
     """Loads TensorFlow if the model needs it."""
     from keras_transformer.inference import loading  # late, so that --help is fast
 
-    if "TF_XLA_FLAGS" in os.environ:  # a wrong one ends the process with a message
-        load_tensorflow()
     with console.without_native_log():  # an exporter may import TensorFlow
         loader, _ = loading.find_loader(model_dir)
     if loader.needs_tensorflow:

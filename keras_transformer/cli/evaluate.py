@@ -91,9 +91,7 @@ def main() -> None:
         tokenize=FLAGS.tokenize,
         lowercase=FLAGS.lowercase,
     )
-    fields: dict[str, Any] = {}
-    if test.title:
-        fields["dataset"] = test.title  # also recorded in the model card of an export
+    fields: dict[str, Any] = {"dataset": test.title} if test.title else {}
     sources = test.sources or []
     if FLAGS.hypothesis:
         hypotheses = test_sets.read_translations(FLAGS.hypothesis, test)

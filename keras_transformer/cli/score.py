@@ -79,10 +79,9 @@ def main() -> int:
     with atomic.output_file(FLAGS.output) as file:
         ids = scoring.encode_targets(scorer, targets)
         results = scoring.score_ids(scorer, sources, ids)
-        pieces = []
-        if FLAGS.format == "jsonl":
-            known = translator.tokenizer.vocabulary.pieces()[1]
-            pieces = [[known[i] for i in row] for row in ids]
+        known = translator.tokenizer.vocabulary.pieces()[1]
+        is_json = FLAGS.format == "jsonl"
+        pieces = [[known[i] for i in row] for row in ids] if is_json else []
         file.write(scoring.format_scores(results, translator.config, pieces).encode())
     seconds = time.perf_counter() - start
     warnings = batching.source_warnings(batching.token_counts(translator.lengths, sources))

@@ -24,16 +24,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_transformer import plugins
 from keras_transformer.errors import InputError
+from keras_transformer.evaluation import metrics
+from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.export.model_card import VersionFacts, check_codes, model_card, model_name
 from keras_transformer.export.probes import probe_texts
 from keras_transformer.inference.engine import Engine, Hypotheses, KerasEngine
 from keras_transformer.inference.loading import load_model, load_translator, members
 from keras_transformer.inference.manifest import file_names
+from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.atomic import write_version
 
 if TYPE_CHECKING:
     from keras_transformer.decoding.shortlist import Shortlist
-    from keras_transformer.evaluation.metrics import Scores
     from keras_transformer.inference.translation_module import TranslationModule
     from keras_transformer.runs.run_directory import RunDirectory
 
@@ -46,8 +48,6 @@ __all__ = [
     "KerasEngine",
     "VersionFacts",
     "export",
-    "find_exporter",
-    "formats",
 ]
 
 _MAX_SHORTLIST_LOSS = 0.3  # BLEU, the default limit
@@ -220,18 +220,6 @@ class Exporter:
         return VersionFacts()
 
 
-def formats() -> tuple[str, ...]:
-    """Returns the names of the installed formats."""
-    return plugins.names("exporters")
-
-
-def find_exporter(format: str) -> Exporter:
-    """Loads the exporter of a format, with what this format needs."""
-    if format not in formats():
-        raise InputError(f"The format {format!r} is unknown. Use one of {', '.join(formats())}.")
-    return plugins.find("exporters", format)
-
-
 def export(
     run: str | Path | RunDirectory,
     output_dir: str | Path,
@@ -250,19 +238,17 @@ def export(
         output_dir: directory of the versions.
         sentences: source sentences for the comparison of the export with the run.
         options: further options.
-        format: one of `formats()`.
+        format: name of an installed format. `keras-transformer export --help` lists them.
         settings: changes of the run's `decoding.` configuration.
 
     Example:
     >>> export("build/run", "build/new", ["a dog"], format="ctranslate2").path
     PosixPath('build/new/1')
     """
-    from keras_transformer.evaluation import metrics
     from keras_transformer.export.comparison import check_quality
     from keras_transformer.export.manifest import describe_version, write_manifest
-    from keras_transformer.inference.translate import translate_lines
 
-    exporter, output_dir = find_exporter(format), Path(output_dir)
+    exporter: Exporter = plugins.find("exporters", format)
     weights = exporter.weights_of(options)
     _check_options(exporter, format, options, settings)
     losses = _losses(exporter, options)
@@ -289,6 +275,7 @@ def export(
         exporter.write(translator, folder, options)
         needed = file_names(folder)
         manifest["bytes"] = sum((folder / name).stat().st_size for name in needed)
+        write_manifest(folder, manifest, needed)  # for `open`
         with contextlib.closing(exporter.open_for_comparison(folder)) as engine:
             result = exporter.compare(translator, engine, sentences, probes, options)
         scores = None if options.references is None else score(result.translations)
@@ -300,14 +287,14 @@ def export(
         if facts.task != "translation" or not (exporter.has_search or weights == "float32"):
             scores = None  # these are not translations, or not those of the export
         if exporter.has_card:
-            runs, name = [member for member, _ in members(run)], model_name(output_dir)
+            runs, name = [member for member, _ in members(run)], model_name(Path(output_dir))
             card = model_card(name, manifest, runs, facts, scores=scores, test_set=options.test_set)
             (folder / "README.md").write_text(card, encoding="utf-8")
         described = {"signatures": dict(facts.signatures), "warning": facts.warning}
         write_manifest(folder, {**manifest, **described}, needed)
         return result._replace(scores=scores, warning=facts.warning)
 
-    path, result = write_version(output_dir, write)
+    path, result = write_version(Path(output_dir), write)
     return result._replace(path=path)
 
 
@@ -321,15 +308,13 @@ def _check_options(
             f"The format {format} does not support weights={weights}. Use one of "
             f"{', '.join(exporter.weights)}."
         )
-    supported = {"weights", "references", "max_bleu_loss", "tokenize", "test_set", "extra"}
-    supported |= exporter.options | ({"languages", "license"} if exporter.has_card else set())
-    fields = dataclasses.fields(ExportOptions)
-    given = [field.name for field in fields if getattr(options, field.name) != field.default]
-    for name in (*given, *options.extra):
-        if name not in supported:
-            raise InputError(
-                f"The format {format} does not support {name}. Leave it out, or use another format."
-            )
+    optional = ("shortlist", "languages", "license")
+    given = {name for name in optional if getattr(options, name) is not None} | {*options.extra}
+    supported = exporter.options | ({"languages", "license"} if exporter.has_card else set())
+    for name in sorted(given - supported):
+        raise InputError(
+            f"The format {format} does not support {name}. Leave it out, or use another format."
+        )
     if settings and not exporter.has_search:
         raise InputError(
             f"A version of this format does not store {' and '.join(settings)}. Leave this out, "
@@ -367,8 +352,6 @@ def _check_sentences(sentences: Sequence[str], options: ExportOptions, change: s
         raise InputError(
             f"{change}, which changes translations. Add references to measure the loss of BLEU."
         )
-    from keras_transformer.evaluation import metrics
-
     own = metrics.blind_score(references, options.tokenize)
     if own is not None:
         raise InputError(

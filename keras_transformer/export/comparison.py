@@ -48,7 +48,7 @@ def compare_tokens(
         found = pool.submit(engine.search, texts)
         run = KerasEngine(translator)
         own = run.search(texts if is_exact else ())
-        translations = [hypotheses.texts[0] for hypotheses in own]
+        translations = [found.texts[0].decode("utf-8", "replace") for found in own]
         _check_tokens(run, probes, tokens.result())
         theirs = found.result()
     if not is_exact:
@@ -83,7 +83,7 @@ def compare_log_probs(
     _check_tokens(run, probes, engine.tokenize(probes))
     texts = [*sentences, *texts_to_translate(translator.tokenizer.vocabulary, probes)]
     hypotheses = run.search(texts)
-    translations = [found.texts[0] for found in hypotheses]
+    translations = [found.texts[0].decode("utf-8", "replace") for found in hypotheses]
     end_id, best = translator.tokenizer.end_id, (found.tokens()[0] for found in hypotheses)
     targets = [[*(i for i in ids if i != end_id), end_id] for ids in best]
     expected = run.log_probs(texts, targets)
@@ -95,8 +95,7 @@ def compare_log_probs(
         if not difference < limit:  # also fails for NaN
             raise InputError(
                 f"The export gives the translation of {_text_name(text, number, len(sentences))} "
-                f"the log-probability {found:.5f}, the run {score:.5f}. Nothing was "
-                "exported."
+                f"the log-probability {found:.5f}, the run {score:.5f}. Nothing was exported."
             )
         differences.append(difference)
     # Generated texts have no part in the reported difference, which measures rounding.

@@ -66,7 +66,7 @@ def _step(run: RunDirectory, weights: str) -> int | None:
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any], needed: Iterable[str]) -> None:
-    """Writes `manifest.json` into a version. It must be the last file that is written.
+    """Writes `manifest.json` into a version, with the files that the version has now.
 
     `needed` are the files that the engine reads, relative to the folder.
     """

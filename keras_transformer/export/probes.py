@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MIXED = 1000  # texts that mix words, symbols and characters of all classes
 _PER_CLASS = 10  # characters of each Unicode category that are also texts by themselves
 _TRANSLATED = 20  # texts whose translations are compared
-_MAX_TRANSLATED_LENGTH = 40  # tokens
+_MAX_TOKENS = 40  # of a text whose translation is compared
 _SHOWN = 12  # tokens that a message shows from the first difference on
 _FILE = importlib.resources.files(__package__) / "probes.json"  # texts by kind
 _TEXTS = [text for texts in json.loads(_FILE.read_text("utf-8")).values() for text in texts]
@@ -71,9 +71,7 @@ def _texts_with_symbol(symbol: str, word: str, other: str) -> list[str]:
 def texts_to_translate(vocabulary: Vocabulary, texts: Sequence[str]) -> list[str]:
     """Chooses a few short texts with at least one token, a third of them with symbols."""
     ids = vocabulary.encode_source([text.encode() for text in texts])
-    short = [
-        text for text, row in zip(texts, ids, strict=True) if 1 < len(row) <= _MAX_TRANSLATED_LENGTH
-    ]
+    short = [text for text, row in zip(texts, ids, strict=True) if 1 < len(row) <= _MAX_TOKENS]
     random.Random(1).shuffle(short)
     symbols = vocabulary.source_symbols()
     chosen = [text for text in short if any(symbol in text for symbol in symbols)]

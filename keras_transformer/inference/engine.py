@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
-from keras_transformer.inference.batching import BatchFunction, batches, string_array
+from keras_transformer.inference.batching import BatchFunction, outputs_by_line, string_array
 
 if TYPE_CHECKING:  # imported late: an engine of another kind does not load TensorFlow
     from keras_transformer.inference.translation_module import TranslationModule
@@ -23,13 +23,13 @@ class Hypotheses(NamedTuple):
         ids: int32 `(n_best, length)`.
         lengths: int32 `(n_best,)`, including the end token.
         scores: float32 `(n_best,)`.
-        texts: the translations, if they are known.
+        texts: the translations as UTF-8, if they are known.
     """
 
     ids: np.ndarray
     lengths: np.ndarray
     scores: np.ndarray
-    texts: Sequence[str] = ()
+    texts: Sequence[bytes] = ()
 
     def tokens(self) -> list[list[int]]:
         """Returns the ids of each hypothesis, without padding."""
@@ -147,16 +147,12 @@ class KerasEngine(Engine):
         return [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
 
     def search(self, texts: Sequence[str]) -> list[Hypotheses]:
-        results: dict[int, Hypotheses] = {}
-        for batch in batches(texts):
-            text = string_array([texts[i] for i in batch])
+        def outputs(text: np.ndarray) -> dict[str, Any]:
             result = self.module.search(text)
-            columns = result.ids, result.lengths, result.scores, self.module.texts(result, text)
-            rows = zip(batch, *(column.numpy() for column in columns), strict=True)
-            for index, ids, lengths, scores, found in rows:
-                translations = [translation.decode("utf-8", "replace") for translation in found]
-                results[index] = Hypotheses(ids, lengths, scores, translations)
-        return [results[index] for index in range(len(texts))]
+            ids = {name: getattr(result, name) for name in ("ids", "lengths", "scores")}
+            return {**ids, "texts": self.module.texts(result, text)}
+
+        return [Hypotheses(**row) for row in outputs_by_line(outputs, texts)]
 
     def log_probs(self, texts: Sequence[str], targets: Sequence[Sequence[int]]) -> list[float]:
         from keras_transformer.inference.scoring import Scorer, score_ids

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import export as exports
+from keras_transformer import plugins
 from keras_transformer.errors import InputError
-from keras_transformer.export import ExportOptions, KerasEngine, export, find_exporter
+from keras_transformer.export import ExportOptions, KerasEngine, export
 from keras_transformer.inference import loading
 from keras_transformer.inference.batching import string_array
 from keras_transformer.inference.manifest import check_manifest, file_names
@@ -33,7 +33,8 @@ def translator_of(run_directory):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_export_translates_like_its_run_and_no_other(translator_of, version_of, format):
-    exporter, n_best = find_exporter(format), 2 if format == "saved_model" else 1  # of `version_of`
+    exporter = plugins.find("exporters", format)
+    n_best = 2 if format == "saved_model" else 1  # of `version_of`
     translator, other = translator_of(300, n_best), translator_of(100, n_best)
     run = KerasEngine(translator)
     with contextlib.closing(exporter.open(version_of(format))) as engine:
@@ -54,7 +55,7 @@ def test_an_export_translates_like_its_run_and_no_other(translator_of, version_o
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_loaded_export_translates_text_like_its_run(translator_of, version_of, format):
     # The formulas of length penalties differ.
-    has_search = find_exporter(format).comparison == "log_probs"
+    has_search = plugins.find("exporters", format).comparison == "log_probs"
     settings = {"decoding.length_penalty": 0} if has_search else {}
     run = KerasEngine(translator_of(300, 2 if format == "saved_model" else 1))
     expected, engine = run.with_settings(settings), loading.load_model(version_of(format), settings)
@@ -84,7 +85,7 @@ def test_a_version_is_described(run_directory, version_of, format):
     files = {*file_names(version)} - {"manifest.json"}
     needed = set(manifest["needed"])
     assert set(manifest["files"]) == files and needed and needed <= files - {"README.md"}
-    assert ("README.md" in files) == find_exporter(format).has_card
+    assert ("README.md" in files) == plugins.find("exporters", format).has_card
     if "README.md" in files:
         text = (version / "README.md").read_text("utf-8")
         size = sum((version / name).stat().st_size for name in needed)
@@ -95,7 +96,7 @@ def test_a_version_is_described(run_directory, version_of, format):
 @pytest.mark.parametrize(
     ("format", "options", "facts"),
     [
-        ("onnx", {}, ("onnx", "format", "saved_model")),
+        ("onnx", {}, ("onnx", "exporters", "saved_model")),
         ("saved_model", {"weights": "float16"}, ("weights=float16", "bfloat16", "int8")),
         ("saved_model", {"text_signature": False}, ("saved_model", "text_signature")),
         ("litert", {"weights": "int2"}, ("weights=int2", "float16", "int8", "int4")),
@@ -132,8 +133,7 @@ def other_format(documented, monkeypatch):
     exporter = documented["EXPORTER"]
     monkeypatch.setattr(exporter, "weights", {"float32": 0.0, "int8": 0.3}, raising=False)
     monkeypatch.setattr(exporter, "probes", lambda *_: ["a", " b"])
-    monkeypatch.setattr(exports, "formats", lambda: ("numpy",))
-    monkeypatch.setattr(exports, "find_exporter", lambda _: exporter)
+    monkeypatch.setattr(plugins, "find", lambda *_: exporter)
     return exporter
 
 

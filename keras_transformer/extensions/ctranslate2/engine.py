@@ -38,7 +38,7 @@ class CTranslate2Engine(Engine):
         *("decoding.length_penalty", "decoding.max_extra_tokens"),
     )
     max_batch_lines = 16
-    max_source_tokens = 1024  # the default of `translate_batch`
+    max_source_tokens = 1024  # the default of `translate_batch`; a program chooses its own limit
 
     def __init__(self, folder: Path, source_file: Path, target_file: Path, **options: Any):
         ctranslate2.set_log_level(logging.ERROR)  # this CPU may lack the type of the weights

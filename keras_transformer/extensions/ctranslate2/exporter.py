@@ -38,7 +38,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.export import Engine, Exporter, ExportOptions, ExportResult
+from keras_transformer.export import Exporter, ExportOptions
 from keras_transformer.inference import manifest
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
@@ -98,25 +98,13 @@ class CTranslate2Exporter(Exporter):
     def open(self, folder: Path, threads: int | None = None) -> CTranslate2Engine:
         cores = available_cores() if threads is None else threads
         engine = self.engine(folder, inter_threads=cores, intra_threads=1)
-        engine.max_source_tokens = manifest.read(folder).get("max_source_tokens", 1024)
+        engine.max_source_tokens = manifest.read(folder)["max_source_tokens"]
         return engine
 
     def engine(self, folder: Path, **options: Any) -> CTranslate2Engine:
         joint = folder / "joint.model"
         files = [joint if joint.exists() else folder / f"{side}.model" for side in _SIDES]
         return CTranslate2Engine(folder, *files, **options)
-
-    def compare(
-        self,
-        translator: TranslationModule,
-        engine: Engine,
-        sentences: Sequence[str],
-        probes: Sequence[str],
-        options: ExportOptions,
-    ) -> ExportResult:
-        assert isinstance(engine, CTranslate2Engine)
-        engine.max_source_tokens = translator.max_source_tokens  # a program chooses its own limit
-        return super().compare(translator, engine, sentences, probes, options)
 
 
 EXPORTER = CTranslate2Exporter()
