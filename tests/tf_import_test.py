@@ -1,31 +1,11 @@
-"""TensorFlow loads quietly, whatever the user has set for other programs."""
+"""The programs of XLA. tests/cli/translate_test.py loads TensorFlow in a hostile environment."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from keras_transformer import tf_import
-
-SCRIPT = """
-from keras_transformer.tf_import import load_tensorflow
-load_tensorflow()
-import keras, tensorflow
-print(keras.backend.backend(), keras.config.floatx(), tensorflow.keras.__version__[0])
-"""
-
-
-def test_tensorflow_loads_quietly_and_ignores_settings_of_other_programs(tmp_path):
-    (tmp_path / "keras.json").write_text('{"backend": "jax", "floatx": "float64"}')
-    foreign = {"KERAS_BACKEND": "jax", "KERAS_HOME": str(tmp_path), "TF_USE_LEGACY_KERAS": "1"}
-    environment = {**os.environ, **foreign, "TF_CPP_MIN_LOG_LEVEL": "0"}
-    environment.pop("TF_XLA_FLAGS", None)
-    ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True
-    )
-    assert (ended.stdout, ended.stderr) == ("tensorflow float32 3\n", "")
 
 
 @pytest.mark.parametrize("visible", ["0", ""])

@@ -19,8 +19,10 @@ WEIGHTS = {"cross": (B, H, T, S), "self": (B, H, T, T)}
 MASK = np.arange(S) < np.array([[S], [S - 3]])
 
 
-@pytest.mark.parametrize("arguments", [ARGUMENTS, EVERY_ARGUMENT])
-@pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [(ARGUMENTS, {}), (EVERY_ARGUMENT, {"return_attention_scores": True})],
+)
 def test_decoder_layer_is_a_keras_layer(arguments: dict[str, Any], options: dict[str, Any]) -> None:
     inputs = {"inputs": X, "memory": MEMORY, "memory_mask": MASK}
     shape: Any = (X.shape, WEIGHTS) if options else X.shape

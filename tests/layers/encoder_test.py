@@ -38,8 +38,10 @@ def test_each_dropout_is_for_training_only(stack: Any, kind: str) -> None:
     assert np.abs(first - plain).max() > 1e-3 and np.abs(first - second).max() > 1e-3
 
 
-@pytest.mark.parametrize("arguments", [ARGUMENTS, EVERY_ARGUMENT])
-@pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [(ARGUMENTS, {"return_attention_scores": True}), (EVERY_ARGUMENT, {})],
+)
 def test_encoder_layer_is_a_keras_layer(arguments: dict[str, Any], options: dict[str, Any]) -> None:
     shape: Any = (X.shape, (B, H, S, S)) if options else X.shape
     check_layer(EncoderLayer, arguments, {"inputs": X, "mask": MASK}, shape, options)

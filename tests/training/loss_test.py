@@ -114,7 +114,7 @@ def test_excluded_tokens_change_nothing(monkeypatch, smoothing, dtype):
 def in_graph(xla, slice_rows):
     """The losses of training and of evaluation, traced for unknown sizes, as in training."""
 
-    @tf.function(jit_compile=xla)
+    @tf.function(jit_compile=xla, autograph=False)
     def compute(features, labels):
         kernel = tf.constant(KERNEL)
         settings = {"label_smoothing": 0.1, "pad_id": PAD, "slice_rows": slice_rows(labels)}
@@ -156,7 +156,7 @@ def test_a_replica_without_rows_adds_nothing(slice_rows, xla):
 def test_no_tensor_has_the_logits_of_all_rows(monkeypatch):
     monkeypatch.setattr(loss, "SLICE_ROWS", 4)
 
-    @tf.function
+    @tf.function(autograph=False)
     def compute(features, labels, kernel):
         sums, gradients = loss.loss_and_gradients(
             features, labels, kernel, label_smoothing=0.1, pad_id=PAD
