@@ -60,6 +60,7 @@ def test_the_steps_work_with_few_phrases_and_almost_no_training(
         script, *flags = step.split()
         if script == "bin/train.py":
             flags += ["--max_steps=4", "--set=decoding.max_extra_tokens=5"]
+            flags += ["--set=decoding.max_source_tokens=60"]
         results[script] = driver.run(tmp_path, Path(script).stem, flags, "")
         assert results[script].code == 0, results[script].err
         if script == "bin/phrasebook.py":
