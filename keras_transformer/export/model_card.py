@@ -74,14 +74,8 @@ def model_card(
 ) -> str:
     """Returns the model card of a version.
 
-    Args:
-        name: name of the model.
-        manifest: the origin and the settings, from `describe_version`; `languages` and `license`,
-            which may be None; and `bytes`, the size of the model.
-        runs: the runs of `manifest["members"]`.
-        facts: the texts about the format and the task.
-        scores: scores of the translations of `test_set`.
-        test_set: name of a test set.
+    The manifest has the result of `describe_version`, `languages` and `license`, which may be None,
+    and `bytes`, the size of the model. The scores are of the translations of `test_set`.
     """
     decoding, longest = manifest["decoding"], manifest["max_train_source_length"]
     languages, license = manifest["languages"], manifest["license"]
@@ -183,16 +177,7 @@ def _nested(value: Any, *keys: str) -> Any:
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Returns a Markdown table.
-
-    Args:
-        head: the titles of the columns.
-        rows: the cells of each row.
-
-    Example:
-    >>> table(("metric", "score"), [("BLEU", "31.4")]).splitlines()[-1]
-    '| BLEU | 31.4 |'
-    """
+    """Returns a Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
