@@ -36,14 +36,14 @@ BUDGETS = {
             "layers": 1_180,
             "models": 400,
             "runs": 600,
-            "text": 525,
+            "text": 540,
             "training": 1_680,
         }.items()
     },
 }
-CORE_BUDGET = 11_800
+CORE_BUDGET = 11_820
 DOCSTRING_BUDGET = 6_500
-CLASS_BUDGET = 206
+CLASS_BUDGET = 207
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),
