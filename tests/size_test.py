@@ -20,7 +20,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 22_720,
+    "tests": 22_740,
     "keras_transformer/extensions": 10_500,
     **{
         f"keras_transformer/{folder}": lines
@@ -28,7 +28,7 @@ BUDGETS = {
             "api": 360,
             "cli": 780,
             "config": 510,
-            "data": 1_800,
+            "data": 1_812,
             "decoding": 940,
             "evaluation": 260,
             "export": 1_410,
@@ -37,11 +37,11 @@ BUDGETS = {
             "models": 400,
             "runs": 600,
             "text": 540,
-            "training": 1_680,
+            "training": 1_686,
         }.items()
     },
 }
-CORE_BUDGET = 11_820
+CORE_BUDGET = 11_840
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207
 SKIPPED = {
