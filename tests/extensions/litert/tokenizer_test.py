@@ -97,7 +97,7 @@ def test_any_bytes_have_the_tokens_of_sentencepiece(supported: Vocabulary, data:
     parts += [st.sampled_from([*map(str.encode, symbols), *" ".join(PHRASES).encode().split()])]
     parts += [st.binary(max_size=3)]
     texts = st.lists(st.lists(st.one_of(parts), max_size=6).map(b"".join), min_size=1, max_size=20)
-    # FastSentencepiece removes a control character even inside of what is no UTF-8, b"\xc3\x01\xbc".
+    # FastSentencepiece removes control characters even inside of invalid UTF-8: b"\xc3\x01\xbc".
     lines = [CONTROL.sub(b"", line) for line in data.draw(texts)]
     tokenizer = tensorflow_text.FastSentencepieceTokenizer(fast_model(supported.source_model))
     found = tokenizer.tokenize(tf.constant(lines, tf.string)).to_list()
