@@ -14,13 +14,13 @@ declared in the same way. The groups are:
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
 * `text_options`: modules that add a flag to `translate` (see `cli/translate.py`);
-* `export_options`: modules that add a flag to `export` (see `cli/export.py`);
+* `export_options`: modules with `help` and `default`, each of which adds a flag to `export`;
 * `presets`: mappings of names to the preset that one changes, and its changes;
 * `converters`: functions that read a model of another toolkit, by the names of formats;
 * `auxiliary_losses`: functions that return the loss for the training with a vocabulary, or None;
 * `after_preparation`: functions of a directory, which `prepare` calls when its data are complete;
-* `after_training`: functions of the path of a run directory, called when a training ends, also
-  after an error. An error of theirs is a warning;
+* `after_training`: functions of a `RunDirectory`, called when a training ends, also after an error.
+  An error of theirs is a warning;
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def all_of(group: str) -> Iterator[tuple[str, Any]]:
         try:
             extension = point.load()
         except Exception as error:  # code of another package
-            _LOG.warning("%s %r of %s cannot be loaded: %s", group, name, point.value, error)
+            _LOG.warning("%s %r is left out: %s", group, name, error)
         else:
             yield name, extension
 

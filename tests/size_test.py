@@ -20,30 +20,30 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 22_600,
-    "keras_transformer/extensions": 10_570,
+    "tests": 22_740,
+    "keras_transformer/extensions": 10_500,
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
             "api": 360,
             "cli": 780,
             "config": 510,
-            "data": 1_795,
+            "data": 1_812,
             "decoding": 940,
             "evaluation": 260,
             "export": 1_410,
             "inference": 1_090,
             "layers": 1_180,
             "models": 400,
-            "runs": 575,
-            "text": 410,
-            "training": 1_680,
+            "runs": 600,
+            "text": 540,
+            "training": 1_688,
         }.items()
     },
 }
-CORE_BUDGET = 11_625
+CORE_BUDGET = 11_840
 DOCSTRING_BUDGET = 6_500
-CLASS_BUDGET = 206
+CLASS_BUDGET = 207
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),

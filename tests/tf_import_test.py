@@ -1,11 +1,37 @@
-"""The programs of XLA. tests/cli/translate_test.py loads TensorFlow in a hostile environment."""
+"""TensorFlow loads quietly, whatever the user has set for other programs."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from keras_transformer import tf_import
+
+SCRIPT = """
+import os, tempfile
+from keras_transformer.runs import machine
+from keras_transformer.tf_import import load_tensorflow
+tempfile._candidate_tempdir_list = lambda: ["/nowhere"]  # a read-only container
+machine._cpu_quota = lambda: 0.5
+load_tensorflow()
+import keras, tensorflow
+print(os.environ["TF_NUM_INTRAOP_THREADS"], os.environ["TF_NUM_INTEROP_THREADS"])
+print(keras.backend.backend(), keras.config.floatx(), tensorflow.keras.__version__[0])
+"""
+
+
+def test_tensorflow_loads_quietly_and_ignores_settings_of_other_programs(tmp_path):
+    (tmp_path / "keras.json").write_text('{"backend": "jax", "floatx": "float64"}')
+    foreign = {"KERAS_BACKEND": "jax", "KERAS_HOME": str(tmp_path), "TF_USE_LEGACY_KERAS": "1"}
+    environment = {**os.environ, **foreign, "TF_CPP_MIN_LOG_LEVEL": "0"}
+    for name in ("TF_XLA_FLAGS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+        environment.pop(name, None)
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True
+    )
+    assert (ended.stdout, ended.stderr) == ("1 2\ntensorflow float32 3\n", "")
 
 
 @pytest.mark.parametrize("visible", ["0", ""])

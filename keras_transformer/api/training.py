@@ -21,7 +21,7 @@ from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
-from keras_transformer.training.training_run import TrainOptions
+from keras_transformer.training.training_run import TrainingResult, TrainOptions
 
 # One path or several.
 Paths = str | Path | Sequence[str | Path]
@@ -132,11 +132,12 @@ class Run:
     Args:
         path: a run directory.
         data: its prepared data, whose validation pairs `export` uses.
+        result: how the training ended, if it was trained in this process.
 
     Attributes:
         path: the directory.
         data: the prepared data, or None.
-        result: how the training ended, or None if it was not trained in this process.
+        result: how the training ended, or None.
 
     Example:
     >>> import keras_transformer as kt
@@ -145,11 +146,17 @@ class Run:
     (True, True)
     """
 
-    def __init__(self, path: str | Path, data: str | Path | PreparedData | None = None):
+    def __init__(
+        self,
+        path: str | Path,
+        data: str | Path | PreparedData | None = None,
+        result: TrainingResult | None = None,
+    ):
         self.path = Path(path)
         self.data = data
-        self.result: training_run.TrainingResult | None = None
-        RunDirectory(path)
+        self.result = result
+        if result is None:
+            RunDirectory(path)  # raises an error if it is not a run
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -192,8 +199,8 @@ class Run:
 
         Args:
             output_dir: directory of the versions.
-            format: "saved_model" for TF Serving, "cpu" for CPUs, "litert" for phones,
-                "ctranslate2", "huggingface" for transformers, or "argos" for Argos Translate.
+            format: "saved_model" for TF Serving, or another installed format, such as "cpu" for
+                CPUs or "litert" for phones.
             weights: number format of the weights: "float32", "bfloat16", "float16", "int8", or
                 another one of the format. The default is "float32", for cpu "int8".
             checkpoint: name of the weights of the run, such as "best". The default are the
@@ -201,7 +208,8 @@ class Run:
             sentences: source texts for the comparison. The default is the validation set of the
                 data, with its references.
             settings: changes of the configuration, such as `{"decoding.beam_size": 1}`.
-            **options: other fields of `ExportOptions`, such as `references`.
+            **options: other fields of `ExportOptions`, such as `references`, and options of the
+                format.
 
         Example:
         >>> import keras_transformer as kt
@@ -218,7 +226,7 @@ class Run:
             store = TokenStore(Path(self.data) / "valid")
             sentences = store.source.text()
             options.setdefault("references", store.target.text())
-        export_options = ExportOptions(weights=weights, **options)
+        export_options = ExportOptions.of(weights=weights, **options)
         run, sentences = self._address(checkpoint), checked_texts(sentences)
         return export(run, output_dir, sentences, export_options, format=format, settings=settings)
 
@@ -281,9 +289,7 @@ def train(
         TrainOptions(**options),
         callbacks=callbacks or (),
     )
-    run = Run(run_dir, data=directories[0])
-    run.result = result
-    return run
+    return Run(run_dir, directories[0], result)
 
 
 def _full_name(name: str) -> str:

@@ -193,13 +193,14 @@ class Translator:
 
         Args:
             output_dir: directory of the versions.
-            format: "saved_model" for TF Serving, "cpu" for CPUs, "litert" for phones,
-                "ctranslate2", "huggingface" for transformers, or "argos" for Argos Translate.
+            format: "saved_model" for TF Serving, or another installed format, such as "cpu" for
+                CPUs or "litert" for phones.
             weights: number format of the weights: "float32", "bfloat16", "float16", "int8", or
                 another one of the format. The default is "float32", for cpu "int8".
             sentences: texts for the comparison, best from a validation set. By default they are
                 generated from the vocabulary. Rounded weights need `references` of them.
-            **options: other fields of `ExportOptions`, such as `references`.
+            **options: other fields of `ExportOptions`, such as `references`, and options of the
+                format.
 
         Example:
         >>> import keras_transformer as kt
@@ -216,7 +217,7 @@ class Translator:
             for run, transformer in zip(runs, module.transformers, strict=True):
                 _save(module, transformer, run)
             models, sentences = ",".join(map(str, runs)), checked_texts(sentences)
-            export_options = ExportOptions(weights=weights, **options)
+            export_options = ExportOptions.of(weights=weights, **options)
             return export(models, output_dir, sentences, export_options, format=format)
 
     @property
@@ -251,12 +252,12 @@ def load(
 
     Args:
         model: a run directory, `RUN@WEIGHTS` such as "run@best", a list of runs for an ensemble,
-            a SavedModel, a LiteRT file, a MarianMT directory of Hugging Face, the address of a
-            server such as "localhost:8501", or the address of a model on the Hugging Face Hub,
-            "hf://user/name" or "hf://user/name@revision".
+            a SavedModel, a model of an installed format, such as a LiteRT file or a MarianMT
+            directory of Hugging Face, the address of a server such as "localhost:8501", or the
+            address of a model on the Hugging Face Hub, as in "hf://user/name@revision".
         precision: type of a run's weights and computation: float32, bfloat16, float16 or int8.
         jit_compile: compile the search of a run with XLA, for each batch shape.
-        threads: cores that a LiteRT model uses. The default are all.
+        threads: cores of a model that needs no TensorFlow, such as LiteRT. The default are all.
         **decoding: options of the search, such as `beam_size=8`, as in `Translator.translate`.
 
     Example:

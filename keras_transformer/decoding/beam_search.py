@@ -32,11 +32,7 @@ def length_penalty(
 
 
 def coverage_penalty(coverage: tf.Tensor, source_mask: tf.Tensor, beta: float) -> tf.Tensor:
-    """Returns `beta` times the sum over source tokens of log(min(coverage, 1)): at most 0.
-
-    Returns:
-        float32 `[batch, beam]`.
-    """
+    """Returns `beta` times the sum over source tokens of log(min(coverage, 1)), `[batch, beam]`."""
     covered = tf.math.log(tf.clip_by_value(coverage, 1e-9, 1.0))  # finite for unseen tokens
     # --> [batch, 1, source]
     is_token = tf.expand_dims(source_mask, 1)
@@ -133,9 +129,10 @@ class BeamSearch(SearchLoop):
 
         next_step, coverage = Histories(tokens), None
         if state.histories.token_log_probs is not None:
-            size = tf.shape(next_tokens.model_log_probs)[1]
-            by_sentence = tf.reshape(next_tokens.model_log_probs, [-1, beam * size])
-            token_log_probs = _take(by_sentence, parents * size + columns)
+            # Not a reshape to one row per sentence: LiteRT would know its shape only when it runs.
+            rows = beam * tf.expand_dims(tf.range(tf.shape(parents)[0]), 1) + parents
+            indices = tf.stack([rows, columns], axis=-1)
+            token_log_probs = tf.gather_nd(next_tokens.model_log_probs, indices)
             next_step = next_step._replace(token_log_probs=token_log_probs)
         if attention is not None:
             # --> [batch, C, source]
@@ -192,9 +189,7 @@ class BeamSearch(SearchLoop):
         penalty of the longest output, bounds the scores of all its extensions. The results of a
         sentence are final if this bound does not exceed the score of the last one. With early
         stopping, they are also final when all K entries have a complete hypothesis.
-
-        Returns:
-            `log_probs`, with `NEG_INF` for closed hypotheses.
+        Returns `NEG_INF` for closed hypotheses, and the log-probabilities of all others.
         """
         bound = tf.reduce_max(log_probs, axis=-1) / longest_penalty
         undecided = bound > scores[:, self._config.n_best - 1]

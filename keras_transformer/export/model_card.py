@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.config.schema import nested
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.runs.run_directory import RunDirectory
@@ -22,7 +21,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 _CARD = importlib.resources.files(__package__).joinpath("model_card.txt").read_text("utf-8")
 
 
-def check_names(languages: Iterable[str], license: str | None) -> None:
+def check_codes(languages: Iterable[str], license: str | None) -> None:
     """Refuses invalid codes of languages, and an invalid SPDX identifier of a license."""
     for code in languages:
         if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*", code):
@@ -75,14 +74,8 @@ def model_card(
 ) -> str:
     """Returns the model card of a version.
 
-    Args:
-        name: name of the model.
-        manifest: the origin and the settings, from `describe_version`; `languages` and `license`,
-            which may be None; and `bytes`, the size of the model.
-        runs: the runs of `manifest["members"]`.
-        facts: the texts about the format and the task.
-        scores: scores of the translations of `test_set`.
-        test_set: name of a test set.
+    The manifest has the result of `describe_version`, `languages` and `license`, which may be None,
+    and `bytes`, the size of the model. The scores are of the translations of `test_set`.
     """
     decoding, longest = manifest["decoding"], manifest["max_train_source_length"]
     languages, license = manifest["languages"], manifest["license"]
@@ -119,7 +112,7 @@ def model_card(
         model_bytes=manifest["bytes"],
         search=search,
         trained="not known" if longest is None else f"{longest:,} tokens",
-        limit=facts.limit,
+        limit="\n- ".join(filter(None, (facts.limit, manifest.get("agreement")))),
         license=f"`{license}`" if license else "not stated",
         max_source_tokens=manifest["max_source_tokens"],
         max_source_bytes=manifest["max_source_bytes"],
@@ -156,11 +149,11 @@ def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
     with contextlib.suppress(OSError, ValueError):
         reports = [json.loads(path.read_bytes()) for path in run.data_reports()]
     for report in reports or [None]:
-        pairs, inputs = nested(report, "train", "pairs"), nested(report, "inputs", "train")
+        pairs, inputs = _nested(report, "train", "pairs"), _nested(report, "inputs", "train")
         facts.append(("training pairs", f"{pairs:,}" if isinstance(pairs, int) else "not known"))
         for entry in inputs if isinstance(inputs, list) else ():
             # Only the names of files, because a published card must not show directories.
-            hashes = nested(entry, "sha256")
+            hashes = _nested(entry, "sha256")
             for file, digest in hashes.items() if isinstance(hashes, dict) else ():
                 facts.append(("training corpus", f"{Path(str(file)).name}, SHA-256 `{digest}`"))
     step, init_from = described["step"], described["init_from"]
@@ -176,17 +169,15 @@ def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
     return table((f"`{described['run']}`", ""), facts)
 
 
+def _nested(value: Any, *keys: str) -> Any:
+    """Returns the value under nested keys of any JSON value, or None if it is missing."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Returns a Markdown table.
-
-    Args:
-        head: the titles of the columns.
-        rows: the cells of each row.
-
-    Example:
-    >>> table(("metric", "score"), [("BLEU", "31.4")]).splitlines()[-1]
-    '| BLEU | 31.4 |'
-    """
+    """Returns a Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)

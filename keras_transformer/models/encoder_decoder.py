@@ -39,9 +39,10 @@ class EncoderDecoder(keras.Model):
     """The base class of models that map source ids and target ids to logits.
 
     A subclass implements `encode`, `project_memory`, `init_cache`, `decode`, `logits`,
-    `output_weights` and `_make_embedding`, and sets the attributes below. `decode` runs the
-    decoder: over whole targets in training and scoring, and over one position with a `DecodeState`
-    in search.
+    `output_weights` and `_make_embedding`, and sets the attributes below. A search with a shortlist
+    also needs `output_rows`. `decode` runs the decoder: over whole targets in training and scoring,
+    and over one position with a `DecodeState` in search. A model whose cache has one entry for
+    each hypothesis also overrides `reorder_cache`.
 
     Attributes:
         run_config: class of the configuration of its runs. It has the name of the architecture,
@@ -151,12 +152,9 @@ class EncoderDecoder(keras.Model):
         raise NotImplementedError
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
-        return self.logits(self.features(inputs, training=training))
-
-    def features(self, inputs: Any, training: bool | None = None) -> Any:
-        """Returns the decoder's output `[B, T, d_model]`, from which `logits` computes logits."""
         memory = self.encode(inputs["source_ids"], training=training)
-        return self.decode(inputs["target_ids"], memory, training=training)[0]
+        features, _ = self.decode(inputs["target_ids"], memory, training=training)
+        return self.logits(features)
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:
         return (*input_shape["target_ids"], self.config.target_vocab_size)

@@ -20,18 +20,18 @@ from keras_transformer.console import duration
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import require
+from keras_transformer.evaluation import metrics
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.presets import resolve_config
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.training import start
 from keras_transformer.training.data import TrainingData
 from keras_transformer.training.devices import Platform, choose_platform, use_logical_cpus
 from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.progress import StopRequest, early_stopping_reason, is_finished
+from keras_transformer.training.start import RunStart
 from keras_transformer.training.trainer import Rhythm, Trainer, fit
 from keras_transformer.training.update import arrays
 
@@ -138,6 +138,11 @@ def train(
             f"{type(callback).__name__} sets the learning rate, but a run computes it from the "
             "step, so that it can resume. Choose another training.schedule.",
         )
+        require(
+            not getattr(callback, "restore_best_weights", False),
+            "restore_best_weights would change the model, but not the run, which keeps its best "
+            "weights itself (RUN@best). Leave it out, or use early_stopping and best_metric.",
+        )
     backend = keras.backend.backend()
     require(
         backend == "tensorflow",
@@ -158,12 +163,9 @@ def train(
         vocabulary = data.tokenizer.vocabulary
         settings = dict(settings or {})
         config_type = architecture.run_config
-
-        def resolve() -> str:
-            first = start.first_config(run_dir, preset, config_type, options.init_from)
-            return resolve_config(first, settings, vocabulary).to_json()
-
-        config = config_type.from_json(cluster.from_chief(resolve))
+        start = RunStart(run_dir, config_type, options.init_from)
+        resolve = functools.partial(start.config, preset, settings, vocabulary)
+        config = cluster.from_chief(resolve, RunConfig.to_json, config_type.from_json)
         batches, valid_batches = data.batches(config.training)
         platform = choose_platform(config.training, len(batches.shapes), options.device, strategy)
         cluster.check_equal_on_all_workers({
@@ -183,7 +185,9 @@ def train(
         if cluster.num_workers > 1:
             # Not created in the scope of the strategy, because each worker has its own.
             trainer.stop_flag = tf.Variable(0, trainable=False)
-        run, metrics = start.open_run(run_dir, cluster, trainer, config, data, options.init_from)
+        metrics = cluster.from_chief(functools.partial(start.begin, trainer, config, data))
+        cluster.copy_variables(trainer.update.variables())
+        run = start.run
         _log_summary(platform, trainer, config, batches)
         stop = StopRequest(options.max_minutes)
         try:
@@ -201,7 +205,7 @@ def train(
                 metrics = fit(trainer, batches, rhythm, callbacks)
         finally:
             if run is not None:
-                plugins.call_all("after_training", run.path)
+                plugins.call_all("after_training", run)
         cluster.finish()
         return TrainingResult(
             step=trainer.step,
@@ -214,12 +218,7 @@ def train(
         )
 
 
-def _log_summary(
-    platform: Platform,
-    trainer: Trainer,
-    config: RunConfig,
-    batches: Batches,
-) -> None:
+def _log_summary(platform: Platform, trainer: Trainer, config: RunConfig, batches: Batches) -> None:
     """Logs the devices, the model and the data before the first step."""
     training = config.training
     for reason in platform.reasons:
@@ -257,14 +256,18 @@ def _bleu_scorer(
     share = -(-config.bleu_sentences // len(stores)) if config.bleu_sentences else None
     sources = [line for store in stores for line in store.source.text()[:share]]
     references = [line for store in stores for line in store.target.text()[:share]]
+    own = metrics.evaluate(references, references)
+    require(
+        own.bleu >= 99.9 or config.best_metric != "bleu",
+        f"training.best_metric is bleu, but the validation references score {own.bleu:.1f} against "
+        f"themselves ({own.signature}). Use best_metric=loss.",
+    )
+    beam = run.config.decoding.beam_size
+    log.info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {own.signature}")
 
     def score() -> float:
-        transformer.assign_weights(
-            arrays(trainer.update.averages or trainer.transformer.weights_by_path())
-        )
-        scores = translate.evaluate(model, sources, references).scores
-        beam = run.config.decoding.beam_size
-        log.info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {scores.signature}")
-        return scores.bleu
+        weights = trainer.update.averages or trainer.transformer.weights_by_path()
+        transformer.assign_weights(arrays(weights))
+        return translate.evaluate(model, sources, references).scores.bleu
 
     return score

@@ -34,7 +34,7 @@ MISTAKES = [
     ("prepare --tfds=x:sets --output_dir=new", "", "split", "x:sets@train"),
     (f"{TREES} --valid_trees=b.tree --valid_pairs=2", "", "--valid_pairs"),
     (f"{TREES} --valid_ids=ids", "", "--valid_ids", "--valid_trees"),
-    ("evaluate --reference=six.de", "", "model_dir", "hypothesis", "Exactly one"),
+    ("evaluate", "", "model_dir", "hypothesis", "Exactly one"),
     (f"evaluate {FILES} --hypothesis=six.de", "", "model_dir", "hypothesis", "Exactly one"),
     ("evaluate --model_dir=run --test_set=wmt14 --source=six.en", "", "test_set", "At most one"),
     ("evaluate --model_dir=run --reference=six.de", "", "--source", "missing", "--model_dir"),

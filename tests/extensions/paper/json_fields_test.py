@@ -12,11 +12,11 @@ from keras_transformer.extensions.paper.json_fields import check_json
 from tests.builders import refuses
 
 
-class _Named(TypedDict):
+class NamedBeing(TypedDict):
     name: str
 
 
-class Person(_Named, total=False):
+class Person(NamedBeing, total=False):
     age: int | None
 
 

@@ -24,7 +24,13 @@ from keras_transformer.extensions.serving.models import ServedModel
 from keras_transformer.extensions.serving.tensors import Signature, Tensor
 from keras_transformer.inference import Translation
 from tests.conftest import ROOT
-from tests.extensions.serving.reversing_model import NAME, SIGNATURES, TAGS, Tagged, write_version
+from tests.extensions.serving.reversing_model import (
+    NAME,
+    SIGNATURES,
+    TAGS,
+    ReversingWithTags,
+    write_version,
+)
 from tests.extensions.serving.running_server import Running, model_held, running_server, wait_until
 from tests.messages import mentions, tells
 
@@ -166,6 +172,28 @@ def test_invalid_addresses(address: str) -> None:
         connect(address)
 
 
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("host:80/m", "http://host/v1/models/m"),
+        ("https://host/m", "https://host/v1/models/m"),
+        ("https://host:8443/a/b/m/", "https://host:8443/a/b/v1/models/m"),
+        ("http://[::1]:8501/a/v1/models/m", "http://[::1]:8501/a/v1/models/m"),
+    ],
+)
+def test_addresses_with_paths(address: str, url: str) -> None:
+    with connect(address) as client:
+        assert str(client._http.build_request("GET", client._path).url) == url
+
+
+def test_proxies(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with connect(running.rest) as client:
+        assert client.translate(["ab"])[0][0].text == "ba"
+    with pytest.raises(ServerError, match=mentions("127.0.0.1:9", "no_proxy=server.example")):
+        connect("http://server.example:80")
+
+
 def test_addresses(running: Running) -> None:
     for address in (
         running.rest, f"http://{running.rest}/", f"{running.rest}/{NAME}/",
@@ -202,7 +230,7 @@ def test_an_answer_that_is_not_of_tf_serving(
 
 
 def test_the_server_adds_a_tag_and_clients_know_the_tags(tmp_path: Path) -> None:
-    write_version(tmp_path / NAME / "1", model=Tagged())
+    write_version(tmp_path / NAME / "1", model=ReversingWithTags())
     with running_server(tmp_path / NAME) as plain, connect(plain.rest) as client:
         assert client.tags() == (TAGS, None)
         with pytest.warns(UserWarning, match=mentions("1 of 2", "<2de> or <2fr>")):
