@@ -43,9 +43,7 @@ def test_top_k_has_no_index_beyond_the_last(size):
 
 def test_top_k_of_an_unknown_size():
     function = tf.function(
-        lambda values: top_k(values, 5),
-        input_signature=[tf.TensorSpec([None, None])],
-        autograph=False,
+        lambda values: top_k(values, 5), input_signature=[tf.TensorSpec([None, None])]
     )
     logits = np.random.default_rng(1).standard_normal((3, 2500)).astype(np.float32)
     np.testing.assert_array_equal(function(logits)[1], tf.math.top_k(logits, 5)[1])

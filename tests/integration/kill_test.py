@@ -24,22 +24,16 @@ SETTINGS = {
     "training.checkpoint_steps": CHECKPOINT_STEPS,
 }
 
-PROGRAM = """
-from keras_transformer.cli import main
-from keras_transformer.tf_import import load_tensorflow
-
-load_tensorflow()
-import tensorflow
-tensorflow.config.optimizer.set_experimental_options({})
-main.run("train")
-"""
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder with prepared data in `data`, for a deterministic training in this process."""
     kill.prepare_data(tmp_path)
+    options = tf.config.optimizer.get_experimental_options()
+    # Graphs are optimized as in the killed process.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
     yield tmp_path
+    tf.config.optimizer.set_experimental_options(options)
     tf_config.disable_op_determinism()
 
 
@@ -61,9 +55,7 @@ def metrics(run: Path) -> list[dict[str, float]]:
 def test_two_replicas_killed_inside_a_write(
     folder: Path, two_cpus: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # Graphs are optimized as in this process.
-    program = PROGRAM.format(tf.config.optimizer.get_experimental_options())
-    killed = kill.Training(folder, "killed", SETTINGS, ["--logical_cpus=2"], ["-c", program])
+    killed = kill.Training(folder, "killed", SETTINGS, ["--logical_cpus=2"])
     inside = kill_inside_a_write(killed)
     with (killed.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 1, "loss": 2.')  # a line that was truncated by the kill

@@ -152,8 +152,7 @@ def test_largest_tensor_grows_linearly_with_the_length() -> None:
                 loss = tf.reduce_sum(layer(x))
             return tape.gradient(loss, [x, *(weight.value for weight in layer.weights)])
 
-        function = tf.function(gradients, autograph=False)
-        function = function.get_concrete_function(tf.TensorSpec([1, length, D]))
+        function = tf.function(gradients).get_concrete_function(tf.TensorSpec([1, length, D]))
         shapes = (out.shape for op in function.graph.get_operations() for out in op.outputs)
         return max(shape.num_elements() for shape in shapes if shape.is_fully_defined())
 

@@ -40,27 +40,25 @@ def fitted(strategy: Any, *callbacks: Any) -> tuple[Any, dict[str, list[float]]]
     return model, model.fit(**data, epochs=2, callbacks=callbacks, verbose=0).history
 
 
-@pytest.fixture(scope="module")
-def fitted_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path]:
-    """The model and its logs, and the file of a callback. Another callback changes the rate."""
-    file = tmp_path_factory.mktemp("fitted") / "best.keras"
-    return *fitted(
-        tf.distribute.get_strategy(),
-        keras.callbacks.ModelCheckpoint(file),
-        keras.callbacks.ReduceLROnPlateau("val_loss", min_delta=1e9, patience=1, factor=0.5),
-    ), file
-
-
-def test_two_replicas_give_the_update_of_one(
-    fitted_once: tuple[Any, Any, Path], two_replicas: tf.distribute.Strategy
+def test_two_replicas_give_the_update_of_one_and_callbacks_work(
+    two_replicas: tf.distribute.Strategy, tmp_path: Path
 ) -> None:
     # The first half of the rows of a batch has more tokens than the second.
-    one, history, _ = fitted_once
+    one, history = fitted(
+        tf.distribute.get_strategy(),
+        keras.callbacks.ModelCheckpoint(tmp_path / "best.keras"),
+        keras.callbacks.ReduceLROnPlateau("val_loss", min_delta=1e9, patience=1, factor=0.5),
+    )
     two, distributed = fitted(two_replicas)
-    for expected, found in zip(one.weights, two.weights, strict=True):
-        np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (found, expected)), atol=2e-6)
+    stored = keras.saving.load_model(tmp_path / "best.keras")
+    for variables in zip(one.weights, two.weights, stored.weights, strict=True):
+        expected, found, same = map(keras.ops.convert_to_numpy, variables)
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+        np.testing.assert_array_equal(same, expected)
     for name, values in distributed.items():
         np.testing.assert_allclose(values, history[name], rtol=2e-5, err_msg=name)
+    assert history["learning_rate"] == pytest.approx([0.1, 0.1])
+    assert float(one.optimizer.learning_rate) == pytest.approx(0.05)
 
 
 def test_replicas_have_different_dropout(two_replicas: tf.distribute.Strategy) -> None:
@@ -82,12 +80,3 @@ def test_xla_is_left_out_for_several_replicas(two_replicas: tf.distribute.Strate
         model = kt.Transformer(MODEL)
         model.compile("sgd", kt.losses.LabelSmoothedCrossEntropy())
     assert not model.jit_compile
-
-
-def test_keras_callbacks_work(fitted_once: tuple[Any, Any, Path]) -> None:
-    model, history, file = fitted_once
-    assert history["learning_rate"] == pytest.approx([0.1, 0.1])
-    assert float(model.optimizer.learning_rate) == pytest.approx(0.05)
-    loaded = keras.saving.load_model(file)
-    for stored, weight in zip(loaded.weights, model.weights, strict=True):
-        np.testing.assert_array_equal(stored, weight)

@@ -180,8 +180,7 @@ def test_no_split_has_widths_that_are_computed_in_the_graph(name: str) -> None:
     model, _ = make_model(make_config(name))
     ids = tf.TensorSpec([1, None], tf.int32)
     function = tf.function(
-        lambda source, target: model({"source_ids": source, "target_ids": target}),
-        autograph=False,
+        lambda source, target: model({"source_ids": source, "target_ids": target})
     )
     operations = {op.type for op in function.get_concrete_function(ids, ids).graph.get_operations()}
     assert "MatMul" in operations and "SplitV" not in operations

@@ -86,19 +86,17 @@ class Training:
         name: name of the run directory.
         settings: settings of the configuration.
         flags: further flags of keras-transformer train.
-        script: runs the command: a file, or `-c` and a program.
     """
 
     folder: Path
     name: str
     settings: Mapping[str, Any]
     flags: Sequence[str] = ()
-    script: Sequence[str] = (str(ROOT / "bin" / "train.py"),)
 
     def start(self) -> subprocess.Popen[bytes]:
         """Starts or resumes the run."""
         command = [
-            sys.executable, *self.script, "--data_dir=data",
+            sys.executable, str(ROOT / "bin" / "train.py"), "--data_dir=data",
             f"--run_dir={self.name}", "--preset=tiny", *self.flags,
             *(f"--set={name}={value}" for name, value in self.settings.items()),
         ]  # fmt: skip

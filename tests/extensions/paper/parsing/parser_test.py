@@ -82,8 +82,7 @@ def test_trees_equal_the_results_of_the_search(model: parser.ParserModel) -> Non
     tokenizer = translator.tokenizer
     symbols = treebank.require_parser(tokenizer.vocabulary, "the model")
     constraint = parser.TreeConstraint.of(symbols, tokenizer.end_id, tokenizer.target_vocab_size)
-    num_words = tf.constant([len(tree.words) for tree in TREES])
-    inputs = SearchInputs(max_lengths, constraint_inputs=num_words)
+    inputs = SearchInputs(max_lengths, constraint_inputs=tf.constant([len(t.words) for t in TREES]))
     found = tf.function(
         lambda: translator.translate_ids(source_ids, inputs, constraint=constraint), autograph=False
     )()
