@@ -39,3 +39,27 @@ def test_machines_with_gpus_keep_the_programs_of_xla(tmp_path, monkeypatch, visi
     flag = os.environ["TF_XLA_FLAGS"]
     assert flag.startswith("--tf_xla_persistent_cache_directory=") == bool(visible)
     assert not visible or Path(flag.partition("=")[2]).is_dir()
+
+
+PROGRAMS = {
+    "client": "from keras_transformer.extensions.serving import client\n"
+    "client.Client('localhost:1', 'x').close()",
+    "report": "import keras_transformer.extensions.pages.report",
+    "prepare": "import keras_transformer as kt\n"
+    "pairs = [(f'a {i}', f'b {i}') for i in range(9)]\n"
+    "kt.prepare(pairs=pairs, output_dir='data', vocab_size=20, valid_pairs=2, num_workers=1)",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_these_programs_do_not_load_tensorflow(tmp_path, name):
+    program = f"{PROGRAMS[name]}\nimport sys\nprint({{'tensorflow', 'keras'}} & {{*sys.modules}})"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout == "set()\n", ended.stderr

@@ -142,7 +142,7 @@ def test_the_format_of_the_documentation(run_directory, tmp_path):
 
 @pytest.mark.usefixtures("other_format")
 def test_the_loss_of_bleu_is_bounded(run_directory, tmp_path, monkeypatch):
-    evaluate, scores = metrics.evaluate, iter([20.0, 20.4])
+    evaluate, scores = metrics.evaluate, iter([20.0, 20.4, 20.0, 20.2])
 
     def scored(*arguments, **options):
         real = evaluate(*arguments, **options)
@@ -154,6 +154,29 @@ def test_the_loss_of_bleu_is_bounded(run_directory, tmp_path, monkeypatch):
     with pytest.raises(InputError, match=mentions("int8", "BLEU", "20.00", "20.40", "0.3")):
         export(run_directory, tmp_path, PHRASES, options, format="numpy")
     assert list(tmp_path.iterdir()) == []
+    assert export(run_directory, tmp_path, PHRASES, options, format="numpy").scores.bleu == 20
+
+
+@pytest.mark.parametrize(
+    ("format", "weights"),
+    [
+        # Tests of their exporters write models with such weights at every change.
+        pytest.param("saved_model", "bfloat16", marks=pytest.mark.long),
+        pytest.param("litert", "float16", marks=pytest.mark.long),
+        ("cpu", "int4"),
+        *(("ctranslate2", weights) for weights in ("int8", "int8_float16", "bfloat16", "float16")),
+        ("argos", "int8"),
+    ],
+)
+def test_rounded_weights_are_smaller(run_directory, version_of, tmp_path, format, weights):
+    given = {"references": PHRASES, "weights": weights}
+    if find_exporter(format).compared == "tokens":
+        given["max_bleu_loss"] = 100.0
+    if format == "argos":
+        given["languages"] = ("en", "de")
+    path = export(run_directory, tmp_path, PHRASES, ExportOptions(**given), format=format).path
+    smaller, exact = check_manifest(path), check_manifest(version_of(format))
+    assert smaller["weights"] == weights and smaller["bytes"] < exact["bytes"]
 
 
 @pytest.mark.parametrize("step", ["write", "open", "describe"])
