@@ -33,9 +33,8 @@ An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
   with `mkl` CT2_USE_MKL=1 is set;
 * marian:float32, marian:int8: Marian, by pymarian; a trained model also needs sentencepiece;
 * litert:float32, litert:float16, litert:int8, litert:int4: the file of keras-transformer export
---format=cpu;
-  with `phone` that of --format=litert, which translates sentence by sentence; with `compiled` the
-  latter in LiteRT's CompiledModel (only random models).
+  --format=cpu; with `phone` that of --format=litert, which translates sentence by sentence; with
+  `compiled` the latter in LiteRT's CompiledModel (only random models).
 
 A number among the options is the number of threads of an operation; the default is --threads. With
 `cores`, an operation has one thread, and each core decodes a part of a batch (of a text: a batch),

@@ -156,7 +156,7 @@ def marian_arrays(transformer: Transformer) -> Arrays:
         transformer: a built model that Marian can express.
     """
     config = transformer.config
-    weights = {path: each.numpy() for path, each in transformer.weights_by_path().items()}
+    weights = {path: weight.numpy() for path, weight in transformer.weights_by_path().items()}
     arrays: Arrays = {}
     for path, names in _matrices(config):
         kernel = weights[f"{path}_kernel"]
@@ -173,12 +173,12 @@ def marian_arrays(transformer: Transformer) -> Arrays:
     source = weights[f"{transformer.source_embedding.name}/embeddings"]
     target = weights[f"{transformer.target_embedding.name}/embeddings"]
     arrays["encoder_Wemb"], arrays["decoder_Wemb"] = scale * source, scale * target
-    places = keras.ops.arange(POSITIONS)
+    all_positions = keras.ops.arange(POSITIONS)
     for stack, positions in (
         ("encoder", transformer.source_positions),
         ("decoder", transformer.target_positions),
     ):
-        table = np.array(keras.ops.convert_to_numpy(positions(places)))
+        table = np.array(keras.ops.convert_to_numpy(positions(all_positions)))
         if stack == "decoder":  # Marian's first input is zero
             table[0] += scale * target[config.token_ids.start_id]
         arrays[f"{_STACKS[stack]}->positionEmbedding->embeddings"] = table
@@ -210,11 +210,11 @@ def _matrices(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
 
 def _norms(config: ModelConfig) -> Iterator[tuple[str, str]]:
     """Yields the path and the name of each layer norm."""
-    place = "preprocessor" if config.norm_position == "pre" else "postprocessor"
+    processor = "preprocessor" if config.norm_position == "pre" else "postprocessor"
     for stack, index in _layers(config):
         layer = f"{_STACKS[stack]}->layers->at({index})->as<marian::nn::{_LAYERS[stack]}>()"
         for part, block in _BLOCKS[stack].items():
-            yield f"{stack}/layer_{index}/{part}_norm", f"{layer}->{block}->{place}->norm"
+            yield f"{stack}/layer_{index}/{part}_norm", f"{layer}->{block}->{processor}->norm"
     if config.has_final_norm:
         for stack, name in _STACKS.items():
             yield f"{stack}/norm", f"{name}->postprocessor->norm"

@@ -84,7 +84,7 @@ def sorted_batches(
         if len(group) == rows
     ]
     order = np.random.default_rng(seed).permutation(len(groups))
-    return [groups[order[place % len(groups)]] for place in range(count)]
+    return [groups[order[index % len(groups)]] for index in range(count)]
 
 
 def sorted_training_batches(
@@ -121,9 +121,9 @@ def sorted_training_batches(
 def save(path: Path, batches: Mapping[int, Sequence[Sequence[Sequence[int]]]], pad_id: int) -> None:
     """Writes batches by their number of rows."""
     arrays = {
-        f"{rows} {place}": pad(batch, pad_id)
+        f"{rows} {index}": pad(batch, pad_id)
         for rows, many in batches.items()
-        for place, batch in enumerate(many)
+        for index, batch in enumerate(many)
     }
     np.savez(path, **arrays)  # type: ignore[arg-type]
 

@@ -87,7 +87,7 @@ def layer_signature(
     if what != "class" or not issubclass(object_, keras.Layer):
         return None
     parameters = [*inspect.signature(object_.__init__).parameters.values()][1:]
-    shown = inspect.Signature([each.replace(annotation=each.empty) for each in parameters])
+    shown = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
     return str(shown), returns
 
 

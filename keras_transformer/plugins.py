@@ -14,7 +14,7 @@ declared in the same way. The groups are:
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
 * `text_options`: modules that add a flag to `translate` (see `cli/translate.py`);
-* `export_options`: modules that add a flag to `export` (see `cli/export.py`);
+* `export_options`: modules with `help` and `default`, each of which adds a flag to `export`;
 * `presets`: mappings of names to the preset that one changes, and its changes;
 * `converters`: functions that read a model of another toolkit, by the names of formats;
 * `auxiliary_losses`: functions that return the loss for the training with a vocabulary, or None;

@@ -19,8 +19,8 @@ def cut(file: Path) -> None:
 def flip(file: Path) -> None:
     """Changes a bit at the beginning, in the middle and at the end."""
     content = bytearray(file.read_bytes())
-    for place in (0, len(content) // 2, len(content) - 1):
-        content[place] ^= 1
+    for index in (0, len(content) // 2, len(content) - 1):
+        content[index] ^= 1
     file.write_bytes(content)
 
 
@@ -37,19 +37,19 @@ def files_of(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in paths]
 
 
-def at_random(file: Path, largest_place: int | None = None) -> Iterator[None]:
+def at_random(file: Path, end: int | None = None) -> Iterator[None]:
     """Damages a file 40 times, each time another copy of the original.
 
     Args:
         file: the file, which stays damaged.
-        largest_place: changed bytes are before this place; None for the whole file.
+        end: changed bytes are before this index; None for the whole file.
     """
     original = file.read_bytes()
     choice = random.Random(1)
     for _ in range(40):
         content = bytearray(original)
         for _ in range(choice.choice([1, 3, 30])):
-            content[choice.randrange(len(content[:largest_place]))] = choice.randrange(256)
+            content[choice.randrange(len(content[:end]))] = choice.randrange(256)
         if choice.random() < 0.3:
             del content[choice.randrange(len(content)) :]
         file.write_bytes(content)

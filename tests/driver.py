@@ -17,7 +17,7 @@ from absl import logging
 from keras_transformer.cli import main
 
 
-class Ended(NamedTuple):
+class CommandResult(NamedTuple):
     """The result of a command."""
 
     code: Any  # exit code, or "exception" if it had none
@@ -29,7 +29,9 @@ class Ended(NamedTuple):
 class Driver:
     """Runs commands one after the other."""
 
-    def run(self, folder: Path, name: str, arguments: Sequence[str], text: str | bytes) -> Ended:
+    def run(
+        self, folder: Path, name: str, arguments: Sequence[str], text: str | bytes
+    ) -> CommandResult:
         """Runs a command in a folder, with a text as its standard input."""
         data = text.encode() if isinstance(text, str) else text
         stdin, out, err = (io.TextIOWrapper(io.BytesIO(part), "utf-8") for part in (data, b"", b""))
@@ -53,8 +55,10 @@ class Driver:
                 stream.flush()
         texts = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
         left = sorted(str(path.relative_to(folder)) for path in {*folder.rglob("*")} - before)
-        return Ended(code, *texts, left)
+        return CommandResult(code, *texts, left)
 
-    def run_all(self, folder: Path, commands: Iterable[tuple[str, str, str]]) -> list[Ended]:
+    def run_all(
+        self, folder: Path, commands: Iterable[tuple[str, str, str]]
+    ) -> list[CommandResult]:
         """Runs commands in turn, each of `(name, flags with spaces between them, text)`."""
         return [self.run(folder, name, flags.split(), text) for name, flags, text in commands]

@@ -20,15 +20,15 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 22_600,
-    "keras_transformer/extensions": 10_570,
+    "tests": 22_640,
+    "keras_transformer/extensions": 10_500,
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
             "api": 360,
             "cli": 780,
             "config": 510,
-            "data": 1_795,
+            "data": 1_800,
             "decoding": 940,
             "evaluation": 260,
             "export": 1_410,
@@ -36,12 +36,12 @@ BUDGETS = {
             "layers": 1_180,
             "models": 400,
             "runs": 575,
-            "text": 410,
+            "text": 525,
             "training": 1_680,
         }.items()
     },
 }
-CORE_BUDGET = 11_625
+CORE_BUDGET = 11_740
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 206
 SKIPPED = {

@@ -49,8 +49,8 @@ def _translate(settings: dict[str, Any]) -> _Translate:
 
 def _inputs(rows: Sequence[Sequence[int]], width: int, max_length: int) -> dict[str, np.ndarray]:
     ids = np.zeros([len(rows), width], np.int32)
-    for place, row in zip(ids, rows, strict=True):
-        place[: len(row)] = row
+    for ids_row, row in zip(ids, rows, strict=True):
+        ids_row[: len(row)] = row
     return {
         "ids": ids,
         "lengths": np.array([len(row) for row in rows], np.int32),

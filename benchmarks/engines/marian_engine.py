@@ -107,20 +107,20 @@ def decode_text(settings: dict[str, Any]) -> Started:
 
     def translate(lines: list[str]) -> list[str]:
         sentences = source.encode(lines)
-        places: list[int | None] = []  # index of the sentence; None for a filler
+        indices: list[int | None] = []  # index of the sentence; None for a filler
         inputs = []
         for group, filler in groups_for_marian([len(ids) for ids in sentences], _BATCH):
             batch = [sentences[i] for i in group]
-            places += group
+            indices += group
             if filler is not None:
                 longest = batch[-1]
                 batch.append([*longest, *longest[-1:] * (filler - len(longest))])
-                places.append(None)
+                indices.append(None)
             inputs += [" ".join(f"w{i}" for i in ids) for ids in batch]
         outputs = translator.translate(inputs)
         # Marian never writes <unk> by default.
         texts = target.decode([[int(word[1:]) for word in text.split()] for text in outputs])
-        found = {i: text for i, text in zip(places, texts, strict=True) if i is not None}
+        found = {i: text for i, text in zip(indices, texts, strict=True) if i is not None}
         return [found[i] for i in range(len(lines))]
 
     one_call = {**settings, "at_once": 1, "rows": sys.maxsize}

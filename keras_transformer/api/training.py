@@ -192,8 +192,8 @@ class Run:
 
         Args:
             output_dir: directory of the versions.
-            format: "saved_model" for TF Serving, "cpu" for CPUs, "litert" for phones,
-                "ctranslate2", "huggingface" for transformers, or "argos" for Argos Translate.
+            format: "saved_model" for TF Serving, or another installed format, such as "cpu" for
+                CPUs or "litert" for phones.
             weights: number format of the weights: "float32", "bfloat16", "float16", "int8", or
                 another one of the format. The default is "float32", for cpu "int8".
             checkpoint: name of the weights of the run, such as "best". The default are the
@@ -201,7 +201,8 @@ class Run:
             sentences: source texts for the comparison. The default is the validation set of the
                 data, with its references.
             settings: changes of the configuration, such as `{"decoding.beam_size": 1}`.
-            **options: other fields of `ExportOptions`, such as `references`.
+            **options: other fields of `ExportOptions`, such as `references`, and options of the
+                format.
 
         Example:
         >>> import keras_transformer as kt
@@ -218,7 +219,7 @@ class Run:
             store = TokenStore(Path(self.data) / "valid")
             sentences = store.source.text()
             options.setdefault("references", store.target.text())
-        export_options = ExportOptions(weights=weights, **options)
+        export_options = ExportOptions.of(weights=weights, **options)
         run, sentences = self._address(checkpoint), checked_texts(sentences)
         return export(run, output_dir, sentences, export_options, format=format, settings=settings)
 

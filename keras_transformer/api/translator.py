@@ -193,13 +193,14 @@ class Translator:
 
         Args:
             output_dir: directory of the versions.
-            format: "saved_model" for TF Serving, "cpu" for CPUs, "litert" for phones,
-                "ctranslate2", "huggingface" for transformers, or "argos" for Argos Translate.
+            format: "saved_model" for TF Serving, or another installed format, such as "cpu" for
+                CPUs or "litert" for phones.
             weights: number format of the weights: "float32", "bfloat16", "float16", "int8", or
                 another one of the format. The default is "float32", for cpu "int8".
             sentences: texts for the comparison, best from a validation set. By default they are
                 generated from the vocabulary. Rounded weights need `references` of them.
-            **options: other fields of `ExportOptions`, such as `references`.
+            **options: other fields of `ExportOptions`, such as `references`, and options of the
+                format.
 
         Example:
         >>> import keras_transformer as kt
@@ -216,7 +217,7 @@ class Translator:
             for run, transformer in zip(runs, module.transformers, strict=True):
                 _save(module, transformer, run)
             models, sentences = ",".join(map(str, runs)), checked_texts(sentences)
-            export_options = ExportOptions(weights=weights, **options)
+            export_options = ExportOptions.of(weights=weights, **options)
             return export(models, output_dir, sentences, export_options, format=format)
 
     @property

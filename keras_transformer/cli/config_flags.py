@@ -41,7 +41,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "max_minutes": ("float", "minutes after which training stops; the same command resumes"),
     "host": ("string", "address; 0.0.0.0 for all addresses of this machine"),
     "workers": ("integer", "number of processes; default: enough to use all cores"),
-    "threads": ("integer", "cores that a LiteRT model uses; default: all"),
+    "threads": ("integer", "cores of a model that needs no TensorFlow; default: all"),
     "init_from": ("string", "run with the initial weights: RUN, or RUN@NAME (last, best, ...)"),
     "symbols": ("multi_string", "tokens that are never split, such as '<2de>,<2fr>'"),
     "source_tag": ("string", "token added before each source sentence, as in '<2de>'"),
@@ -85,6 +85,12 @@ def define_option_flags(*names: str, **defaults: Any) -> None:
         getattr(flags, f"DEFINE_{kind}")(name, default, help_text, **at_least_1)
 
 
+def define_flag(name: str, default: Any, help: str) -> None:
+    """Defines a flag of the type of its default; without a default, a string."""
+    kinds = {bool: "boolean", int: "integer", float: "float"}
+    getattr(flags, f"DEFINE_{kinds.get(type(default), 'string')}")(name, default, help)
+
+
 def define_option_class_flags(options: Any, helps: Mapping[str, str] | None = None) -> None:
     """Defines a flag for each field of a dataclass, by the type of its default.
 
@@ -94,10 +100,8 @@ def define_option_class_flags(options: Any, helps: Mapping[str, str] | None = No
     """
     for field in dataclasses.fields(options):
         if field.name not in FLAGS and (helps is None or field.name in helps):
-            kinds = {bool: "boolean", int: "integer", float: "float"}
-            kind = kinds.get(type(field.default), "string")
             help_text = field.metadata["help"] if helps is None else helps[field.name]
-            getattr(flags, f"DEFINE_{kind}")(field.name, field.default, help_text)
+            define_flag(field.name, field.default, help_text)
 
 
 def values_of(names: Iterable[str]) -> dict[str, Any]:

@@ -31,21 +31,19 @@ from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
 # Flags of options with the same names.
-_OPTIONS = ("weights", "max_bleu_loss", "tokenize", "license", "text_signature")
+_OPTIONS = ("weights", "max_bleu_loss", "tokenize", "license")
 
 
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
     config_flags.define_format_flag("saved_model", *plugins.names("exporters"))
-    weights_help = "number format of the weights, such as int8; default: float32, for cpu int8"
+    weights_help = "number format of the weights, such as int8; default: the first of the format"
     flags.DEFINE_string("weights", None, weights_help)
     loss_help = "maximum BLEU loss; default: 0.1 for rounded weights, int8 and a shortlist 0.3"
     flags.DEFINE_float("max_bleu_loss", None, loss_help)
-    text_help = "add the signature translate to a LiteRT model; browsers cannot load it"
-    flags.DEFINE_bool("text_signature", True, text_help)
     for name, option in plugins.all_of("export_options"):
-        flags.DEFINE_integer(name, None, option.help)
+        config_flags.define_flag(name, option.default, option.help)
     config_flags.define_option_flags("tokenize")
     languages_help = "source and target language, for the model card, as in en,de"
     flags.DEFINE_list("languages", None, languages_help)
@@ -54,16 +52,20 @@ def define_flags() -> None:
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best")
 
 
-def _learned_options() -> dict[str, Any]:
-    """Returns options that extensions learn from the training data, as fields of `ExportOptions`.
+def _extension_options() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the given flags of extensions, and the options learned from the training data.
 
-    The extensions have `help` and `value(run_dir, data_dir, number)`.
+    An extension has `default` and `help`. If it has `learn(run_dir, data_dir, value)`, too, this
+    makes the option of the value of the flag.
     """
-    return {
-        name: option.value(FLAGS.run_dir, FLAGS.data_dir, FLAGS[name].value)
-        for name, option in plugins.all_of("export_options")
-        if FLAGS[name].value is not None
+    options = dict(plugins.all_of("export_options"))
+    given = config_flags.values_of(name for name in options if FLAGS[name].present)
+    learned = {
+        name: options[name].learn(FLAGS.run_dir, FLAGS.data_dir, value)
+        for name, value in given.items()
+        if hasattr(options[name], "learn")
     }
+    return given, learned
 
 
 def _sentences() -> tuple[list[str], list[str] | None]:
@@ -96,12 +98,15 @@ def main() -> None:
         )
     sentences, references = _sentences()
     source = FLAGS.valid_source
-    options = export.ExportOptions(
+    given, learned = _extension_options()
+    if source is not None and not learned:
+        app.refuse(["data_dir"], "together with --valid_source. Remove one of them.")
+    options = export.ExportOptions.of(
         references=references,
         languages=languages,
         test_set="the validation set of its data" if source is None else Path(source).name,
         **config_flags.values_of(_OPTIONS),
-        **_learned_options(),
+        **(given | learned),
     )
     target = {"format": FLAGS.format, "settings": config_flags.config_settings()}
     exported = export.export(FLAGS.run_dir, FLAGS.output_dir, sentences, options, **target)

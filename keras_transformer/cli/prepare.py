@@ -32,7 +32,7 @@ _OPTIONS = {
     "byte_fallback": "spell unknown characters in bytes",
     "separate_vocabularies": "one vocabulary for each language",
     "character_coverage": "share of the characters that get a token",
-    "normalization": "SentencePiece's rule; nmt_nfkc_cf also folds case",
+    "normalization": "rules for characters; nmt_nfkc turns 10³ into 103, nmt_nfkc_cf folds case",
     "vocabulary_lines": "lines to learn the vocabulary from, drawn at random",
     "max_bytes": "maximum bytes of a sentence",
     "max_length_ratio": "maximum ratio of the lengths of both sides; 0 for no limit",
@@ -103,7 +103,7 @@ def _options() -> PrepareOptions:
 
 
 def _check_flags() -> None:
-    """Raises `InputError` for a flag that would have no effect with the other flags."""
+    """Raises `InputError` for a flag of the core that would have no effect with the others."""
     if FLAGS.vocab_from is not None:
         app.refuse(LEARNING_OPTIONS, "together with --vocab_from. Remove one of them.")
     if FLAGS.tsv_columns is not None and len(FLAGS.tsv_columns) != 2:
@@ -111,6 +111,8 @@ def _check_flags() -> None:
             f"--tsv_columns is {','.join(FLAGS.tsv_columns)}. Give a source and a target column, "
             "as in 1,2."
         )
+    if not (FLAGS.tsv or FLAGS.valid_tsv):
+        app.refuse(["tsv_columns"], "without --tsv. Give both, or neither.")
     kinds = ("source", "target", "tsv", *plugins.names("corpora"))
     if any(FLAGS[f"valid_{kind}"].value for kind in kinds):
         app.refuse(["valid_pairs"], "together with validation text. Remove one of them.")

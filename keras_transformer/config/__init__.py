@@ -192,7 +192,7 @@ class DecodingConfig(Settings):
                 getattr(self, name) == self.declarations()[name].default,
                 f"decoding.{name} is {getattr(self, name)}, which has no effect with "
                 f"decoding.sample={str(self.sample).lower()} and decoding.beam_size="
-                f"{self.beam_size}. Change one of the three.",
+                f"{self.beam_size}. Change one of them.",
             )
 
     @property

@@ -146,7 +146,7 @@ def check_scalar(label: str, hint: Any, value: Any, convert: bool = False) -> An
         choices = typing.get_args(kind)
         require_type(value in choices, label, value, f"one of {', '.join(choices)}")
         return value
-    number = _converted(kind, value) if convert else value
+    number = _parse(kind, value) if convert else value
     fits = type(number) is kind or (kind is float and type(number) is int)
     finite = not isinstance(number, float) or math.isfinite(number)
     require_type(fits and finite, label, value, _EXPECTED[kind])
@@ -162,7 +162,7 @@ def without_none(hint: Any) -> Any:
     return required
 
 
-def _converted(kind: type, value: Any) -> Any:
+def _parse(kind: type, value: Any) -> Any:
     """Returns `value` as a bool, an int or a float; unchanged if that would change its meaning."""
     if kind is bool and value in (True, False, "true", "false"):
         return value in (True, "true")

@@ -43,8 +43,9 @@ class Corpus(Protocol):
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields (source, target), each UTF-8 without NUL. A line feed inside becomes a space.
 
-        NUL is refused. `PrepareOptions.on_bad_utf8` decides about invalid UTF-8. A pair that cannot
-        be read is an `InputError` with its line, or `(b"", b"")`, which is counted as empty.
+        NUL is refused. `PrepareOptions.on_bad_utf8` decides about invalid UTF-8, unless the corpus
+        refuses it, as `TsvFile` with `columns` does. A pair that cannot be read is an `InputError`
+        with its line, or `(b"", b"")`, which is counted as empty.
         """
         ...
 

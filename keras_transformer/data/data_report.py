@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,7 +14,9 @@ from keras_transformer.data.token_store import StoredSide
 from keras_transformer.text.vocabulary import MAX_UNKNOWN_RATE, Vocabulary
 
 _HISTOGRAM_STEP = 16
-_COMPARED_TARGETS = 1000  # of each store: targets that are compared with their normalized text
+_COMPARED_TEXTS = (
+    1000  # of each side of a store: texts that are compared with their normalized text
+)
 
 
 def describe_side(side: StoredSide, unknown: int) -> dict[str, Any]:
@@ -37,12 +39,14 @@ def describe_side(side: StoredSide, unknown: int) -> dict[str, Any]:
     }
 
 
-def count_rewritten(target: StoredSide, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Counts the targets that normalization changes in a sample of a store, with examples."""
-    last = len(target.lengths) - 1
-    sample = np.unique(np.linspace(0, last, _COMPARED_TARGETS).astype(np.int64))
-    texts = [" ".join(line.decode().split()) for line in target.lines(sample)]
-    rewritten = vocabulary.rewritten_targets(texts)
+def count_rewritten(
+    stored: StoredSide, side: Literal["source", "target"], vocabulary: Vocabulary
+) -> dict[str, Any]:
+    """Counts the texts that normalization changes in a sample of one side, with examples."""
+    last = len(stored.lengths) - 1
+    sample = np.unique(np.linspace(0, last, _COMPARED_TEXTS).astype(np.int64))
+    texts = [" ".join(line.decode().split()) for line in stored.lines(sample)]
+    rewritten = vocabulary.rewritten(side, texts)
     examples = []
     for index, after in itertools.islice(rewritten.items(), EXAMPLES):
         # A long text is shown from a little before its first change.
@@ -76,13 +80,14 @@ def summarize(report: Mapping[str, Any]) -> list[str]:
                     "vocabulary, so the model cannot read or write them. Learn a vocabulary "
                     "from text of this language (without --vocab_from), or set --byte_fallback."
                 )
-    target = report["train"]["target"]
-    for example in target["rewritten_examples"][:1]:
-        lines.append(
-            f"normalization {vocabulary['normalization']} changes {target['rewritten']:,} of "
-            f"{target['compared']:,} training targets, for example {example['before']!r} to "
-            f"{example['after']!r}. --normalization=identity keeps the text unchanged."
-        )
+    for side in ("source", "target"):
+        counts = report["train"][side]
+        for example in counts["rewritten_examples"][:1]:
+            lines.append(
+                f"normalization {vocabulary['normalization']} changes {counts['rewritten']:,} of "
+                f"{counts['compared']:,} training {side}s, for example {example['before']!r} to "
+                f"{example['after']!r}. --normalization=identity keeps the text unchanged."
+            )
     for split, cleaning in report["cleaning"].items():
         dropped = ", ".join(f"{n:,} {reason}" for reason, n in cleaning["dropped"].items())
         lines.append(

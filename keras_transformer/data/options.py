@@ -76,7 +76,7 @@ class PrepareOptions:
     byte_fallback: bool = False
     separate_vocabularies: bool = False
     character_coverage: float = 1.0
-    normalization: Normalization = "nmt_nfkc"
+    normalization: Normalization = "nfkc_numbers"
     vocabulary_lines: int = MAX_LINES
     symbols: tuple[str, ...] | None = None
     max_tokens: int = 256
@@ -100,7 +100,7 @@ class PrepareOptions:
         for name, choices in _CHOICES.items():
             value, known = getattr(self, name), get_args(choices)
             require(value in known, f"{name} is {value!r}. Choose one of {', '.join(known)}.")
-        languages = self.check_languages or ("", "")
+        languages = ("", "") if self.check_languages is None else self.check_languages
         message = f"check_languages is {','.join(languages)}. Give two languages, as in en,de."
         require(len(languages) == 2, message)
         reserved = {*SPECIAL_PIECES, *(BYTE_PIECES if self.byte_fallback else ())}

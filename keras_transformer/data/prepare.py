@@ -185,7 +185,7 @@ def prepare(
     with work_directory(output_dir, key) as directory:
         times = [time.monotonic()]
         cleaned = {
-            split: _clean(directory / "work" / split, group, options, num_workers)
+            split: _read_and_clean(directory / "work" / split, group, options, num_workers)
             for split, group in corpora_of.items()
         }
         inputs = {split: part.inputs for split, part in cleaned.items()}
@@ -229,7 +229,7 @@ def prepare(
     return PreparedData(output_dir, json.loads(text), reused=False)
 
 
-class _Cleaned(NamedTuple):
+class _CleanCorpora(NamedTuple):
     """The cleaned corpora of a split.
 
     Attributes:
@@ -256,11 +256,11 @@ def _read(corpora: Sequence[Corpus], inputs: list[dict[str, Any]]) -> Iterator[B
         inputs.append({"name": corpus.name, "kind": kind, "pairs": pairs, "sha256": sha256})
 
 
-def _clean(
+def _read_and_clean(
     work: Path, corpora: Sequence[Corpus], options: PrepareOptions, num_workers: int
-) -> _Cleaned:
+) -> _CleanCorpora:
     """Reads and cleans the corpora of a split, and finds duplicates."""
-    cleaned = _Cleaned([], [], CleaningReport(), [])
+    cleaned = _CleanCorpora([], [], CleaningReport(), [])
     blocks = enumerate(_read(corpora, cleaned.inputs))
     tasks = ((block, work / f"{number:05d}", options) for number, block in blocks)
     with progress_bar(None, "pairs", f"cleaning {work.name}") as bar:
@@ -294,7 +294,7 @@ def _hold_out(fates: Sequence[Fates], options: PrepareOptions) -> None:
         drawn -= len(single)
 
 
-def _learn(cleaned: _Cleaned, options: PrepareOptions) -> Vocabulary:
+def _learn(cleaned: _CleanCorpora, options: PrepareOptions) -> Vocabulary:
     """Learns a vocabulary from the pairs that are stored for training."""
 
     def lines(*sides: str) -> Iterator[bytes]:
@@ -309,7 +309,7 @@ def _learn(cleaned: _Cleaned, options: PrepareOptions) -> Vocabulary:
 
 
 def _encode(
-    directory: Path, cleaned: Mapping[str, _Cleaned], vocabulary: Vocabulary, max_tokens: int,
+    directory: Path, cleaned: Mapping[str, _CleanCorpora], vocabulary: Vocabulary, max_tokens: int,
     num_workers: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Writes both token stores, and returns their part of the report."""
@@ -338,9 +338,10 @@ def _encode(
         source, target = (sum(part["unknown"][side] for part in parts) for side in (0, 1))
         report[split] = {
             "pairs": pairs,
-            "source": describe_side(store.source, source),
+            "source": describe_side(store.source, source)
+            | count_rewritten(store.source, "source", vocabulary),
             "target": describe_side(store.target, target)
-            | count_rewritten(store.target, vocabulary),
+            | count_rewritten(store.target, "target", vocabulary),
         }
     first = store.source.lines(np.arange(min(3, len(store))))  # of the validation pairs
     report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]

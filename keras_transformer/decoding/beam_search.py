@@ -133,9 +133,10 @@ class BeamSearch(SearchLoop):
 
         next_step, coverage = Histories(tokens), None
         if state.histories.token_log_probs is not None:
-            size = tf.shape(next_tokens.model_log_probs)[1]
-            by_sentence = tf.reshape(next_tokens.model_log_probs, [-1, beam * size])
-            token_log_probs = _take(by_sentence, parents * size + columns)
+            # Not a reshape to one row per sentence: LiteRT would know its shape only when it runs.
+            rows = beam * tf.expand_dims(tf.range(tf.shape(parents)[0]), 1) + parents
+            indices = tf.stack([rows, columns], axis=-1)
+            token_log_probs = tf.gather_nd(next_tokens.model_log_probs, indices)
             next_step = next_step._replace(token_log_probs=token_log_probs)
         if attention is not None:
             # --> [batch, C, source]

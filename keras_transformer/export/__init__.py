@@ -31,7 +31,7 @@ from keras_transformer.export.comparison import (
     compare_tokens,
 )
 from keras_transformer.export.manifest import describe_version, write_manifest
-from keras_transformer.export.model_card import VersionFacts, check_names, model_card, model_name
+from keras_transformer.export.model_card import VersionFacts, check_codes, model_card, model_name
 from keras_transformer.export.probes import probe_texts
 from keras_transformer.inference.loading import load_model, load_translator, members
 from keras_transformer.inference.manifest import file_names
@@ -70,10 +70,9 @@ class ExportOptions:
         languages: codes of the source and the target language, for the model card.
         license: SPDX identifier in lower case, for the model card.
         test_set: what the model card calls the sentences.
-        text_signature: whether a LiteRT model also gets the signature `translate`, which contains
-            the tokenizer. LiteRT.js loads no models with text inputs.
         shortlist: the tokens that the search considers for each sentence. It makes the search
             faster and needs references, because translations change.
+        extra: the options of a format by name, such as `{"text_signature": False}`.
 
     Example:
     >>> ExportOptions(weights="int8", references=["Ein Hund ."]).weights
@@ -87,11 +86,18 @@ class ExportOptions:
     languages: tuple[str, str] | None = None
     license: str | None = None
     test_set: str = "the sentences of the export"
-    text_signature: bool = True
     shortlist: Shortlist | None = None
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, **options: Any) -> ExportOptions:
+        """Returns options by name. Those that are not fields are in `extra`."""
+        fields = {field.name for field in dataclasses.fields(cls)}
+        extra = {name: options.pop(name) for name in options.keys() - fields}
+        return cls(**options, extra=extra)
 
     def __post_init__(self) -> None:
-        check_names(self.languages or (), self.license)
+        check_codes(self.languages or (), self.license)
 
 
 class Exporter:
@@ -101,10 +107,11 @@ class Exporter:
     compares it with the run, and writes the model card and the manifest.
 
     Attributes:
-        options: which of the options `text_signature` and `shortlist` the format understands.
+        options: names of further options that the format understands: `shortlist`, and names in
+            `ExportOptions.extra`. The entry point `export_options` gives an option a flag.
         weights: the number formats of weights, with the loss of BLEU that each may cause. The
             first one is the default. Only `float32` changes nothing.
-        compared: `tokens` if the engine must find the hypotheses of the run. With rounded weights
+        comparison: `tokens` if the engine must find the hypotheses of the run. With rounded weights
             or a shortlist, BLEU is compared instead. `log_probs` if the engine has a search of its
             own, and must give the run's translations the same log-probabilities.
         has_card: whether a version has a model card.
@@ -115,7 +122,7 @@ class Exporter:
 
     options: frozenset[str] = frozenset()
     weights: Mapping[str, float] = {"float32": 0.0}
-    compared: str = "tokens"
+    comparison: str = "tokens"
     has_card: bool = True
     has_search: bool = True
     ensembles: bool = True
@@ -163,7 +170,7 @@ class Exporter:
     ) -> ExportResult:
         """Compares an opened version with the run, and raises `InputError` if they differ."""
         is_exact = self.rounds_run or self.weights_of(options) == "float32"
-        function = compare_tokens if self.compared == "tokens" else compare_log_probs
+        function = compare_tokens if self.comparison == "tokens" else compare_log_probs
         return function(translator, engine, sentences, probes, is_exact=is_exact)
 
     def describe(
@@ -246,7 +253,7 @@ def export(
             _check_loss(exporter, options, change, scores, exact)
         facts = exporter.describe(translator, folder, sentences, options)
         is_rounded = exporter.weights_of(options) != "float32"
-        if facts.task != "translation" or (exporter.compared == "log_probs" and is_rounded):
+        if facts.task != "translation" or (exporter.comparison == "log_probs" and is_rounded):
             scores = None  # these are not translations, or not those of the export
         if exporter.has_card:
             runs, name = [member for member, _ in members(run)], model_name(output_dir)
@@ -289,22 +296,23 @@ def _check_options(exporter: Exporter, format: str, options: ExportOptions) -> N
             f"The format {format} does not support weights={weights}. Use one of "
             f"{', '.join(exporter.weights)}."
         )
-    supported = {"weights", "references", "tokenize", "test_set", *exporter.options}
+    supported = {"weights", "references", "tokenize", "test_set", "extra", *exporter.options}
     if exporter.has_card:
         supported |= {"languages", "license"}
-    if exporter.compared == "tokens":
+    if exporter.comparison == "tokens":
         supported.add("max_bleu_loss")
-    for field in dataclasses.fields(ExportOptions):
-        if field.name not in supported and getattr(options, field.name) != field.default:
+    fields = dataclasses.fields(ExportOptions)
+    given = [field.name for field in fields if getattr(options, field.name) != field.default]
+    for name in (*given, *options.extra):
+        if name not in supported:
             raise InputError(
-                f"The format {format} does not support {field.name}. Leave it out, or use another "
-                "format."
+                f"The format {format} does not support {name}. Leave it out, or use another format."
             )
 
 
 def _change_of_translations(exporter: Exporter, options: ExportOptions) -> str:
     """Returns the options that change translations so that BLEU must judge them, or ""."""
-    if exporter.compared != "tokens":
+    if exporter.comparison != "tokens":
         return ""
     weights, changes = exporter.weights_of(options), []
     if weights != "float32":

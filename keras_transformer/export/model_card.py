@@ -22,7 +22,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 _CARD = importlib.resources.files(__package__).joinpath("model_card.txt").read_text("utf-8")
 
 
-def check_names(languages: Iterable[str], license: str | None) -> None:
+def check_codes(languages: Iterable[str], license: str | None) -> None:
     """Refuses invalid codes of languages, and an invalid SPDX identifier of a license."""
     for code in languages:
         if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*", code):

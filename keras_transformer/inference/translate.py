@@ -187,9 +187,10 @@ def translate_to_text(
     else:
         details = translate_verbose(model, lines, prefixes, attention, counts)
         results = with_details(details)
-    text = format_translations(model, results, first_line)
     if as_json:
         text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
+    else:
+        text = format_translations(model, results, first_line)
     warnings = translation_warnings(model, counts, results, prefixes, first_line)
     return text, warnings, unknown_token_remark(counts, first_line)
 

@@ -95,6 +95,8 @@ class TranslationModule(tf.Module):
                 "The list of models is empty. A TranslationModule needs at least one model."
             )
         needed = 2 * self.config.beam_size
+        if self.shortlist is not None and self.shortlist.translations.shape[0] != source:
+            raise InputError("The shortlist is of another vocabulary. Learn it with this model's.")
         if self.shortlist is not None and self.shortlist.frequent.shape[0] < needed:
             raise InputError(
                 f"The shortlist has {self.shortlist.frequent.shape[0]} frequent tokens, but a beam "

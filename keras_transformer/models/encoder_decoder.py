@@ -39,9 +39,10 @@ class EncoderDecoder(keras.Model):
     """The base class of models that map source ids and target ids to logits.
 
     A subclass implements `encode`, `project_memory`, `init_cache`, `decode`, `logits`,
-    `output_weights` and `_make_embedding`, and sets the attributes below. `decode` runs the
-    decoder: over whole targets in training and scoring, and over one position with a `DecodeState`
-    in search.
+    `output_weights` and `_make_embedding`, and sets the attributes below. A search with a shortlist
+    also needs `output_rows`. `decode` runs the decoder: over whole targets in training and scoring,
+    and over one position with a `DecodeState` in search. A model whose cache has one entry for
+    each hypothesis also overrides `reorder_cache`.
 
     Attributes:
         run_config: class of the configuration of its runs. It has the name of the architecture,

@@ -102,7 +102,7 @@ def reading(file: Path, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns a full disk or a missing permission into an `InputError` that names the place."""
+    """Turns a full disk or a missing permission into an `InputError` that names the path."""
     try:
         yield
     except OSError as error:

@@ -25,7 +25,7 @@ import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer.config import RunConfig
 from keras_transformer.console import warn
@@ -49,7 +49,9 @@ from keras_transformer.runs.checkpoints import (
     write_checkpoint,
     writing,
 )
-from keras_transformer.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # preparing data, and the report of it, need no TensorFlow
+    from keras_transformer.text.tokenizer import Tokenizer
 
 # Files that a killed creation may leave. config.json is written last.
 _UNFINISHED = {"checkpoints", "tokenizer", "data.json"}
@@ -150,6 +152,8 @@ class RunDirectory:
 
     def tokenizer(self) -> Tokenizer:
         """Returns the run's tokenizer."""
+        from keras_transformer.text.tokenizer import Tokenizer
+
         return Tokenizer.load(self.path / "tokenizer")
 
     # Checkpoints.
@@ -220,7 +224,8 @@ class RunDirectory:
     def _is_interruption(self, checkpoint: Checkpoint) -> bool:
         """Returns True if an interruption wrote the checkpoint, between two regular ones."""
         with contextlib.suppress(DamagedCheckpointError):  # `restore` reports it
-            return not read_metadata(checkpoint.path).get("is_regular", True)
+            is_at_end = checkpoint.step % self.config.training.checkpoint_steps == 0
+            return not read_metadata(checkpoint.path).get("is_regular", is_at_end)
         return False
 
     def restore(self) -> tuple[Checkpoint, dict[str, float], dict[str, Arrays]] | None:

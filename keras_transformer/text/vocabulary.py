@@ -18,6 +18,7 @@ from typing import Any, Literal
 import sentencepiece
 
 from keras_transformer.errors import InputError
+from keras_transformer.text import charsmap
 from keras_transformer.text.model_proto import (
     MODEL_TYPES,
     USER_DEFINED,
@@ -28,7 +29,9 @@ from keras_transformer.text.model_proto import (
 )
 
 ModelType = Literal["unigram", "bpe"]
-Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"]
+# NFKC_NUMBERS is nmt_nfkc without what changes numbers (`charsmap.numbers_kept_apart`).
+NFKC_NUMBERS: Literal["nfkc_numbers"] = "nfkc_numbers"
+Normalization = Literal["nfkc_numbers", "nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"]
 
 # Learning needs about 20 bytes of memory per byte of text.
 MAX_LINES = 1_000_000
@@ -71,7 +74,7 @@ def learn_vocabulary(
     model_type: ModelType = "unigram",
     byte_fallback: bool = False,
     character_coverage: float = 1.0,
-    normalization: Normalization = "nmt_nfkc",
+    normalization: Normalization = NFKC_NUMBERS,
     symbols: Sequence[str] | None = None,
 ) -> bytes:
     """Learns a SentencePiece model (Kudo and Richardson, 2018, arXiv:1808.06226).
@@ -81,8 +84,13 @@ def learn_vocabulary(
 
     Args:
         byte_fallback: spell unknown characters in bytes, so that nothing is unknown.
+        normalization: a rule of SentencePiece, or `nfkc_numbers`, which is nmt_nfkc without what
+            changes numbers (10³ to 103) or how letters join.
     """
     model = io.BytesIO()
+    keeps_numbers = normalization == NFKC_NUMBERS
+    if keeps_numbers:  # SentencePiece learns only with its own rules
+        lines = map(_normalizer(charsmap.numbers_kept_apart()).normalize, map(bytes.decode, lines))
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
@@ -91,7 +99,7 @@ def learn_vocabulary(
             model_type=model_type,
             byte_fallback=byte_fallback,
             character_coverage=character_coverage,
-            normalization_rule_name=normalization,
+            normalization_rule_name="identity" if keeps_numbers else normalization,
             max_sentence_length=MAX_LINE_BYTES,
             hard_vocab_limit=False,
             pad_id=0,
@@ -113,20 +121,33 @@ def learn_vocabulary(
         if "sentences_.empty()" in message or "all_chars_count" in message:
             raise InputError("There is no text to learn a vocabulary from.") from error
         raise
-    return _with_exact_sums(model.getvalue()) if model_type == "unigram" else model.getvalue()
+    proto = ModelProto.FromString(model.getvalue())
+    if keeps_numbers:
+        proto.normalizer_spec.name = normalization
+        proto.normalizer_spec.precompiled_charsmap = charsmap.numbers_kept_apart()
+    if model_type == "unigram":
+        _make_sums_exact(proto)
+    return proto.SerializeToString(deterministic=True)
 
 
-def _with_exact_sums(model: bytes) -> bytes:
+def _normalizer(rules: bytes) -> sentencepiece.SentencePieceNormalizer:
+    """Returns a function of text with compiled rules, which leaves spaces as they are."""
+    proto = ModelProto()
+    spec = proto.normalizer_spec
+    spec.precompiled_charsmap = rules
+    spec.add_dummy_prefix = spec.remove_extra_whitespaces = spec.escape_whitespaces = False
+    return sentencepiece.SentencePieceNormalizer(model_proto=proto.SerializeToString())
+
+
+def _make_sums_exact(proto: Any) -> None:
     """Rounds the scores of a unigram model to multiples of 1/1024.
 
     Segmentations of equal probability, such as "0|000" and "000|0", are common among digits.
     SentencePiece decides them by float32 rounding, which differs between the library and
     tensorflow-text. Sums of rounded scores are exact down to -16,384, so both make the same choice.
     """
-    proto = ModelProto.FromString(model)
     for piece in proto.pieces:
         piece.score = round(piece.score * 1024) / 1024
-    return proto.SerializeToString(deterministic=True)
 
 
 class Vocabulary:
@@ -162,14 +183,15 @@ class Vocabulary:
         """Returns the target ids of each line, with `end_id` at the end."""
         return [self._target.encode(line, out_type=int, add_eos=True) for line in lines]
 
-    def rewritten_targets(self, texts: Sequence[str]) -> dict[int, str]:
-        """Returns the target texts that normalization changes: their indices and new text.
+    def rewritten(self, side: Literal["source", "target"], texts: Sequence[str]) -> dict[int, str]:
+        """Returns the texts that normalization changes: their indices and new text.
 
-        A model that learns from such texts never writes the original characters. Spaces that are
-        added, removed or replaced by other spaces do not count.
+        A model never reads or writes the original characters. Spaces that are added, removed or
+        replaced by other spaces do not count.
         """
         rewritten = {}
-        for index, normal in enumerate(self._target.normalize(list(texts))):
+        model = self._source if side == "source" else self._target
+        for index, normal in enumerate(model.normalize(list(texts))):
             words = normal.replace(_SPACE, " ").split()
             if words != texts[index].replace(_SPACE, " ").split():
                 rewritten[index] = " ".join(words)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.console import duration, progress_bar, say
-from keras_transformer.errors import DivergedError
+from keras_transformer.errors import DivergedError, require
 from keras_transformer.runs.run_directory import RunDirectory
 
 # Training fails after as many steps in a row without finite gradients.
@@ -185,10 +185,7 @@ def bleu_is_due(step: int, config: TrainingConfig) -> bool:
 
 
 def compare_with_best(
-    step: int,
-    config: TrainingConfig,
-    logs: Mapping[str, float],
-    before: Mapping[str, float],
+    step: int, config: TrainingConfig, logs: Mapping[str, float], before: Mapping[str, float]
 ) -> dict[str, float]:
     """Returns the state of early stopping, a part of the metrics of every checkpoint.
 
@@ -236,7 +233,9 @@ class StopRequest:
     """
 
     def __init__(self, max_minutes: float | None = None):
-        self._deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
+        minutes = math.inf if max_minutes is None else max_minutes
+        require(minutes > 0, f"max_minutes is {minutes}, but it must be more than 0.")
+        self._deadline = time.monotonic() + 60 * minutes
         self.interrupted = False
 
     def handle_signal(self, number: int, frame: FrameType | None) -> None:

@@ -20,6 +20,7 @@ from keras_transformer.console import duration
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import require
+from keras_transformer.evaluation import metrics
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
@@ -214,12 +215,7 @@ def train(
         )
 
 
-def _log_summary(
-    platform: Platform,
-    trainer: Trainer,
-    config: RunConfig,
-    batches: Batches,
-) -> None:
+def _log_summary(platform: Platform, trainer: Trainer, config: RunConfig, batches: Batches) -> None:
     """Logs the devices, the model and the data before the first step."""
     training = config.training
     for reason in platform.reasons:
@@ -257,14 +253,18 @@ def _bleu_scorer(
     share = -(-config.bleu_sentences // len(stores)) if config.bleu_sentences else None
     sources = [line for store in stores for line in store.source.text()[:share]]
     references = [line for store in stores for line in store.target.text()[:share]]
+    own = metrics.evaluate(references, references)
+    require(
+        own.bleu >= 99.9 or config.best_metric != "bleu",
+        f"training.best_metric is bleu, but the validation references score {own.bleu:.1f} against "
+        f"themselves ({own.signature}). Use best_metric=loss.",
+    )
+    beam = run.config.decoding.beam_size
+    log.info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {own.signature}")
 
     def score() -> float:
-        transformer.assign_weights(
-            arrays(trainer.update.averages or trainer.transformer.weights_by_path())
-        )
-        scores = translate.evaluate(model, sources, references).scores
-        beam = run.config.decoding.beam_size
-        log.info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {scores.signature}")
-        return scores.bleu
+        weights = trainer.update.averages or trainer.transformer.weights_by_path()
+        transformer.assign_weights(arrays(weights))
+        return translate.evaluate(model, sources, references).scores.bleu
 
     return score

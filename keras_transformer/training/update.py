@@ -57,6 +57,7 @@ def trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, keras
         )
         for path in frozen:
             trained.pop(path, None)
+    require(bool(trained), f"training.freeze is {freeze!r}, which leaves no weight to train.")
     return trained
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.builders import PHRASES
-from tests.driver import Driver, Ended
+from tests.driver import CommandResult, Driver
 from tests.evaluation.test_sets_test import sacrebleu_folder
 
 FILES = "--source=six.en --reference=six.de"
@@ -25,20 +25,20 @@ SCORED = {
 
 
 @pytest.fixture(scope="module")
-def ended(driver: Driver, folder: Path) -> dict[str, Ended]:
+def ended(driver: Driver, folder: Path) -> dict[str, CommandResult]:
     with sacrebleu_folder(folder / "sacrebleu"):
         results = driver.run_all(folder, [("evaluate", line, "") for line in SCORED.values()])
     return dict(zip(SCORED, results, strict=True))
 
 
-def of(ended: dict[str, Ended], name: str) -> tuple[list[str], dict[str, Any]]:
+def of(ended: dict[str, CommandResult], name: str) -> tuple[list[str], dict[str, Any]]:
     """Returns the lines for the user, and the JSON object."""
     assert (ended[name].code, ended[name].err) == (0, "")
     *lines, last = ended[name].out.splitlines()
     return lines, json.loads(last)
 
 
-def test_a_file_is_scored_without_a_model(ended: dict[str, Ended]) -> None:
+def test_a_file_is_scored_without_a_model(ended: dict[str, CommandResult]) -> None:
     [line], scores = of(ended, "a file")
     assert line.startswith("BLEU 0.00, chrF ")
     assert (scores["bleu"], scores["sentences"]) == (0, len(PHRASES))
@@ -59,7 +59,7 @@ def test_a_models_translations_are_scored_and_written(ended, folder: Path) -> No
     assert lines[-1].startswith(f"BLEU {again['bleu']:.2f} ± ")
 
 
-def test_a_test_set_of_sacrebleu_is_translated_and_named(ended: dict[str, Ended]) -> None:
+def test_a_test_set_of_sacrebleu_is_translated_and_named(ended: dict[str, CommandResult]) -> None:
     _, scores = of(ended, "a test set")
     assert scores["dataset"] == "wmt14/full en-de"
     assert "|test:wmt14/full|lang:en-de|" in scores["signature"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import PHRASES
-from tests.driver import Driver, Ended
+from tests.driver import CommandResult, Driver
 from tests.messages import tells
 
 MODEL = "--model_dir=run "
@@ -22,7 +22,7 @@ SCORED = {
 
 
 @pytest.fixture(scope="module")
-def results(driver: Driver, folder: Path) -> dict[str, Ended]:
+def results(driver: Driver, folder: Path) -> dict[str, CommandResult]:
     """Exit code, output, errors and new files of every command line."""
     commands = [("score", flags, text) for flags, text in SCORED.values()]
     results = dict(zip(SCORED, driver.run_all(folder, commands), strict=True))
@@ -30,7 +30,7 @@ def results(driver: Driver, folder: Path) -> dict[str, Ended]:
     return {**results, "one file": results["one file"]._replace(out=in_file)}
 
 
-def test_two_files_and_one_file_have_equal_scores(results: dict[str, Ended]) -> None:
+def test_two_files_and_one_file_have_equal_scores(results: dict[str, CommandResult]) -> None:
     code, out, err, _ = results["files"]
     assert code == 0 and len(out.splitlines()) == len(PHRASES)
     rows = [row.split("\t") for row in out.splitlines()]
@@ -45,7 +45,9 @@ def test_two_files_and_one_file_have_equal_scores(results: dict[str, Ended]) -> 
         assert len(fields["pieces"]) == len(fields["token_log_probs"]) == fields["tokens"]
 
 
-def test_empty_and_truncated_sources_are_scored_and_reported(results: dict[str, Ended]) -> None:
+def test_empty_and_truncated_sources_are_scored_and_reported(
+    results: dict[str, CommandResult],
+) -> None:
     code, out, err, _ = results["empty and long"]
     assert code == 3 and len(out.splitlines()) == 3
     empty, cut, summary = err.splitlines()

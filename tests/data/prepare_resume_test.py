@@ -18,11 +18,11 @@ from tests.data.corpora import ROOT, SMALL, Pairs, numbered, texts
 from tests.messages import mentions, tells
 
 
-class Stopped(BaseException):
+class SimulatedKill(BaseException):
     """Stands for a kill: nothing catches it."""
 
 
-def stop_at(monkeypatch, stage, call, stop=Stopped):
+def stop_at(monkeypatch, stage, call, stop=SimulatedKill):
     """Makes a stage raise an exception in one of its calls."""
     calls = []
     original = getattr(preparation_module, stage)
@@ -62,7 +62,7 @@ def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
             prepare([Pairs(corpus)], tmp_path / "d", dataclasses.replace(SMALL, **changes))
 
 
-@pytest.mark.parametrize("stop", [Stopped, KeyboardInterrupt])
+@pytest.mark.parametrize("stop", [SimulatedKill, KeyboardInterrupt])
 @pytest.mark.parametrize("stage", ["clean_block", "_learn", "encode_block"])
 def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, capsys, stage, stop):
     monkeypatch.setattr(blocks_module, "BLOCK_LINES", 10)
@@ -126,7 +126,7 @@ def test_text_that_changes_between_a_kill_and_the_resumption(tmp_path, monkeypat
     prepare([Pairs(new)], tmp_path / "whole", SMALL)
     with monkeypatch.context() as patch:
         stop_at(patch, stage, 3)
-        with pytest.raises(Stopped):
+        with pytest.raises(SimulatedKill):
             prepare([Pairs(numbered(40))], tmp_path / "d", SMALL)
     if stage != "clean_block":  # the first blocks are unchanged, but the vocabulary is not
         with pytest.raises(InputError, match=mentions("changed", "same command")):

@@ -101,9 +101,9 @@ def test_report_has_the_counts_of_the_data(tmp_path):
     assert tells(warning, "valid", "target", "--byte_fallback")
 
 
-def test_targets_that_normalization_changes_are_counted(tmp_path):
+def test_texts_that_normalization_changes_are_counted(tmp_path):
     pairs = [(f"the {i} dogs", f"{i}隻狗，喺度") for i in range(30)]
-    pairs += [(f"the {i} cats", f"{i} Katzen  gut") for i in range(30, 40)]
+    pairs += [(f"the {i} ｃａｔｓ in 25 m²", f"{i} Katzen  gut 10³") for i in range(30, 40)]
     pairs.append(("fund " * 20, "die Hunde " * 10 + "… ja"))
     valid = Pairs([("the 1 dogs", "１隻狗"), ("the 2 dogs", "2隻狗")])
     prepared = prepare([Pairs(pairs)], tmp_path / "d", SMALL, valid_corpora=[valid])
@@ -112,7 +112,9 @@ def test_targets_that_normalization_changes_are_counted(tmp_path):
     examples = target["rewritten_examples"]
     assert len(examples) == 5 and examples[0] == {"before": "0隻狗，喺度", "after": "0隻狗,喺度"}
     summary = prepared.summary()
-    assert tells(summary, "nmt_nfkc", "31 of 41", "0隻狗，喺度", "normalization=identity")
+    assert prepared.report["train"]["source"]["rewritten"] == 10
+    assert tells(summary, "nfkc_numbers", "10 of 41", "the 30 cats in 25 m²")
+    assert tells(summary, "nfkc_numbers", "31 of 41", "0隻狗，喺度", "normalization=identity")
     kept = changed(normalization="identity", max_tokens=999)
     other = prepare([Pairs(pairs[-1:] * 9)], tmp_path / "e", kept, valid_corpora=[valid])
     assert other.report["train"]["target"]["rewritten"] == 0 and "identity" not in other.summary()

@@ -264,14 +264,14 @@ def patient_search(
         candidates = []
         for tokens, total in beam:
             following = continuations(rules, prefix, tokens, log_probs)
-            for place, (counts, token) in enumerate(following):
-                rank = total + counts - config.diversity_penalty * place
+            for index, (counts, token) in enumerate(following):
+                rank = total + counts - config.diversity_penalty * index
                 candidates.append((rank, (*tokens, token), total + counts))
         candidates.sort(key=lambda one: -one[0])
         beam = []
-        for place, (_, tokens, total) in enumerate(candidates[: 2 * config.beam_size]):
+        for index, (_, tokens, total) in enumerate(candidates[: 2 * config.beam_size]):
             if tokens[-1] == rules.ids.end or length == max_length:
-                if place < config.beam_size:
+                if index < config.beam_size:
                     found.complete.append((tokens, total))
             elif len(beam) < config.beam_size:
                 beam.append((tokens, total))
@@ -314,13 +314,13 @@ def distribution(
 # --- Comparison ---------------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
+class Hypothesis(NamedTuple):
     tokens: Tokens
     score: float
     log_prob: float
 
 
-def hypotheses(result: SearchResult, sentence: int, ids: SpecialIds = IDS) -> list[Found]:
+def hypotheses(result: SearchResult, sentence: int, ids: SpecialIds = IDS) -> list[Hypothesis]:
     """The outputs of one sentence, best first, after checks of form."""
     fields = [np.asarray(field)[sentence] for field in result[:5]]
     found = []
@@ -333,11 +333,11 @@ def hypotheses(result: SearchResult, sentence: int, ids: SpecialIds = IDS) -> li
         output = tuple(tokens[:length].tolist())
         assert finished == (output[-1:] == (ids.end,))
         assert ids.end not in output[:-1]
-        found.append(Found(output, float(score), float(log_prob)))
+        found.append(Hypothesis(output, float(score), float(log_prob)))
     return found
 
 
-def assert_scored(found: list[Found], expected: dict[Tokens, tuple[float, float]]) -> None:
+def assert_scored(found: list[Hypothesis], expected: dict[Tokens, tuple[float, float]]) -> None:
     """Checks that each of `found` is an expected output with its score and log-probability."""
     for tokens, score, log_prob in found:
         assert tokens in expected
@@ -345,7 +345,7 @@ def assert_scored(found: list[Found], expected: dict[Tokens, tuple[float, float]
 
 
 def assert_best(
-    found: list[Found], expected: dict[Tokens, tuple[float, float]], n_best: int
+    found: list[Hypothesis], expected: dict[Tokens, tuple[float, float]], n_best: int
 ) -> None:
     """`found` are the best of `expected`: different, scored as they are, none better left out.
 

@@ -106,14 +106,14 @@ def test_sentences_that_have_ended_leave_the_batch(options):
         sentences.append(len(ids) // beam)
         return step_of(tables)(ids, position, cache)
 
-    class Recorded(StepDecoder):
+    class RecordingDecoder(StepDecoder):
         def select_rows(self, cache, sentences):
             kept.append(sentences.numpy().tolist())
             return super().select_rows(cache, sentences)
 
     offsets = np.linspace(0, 1, 5, dtype=np.float32)
     arguments = {"sample_offsets": offsets, "prefix": np.int32([[A], [B], [-1], [A], [B]])}
-    asked = {"step": step, "decoder_type": Recorded, **arguments}
+    asked = {"step": step, "decoder_type": RecordingDecoder, **arguments}
     found = search(tables, [1, 4, 2, 1, 5], config, **asked)
     # At most three quarters of the sentences stay: 3 of 5, then 2 of 3, then 1 of 2.
     assert sentences == [5, 3, 2, 2, 1]

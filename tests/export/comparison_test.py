@@ -74,12 +74,12 @@ def test_different_scores_and_tokens_are_errors(translator):
 def test_log_probs_of_an_engine_with_its_own_search(translator):
     scorer = Scorer(translator)
 
-    class Scored(ChangedEngine):
+    class EngineWithScores(ChangedEngine):
         def log_probs(self, texts, targets):
             scores = score_ids(scorer, texts, targets)
             return [row.sum() + self.score[0] for row in scores[:-1]] + [None]
 
-    engine = Scored(translator)
+    engine = EngineWithScores(translator)
     same = compare_log_probs(translator, engine, PHRASES, [])
     assert len(same.translations) == len(PHRASES) and same.largest_difference < 1e-4
     engine.score = np.array([0.01])

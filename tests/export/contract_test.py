@@ -45,7 +45,7 @@ def test_an_export_translates_like_its_run_and_no_other(translator_of, version_o
     translator, other = translator_of(300, n_best), translator_of(100, n_best)
     with contextlib.closing(exporter.open(version_of(format))) as engine:
         assert engine.tokenize(PHRASES) == source_tokens(translator, PHRASES)
-        if exporter.compared == "tokens":
+        if exporter.comparison == "tokens":
             expected = Hypotheses.of(translator.search(tf.constant(PHRASES)))
             for own, found in zip(expected, engine.translate(PHRASES), strict=True):
                 assert found.tokens() == own.tokens()
@@ -103,7 +103,7 @@ def test_options_that_do_not_fit_are_refused(run_directory, tmp_path, format, op
     if "shortlist" in options:
         options = {**options, "shortlist": random_shortlist(run_directory, 2)}
     with pytest.raises(InputError, match=mentions(*facts)):
-        export(run_directory, tmp_path, PHRASES, ExportOptions(**options), format=format)
+        export(run_directory, tmp_path, PHRASES, ExportOptions.of(**options), format=format)
     assert list(tmp_path.iterdir()) == []
 
 

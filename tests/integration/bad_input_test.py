@@ -14,7 +14,7 @@ from keras_transformer.data.prepare import prepare
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training.data import TrainingData
 from tests.conftest import PHRASES
-from tests.driver import Driver, Ended
+from tests.driver import CommandResult, Driver
 from tests.messages import mentions
 
 _PREPARE = "prepare --output_dir=new --vocab_size=60 --source={} --target={}".format
@@ -90,7 +90,7 @@ def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def results(driver: Driver, folder: Path) -> dict[str, Ended]:
+def results(driver: Driver, folder: Path) -> dict[str, CommandResult]:
     """The results of all commands, by command line."""
     texts = dict.fromkeys((*MISTAKES, DROPPED), "the dog\n")
     texts |= {TRANSLATED: TEXT, WARNED: f"the dog\n{' '.join(PHRASES)}\n"}
@@ -100,7 +100,7 @@ def results(driver: Driver, folder: Path) -> dict[str, Ended]:
 
 @pytest.mark.parametrize("command", MISTAKES)
 def test_errors_are_one_line_and_nothing_is_written(
-    results: dict[str, Ended], command: str
+    results: dict[str, CommandResult], command: str
 ) -> None:
     result = results[command]
     assert "Traceback" not in result.err
@@ -110,7 +110,7 @@ def test_errors_are_one_line_and_nothing_is_written(
     assert result.err.count("error: ") == 1
 
 
-def test_every_line_is_translated(results: dict[str, Ended]) -> None:
+def test_every_line_is_translated(results: dict[str, CommandResult]) -> None:
     result = results[TRANSLATED]
     assert result.code == 3, result.err
     translations = result.out.split("\n")
@@ -122,13 +122,13 @@ def test_every_line_is_translated(results: dict[str, Ended]) -> None:
     assert result.err.count("decoding.max_source_tokens") == 2
 
 
-def test_a_line_longer_than_any_in_training_is_reported(results: dict[str, Ended]) -> None:
+def test_a_line_longer_than_any_in_training_is_reported(results: dict[str, CommandResult]) -> None:
     result = results[WARNED]
     assert (result.code, result.out.count("\n"), result.err.count("\n")) == (3, 2, 1)
     assert re.search(mentions("line 2", "longest source", 31), result.err)
 
 
-def test_an_empty_line_on_one_side_is_a_counted_drop(results: dict[str, Ended]) -> None:
+def test_an_empty_line_on_one_side_is_a_counted_drop(results: dict[str, CommandResult]) -> None:
     result = results[DROPPED]
     assert result.code == 0, result.err
     assert "1 empty" in result.out

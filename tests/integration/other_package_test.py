@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +13,11 @@ import pytest
 import keras_transformer as kt
 from keras_transformer import plugins
 from keras_transformer.errors import InputError
-from keras_transformer.export import export, formats
+from keras_transformer.export import ExportOptions, export, formats
 from keras_transformer.inference.loading import load_model
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
+from tests.driver import Driver
 from tests.messages import mentions
 
 
@@ -32,7 +34,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     facts = tmp_path / "my_package-1.0.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1.0\n")
-    text = "".join(f"[{group}]\nnumpy = {named['numpy']}\n" for group, named in points)
+    text = "".join(
+        f"[{group}]\n{name} = {value}\n" for group, named in points for name, value in named.items()
+    )
     (facts / "entry_points.txt").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     plugins.entry_points.cache_clear()
@@ -42,11 +46,15 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.mark.usefixtures("installed")
 def test_an_installed_package_adds_an_export_format(
-    run_directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_directory: RunDirectory, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RunDirectory, "max_train_source_length", 7)
     assert "numpy" in formats()
-    path = export(run_directory, tmp_path / "out", PHRASES[:1], format="numpy").path
+    assert "--[no]compress" in driver.run(tmp_path, "export", ["--help"], "").out
+    options, folder = ExportOptions.of(compress=True), tmp_path / "out"
+    path = export(run_directory, folder, PHRASES[:1], options, format="numpy").path
+    with zipfile.ZipFile(path / "weights.npz") as archive:
+        assert archive.infolist()[0].compress_type == zipfile.ZIP_DEFLATED
     assert {"README.md", "manifest.json", "weights.npz"} <= {file.name for file in path.iterdir()}
     loaded = load_model(path.parent, {"decoding.beam_size": 2})
     assert loaded.owner.config.beam_size == 2 and loaded.max_train_source_length == 7

@@ -17,7 +17,7 @@ from keras_transformer.extensions.paper.parsing.trees import (
     read_trees,
 )
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.driver import Driver, Ended
+from tests.driver import CommandResult, Driver
 from tests.extensions.paper.parsing.sentences import TREEBANK
 from tests.messages import mentions, tells
 
@@ -58,31 +58,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory, run_directory: RunDirectory
 
 
 @pytest.fixture(scope="module")
-def answers(driver: Driver, folder: Path) -> dict[str, Ended]:
+def answers(driver: Driver, folder: Path) -> dict[str, CommandResult]:
     commands = [(*step.split(" ", 1), TEXT) for step in STEPS.values()]
     return dict(zip(STEPS, driver.run_all(folder, commands), strict=True))
 
 
-def test_a_treebank_is_prepared_and_trained_on(answers: dict[str, Ended]) -> None:
+def test_a_treebank_is_prepared_and_trained_on(answers: dict[str, CommandResult]) -> None:
     assert tells(answers["prepare"].out, "train", "5 pairs")
     assert "data/report.html" in answers["prepare"].left
     for name in ("prepare", "train"):
         assert answers[name].code == 0, answers[name].err
 
 
-def check_trees(answer: Ended, text: str) -> None:
+def check_trees(answer: CommandResult, text: str) -> None:
     assert (answer.code, answer.err) == (3, "Warning: Line 3 is empty, and so is its tree.\n")
     for line, leaves in zip(text.split("\n")[:-1], LEAVES, strict=True):
         words = [list(tree.words) for tree in parse_trees([line], "lines")]
         assert words == ([] if leaves is None else [leaves])
 
 
-def test_lines_become_trees_over_their_words(answers: dict[str, Ended]) -> None:
+def test_lines_become_trees_over_their_words(answers: dict[str, CommandResult]) -> None:
     check_trees(answers["parse"], answers["parse"].out)
 
 
 @pytest.fixture(scope="module")
-def signatures(driver: Driver, folder: Path, answers: dict[str, Ended]) -> Any:
+def signatures(driver: Driver, folder: Path, answers: dict[str, CommandResult]) -> Any:
     flags = "--format=parser --run_dir=run --data_dir=data --output_dir=export --n_best=2"
     ended = driver.run(folder, "export", flags.split(), "")
     assert ended.code == 0, ended.err
@@ -113,7 +113,7 @@ def test_the_signatures_of_an_export(signatures: Any, name: str, key: str) -> No
     assert signatures[name](**{key: tf.constant([], tf.string)})["trees"].shape == (0, 2)
 
 
-def test_scores_are_printed_as_json(folder: Path, answers: dict[str, Ended]) -> None:
+def test_scores_are_printed_as_json(folder: Path, answers: dict[str, CommandResult]) -> None:
     assert [tree.words for tree in read_trees(folder / "predicted.txt")] == [
         tree.words for tree in parse_trees(TREEBANK, "text")
     ]
@@ -126,7 +126,7 @@ def test_scores_are_printed_as_json(folder: Path, answers: dict[str, Ended]) -> 
     assert gold["rules"] == "EVALB, COLLINS.prm; punctuation by the gold tags"
 
 
-def test_sentences_with_other_words_are_reported(answers: dict[str, Ended]) -> None:
+def test_sentences_with_other_words_are_reported(answers: dict[str, CommandResult]) -> None:
     answer = answers["other words"]
     assert (answer.code, json.loads(answer.out.splitlines()[-1])["all"]["errors"]) == (3, 1)
     assert tells(answer.err, "sentence 1", "'The'", "'They'", "gold")
@@ -139,7 +139,7 @@ def test_sentences_with_other_words_are_reported(answers: dict[str, Ended]) -> N
         ("a broken tree", mentions("error:", "broken", "line 3", "column 1", "bracket", "line 2")),
     ],
 )  # fmt: skip
-def test_errors_are_one_line(answers: dict[str, Ended], name: str, message: str) -> None:
+def test_errors_are_one_line(answers: dict[str, CommandResult], name: str, message: str) -> None:
     answer = answers[name]
     assert (answer.code, answer.out, answer.left) == (1, "", [])
     assert re.search(message, answer.err) and answer.err.count("\n") == 1

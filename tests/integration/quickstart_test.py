@@ -28,7 +28,8 @@ def quickstart(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
-# Stands for Python in the script: records a step, and makes the files that the script reads.
+# Stands for Python in the script: records `-m keras_transformer NAME FLAGS`, and makes the files
+# that the script reads.
 RECORDER = f"""#!/bin/sh
 [ "$1" = - ] && exec {sys.executable} "$@"
 echo "$@" >>steps
@@ -57,18 +58,18 @@ def test_the_steps_work_with_few_phrases_and_almost_no_training(
     shutil.rmtree(tmp_path / "out")
     results = {}
     for step in (tmp_path / "steps").read_text().splitlines():
-        script, *flags = step.split()
-        if script == "bin/train.py":
+        _, _, name, *flags = step.split()
+        if name == "train":
             flags += ["--max_steps=4", "--set=decoding.max_extra_tokens=5"]
-        results[script] = driver.run(tmp_path, Path(script).stem, flags, "")
-        assert results[script].code == 0, results[script].err
-        if script == "bin/phrasebook.py":
+        results[name] = driver.run(tmp_path, name, flags, "")
+        assert results[name].code == 0, results[name].err
+        if name == "phrasebook":
             for path in (tmp_path / "out/corpus").iterdir():
                 if path.stem != "train":
                     path.write_text("".join(path.read_text().splitlines(keepends=True)[:8]))
             shutil.copy(tmp_path / "out/corpus/test.en", tmp_path / "out/sentences.en")
     assert len(results) == 6
-    scores = json.loads(results["bin/evaluate.py"].out.splitlines()[-1])
+    scores = json.loads(results["evaluate"].out.splitlines()[-1])
     assert scores["sentences"] == 8 and scores["exact_match"] == 0
     assert (tmp_path / "out" / "sentences.de").read_text().count("\n") == 8
 

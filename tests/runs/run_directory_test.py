@@ -184,7 +184,7 @@ class TestCheckpoints:
         assert [checkpoint.step for checkpoint in run.best_checkpoints()] == [2, 3]
 
 
-class Killed(BaseException):
+class SimulatedKill(BaseException):
     """Stands for SIGKILL: nothing handles it."""
 
 
@@ -195,7 +195,7 @@ def killed_at(moment, patch):
     def counted(name, call):
         def wrapper(*arguments, **options):
             if len(made) == moment:
-                raise Killed
+                raise SimulatedKill
             made.append(name)
             return call(*arguments, **options)
 
@@ -209,7 +209,7 @@ def killed_at(moment, patch):
 def test_a_kill_while_creating_a_run_is_repaired(config, tokenizer, tmp_path):
     for moment in itertools.count():
         path = tmp_path / str(moment)
-        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(SimulatedKill):
             made = killed_at(moment, patch)
             RunDirectory.create(path, config, tokenizer, "corpus")
             break
@@ -225,7 +225,7 @@ def test_a_kill_while_saving_leaves_only_complete_checkpoints(run, config, token
     assert steps(run) == [4, 6, 7]
     for moment in itertools.count():
         copy = RunDirectory(shutil.copytree(run.path, tmp_path / f"killed_{moment}"))
-        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(SimulatedKill):
             made = killed_at(moment, patch)
             save_validated(copy, step_8=3.0)
             break

@@ -55,6 +55,21 @@ def test_learning_prints_nothing_and_short_texts_have_smaller_vocabularies(capfd
     assert tuple(capfd.readouterr()) == ("", "")
 
 
+def test_normalization_keeps_numbers_and_joiners_apart():
+    texts = ["10³ liters", "2½ m", "25 m²", "2ⁿ", "①1", "1ª"]
+    texts += ["می\u200cخواهم", "\u200f5", "👩\u200d🔬"]
+    model = learn_vocabulary([*map(str.encode, texts)] * 9, 300)
+    vocabulary = Vocabulary(model)
+    assert vocabulary.rewritten("source", texts) == {}
+    assert [vocabulary.target_text(ids[:-1]) for ids in vocabulary.encode_source(texts)] == texts
+    # Digits in another form are digits, and all other characters are those of NFKC.
+    others = ["１２％", "e\u0301", "ﬁ", "Ⅷ", "\u30ab\u3099"]
+    forms = ["12%", "é", "fi", "VIII", "ガ"]
+    assert vocabulary.rewritten("source", others) == dict(enumerate(forms))
+    old = Vocabulary(learn_vocabulary([b"10 liters"] * 9, 40, normalization="nmt_nfkc"))
+    assert old.rewritten("source", ["10³ liters"]) == {0: "103 liters"}
+
+
 def test_byte_fallback_has_no_unknown_tokens():
     text = "Ω→日本".encode()
     for byte_fallback in (False, True):

@@ -122,7 +122,7 @@ def test_intervals_end_with_a_validation_at_multiples_and_at_the_last_step(
 ):
     seen, taken = [], []
 
-    class Seen(keras.callbacks.Callback):
+    class Recorder(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             taken.append(batch)
             assert all(isinstance(log, tf.Tensor) for log in list(logs.values())[:4])
@@ -130,7 +130,7 @@ def test_intervals_end_with_a_validation_at_multiples_and_at_the_last_step(
         def on_epoch_end(self, epoch, logs=None):
             seen.append((epoch, self.model.step, "val_loss" in logs))
 
-    fitted = Fit(trainer, tmp_path, Seen(), step=step, max_steps=max_steps)
+    fitted = Fit(trainer, tmp_path, Recorder(), step=step, max_steps=max_steps)
     assert fitted.saved == fitted.validated == steps
     assert taken == [number % 3 for number in range(step, max_steps)]
     assert seen == [((last - 1) // 3, last, True) for last in steps]

@@ -66,7 +66,7 @@ def test_a_shape_that_needs_too_much_memory_is_left_for_its_first_step(compiled)
         compiled(max_steps=1, error=OSError)
 
 
-class Counted:
+class TraceCounter:
     """x -> weight * x + shift, which counts its traces. Replicas have different variables."""
 
     def __init__(self, strategy):
@@ -86,7 +86,7 @@ class Counted:
 @pytest.mark.parametrize("jit_compile", [None, True])
 def test_one_trace_uses_the_variables_of_each_replica(two_cpus, jit_compile):
     strategy = mirrored_strategy(two_cpus)
-    counted = Counted(strategy)
+    counted = TraceCounter(strategy)
 
     def results(function, x):
         y = strategy.run(function, args=({"x": tf.constant(x)},))["y"]

@@ -47,9 +47,9 @@ def check(path: Path) -> None:
 def check_ops(graph: Any) -> None:
     """Refuses ops that are missing in TF Serving, that fail on purpose, or that are dangerous."""
     functions = {function.signature.name: function for function in graph.library.function}
-    for node, place in _nodes(graph):
+    for node, function_name in _nodes(graph):
         reason = _FAILING_OPS.get(node.op)
-        if _must_compile(node) or (place and _must_compile(functions[place])):
+        if _must_compile(node) or (function_name and _must_compile(functions[function_name])):
             reason = "compiled by XLA, which TF Serving disables"
         elif node.op.startswith("Xla"):
             reason = "an op of XLA, which TF Serving disables"
@@ -60,7 +60,7 @@ def check_ops(graph: Any) -> None:
         elif reason is None and node.op not in served_ops() and node.op not in functions:
             reason = "an op that the stock binary of TF Serving does not link"
         if reason:
-            raise RuntimeError(f"{_place(node, place)} is {node.op}, {reason}")
+            raise RuntimeError(f"{_label(node, function_name)} is {node.op}, {reason}")
 
 
 def check_loops(graph: Any) -> None:
@@ -70,14 +70,14 @@ def check_loops(graph: Any) -> None:
     first variable, and ends when it reaches the second one, a constant.
     """
     functions = {function.signature.name: function for function in graph.library.function}
-    for node, place in _nodes(graph):
+    for node, function_name in _nodes(graph):
         if node.op in _LOOPS_OF_V1 or (
             node.op in ("While", "StatelessWhile")
-            and not (place and _is_bounded(node, functions[place], functions))
+            and not (function_name and _is_bounded(node, functions[function_name], functions))
         ):
             raise RuntimeError(
-                f"{_place(node, place)} is {node.op}, a loop without a constant bound for the "
-                "number of iterations. Pass maximum_iterations, an int, to tf.while_loop."
+                f"{_label(node, function_name)} is {node.op}, a loop without a constant bound for "
+                "the number of iterations. Pass maximum_iterations, an int, to tf.while_loop."
             )
 
 
@@ -124,12 +124,12 @@ def check_batching(signatures: Any) -> None:
         for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
             for key, info in sorted(tensors.items()):
                 shape = tf.TensorShape(info.tensor_shape)
-                place = f"signature {name} has the {kind} {key} of shape {shape}"
+                label = f"signature {name} has the {kind} {key} of shape {shape}"
                 if not shape.rank or shape[0] is not None:
-                    raise RuntimeError(f"{place}, whose first dimension is not any number of rows")
+                    raise RuntimeError(f"{label}, whose first dimension is not any number of rows")
                 ids = kind == "input" and shape.rank == 2 and tf.as_dtype(info.dtype).is_integer
                 if not shape[1:].is_fully_defined() and not ids:
-                    raise RuntimeError(f"{place}, whose other dimensions are not constants")
+                    raise RuntimeError(f"{label}, whose other dimensions are not constants")
 
 
 def _must_compile(node: Any) -> bool:
@@ -145,5 +145,5 @@ def _nodes(graph: Any) -> Iterator[tuple[Any, str]]:
             yield node, function.signature.name
 
 
-def _place(node: Any, function: str) -> str:
-    return f"node {node.name} of " + (f"function {function}" if function else "the graph")
+def _label(node: Any, function_name: str) -> str:
+    return f"node {node.name} of " + (f"function {function_name}" if function_name else "the graph")

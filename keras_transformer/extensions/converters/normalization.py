@@ -1,8 +1,4 @@
-"""Normalization rules of SentencePiece: compiled rules, and rules that do what Moses does.
-
-Compiled rules (`precompiled_charsmap`) consist of the size of a double-array trie in bytes, the
-trie, and the texts that its leaves point to. SentencePiece looks for the longest rule at each
-position of a text, and continues after it.
+"""Normalization rules of SentencePiece that do what Moses does.
 
 Models of OPUS-MT were trained on text whose punctuation other programs had normalized. Here the
 same replacements become rules of the SentencePiece model, so they run in the graph. A rule replaces
@@ -16,13 +12,13 @@ from __future__ import annotations
 
 import itertools
 import re
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sentencepiece
 
 from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.text.charsmap import with_rules
 from keras_transformer.text.model_proto import ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
 
@@ -33,103 +29,6 @@ _SPACE = "\u2581"
 _ASCII = " ().!:?;,%'\""
 _PUNCTUATION = _ASCII + "\u00a0`„“”–—´‘‚’…«»"
 _MAX_RUN = 4  # characters
-
-
-# Compiled rules.
-
-
-def with_rules(charsmap: bytes, rules: Mapping[str, str]) -> bytes:
-    """Adds rules to compiled normalization rules.
-
-    Existing rules for longer texts that begin with the text of a new rule are removed, unless a
-    new rule has the longer text too.
-    """
-    size = struct.unpack_from("<I", charsmap)[0] if charsmap else 0
-    trie = _Trie(list(struct.unpack_from(f"<{size // 4}I", charsmap, 4)) if size else None)
-    texts = bytearray(charsmap[4 + size :])
-    root: dict[int, Any] = {}
-    for text, replacement in rules.items():
-        branch = root
-        for byte in text.encode():
-            branch = branch.setdefault(byte, {})
-        branch[0] = len(texts)  # no text contains the byte 0
-        texts += replacement.encode() + b"\0"
-    trie.graft(0, root, is_new=False)
-    units = struct.pack(f"<{len(trie.units)}I", *trie.units)
-    return struct.pack("<I", len(units)) + units + bytes(texts)
-
-
-class _Trie:
-    """A double-array trie in the format of Darts-clone, in which children can be replaced.
-
-    - The child of a node for a byte is at `base ^ byte`. The base is the index of the node XOR an
-      offset.
-    - Each node is an integer. Bits 0 to 7 are its byte, bits 10 to 31 its offset. Bit 8 is set if
-      there is a leaf at the base.
-    - Bit 31 marks a leaf. The other bits of a leaf are its value.
-    """
-
-    _IS_LEAF = 1 << 31
-    _HAS_LEAF = 1 << 8
-    _BLOCK = 256
-
-    def __init__(self, units: list[int] | None):
-        self.units = units or [0] + [self._IS_LEAF] * (self._BLOCK - 1)  # None: an empty trie
-        self._free: set[int] = set()
-        self._bases: set[int] = set()  # nodes must not share a base, or their children would mix
-        self._next = len(self.units)  # the first base to try
-
-    def graft(self, index: int, branch: dict[int, Any], is_new: bool) -> None:
-        """Adds a branch, which maps bytes to branches and 0 to a value, below a node."""
-        unit, units = self.units[index], self.units
-        base = index ^ ((unit >> 10) << ((unit & 1 << 9) >> 6))
-        values = dict.fromkeys([0], branch[0]) if 0 in branch else {}
-        old: dict[int, int] = {}
-        if not is_new and not values:
-            labels = range(1, self._BLOCK)
-            mask = self._IS_LEAF | 0xFF
-            old = {byte: base ^ byte for byte in labels if units[base ^ byte] & mask == byte}
-            if unit & self._HAS_LEAF:
-                values = {0: units[base] & ~self._IS_LEAF}
-        moved = self._reserve({*values, *old, *branch})
-        for byte, position in old.items():
-            child = units[position]
-            its_base = position ^ ((child >> 10) << ((child & 1 << 9) >> 6))
-            self._set(moved ^ byte, its_base, byte | child & self._HAS_LEAF)
-        has_leaf = self._HAS_LEAF if values else 0
-        self._set(index, moved, (unit & 0xFF) | has_leaf)
-        for value in values.values():
-            units[moved] = value | self._IS_LEAF
-        below = {byte: child for byte, child in branch.items() if byte != 0}
-        for byte in below.keys() - old.keys():
-            units[moved ^ byte] = byte
-        for byte, children in below.items():
-            self.graft(moved ^ byte, children, is_new=byte not in old)
-
-    def _set(self, index: int, base: int, flags: int) -> None:
-        offset = index ^ base
-        if offset >= 1 << 21:
-            raise InputError("the vocabulary has too many symbols or normalization rules")
-        self.units[index] = offset << 10 | flags
-
-    def _reserve(self, labels: set[int]) -> int:
-        """Reserves the positions of children with these labels, and returns their base."""
-        base = self._next
-        while True:
-            while base >= len(self.units):
-                self._free.update(range(len(self.units), len(self.units) + self._BLOCK))
-                self.units += [self._IS_LEAF] * self._BLOCK  # a free unit does not match any byte
-            positions = {base ^ label for label in labels}
-            if base not in self._bases and positions <= self._free:
-                self._bases.add(base)
-                self._free -= positions
-                if base - self._next > self._BLOCK:  # earlier blocks are almost full
-                    self._next += self._BLOCK
-                return base
-            base += 1
-
-
-# Punctuation.
 
 
 def normalize_punctuation(vocabulary: Vocabulary, language: str) -> Vocabulary:

@@ -108,7 +108,7 @@ class CTranslate2Exporter(Exporter):
     weights = dict.fromkeys(
         ("float32", "int8", "int8_float32", "int8_float16", "int16", "float16", "bfloat16"), 0.0
     )
-    compared = "log_probs"
+    comparison = "log_probs"
     has_search = False
     ensembles = False
 

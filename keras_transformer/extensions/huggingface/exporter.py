@@ -119,7 +119,7 @@ class HuggingFaceExporter(Exporter):
     If `transformers` is installed, it loads the version, too.
     """
 
-    compared = "log_probs"
+    comparison = "log_probs"
     ensembles = False
 
     def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:

@@ -141,14 +141,17 @@ class LiteRTExporter(Exporter):
         return translator.with_options(shortlist=shortlist)
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
-        has_text = not self._for_cpu and options.text_signature
         write_file(
             folder / FILE,
             translator,
             self.weights_of(options),
-            with_text=has_text and _text_problem(translator) is None,
+            with_text=self._needs_text(options) and _text_problem(translator) is None,
             for_cpu=self._for_cpu,
         )
+
+    def _needs_text(self, options: ExportOptions) -> bool:
+        """Whether the model should also have the signature `translate`."""
+        return not self._for_cpu and options.extra.get("text_signature", True)
 
     def open(self, folder: Path) -> LiteRTEngine:
         return LiteRTEngine(folder / FILE)
@@ -170,7 +173,7 @@ class LiteRTExporter(Exporter):
         if not self._for_cpu:
             shutil.copyfile(_EXAMPLE, folder / "example.py")
             use = _USE_ON_PHONES
-            if options.text_signature and "translate" not in signatures:
+            if self._needs_text(options) and "translate" not in signatures:
                 warning = _WITHOUT_TEXT.format(_text_problem(translator))
         use += _SIGNATURES.format(names, files) + (f"\n\n{warning}" if warning else "")
         tags = ("transformer", "litert")

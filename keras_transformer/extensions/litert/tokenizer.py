@@ -16,7 +16,7 @@ import tensorflow_text
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.probes import token_difference
-from keras_transformer.extensions.converters.normalization import with_rules
+from keras_transformer.text.charsmap import with_rules
 from keras_transformer.text.model_proto import (
     CONTROL,
     MODEL_TYPES,

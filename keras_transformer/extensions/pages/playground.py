@@ -124,7 +124,7 @@ class PlaygroundModel:
             "max_length": [0],
             "length_penalty": [alpha],
         }
-        row = {name: np.asarray(each)[0] for name, each in self._ask["translate"](inputs).items()}
+        row = {name: np.asarray(rows)[0] for name, rows in self._ask["translate"](inputs).items()}
         status = Status(int(row["status"]))
         if length_penalty is None:
             status &= ~Status.LENGTH_PENALTY_CHANGED

@@ -14,7 +14,6 @@ Table 2 compares the Transformer with two other architectures of the same size.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -386,7 +385,7 @@ def train_row(
         "finished": True,
         **experiment.costs(trained, run),
         "weights": run.selected,
-        **dataclasses.asdict(scores),
+        **scores.fields(),
         "perplexity": scoring.perplexity(pairs),
         "flop": flop / int(store.target.lengths.sum()) * trained.metrics["tokens"],
     }

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 help = "number of likely translations of each token that the search scores, as in 50"
+default = 0
 
 
-def value(run_dir: str, data_dir: str | None, number: int) -> Any:
+def learn(run_dir: str, data_dir: str | None, number: int) -> Any:
     """Returns the shortlist of a run, learned from its training data."""
     from keras_transformer.extensions.shortlist.learning import learn_shortlist
 

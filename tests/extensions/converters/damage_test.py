@@ -205,8 +205,8 @@ def test_damaged_files_of_pytorch_are_refused_or_read(variant: str, tmp_path: Pa
         shutil.copy(toolkits.FIXTURES / "fairseq" / variant / "checkpoint_best.pt", tmp_path)
     )
     refused = 0
-    for largest_place in (6_000, None):
-        for _ in at_random(file, largest_place):
+    for end in (6_000, None):
+        for _ in at_random(file, end):
             try:
                 read_torch_file(file)
             except InputError as error:

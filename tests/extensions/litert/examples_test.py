@@ -44,7 +44,7 @@ def folder_of(variable: str, needed: str) -> Path:
 @pytest.fixture(scope="module")
 def version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("phone")
-    options = ExportOptions(
+    options = ExportOptions.of(
         text_signature=False, weights="int8", references=PHRASES, max_bleu_loss=100.0
     )
     return export(run_directory, folder, PHRASES, options, format="litert").path

@@ -271,8 +271,8 @@ def test_the_manifest_describes_the_signatures(paper: LiteRTExport) -> None:
 
 
 def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -> None:
-    for place in (paper.path, paper.exported.path, paper.exported.path.parent):
-        model = loading.load_model(place)
+    for path in (paper.path, paper.exported.path, paper.exported.path.parent):
+        model = loading.load_model(path)
         results = translate.translate_lines(model, [*PHRASES, ""])
         assert [len(result) for result in results] == [2] * len(PHRASES) + [1]
         assert results[0][0].text == paper.model.translate(PHRASES[0])[0].text

@@ -13,7 +13,7 @@ TABLE = np.random.default_rng(0).normal(size=(300, 32)).astype(np.float32)
 ROWS = tf.TensorSpec([3], tf.int32, name="rows")
 
 
-class Tied(tf.Module):
+class TiedModel(tf.Module):
     """Tied embeddings: a lookup in a loop, then a product."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Tied(tf.Module):
 
 def convert(folder: Path) -> bytes:
     """Returns a LiteRT model with two signatures that use the same weights."""
-    module = Tied()
+    module = TiedModel()
     one = tf.function(module.call, input_signature=[ROWS], autograph=False)
     two = tf.function(
         lambda rows: {"sizes": tf.abs(module.call(rows)["logits"])},

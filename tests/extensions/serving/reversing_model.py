@@ -90,7 +90,7 @@ class Reversing(tf.Module):
             return {"bytes": tf.strings.length(text)}
 
 
-class Tagged(Reversing):
+class ReversingWithTags(Reversing):
     """The same for a vocabulary with tags of target languages."""
 
     tags = TAGS

@@ -37,7 +37,7 @@ import numpy as np
 from absl import app, flags
 
 from tests.stress.fuzz import checks
-from tests.stress.fuzz.model import Arrays, Known, Model, Request, make_request
+from tests.stress.fuzz.model import Arrays, KnownSentence, Model, Request, make_request
 from tests.stress.fuzz.texts import KINDS, Material
 
 FLAGS = flags.FLAGS
@@ -83,14 +83,14 @@ class Fuzzer:
         self.different: set[int] = set()
         self.failures: list[dict[str, Any]] = []
 
-    def _translate(self, sentence: str) -> Known:
+    def _translate(self, sentence: str) -> KnownSentence:
         text = np.array([sentence.encode()], object)
         best = self._ask_alone(Request("serving_default", {"text": text}, 0))["translations"][0, 0]
         ids = np.zeros(0, np.int32)
         if "tokenize" in self._model.signatures:
             tokenized = self._ask_alone(Request("tokenize", {"text": text}, 0))
             ids = tokenized["ids"][0][: tokenized["lengths"][0]]
-        return Known(text[0], best, ids)
+        return KnownSentence(text[0], best, ids)
 
     def _ask_alone(self, request: Request) -> Arrays:
         key = request.signature, *(repr(values.tolist()) for values in request.inputs.values())

@@ -78,7 +78,7 @@ def _describe(function: Any) -> Signature:
     )
 
 
-class Known(NamedTuple):
+class KnownSentence(NamedTuple):
     """A sentence whose translation is known."""
 
     text: bytes
@@ -100,7 +100,12 @@ class Request(NamedTuple):
 
 
 def make_request(
-    name: str, signature: Signature, rows: Sequence[bytes], known: Known, row: int, random: Random
+    name: str,
+    signature: Signature,
+    rows: Sequence[bytes],
+    known: KnownSentence,
+    row: int,
+    random: Random,
 ) -> Request:
     """Returns a request of malformed texts with a known sentence in a row."""
     of_known = {

@@ -68,7 +68,7 @@ def _units(measures: str) -> Iterator[tuple[str, list[float]]]:
         yield unit, _values(ranges)
 
 
-def _measured(measures: str, length: Literal["short", "long"] = "long") -> Pairs:
+def _quantities(measures: str, length: Literal["short", "long"] = "long") -> Pairs:
     """Returns numbers with a CLDR unit, whose name is in the nominative or accusative."""
     return _pairs(
         lambda measure, locale: units.format_unit(measure[0], measure[1], length, locale=locale),
@@ -76,7 +76,7 @@ def _measured(measures: str, length: Literal["short", "long"] = "long") -> Pairs
     )
 
 
-def _relative(durations: str, sign: int) -> Pairs:
+def _relative_times(durations: str, sign: int) -> Pairs:
     """Returns times from now: "in 3 days" (sign 1) or "3 days ago" (sign -1)."""
     seconds = dict(dates.TIMEDELTA_UNITS)
 
@@ -94,13 +94,13 @@ def _relative(durations: str, sign: int) -> Pairs:
     return _pairs(render, times)
 
 
-def _dated(values: Iterable[datetime.date], en: str, de: str) -> Pairs:
+def _dates(values: Iterable[datetime.date], en: str, de: str) -> Pairs:
     """Returns dates in CLDR's pattern letters, one pattern per language."""
     patterns = {"en": en, "de": de}
     return _pairs(lambda date, locale: dates.format_date(date, patterns[locale], locale), values)
 
 
-def _timed(minutes: range, en: str, de: str) -> Pairs:
+def _times(minutes: range, en: str, de: str) -> Pairs:
     """Returns times of day in CLDR's pattern letters, one pattern per language."""
     patterns = {"en": en, "de": de}
     return _pairs(
@@ -109,17 +109,17 @@ def _timed(minutes: range, en: str, de: str) -> Pairs:
     )
 
 
-def _listed(values: Pairs, style: Literal["standard", "or"], in_order: bool = False) -> Pairs:
+def _lists(values: Pairs, style: Literal["standard", "or"], in_order: bool = False) -> Pairs:
     """Returns lists of two or three values. If there are too many lists, some of them."""
     rng = random.Random(style)
     drawn = dict.fromkeys(
         tuple(rng.sample(range(len(values)), 2 + draw % 2)) for draw in range(4000)
     )
     chosen = dict.fromkeys(tuple(sorted(indices)) if in_order else indices for indices in drawn)
-    return tuple(_joined([values[i] for i in indices], style) for indices in chosen)
+    return tuple(_join([values[i] for i in indices], style) for indices in chosen)
 
 
-def _joined(values: Iterable[tuple[str, str]], style: Any = "standard") -> tuple[str, str]:
+def _join(values: Iterable[tuple[str, str]], style: Any = "standard") -> tuple[str, str]:
     """Returns a list of values in both languages."""
     english, german = zip(*values, strict=True)
     return lists.format_list(english, style, "en"), lists.format_list(german, style, "de")
@@ -138,27 +138,27 @@ def _time_slots() -> dict[str, Pairs]:
     dayparts = (("morning1",) * 2, ("afternoon1", "afternoon2"), ("evening1",) * 2, ("night1",) * 2)
     english, german = (Locale.parse(code).day_periods["format"]["wide"] for code in ("en", "de"))
     found: dict[str, Pairs] = {
-        "weekday": _dated(leap_year[:7], en="EEEE", de="EEEE"),
-        "month": _dated(months, en="LLLL", de="LLLL"),
-        "date": _dated(leap_year, en="MMMM d", de="d. MMMM"),
-        "full_date": _dated(decades, en="MMMM d, y", de="d. MMMM y"),
-        "year": _dated([datetime.date(year, 1, 1) for year in range(1925, 2023)], en="y", de="y"),
-        "quarter": _dated(months[::3], en="QQQQ", de="QQQQ"),
-        "time": _timed(range(0, 60, 10), en="h:mm a", de="HH:mm"),
-        "hour": _timed(range(1), en="h a", de="H 'Uhr'"),
+        "weekday": _dates(leap_year[:7], en="EEEE", de="EEEE"),
+        "month": _dates(months, en="LLLL", de="LLLL"),
+        "date": _dates(leap_year, en="MMMM d", de="d. MMMM"),
+        "full_date": _dates(decades, en="MMMM d, y", de="d. MMMM y"),
+        "year": _dates([datetime.date(year, 1, 1) for year in range(1925, 2023)], en="y", de="y"),
+        "quarter": _dates(months[::3], en="QQQQ", de="QQQQ"),
+        "time": _times(range(0, 60, 10), en="h:mm a", de="HH:mm"),
+        "hour": _times(range(1), en="h a", de="H 'Uhr'"),
         "daypart": tuple((english[first], german[second]) for first, second in dayparts),
         "hours_and_minutes": tuple(
-            _joined(both)
+            _join(both)
             for both in itertools.product(
-                _measured("duration-hour 2:13"), _measured("duration-minute 5:60:5")
+                _quantities("duration-hour 2:13"), _quantities("duration-minute 5:60:5")
             )
         ),
     }
     for kind in ("weekday", "month"):
-        found[f"{kind}s"] = _listed(found[kind], "standard", in_order=True)
+        found[f"{kind}s"] = _lists(found[kind], "standard", in_order=True)
     for kind in ("hours", "years"):
-        found[f"in_{kind}"] = _relative(_TABLE["long"][kind], 1)
-        found[f"{kind}_ago"] = _relative(_TABLE["long"][kind], -1)
+        found[f"in_{kind}"] = _relative_times(_TABLE["long"][kind], 1)
+        found[f"{kind}_ago"] = _relative_times(_TABLE["long"][kind], -1)
         # CLDR's units are nominative ("3 Tage"); its relative times hold the dative ("3 Tagen").
         found[f"{kind}_dative"] = tuple(
             (english.removeprefix("in "), german.removeprefix("in "))
@@ -181,8 +181,8 @@ def _world_slots() -> dict[str, Pairs]:
     }
     found["city"] = _pairs(city, _TABLE["cities"]["city"].split())
     for kind, plural in (("country", "countries"), ("language", "languages"), ("city", "cities")):
-        found[plural] = _listed(found[kind], "standard")
-        found[f"{plural}_or"] = _listed(found[kind], "or")
+        found[plural] = _lists(found[kind], "standard")
+        found[f"{plural}_or"] = _lists(found[kind], "or")
     return found
 
 
@@ -232,6 +232,6 @@ def slots() -> dict[str, Pairs]:
         **_time_slots(),
         **_world_slots(),
         **_number_slots(),
-        **{slot: _measured(measures, "long") for slot, measures in _TABLE["long"].items()},
-        **{slot: _measured(measures, "short") for slot, measures in _TABLE["short"].items()},
+        **{slot: _quantities(measures, "long") for slot, measures in _TABLE["long"].items()},
+        **{slot: _quantities(measures, "short") for slot, measures in _TABLE["short"].items()},
     }

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
+from keras import ops
 
 from keras_transformer.config.model import EncoderDecoderConfig, Rate
 from keras_transformer.config.schema import PositiveInt, setting
@@ -95,3 +96,7 @@ class Baseline(EncoderDecoder):
 
     def output_weights(self) -> tuple[keras.Variable, keras.Variable | None]:
         return self.target_embedding.embeddings, None
+
+    def output_rows(self, ids: Any) -> tuple[Any, None]:
+        rows = ops.take(self.target_embedding.embeddings, ids, axis=0)
+        return ops.cast(rows, self.compute_dtype), None

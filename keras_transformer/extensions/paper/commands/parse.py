@@ -27,7 +27,7 @@ from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 
 if TYPE_CHECKING:
-    from keras_transformer.extensions.paper.parsing.parser import Parsed
+    from keras_transformer.extensions.paper.parsing.parser import ParseResult
 
 FLAGS = flags.FLAGS
 
@@ -57,7 +57,9 @@ def main() -> int:
     return 3 if remarks else 0
 
 
-def parse_to(output: str | None, lines: Sequence[str], tokens: bool) -> tuple[list[Parsed], float]:
+def parse_to(
+    output: str | None, lines: Sequence[str], tokens: bool
+) -> tuple[list[ParseResult], float]:
     """Parses lines with the model of the flags, and writes the trees to a file.
 
     Returns the results, and the seconds of the model.

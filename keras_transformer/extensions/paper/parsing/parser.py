@@ -134,7 +134,7 @@ class Parser(tf.Module):
     )  # fmt: skip
     def parse(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Parses `text`, UTF-8 strings `[B]`, one sentence each, by the words of `tokenize`."""
-        return self._parsed(words_of(tokenize(text)))
+        return self._parse_words(words_of(tokenize(text)))
 
     @tf.function(
         input_signature=[tf.TensorSpec([None], tf.string, name="tokens")],
@@ -149,9 +149,9 @@ class Parser(tf.Module):
             always is a tree, flat if necessary, unless the text has no words. `truncated`, bool
             `[B]`, is true if the text was too long.
         """
-        return self._parsed(words_of(tokens))
+        return self._parse_words(words_of(tokens))
 
-    def _parsed(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+    def _parse_words(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         text = tf.strings.reduce_join(words, axis=-1, separator=" ")
         source_ids, lengths, is_cut = self.translator.cut_source_ids(text)
         # The words of a truncated text are those that start with one of its tokens. The end counts
@@ -227,7 +227,7 @@ def load_parser(
     return ParserModel(model.label, signatures["parse"], signatures["parse_tokens"], model.owner)
 
 
-class Parsed(NamedTuple):
+class ParseResult(NamedTuple):
     """The best tree of a line.
 
     Attributes:
@@ -241,18 +241,20 @@ class Parsed(NamedTuple):
     truncated: bool
 
 
-def parse_lines(model: ParserModel, lines: Sequence[str], tokens: bool = False) -> list[Parsed]:
+def parse_lines(
+    model: ParserModel, lines: Sequence[str], tokens: bool = False
+) -> list[ParseResult]:
     """Parses sentences. The results are in the same order."""
 
     def trees(text: np.ndarray) -> dict[str, tf.Tensor]:
         text = tf.constant(text)
         return model.parse_tokens(tokens=text) if tokens else model.parse(text=text)
 
-    results: list[Parsed] = [Parsed("", -math.inf, False) for _ in lines]
+    results: list[ParseResult] = [ParseResult("", -math.inf, False) for _ in lines]
     for batch, outputs in batching.in_batches(trees, lines):
         for row, index in enumerate(batch):
             score = float(outputs["scores"][row, 0])
-            results[index] = Parsed(
+            results[index] = ParseResult(
                 outputs["trees"][row, 0].decode("utf-8", "replace"),
                 score if score > NEG_INF / 2 else -math.inf,
                 bool(outputs["truncated"][row]),
@@ -260,7 +262,7 @@ def parse_lines(model: ParserModel, lines: Sequence[str], tokens: bool = False) 
     return results
 
 
-def remarks(results: Sequence[Parsed]) -> list[str]:
+def remarks(results: Sequence[ParseResult]) -> list[str]:
     """Returns a warning for each line that is empty, was truncated, or was not parsed."""
     sentences = []
     for number, result in enumerate(results, start=1):

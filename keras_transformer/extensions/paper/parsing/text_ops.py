@@ -71,7 +71,7 @@ def tokenize(text: tf.Tensor) -> tf.Tensor:
 def words_of(text: tf.Tensor) -> tf.RaggedTensor:
     """Splits texts, string `[B]`, at spaces into words, string `[B, any]`."""
     words = tf.strings.split(_spaced(text))
-    return tf.ragged.map_flat_values(_escaped, words)
+    return tf.ragged.map_flat_values(_escape_brackets, words)
 
 
 def _spaced(text: tf.Tensor) -> tf.Tensor:
@@ -79,7 +79,7 @@ def _spaced(text: tf.Tensor) -> tf.Tensor:
     return tf.strings.regex_replace(text, _SPACES, " ")
 
 
-def _escaped(words: tf.Tensor) -> tf.Tensor:
+def _escape_brackets(words: tf.Tensor) -> tf.Tensor:
     for bracket, escape in _ESCAPES:
         words = tf.strings.regex_replace(words, rf"\{bracket}", escape)
     return words
