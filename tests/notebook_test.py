@@ -80,7 +80,7 @@ def test_the_stored_run_is_complete_and_has_plots(stored: NotebookNode) -> None:
     assert float(score[1]) > 90, "the phrasebook's quickstart asks for as much"
 
 
-@pytest.mark.long
+@pytest.mark.long  # trains a model; other tests check the stored outputs
 def test_all_cells_run_in_a_fresh_kernel_and_print_what_is_stored(stored: NotebookNode) -> None:
     executed = execute_notebook.execute(stored, {"NOTEBOOK_SMALL": "1"})
     for before, now in zip(code_cells(stored), code_cells(executed), strict=True):
