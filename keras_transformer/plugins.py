@@ -19,8 +19,8 @@ declared in the same way. The groups are:
 * `converters`: functions that read a model of another toolkit, by the names of formats;
 * `auxiliary_losses`: functions that return the loss for the training with a vocabulary, or None;
 * `after_preparation`: functions of a directory, which `prepare` calls when its data are complete;
-* `after_training`: functions of the path of a run directory, called when a training ends, also
-  after an error. An error of theirs is a warning;
+* `after_training`: functions of a `RunDirectory`, called when a training ends, also after an error.
+  An error of theirs is a warning;
 """
 
 from __future__ import annotations

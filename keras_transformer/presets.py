@@ -85,6 +85,7 @@ def resolve_config(
     tying = settings.get("model.tie_embeddings", preset.model.tie_embeddings)
     if tying == "all" and not vocabulary.shares_ids:
         needed["model.tie_embeddings"] = "target"
+    # The preset has been checked. The settings are checked together with the sizes and ids.
     config = preset.updated({**needed, **settings})
     found = config.settings()
     for name, value in needed.items():

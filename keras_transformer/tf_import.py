@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+
+from keras_transformer.runs.machine import available_cores
 
 _DRIVER = Path("/proc/driver/nvidia")
 
@@ -16,6 +19,14 @@ def set_variables() -> None:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ["KERAS_HOME"] = os.devnull  # keras.json may set another precision and layout
     os.environ.pop("TF_USE_LEGACY_KERAS", None)
+    cores = available_cores()
+    if cores < len(os.sched_getaffinity(0)):  # TensorFlow does not know the quotas of containers
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(cores))
+        os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, cores)))
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:  # in a read-only container, where TensorFlow's imports need its name
+        tempfile.tempdir = "/tmp"
 
 
 def load_tensorflow() -> None:

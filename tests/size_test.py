@@ -20,7 +20,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 22_640,
+    "tests": 22_720,
     "keras_transformer/extensions": 10_500,
     **{
         f"keras_transformer/{folder}": lines
@@ -35,13 +35,13 @@ BUDGETS = {
             "inference": 1_090,
             "layers": 1_180,
             "models": 400,
-            "runs": 575,
+            "runs": 600,
             "text": 525,
             "training": 1_680,
         }.items()
     },
 }
-CORE_BUDGET = 11_740
+CORE_BUDGET = 11_800
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 206
 SKIPPED = {

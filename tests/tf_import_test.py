@@ -10,9 +10,14 @@ import pytest
 from keras_transformer import tf_import
 
 SCRIPT = """
+import os, tempfile
+from keras_transformer.runs import machine
 from keras_transformer.tf_import import load_tensorflow
+tempfile._candidate_tempdir_list = lambda: ["/nowhere"]  # a read-only container
+machine._cpu_quota = lambda: 0.5
 load_tensorflow()
 import keras, tensorflow
+print(os.environ["TF_NUM_INTRAOP_THREADS"], os.environ["TF_NUM_INTEROP_THREADS"])
 print(keras.backend.backend(), keras.config.floatx(), tensorflow.keras.__version__[0])
 """
 
@@ -21,11 +26,12 @@ def test_tensorflow_loads_quietly_and_ignores_settings_of_other_programs(tmp_pat
     (tmp_path / "keras.json").write_text('{"backend": "jax", "floatx": "float64"}')
     foreign = {"KERAS_BACKEND": "jax", "KERAS_HOME": str(tmp_path), "TF_USE_LEGACY_KERAS": "1"}
     environment = {**os.environ, **foreign, "TF_CPP_MIN_LOG_LEVEL": "0"}
-    environment.pop("TF_XLA_FLAGS", None)
+    for name in ("TF_XLA_FLAGS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+        environment.pop(name, None)
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True
     )
-    assert (ended.stdout, ended.stderr) == ("tensorflow float32 3\n", "")
+    assert (ended.stdout, ended.stderr) == ("1 2\ntensorflow float32 3\n", "")
 
 
 @pytest.mark.parametrize("visible", ["0", ""])

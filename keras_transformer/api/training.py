@@ -21,7 +21,7 @@ from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
-from keras_transformer.training.training_run import TrainOptions
+from keras_transformer.training.training_run import TrainingResult, TrainOptions
 
 # One path or several.
 Paths = str | Path | Sequence[str | Path]
@@ -132,11 +132,12 @@ class Run:
     Args:
         path: a run directory.
         data: its prepared data, whose validation pairs `export` uses.
+        result: how the training ended, if it was trained in this process.
 
     Attributes:
         path: the directory.
         data: the prepared data, or None.
-        result: how the training ended, or None if it was not trained in this process.
+        result: how the training ended, or None.
 
     Example:
     >>> import keras_transformer as kt
@@ -145,11 +146,17 @@ class Run:
     (True, True)
     """
 
-    def __init__(self, path: str | Path, data: str | Path | PreparedData | None = None):
+    def __init__(
+        self,
+        path: str | Path,
+        data: str | Path | PreparedData | None = None,
+        result: TrainingResult | None = None,
+    ):
         self.path = Path(path)
         self.data = data
-        self.result: training_run.TrainingResult | None = None
-        RunDirectory(path)
+        self.result = result
+        if result is None:
+            RunDirectory(path)  # raises an error if it is not a run
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -282,9 +289,7 @@ def train(
         TrainOptions(**options),
         callbacks=callbacks or (),
     )
-    run = Run(run_dir, data=directories[0])
-    run.result = result
-    return run
+    return Run(run_dir, directories[0], result)
 
 
 def _full_name(name: str) -> str:

@@ -252,12 +252,12 @@ def load(
 
     Args:
         model: a run directory, `RUN@WEIGHTS` such as "run@best", a list of runs for an ensemble,
-            a SavedModel, a LiteRT file, a MarianMT directory of Hugging Face, the address of a
-            server such as "localhost:8501", or the address of a model on the Hugging Face Hub,
-            "hf://user/name" or "hf://user/name@revision".
+            a SavedModel, a model of an installed format, such as a LiteRT file or a MarianMT
+            directory of Hugging Face, the address of a server such as "localhost:8501", or the
+            address of a model on the Hugging Face Hub, as in "hf://user/name@revision".
         precision: type of a run's weights and computation: float32, bfloat16, float16 or int8.
         jit_compile: compile the search of a run with XLA, for each batch shape.
-        threads: cores that a LiteRT model uses. The default are all.
+        threads: cores of a model that needs no TensorFlow, such as LiteRT. The default are all.
         **decoding: options of the search, such as `beam_size=8`, as in `Translator.translate`.
 
     Example:

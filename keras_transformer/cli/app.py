@@ -129,7 +129,7 @@ def _interrupted_by_signals() -> Iterator[None]:
 
 
 def load_engine(model_dir: str) -> None:
-    """Loads TensorFlow, unless the model is a LiteRT model or on a server."""
+    """Loads TensorFlow if the model needs it."""
     from keras_transformer.inference import loading  # late, so that --help is fast
 
     if loading.loader_of(model_dir).needs_tensorflow:
@@ -140,7 +140,7 @@ def refuse(names: Iterable[str], reason: str) -> None:
     """Raises `InputError` for the first of these flags that was given but would have no effect.
 
     Args:
-        reason: end of the message, such as "without --tfds. Give both, or neither."
+        reason: end of the message, such as "together with --vocab_from. Remove one of them."
     """
     for name in names:
         if FLAGS[name].present:
@@ -184,7 +184,8 @@ def _parse(argv: list[str], module: str) -> list[str]:
             if flag.present and flag.value in ("", [""]) and flag.name not in config_flags.FIELDS:
                 raise flags.Error(f"--{flag.name} is empty. Give it a value, or remove it.")
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value
-        sys.exit(_fail(f"{str(error).rstrip(' .?')}. --help shows the flags.", 2))
+        first = str(error).partition("\n")[0]  # absl has a line for each flag
+        sys.exit(_fail(f"{first.rstrip(' .?')}. --help shows the flags.", 2))
     absl_logging.get_absl_handler().setFormatter(logging.Formatter("%(message)s"))
     if FLAGS["verbosity"].using_default_value:
         # The level of the libraries. absl would use INFO.

@@ -47,7 +47,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "source_tag": ("string", "token added before each source sentence, as in '<2de>'"),
     "vocab_size": ("integer", "maximum number of tokens to learn"),
     "max_tokens": ("integer", "maximum tokens of a sentence"),
-    "seed": ("integer", "seed of all random choices"),
+    "seed": ("integer", Config.declarations()["training.seed"].metadata["help"]),
     "valid_pairs": ("integer", "pairs to hold out for validation; default: 2 %, at most 1000"),
 }
 _DEFAULTS = {"lowercase": False, "host": "127.0.0.1", "symbols": []}
@@ -121,8 +121,7 @@ def define_format_flag(*formats: str) -> None:
 
 def define_precision_flag() -> None:
     """Defines --precision of a run."""
-    precision_help = "precision of weights and matrix products"
-    flags.DEFINE_enum("precision", PRECISIONS[0], PRECISIONS, precision_help)
+    flags.DEFINE_enum("precision", PRECISIONS[0], PRECISIONS, "type of weights and products")
 
 
 def define_config_flags(*names: str) -> None:

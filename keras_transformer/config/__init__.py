@@ -16,21 +16,25 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from keras_transformer.config.model import EncoderDecoderConfig as EncoderDecoderConfig
 from keras_transformer.config.model import ModelConfig as ModelConfig
-from keras_transformer.config.model import PositiveFloat, Rate
-from keras_transformer.config.schema import Limits, PositiveInt, Settings, flag, setting
+from keras_transformer.config.schema import (
+    MOST,
+    Count,
+    Limits,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Rate,
+    Settings,
+    Size,
+    Weight,
+    flag,
+    setting,
+)
 from keras_transformer.errors import InputError, check_names, require
 
 # With a larger α the longest outputs always win. Up to 7,000 tokens, length^10 fits into a float32.
 MAX_LENGTH_PENALTY = 10.0
-# Search settings and positions become int32 tensors. Search settings are also multiplied with each
-# other.
-_MOST = 2**20
-
-NonNegativeInt = Annotated[int, Limits(least=0)]
-NonNegativeFloat = Annotated[float, Limits(least=0)]
-Size = Annotated[int, Limits(least=1, most=_MOST)]
-Count = Annotated[int, Limits(least=0, most=_MOST)]
-Weight = Annotated[float, Limits(least=0, most=_MOST)]
 
 LengthPenaltyFormula = Literal["gnmt", "power"]
 Schedule = Literal["noam", "inverse_sqrt", "linear", "cosine", "constant"]
@@ -66,9 +70,7 @@ class TrainingConfig(Settings):
     subword_alpha: PositiveFloat | None = flag(
         None, "new segmentations in each epoch, as in 0.2 (Kudo, 2018); none: the best"
     )
-    num_microbatches: PositiveInt = flag(
-        1, "split batches into parts to save memory", may_change=True
-    )
+    num_microbatches: PositiveInt = flag(1, "split batches to save memory", may_change=True)
     label_smoothing: Rate = setting(0.1, "share of the probability that goes to all other tokens")
     auxiliary_loss_weight: NonNegativeFloat = setting(
         0.0, "factor of a task's auxiliary loss, such as guided alignment"
@@ -79,9 +81,7 @@ class TrainingConfig(Settings):
     beta_1: Rate = setting(0.9, "decay of Adam's mean of gradients")
     beta_2: Rate = setting(0.98, "decay of Adam's mean of squared gradients")
     epsilon: PositiveFloat = setting(1e-9, "Adam's smallest denominator")
-    weight_decay: NonNegativeFloat = flag(
-        0.0, "AdamW's weight decay, except for biases and layer norms; 0: Adam"
-    )
+    weight_decay: NonNegativeFloat = flag(0.0, "AdamW's weight decay of matrices; 0: Adam")
     clip_norm: NonNegativeFloat = flag(0.0, "maximum global norm of the gradients; 0: no limit")
     freeze: str = flag("", "weights not to train, as in 'embedding/*,encoder/*'")
     ema_decay: Rate = flag(0.0, "decay of the moving average of weights, as in 0.999; 0: none")
@@ -89,7 +89,7 @@ class TrainingConfig(Settings):
         "auto", "precision of products; auto: the fastest"
     )
     jit_compile: Literal["auto", "true", "false"] = flag(
-        "auto", "compile the step with XLA", may_change=True
+        "auto", "compile with XLA", may_change=True
     )
     deterministic: bool = flag(False, "bit-identical results; slower on a GPU", may_change=True)
     seed: Annotated[int, Limits(least=0, below=2**31)] = flag(1, "seed of all random numbers")
@@ -104,12 +104,8 @@ class TrainingConfig(Settings):
     early_stopping: NonNegativeInt = flag(
         0, "stop after N validations without improvement; 0: never", may_change=True
     )
-    bleu_steps: NonNegativeInt = flag(
-        0, "steps between computations of validation BLEU; 0: never", may_change=True
-    )
-    bleu_sentences: NonNegativeInt = flag(
-        0, "validation sentences for BLEU; 0: all", may_change=True
-    )
+    bleu_steps: NonNegativeInt = flag(0, "steps between BLEU scores; 0: never", may_change=True)
+    bleu_sentences: NonNegativeInt = flag(0, "validation pairs for BLEU; 0: all", may_change=True)
     log_steps: PositiveInt = setting(50, "steps between lines of the log", may_change=True)
 
     def __post_init__(self) -> None:
@@ -152,7 +148,7 @@ class DecodingConfig(Settings):
     max_source_tokens: Size = setting(
         1024, "longer inputs are truncated, as are inputs with 16 times as many bytes"
     )
-    repetition_penalty: Annotated[float, Limits(least=1, most=_MOST)] = setting(
+    repetition_penalty: Annotated[float, Limits(least=1, most=MOST)] = setting(
         1.0, "factor of the log-probabilities of repeated tokens (Keskar et al., arXiv:1909.05858)"
     )
     no_repeat_ngram: Count = setting(0, "size of n-grams that no output repeats; 0: no limit")

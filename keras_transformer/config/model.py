@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
-from keras_transformer.config.schema import Limits, PositiveInt, Settings, setting
+from keras_transformer.config.schema import (
+    Count,
+    PositiveFloat,
+    PositiveInt,
+    Rate,
+    Settings,
+    setting,
+)
 from keras_transformer.errors import require
-
-PositiveFloat = Annotated[float, Limits(above=0)]
-Rate = Annotated[float, Limits(least=0, below=1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +40,7 @@ class OtherToolkits(Settings):
     sinusoid_frequencies: Literal["paper", "tensor2tensor"] = setting(
         "paper", "10000^(-2i/d), or 10000^(-i/(d/2 - 1)) as in tensor2tensor, Marian and fairseq"
     )
-    first_position: Annotated[int, Limits(least=0, most=2**20)] = setting(
-        0, "number of the first sinusoid: OpenNMT-tf 1, fairseq 2"
-    )
+    first_position: Count = setting(0, "number of the first sinusoid: OpenNMT-tf 1, fairseq 2")
     mask_source_end: bool = setting(False, "never attend to the source's end token: OpenNMT-tf")
     embedding_norm: bool = setting(False, "normalize the sum of embeddings and positions")
     scale_embeddings: bool = setting(True, "multiply embeddings by the square root of d_model")

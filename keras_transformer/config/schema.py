@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import operator
 import types
@@ -41,7 +40,18 @@ class Limits(NamedTuple):
         return " and ".join(f"{word} {limit:,}" for word, limit in limits if limit is not None)
 
 
+# Search settings and positions become int32 tensors. Search settings are also multiplied with each
+# other.
+MOST = 2**20
+
 PositiveInt = Annotated[int, Limits(above=0)]
+PositiveFloat = Annotated[float, Limits(above=0)]
+NonNegativeInt = Annotated[int, Limits(least=0)]
+NonNegativeFloat = Annotated[float, Limits(least=0)]
+Rate = Annotated[float, Limits(least=0, below=1)]
+Size = Annotated[int, Limits(least=1, most=MOST)]
+Count = Annotated[int, Limits(least=0, most=MOST)]
+Weight = Annotated[float, Limits(least=0, most=MOST)]
 
 
 def setting(default: Any, help: str, *, may_change: bool = False, flag: bool = False) -> Any:
@@ -63,11 +73,6 @@ def flag(default: Any, help: str, *, may_change: bool = False) -> Any:
     return setting(default, help, may_change=may_change, flag=True)
 
 
-@functools.cache
-def _hints(settings: Any) -> dict[str, Any]:
-    return typing.get_type_hints(settings, include_extras=True)
-
-
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """A section of a configuration. Subclasses declare their fields by `setting`.
@@ -79,8 +84,7 @@ class Settings:
     section: ClassVar[str]
 
     def __post_init__(self) -> None:
-        settings: Any = type(self)
-        hints = _hints(settings)
+        hints = typing.get_type_hints(type(self), include_extras=True)
         for field in dataclasses.fields(self):
             if not isinstance(field.default, Settings):
                 label, value = f"{self.section}.{field.name}", getattr(self, field.name)
@@ -117,13 +121,6 @@ class Settings:
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with changed fields, including those of groups."""
         return self.from_dict({**self.as_dict(), **changes})
-
-
-def nested(value: Any, *keys: str) -> Any:
-    """Returns the value under nested keys of any JSON value, or None if it is missing."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
 
 
 def check_scalar(label: str, hint: Any, value: Any, convert: bool = False) -> Any:

@@ -160,7 +160,8 @@ def prepare(
     >>> prepare(corpora, "build/small", PrepareOptions(vocab_size=60)).directory
     PosixPath('build/small')
     """
-    require(bool(corpora), "Give a corpus: parallel files, TSV, TMX, or a TFDS translation set.")
+    kinds = ", ".join(("parallel files", "tsv", *plugins.names("corpora")))
+    require(bool(corpora), f"Give a corpus. The formats are {kinds}.")
     options = options or PrepareOptions()
     output_dir = Path(output_dir)
     given = None if vocab_from is None else _given_vocabulary(vocab_from, options)

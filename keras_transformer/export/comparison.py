@@ -114,13 +114,9 @@ def compare_tokens(
 ) -> ExportResult:
     """Translates sentences with the run and with an export, and compares the results.
 
-    Args:
-        translator: the translator of the run.
-        engine: the export. It works in another thread, at the same time as the run.
-        sentences: source sentences.
-        probes: generated texts. All of their tokens are compared, and a few translations.
-        is_exact: False for rounded weights: only the tokens of sources must be equal, and the
-            translations are those of the export.
+    All tokens of `probes`, which are generated texts, are compared, and a few of their
+    translations. With rounded weights, results are not exact: only the tokens of sources must be
+    equal. The engine works in another thread, at the same time as the run.
     """
     vocabulary = translator.tokenizer.vocabulary
     texts = [*sentences, *texts_to_translate(vocabulary, probes)]
@@ -155,12 +151,8 @@ def compare_log_probs(
 ) -> ExportResult:
     """Compares the log-probabilities that the run and an export give the run's translations.
 
-    Args:
-        translator: the translator of the run.
-        engine: the export.
-        sentences: source sentences.
-        probes: generated texts. All of their tokens are compared, and a few translations.
-        is_exact: False for rounded weights: log-probabilities may differ, but must be numbers.
+    All tokens of `probes`, which are generated texts, are compared, and a few of their
+    translations. With rounded weights, log-probabilities may differ, but must be numbers.
     """
     _check_tokens(translator, probes, engine.tokenize(probes))
     texts = [*sentences, *texts_to_translate(translator.tokenizer.vocabulary, probes)]
@@ -202,11 +194,7 @@ def _search(
 def compare_sentence(own: Hypotheses, other: Hypotheses, name: str, sentence: str) -> bool:
     """Returns True if only the tokens differ, and the scores are equal up to rounding: a tie.
 
-    Args:
-        own: results of the run.
-        other: results of the export.
-        name: what messages call the sentence, such as "sentence 7 ('A dog .')".
-        sentence: the sentence.
+    `name` is what messages call the sentence, such as "sentence 7 ('A dog .')".
     """
     if sentence.strip() and own.scores[0] <= NEG_INF / 2:
         raise InputError(

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.config.schema import nested
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.runs.run_directory import RunDirectory
@@ -75,14 +74,8 @@ def model_card(
 ) -> str:
     """Returns the model card of a version.
 
-    Args:
-        name: name of the model.
-        manifest: the origin and the settings, from `describe_version`; `languages` and `license`,
-            which may be None; and `bytes`, the size of the model.
-        runs: the runs of `manifest["members"]`.
-        facts: the texts about the format and the task.
-        scores: scores of the translations of `test_set`.
-        test_set: name of a test set.
+    The manifest has the result of `describe_version`, `languages` and `license`, which may be None,
+    and `bytes`, the size of the model. The scores are of the translations of `test_set`.
     """
     decoding, longest = manifest["decoding"], manifest["max_train_source_length"]
     languages, license = manifest["languages"], manifest["license"]
@@ -156,11 +149,11 @@ def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
     with contextlib.suppress(OSError, ValueError):
         reports = [json.loads(path.read_bytes()) for path in run.data_reports()]
     for report in reports or [None]:
-        pairs, inputs = nested(report, "train", "pairs"), nested(report, "inputs", "train")
+        pairs, inputs = _nested(report, "train", "pairs"), _nested(report, "inputs", "train")
         facts.append(("training pairs", f"{pairs:,}" if isinstance(pairs, int) else "not known"))
         for entry in inputs if isinstance(inputs, list) else ():
             # Only the names of files, because a published card must not show directories.
-            hashes = nested(entry, "sha256")
+            hashes = _nested(entry, "sha256")
             for file, digest in hashes.items() if isinstance(hashes, dict) else ():
                 facts.append(("training corpus", f"{Path(str(file)).name}, SHA-256 `{digest}`"))
     step, init_from = described["step"], described["init_from"]
@@ -176,17 +169,15 @@ def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
     return table((f"`{described['run']}`", ""), facts)
 
 
+def _nested(value: Any, *keys: str) -> Any:
+    """Returns the value under nested keys of any JSON value, or None if it is missing."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Returns a Markdown table.
-
-    Args:
-        head: the titles of the columns.
-        rows: the cells of each row.
-
-    Example:
-    >>> table(("metric", "score"), [("BLEU", "31.4")]).splitlines()[-1]
-    '| BLEU | 31.4 |'
-    """
+    """Returns a Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)

@@ -28,12 +28,8 @@ _LONG = ["a" * 1000, "\u2603" * 300, "a " * 300, "e" + "\u0301" * 300]
 def probe_texts(vocabulary: Vocabulary, sentences: Sequence[str], seed: int = 1) -> list[str]:
     """Generates texts that cover the symbols of a vocabulary and all classes of characters.
 
-    The same arguments give the same texts.
-
-    Args:
-        vocabulary: the vocabulary. Each of its source symbols occurs in several texts.
-        sentences: source of words, which are mixed with symbols and characters.
-        seed: seed of the random choices.
+    Words of the sentences are mixed with symbols and characters. Each source symbol occurs in
+    several texts. The same arguments give the same texts.
     """
     random_ = random.Random(seed)
     some = random_.sample(list(sentences), min(len(sentences), 100))

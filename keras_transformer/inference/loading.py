@@ -40,7 +40,7 @@ class LoadedModel(NamedTuple):
             int32 `(batch,)`, as in `TranslationModule.lengths`.
         owner: the object that keeps the weights alive.
         translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
-            of `TranslationModule.translate_verbose`. LiteRT models and servers have None.
+            of `TranslationModule.translate_verbose`; None if the model cannot return them.
         max_train_source_length: tokens of the longest source in training, including the end
             token, or None if it is unknown.
         symbols: the symbols of the source vocabulary, sorted, such as <2de>, or None if they are
@@ -66,12 +66,9 @@ class LoadedModel(NamedTuple):
 
     @classmethod
     def of(cls, module: TranslationModule, label: str, jit_compile: bool = False) -> LoadedModel:
-        """Returns a model that translates with the Keras models of `module`.
+        """Returns a model that translates with `module`.
 
-        Args:
-            module: the models, the tokenizer and the options of the search.
-            label: the name of the model in messages.
-            jit_compile: compile the search with XLA, for each batch shape.
+        `jit_compile` compiles the search with XLA, for each batch shape.
         """
         from keras_transformer.inference.translation_module import compiled_translation
 
@@ -177,17 +174,15 @@ def load_model(
     """Loads a model. Its kind is recognized by its content.
 
     Args:
-        model_dir: a SavedModel, a LiteRT file, a MarianMT directory of Hugging Face, the address
-            of a server, or any value that `load_translator` accepts. If it is a directory of
-            numbered versions, the highest one is loaded. `hf://USER/NAME` downloads a model from
-            the Hugging Face Hub.
+        model_dir: a SavedModel, a model of an installed format, such as a LiteRT file, or any
+            value that `load_translator` accepts. If it is a directory of numbered versions, the
+            highest one is loaded. Installed resolvers replace addresses such as `hf://USER/NAME`.
         settings: changes of the run's `decoding.` configuration, as in
-            `{"decoding.beam_size": 1}`. A LiteRT model accepts only `decoding.length_penalty`
-            and `decoding.max_length`, a SavedModel none.
+            `{"decoding.beam_size": 1}`. A SavedModel accepts none, and other formats only some.
         precision: type of a run's weights and computation, one of `PRECISIONS`.
         jit_compile: compile the search of a run with XLA, for each batch shape.
-        threads: sentences that a LiteRT model translates at the same time, each on one core. The
-            default is the number of cores.
+        threads: sentences that a model without TensorFlow translates at the same time, each on
+            one core. The default is the number of cores.
     """
     model = resolve(str(model_dir))
     loader = loader_of(model)
@@ -205,9 +200,7 @@ def load_model(
 def newest_version(path: Path, *model_files: str) -> Path:
     """Returns the highest numbered version in a directory, or `path` if it is a version itself.
 
-    Args:
-        path: the directory.
-        model_files: further files that make a folder a version, besides `MODEL_FILES`.
+    `model_files` make a folder a version, besides `MODEL_FILES`.
     """
     known = (*MODEL_FILES, *model_files)
     if not path.is_dir() or any((path / name).is_file() for name in known):

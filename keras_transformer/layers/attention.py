@@ -220,6 +220,11 @@ class CrossAttention(MultiHeadAttention):
 
     def project(self, value: Any) -> KeyValue:
         """Returns the keys `[B, H, S, d_k]` and values `[B, H, S, d_v]` of `value`."""
+        if not self.built:
+            raise ValueError(
+                f"{self.name} is not built, because its decoder layer was built without a memory. "
+                "Use a new layer."
+            )
         value = ops.cast(value, self.compute_dtype)
         key, value = self._project_to_heads("key_value", value, self.key_dim, self.value_dim)
         return {"key": key, "value": value}
@@ -227,14 +232,14 @@ class CrossAttention(MultiHeadAttention):
     def attend(
         self,
         query: Any,
-        key_value: KeyValue,
+        value: Any,
         attention_mask: Any = None,
         training: bool | None = None,
     ) -> tuple[Any, Any]:
-        """Attends to keys and values from `project`, and returns the output and the weights."""
+        """Attends to `value`, or to the result of `project`; returns the output and the weights."""
+        memory: KeyValue = value if isinstance(value, dict) else self.project(value)
         [heads] = self._project_to_heads("query", query, self.key_dim)
-        key, value = key_value["key"], key_value["value"]
-        return self._attend_heads(heads, key, value, attention_mask, training)
+        return self._attend_heads(heads, memory["key"], memory["value"], attention_mask, training)
 
     def call(
         self,
@@ -248,7 +253,7 @@ class CrossAttention(MultiHeadAttention):
         mask: Any = None,
     ) -> Any:
         attention_mask = combine_masks(attention_mask, value_mask)
-        result = self.attend(query, self.project(value), attention_mask, training)
+        result = self.attend(query, value, attention_mask, training)
         return result if return_attention_scores else result[0]
 
     def compute_output_shape(self, query_shape: Any, value_shape: Any = None) -> Any:
@@ -264,9 +269,9 @@ class SelfAttention(MultiHeadAttention):
     With a window (restricted self-attention, section 4 and Table 1) a whole sequence takes
     O(r·n·d) time and memory instead of O(n²·d): it is cut into blocks of at least 64 positions,
     and each block is compared only with its neighbourhood. In four cases the window is an
-    ordinary mask: in a cache, with a mask of T rows, if the weights are returned, and in a
-    LiteRT model. The results are equal, except for a query whose mask allows no key: it gets
-    equal weights, over its neighbourhood or over all keys.
+    ordinary mask: in a cache, with a mask of T rows, if the weights are returned, and if the
+    attribute `window_in_blocks` is False. The results are equal, except for a query whose mask
+    allows no key: it gets equal weights, over its neighbourhood or over all keys.
 
     Args:
         num_heads: number of heads, h.
@@ -310,9 +315,9 @@ class SelfAttention(MultiHeadAttention):
             raise ValueError(f"window is {window}. It must be at least 1, or None.")
         self.causal = causal
         self.window = window
-        # Set by an export. The number and the size of blocks depend on the length, which LiteRT
-        # knows only when it runs. Then it would plan the memory of all operations again.
-        self.masks_window = False
+        # False for a runtime that plans its memory by static shapes: the number and the size of
+        # blocks depend on the length, so the runtime would make a new plan in every call.
+        self.window_in_blocks = True
 
     def build(self, input_shape: Any) -> None:
         d_model = input_shape[-1]
@@ -351,7 +356,7 @@ class SelfAttention(MultiHeadAttention):
             The output, and the weights `[B, H, T, T or L]`, None if computed in blocks.
         """
         if state is None and not return_attention_scores and _has_one_row(attention_mask):
-            window = None if self.masks_window else self.window
+            window = self.window if self.window_in_blocks else None
             blocks = Blocks.of_window(ops.shape(query)[1], window, self.causal)
             if blocks is not None:
                 return self._attend_in_blocks(query, blocks, attention_mask, training), None

@@ -23,6 +23,7 @@ from keras_transformer.errors import InputError, StoppedError, require
 
 log = logging.getLogger(__name__)
 
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)  # errors of `os.fsync`
 _NAME_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # errors of renaming a directory to a used name
 
 _FINGERPRINT = "fingerprint"
@@ -118,10 +119,16 @@ def sync_tree(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Waits until the content of a file, or the names in a directory, are on the disk."""
+    """Waits until the content of a file, or the names in a directory, are on the disk.
+
+    Shared folders and some network file systems cannot wait. What was written is complete there.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
     finally:
         os.close(descriptor)
 
@@ -150,8 +157,9 @@ def exclusive_lock(directory: Path, name: Path | None = None) -> Iterator[None]:
     """Keeps other processes out of a directory, which errors call `name`, while the block runs.
 
     The directory itself is locked, so the lock ends with the process. It is created if
-    necessary, and removed again if nothing was written there. A file system without locks
-    keeps nobody out.
+    necessary, and removed again if nothing was written there. The lock keeps out the processes of
+    this machine, but not those of other machines that share the directory, and nobody on a file
+    system without locks.
     """
     is_new = not directory.exists()
     with contextlib.ExitStack() as stack:
@@ -204,7 +212,8 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
     """Yields a hidden directory next to `output_dir`, which is renamed to it at the end.
 
     If an earlier process was killed, its directory is yielded again, provided that it was
-    made for the same fingerprint. The subdirectory `work` is removed at the end.
+    made for the same fingerprint. The subdirectory `work` is removed at the end. As with
+    `exclusive_lock`, only processes of this machine are kept out.
     """
     target = output_dir.resolve()  # a symbolic link cannot be replaced by a directory
     message = f"{output_dir} is a mount point. Choose a new directory on that disk."

@@ -97,40 +97,31 @@ class RunDirectory:
     @classmethod
     def create(
         cls,
-        path: str | Path,
+        path: Path,
         config: RunConfig,
         tokenizer: Tokenizer,
         data_fingerprint: str,
         init_from: str | None = None,
     ) -> RunDirectory:
-        """Creates a run directory, or opens an existing one to resume it.
-
-        A resumed run keeps its `init_from`.
-        """
-        path = Path(path)
-        exists = cls.is_run(path)
-        if exists:
-            cls(path, type(config))._check_continues(config, tokenizer, data_fingerprint)
-        elif path.exists():
-            names = {*os.listdir(path)} if path.is_dir() else {path.name}
-            require(
-                {name for name in names if not is_leftover(name)} <= _UNFINISHED,
-                f"{path} exists and is not a run directory. Choose a new or empty one.",
-            )
+        """Creates a run directory."""
+        if path.exists():
+            found = os.listdir(path) if path.is_dir() else [path.name]
+            names = {name for name in found if not is_leftover(name)}
+            message = f"{path} exists and is not a run directory. Choose a new or empty one."
+            require(names <= _UNFINISHED, message)
         with writing(path):
-            # Other processes may write exports and other files below a run.
-            remove_leftovers(path, *(path / name for name in ("checkpoints", "averages")))
-            if not exists:
-                (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-                tokenizer.save(path / "tokenizer")
-                sync_tree(path / "tokenizer")
-                data = {"fingerprint": data_fingerprint, "init_from": init_from}
-                write_text(path / "data.json", json.dumps(data) + "\n")
-            # Written last, because it completes the run.
-            write_text(path / "config.json", config.to_json())
-        return cls(path, type(config))
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            tokenizer.save(path / "tokenizer")
+            sync_tree(path / "tokenizer")
+            data = {"fingerprint": data_fingerprint, "init_from": init_from}
+            write_text(path / "data.json", json.dumps(data) + "\n")
+        run = cls.__new__(cls)  # nothing has to be read back
+        run.path, run.data_fingerprint, run.init_from = path, data_fingerprint, init_from
+        run._write_config(config)  # last, because it completes the run
+        return run
 
-    def _check_continues(self, config: RunConfig, tokenizer: Tokenizer, fingerprint: str) -> None:
+    def resume(self, config: RunConfig, tokenizer: Tokenizer, data_fingerprint: str) -> None:
+        """Continues the run, with a configuration that may differ in some settings."""
         require(
             self.tokenizer().fingerprint == tokenizer.fingerprint,
             f"{self.path} was trained with a vocabulary that is not in the data directory. Use the "
@@ -139,7 +130,7 @@ class RunDirectory:
             f"--init_from={self.path}.",
         )
         require(
-            self.data_fingerprint == fingerprint,
+            self.data_fingerprint == data_fingerprint,
             f"{self.path} was trained on a corpus that is not in the data directory. Use the data "
             "directory and the mixture of the run. If the corpus has grown, start a new run with "
             f"--init_from={self.path}.",
@@ -149,6 +140,14 @@ class RunDirectory:
                 f"{self.path} contains a run with {difference}. Use its configuration, or choose "
                 "another --run_dir."
             )
+        self._write_config(config)
+
+    def _write_config(self, config: RunConfig) -> None:
+        self.config = config
+        with writing(self.path):
+            # Other processes may write exports and other files below a run.
+            remove_leftovers(self.path, self.path / "checkpoints", self.path / "averages")
+            write_text(self.path / "config.json", config.to_json())
 
     def tokenizer(self) -> Tokenizer:
         """Returns the run's tokenizer."""
@@ -200,9 +199,7 @@ class RunDirectory:
             "metrics": dict(metrics),
             "is_regular": step % training.checkpoint_steps == 0 or step == training.max_steps,
         }
-        arrays = {"weights": weights, "state": state}
-        if ema is not None:
-            arrays["ema"] = ema
+        arrays = {"weights": weights, "state": state, **({"ema": ema} if ema else {})}
         with writing(path):
             write_checkpoint(path, metadata, arrays)
             self._remove_old_checkpoints()

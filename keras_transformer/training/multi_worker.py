@@ -16,9 +16,10 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -108,14 +109,23 @@ class Cluster:
                 else f"The settings of worker {other} differ. Its error message lists them."
             )
 
-    def from_chief(self, read: Callable[[], Any]) -> Any:
-        """Calls `read` only on the chief, and returns its result on every worker."""
+    def from_chief(
+        self,
+        read: Callable[[], Any],
+        encode: Callable[[Any], str] = json.dumps,
+        decode: Callable[[str], Any] = json.loads,
+    ) -> Any:
+        """Calls `read` only on the chief, and returns its result on every worker.
+
+        It is encoded as text only for other workers. The chief returns the object itself.
+        """
         if self.num_workers == 1:
             return read()
-        message: dict[str, Any] = {}
+        value, message = None, {}
         if self.is_chief:
             try:
-                message["value"] = read()
+                value = read()
+                message["value"] = encode(value)
             except InputError as error:
                 message["error"] = str(error)
         data = np.frombuffer(json.dumps(message).encode(), np.uint8).astype(np.int32)
@@ -126,12 +136,16 @@ class Cluster:
             with contextlib.suppress(tf.errors.OpError):
                 self.finish()  # if one worker exits earlier, the others lose the message
             raise InputError(message["error"])
-        return message["value"]
+        return value if self.is_chief else decode(message["value"])
+
+    def copy_variables(self, variables: Iterable[keras.Variable]) -> None:
+        """Copies the values of the chief's variables to the variables of every worker."""
+        if self.num_workers > 1:
+            for variable in variables:
+                variable.assign(self.broadcast(keras.ops.convert_to_numpy(variable)))
 
     def broadcast(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Returns the chief's array on every worker, with the same bits."""
-        if self.num_workers == 1:
-            return array
         # Integers keep all bits, but floats could lose some. CPUs make the result independent of
         # accelerators.
         numbers = np.array(array, order="C").reshape(-1).view(np.int32)

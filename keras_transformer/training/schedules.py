@@ -37,12 +37,7 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(
-        self,
-        schedule: str,
-        learning_rate: float,
-        warmup_steps: int,
-        max_steps: int,
-        d_model: int,
+        self, schedule: str, learning_rate: float, warmup_steps: int, max_steps: int, d_model: int
     ):
         super().__init__()
         self.schedule = schedule

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import numpy.typing as npt
 
@@ -17,83 +16,86 @@ from keras_transformer.errors import InputError
 from keras_transformer.models.transformer import is_excluded
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training.data import TrainingData
-from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.trainer import Trainer
 
 
-def first_config(
-    run_dir: str | Path,
-    preset: str | RunConfig | None,
-    config_type: type[RunConfig],
-    init_from: str | None,
-) -> RunConfig:
-    """Returns the configuration that the settings of the user change."""
-    if preset is None and RunDirectory.is_run(run_dir):
-        return RunDirectory(run_dir, config_type).config
-    if isinstance(preset, RunConfig):
-        return preset
-    config = presets.preset(preset or "base") if config_type is Config else config_type()
-    if preset is None and init_from is not None:  # the model must fit the weights
-        path, _ = RunDirectory.split_weights(init_from)
-        other = RunDirectory(path, config_type).config
-        config = dataclasses.replace(config, model=other.model, decoding=other.decoding)
-    return config
+class RunStart:
+    """The start of a run: first its configuration, later its directory and its weights.
 
-
-def open_run(
-    run_dir: Path,
-    cluster: Cluster,
-    trainer: Trainer,
-    config: RunConfig,
-    data: TrainingData,
-    init_from: str | None,
-) -> tuple[RunDirectory | None, dict[str, float]]:
-    """Creates or resumes the run, and copies the state of the chief to every trainer.
-
-    Returns the run (None for a worker that is not the chief), and the metrics of the checkpoint
-    that it resumes from.
+    Each run directory is opened once. Only the chief does this: on other workers, `run` stays None.
     """
 
-    def begin() -> dict[str, float]:
-        source = init_from
-        if RunDirectory.is_run(run_dir):
-            old = RunDirectory(run_dir, type(config))
-            if init_from not in (None, old.init_from):
+    def __init__(self, run_dir: Path, config_type: type[RunConfig], init_from: str | None):
+        self.run_dir = run_dir
+        self.config_type = config_type
+        self.init_from = init_from
+        self.run: RunDirectory | None = None
+        self._initial: tuple[RunDirectory, str | None] | None = None  # with the name of the weights
+
+    def config(
+        self, preset: str | RunConfig | None, settings: Mapping[str, Any], vocabulary: Vocabulary
+    ) -> RunConfig:
+        """Opens the run directories, and returns the configuration with the user's settings."""
+        if RunDirectory.is_run(self.run_dir):
+            self.run = RunDirectory(self.run_dir, self.config_type)
+            if self.init_from not in (None, self.run.init_from):
                 raise InputError(
-                    f"{run_dir} was initialized from {old.init_from or 'random weights'}, not from "
-                    f"{init_from}. Choose another --run_dir."
+                    f"{self.run_dir} was initialized from {self.run.init_from or 'random weights'},"
+                    f" not from {self.init_from}. Choose another --run_dir."
                 )
-            source = None if old.checkpoints() else old.init_from
-        if source is not None:
-            init_from_run(source, trainer, data.tokenizer)
+            self.init_from = None if self.run.checkpoints() else self.run.init_from
+        if self.init_from is not None:
+            path, name = RunDirectory.split_weights(self.init_from)
+            self._initial = RunDirectory(path, self.config_type), name
+        return presets.resolve_config(self._first_config(preset), settings, vocabulary)
+
+    def _first_config(self, preset: str | RunConfig | None) -> RunConfig:
+        """Returns the configuration that the settings of the user change."""
+        if isinstance(preset, RunConfig):
+            return preset
+        if preset is None and self.run is not None:
+            return self.run.config
+        kind = self.config_type
+        config = presets.preset(preset or "base") if kind is Config else kind()
+        if preset is None and self._initial is not None:  # the model must fit the weights
+            other = self._initial[0].config
+            config = dataclasses.replace(config, model=other.model, decoding=other.decoding)
+        return config
+
+    def begin(self, trainer: Trainer, config: RunConfig, data: TrainingData) -> dict[str, float]:
+        """Creates or resumes the run, and loads its weights into the trainer.
+
+        Returns the metrics of the checkpoint that it resumes from.
+        """
+        if self._initial is not None:
+            _load_initial_weights(*self._initial, trainer, data.tokenizer)
         # The run directory is created only now, so that invalid input does not leave one behind.
-        run = RunDirectory.create(run_dir, config, data.tokenizer, data.fingerprint, source)
-        data.copy_reports(run)
-        metrics = _restore(run, trainer)
-        run.trim_metrics(trainer.step)
+        content = config, data.tokenizer, data.fingerprint
+        if self.run is None:
+            self.run = RunDirectory.create(self.run_dir, *content, self.init_from)
+        else:
+            self.run.resume(*content)
+        data.copy_reports(self.run)
+        metrics = _restore(self.run, trainer)
+        self.run.trim_metrics(trainer.step)
         return metrics
 
-    metrics = dict(cluster.from_chief(begin))
-    if cluster.num_workers > 1:
-        for variable in trainer.update.variables():
-            variable.assign(cluster.broadcast(keras.ops.convert_to_numpy(variable)))
-    return (RunDirectory(run_dir, type(config)) if cluster.is_chief else None), metrics
 
-
-def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> None:
-    """Copies the weights of another run to a new trainer.
+def _load_initial_weights(
+    other: RunDirectory, name: str | None, trainer: Trainer, tokenizer: Tokenizer
+) -> None:
+    """Copies weights of another run to a new trainer: those with the name, or the selected ones.
 
     If the vocabulary of the data has more symbols than that of the run, their weights start from
-    the mean of the others. `init_from` is a run, for its selected weights, or `RUN@NAME`.
+    the mean of the others.
     """
-    path, name = RunDirectory.split_weights(init_from)
-    other = RunDirectory(path, trainer.transformer.run_config)
     old = other.tokenizer().vocabulary
     if not tokenizer.vocabulary.extends(old):
         raise InputError(
-            f"{path} has a different vocabulary from the data directory, so training cannot start "
-            f"from it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
+            f"{other.path} has a different vocabulary from the data directory, so training cannot "
+            f"start from it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
         )
     weights = other.named_weights(name)
     if tokenizer.fingerprint != old.fingerprint:
@@ -108,7 +110,7 @@ def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> Non
     try:
         trainer.transformer.assign_weights(weights)
     except InputError as error:
-        raise InputError(f"Training cannot start from {init_from}: {error}") from None
+        raise InputError(f"Training cannot start from {other.path}: {error}") from None
     for weight, average in trainer.update.averages.items():
         average.assign(weights[weight])
 

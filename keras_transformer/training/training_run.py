@@ -25,14 +25,13 @@ from keras_transformer.inference import loading, translate
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.presets import resolve_config
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.training import start
 from keras_transformer.training.data import TrainingData
 from keras_transformer.training.devices import Platform, choose_platform, use_logical_cpus
 from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.progress import StopRequest, early_stopping_reason, is_finished
+from keras_transformer.training.start import RunStart
 from keras_transformer.training.trainer import Rhythm, Trainer, fit
 from keras_transformer.training.update import arrays
 
@@ -159,12 +158,9 @@ def train(
         vocabulary = data.tokenizer.vocabulary
         settings = dict(settings or {})
         config_type = architecture.run_config
-
-        def resolve() -> str:
-            first = start.first_config(run_dir, preset, config_type, options.init_from)
-            return resolve_config(first, settings, vocabulary).to_json()
-
-        config = config_type.from_json(cluster.from_chief(resolve))
+        start = RunStart(run_dir, config_type, options.init_from)
+        resolve = functools.partial(start.config, preset, settings, vocabulary)
+        config = cluster.from_chief(resolve, RunConfig.to_json, config_type.from_json)
         batches, valid_batches = data.batches(config.training)
         platform = choose_platform(config.training, len(batches.shapes), options.device, strategy)
         cluster.check_equal_on_all_workers({
@@ -184,7 +180,9 @@ def train(
         if cluster.num_workers > 1:
             # Not created in the scope of the strategy, because each worker has its own.
             trainer.stop_flag = tf.Variable(0, trainable=False)
-        run, metrics = start.open_run(run_dir, cluster, trainer, config, data, options.init_from)
+        metrics = cluster.from_chief(functools.partial(start.begin, trainer, config, data))
+        cluster.copy_variables(trainer.update.variables())
+        run = start.run
         _log_summary(platform, trainer, config, batches)
         stop = StopRequest(options.max_minutes)
         try:
@@ -202,7 +200,7 @@ def train(
                 metrics = fit(trainer, batches, rhythm, callbacks)
         finally:
             if run is not None:
-                plugins.call_all("after_training", run.path)
+                plugins.call_all("after_training", run)
         cluster.finish()
         return TrainingResult(
             step=trainer.step,

@@ -26,7 +26,7 @@ USAGE = [  # exit code 2
     (f"{SCORE} stray", "", "stray", "--name=value"),
     (f"{SCORE} --format=xml", "", "--format=xml"),
     ("translate --model_dir=x --nodocument=1", "", "--nodocument=1"),
-    ("evaluate --reference=six.de", "", "model_dir", "hypothesis", "Exactly one"),
+    ("evaluate", "", "model_dir", "hypothesis", "Exactly one"),
     (f"evaluate {FILES} --hypothesis=six.de", "", "model_dir", "hypothesis", "Exactly one"),
     ("evaluate --model_dir=run --test_set=wmt14 --source=six.en", "", "test_set", "At most one"),
 ]

@@ -37,6 +37,7 @@ MAY_CHANGE = {
 class TestCreate:
     def test_a_created_run_is_read_back(self, run, config, tokenizer):
         opened = RunDirectory(run.path)
+        assert vars(opened) == vars(run)
         assert opened.config == config and opened.data_fingerprint == "corpus"
         assert opened.tokenizer().fingerprint == tokenizer.fingerprint
         assert opened.selected == "last" and opened.checkpoints() == []
@@ -58,18 +59,13 @@ class TestCreate:
             refuses(RunDirectory, {"path": run.path}, run.path / name, "JSON")
 
 
-class TestContinue:
-    def test_the_source_of_initial_weights_stays(self, tmp_path, config, tokenizer):
-        for given in ("runs/parent", None, "runs/other"):
-            run = RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus", given)
-            assert run.init_from == RunDirectory(run.path).init_from == "runs/parent"
-
+class TestResume:
     def test_leftovers_are_removed_and_damaged_checkpoints_stay(self, run, config, tokenizer):
         save(run, 10)
         for name in (".step-00000020.0123.unfinished", "damaged-step-00000015-1"):
             (run.path / "checkpoints" / name).mkdir()
             (run.path / "checkpoints" / name / "weights.npz").write_bytes(b"half")
-        RunDirectory.create(run.path, config, tokenizer, "corpus")
+        run.resume(config, tokenizer, "corpus")
         assert entries(run) == ["damaged-step-00000015-1", "step-00000010"]
 
     @pytest.mark.parametrize("is_run", [False, True])
@@ -77,12 +73,11 @@ class TestContinue:
         folder = run.path if is_run else run.path.parent
         other = folder / "export" / ".1.0123.unfinished" / "model"
         other.mkdir(parents=True)
-        with (
-            contextlib.nullcontext()
-            if is_run
-            else pytest.raises(InputError, match="is not a run directory")
-        ):
-            RunDirectory.create(folder, config, tokenizer, "corpus")
+        if is_run:
+            run.resume(config, tokenizer, "corpus")
+        else:
+            with pytest.raises(InputError, match="is not a run directory"):
+                RunDirectory.create(folder, config, tokenizer, "corpus")
         assert other.exists()
 
     def test_settings_without_effect_on_earlier_steps_may_change(self, run, config, tokenizer):
@@ -91,8 +86,8 @@ class TestContinue:
         }  # fmt: skip
         free = {f"training.{name}": values.get(name, 7) for name in MAY_CHANGE}
         changed = config.updated({**free, "decoding.beam_size": 7})
-        assert RunDirectory.create(run.path, changed, tokenizer, "corpus").config == changed
-        assert RunDirectory(run.path).config == changed
+        run.resume(changed, tokenizer, "corpus")
+        assert run.config == RunDirectory(run.path).config == changed
 
     @pytest.mark.parametrize("schedule", SCHEDULES_OVER_MAX_STEPS)
     def test_another_configuration_is_refused(self, tmp_path, config, tokenizer, schedule):
@@ -105,15 +100,15 @@ class TestContinue:
         ):
             changed = config.updated({setting: after})
             with pytest.raises(InputError, match=mentions(run.path, setting, after)):
-                RunDirectory.create(run.path, changed, tokenizer, "corpus")
-        assert RunDirectory(run.path).config == config
+                run.resume(changed, tokenizer, "corpus")
+        assert run.config == RunDirectory(run.path).config == config
 
     def test_another_vocabulary_or_corpus_is_refused(self, run, config, tokenizer):
         other = Tokenizer(learn_vocabulary(reversed(LINES[:2]), 30))
         with pytest.raises(InputError, match=mentions("vocabulary", "data directory")):
-            RunDirectory.create(run.path, config, other, "corpus")
+            run.resume(config, other, "corpus")
         with pytest.raises(InputError, match=mentions("corpus", "data directory")):
-            RunDirectory.create(run.path, config, tokenizer, "another")
+            run.resume(config, tokenizer, "another")
 
 
 class TestCheckpoints:
@@ -213,8 +208,9 @@ def test_a_kill_while_creating_a_run_is_repaired(config, tokenizer, tmp_path):
             made = killed_at(moment, patch)
             RunDirectory.create(path, config, tokenizer, "corpus")
             break
-        run = RunDirectory.create(path, config, tokenizer, "corpus")
-        assert run.tokenizer().fingerprint == tokenizer.fingerprint
+        if not RunDirectory.is_run(path):
+            RunDirectory.create(path, config, tokenizer, "corpus")
+        assert RunDirectory(path).tokenizer().fingerprint == tokenizer.fingerprint
         assert not list(path.rglob(".*"))
     assert made.count("rename") == 2 and made.count("mkdir") >= 3
 
@@ -234,7 +230,7 @@ def test_a_kill_while_saving_leaves_only_complete_checkpoints(run, config, token
             assert_equal(copy.read_weights(checkpoint), arrays(checkpoint.step))
         assert copy.restore()[0] == copy.checkpoints()[-1]
         assert not any(name.startswith("damaged") for name in entries(copy))
-        RunDirectory.create(copy.path, run.config, tokenizer, "corpus")
+        copy.resume(run.config, tokenizer, "corpus")
         save_validated(copy, step_8=3.0)
         assert entries(copy) == ["step-00000004", "step-00000007", "step-00000008"]
     assert made.count("rename") == 2 and made.count("fsync") >= 6 and "unlink" in made
@@ -251,14 +247,14 @@ class TestFailure:
             ("metrics.jsonl", lambda: run.append_metrics({"step": 2})),
             ("metrics.jsonl", lambda: run.trim_metrics(1)),
             ("averages/mean", lambda: run.save_average("mean", arrays(1))),
-            ("run", lambda: RunDirectory.create(run.path, config, tokenizer, "corpus")),
+            ("run", lambda: run.resume(config, tokenizer, "corpus")),
             ("other", lambda: RunDirectory.create(other, config, tokenizer, "corpus")),
         ):
             expected = mentions(file, "File too large")
             with no_file_beyond(3), pytest.raises(InputError, match=expected):
                 write()
         assert run.selected == "last" and steps(run) == [1] and not RunDirectory.is_run(other)
-        RunDirectory.create(run.path, config, tokenizer, "corpus")
+        run.resume(config, tokenizer, "corpus")
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,21 @@ import itertools
 import json
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import Config, DecodingConfig
+import keras_transformer as kt
+from keras_transformer.config import Config, DecodingConfig, TrainingConfig
 from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.inference import loading, translate
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
+from keras_transformer.presets import preset
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import start, training_run
@@ -160,6 +163,19 @@ def test_a_resumed_run_equals_an_uninterrupted_run_bit_for_bit(finished, data, o
         assert_equal(last(run)[kind], last(finished)[kind])
     first = RunDirectory(run).read_weights(RunDirectory(run).checkpoints()[0])
     assert any((first[path] != array).any() for path, array in last(run)["weights"].items())
+
+
+def test_a_start_checks_the_configuration_once(data, tmp_path, monkeypatch):
+    preset("base")  # has been checked from here on
+    monkeypatch.setattr(training_run, "fit", lambda *_: {})
+    checks = mock.Mock(side_effect=TrainingConfig.__post_init__)
+    monkeypatch.setattr(TrainingConfig, "__post_init__", lambda config: checks(config))
+    opened = mock.Mock(side_effect=RunDirectory.__init__)
+    monkeypatch.setattr(RunDirectory, "__init__", lambda *arguments: opened(*arguments))
+    kt.train(data, tmp_path / "run", **SETTINGS)
+    assert (checks.call_count, opened.call_count) == (1, 0)
+    kt.train(data, tmp_path / "run", **SETTINGS)  # reads config.json, too
+    assert (checks.call_count, opened.call_count) == (1 + 2, 1)
 
 
 def test_a_finished_run_is_unchanged(copy, go_on):

@@ -324,11 +324,7 @@ class Signatures(tf.Module):
         }
 
     def _predicted_ids(
-        self,
-        source: tf.Tensor,
-        target: tf.Tensor,
-        source_ids: tf.Tensor,
-        source_lengths: tf.Tensor,
+        self, source: tf.Tensor, target: tf.Tensor, source_ids: tf.Tensor, source_lengths: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the predicted ids, int32 `[B, T]`, their lengths and the status."""
         translator, (_, width) = self._translator, self._attention_widths

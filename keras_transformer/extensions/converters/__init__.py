@@ -11,8 +11,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from keras_transformer.config import NonNegativeInt
-from keras_transformer.config.schema import PositiveInt, Settings
+from keras_transformer.config.schema import NonNegativeInt, PositiveInt, Settings
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.extensions.huggingface import hub
 

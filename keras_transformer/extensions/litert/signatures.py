@@ -51,7 +51,7 @@ class LiteRTSignatures(tf.Module):
         self._translator, self._with_text, self._for_cpu = translator, with_text, for_cpu
         for transformer in translator.transformers:
             for layer in sublayers(transformer, recursive=True):
-                layer.masks_window = True  # read by self-attention
+                layer.window_in_blocks = False  # LiteRT would plan its memory in every call
         vocabulary = translator.tokenizer.vocabulary
         if with_text:
             source_model = fast_model(vocabulary.source_model)

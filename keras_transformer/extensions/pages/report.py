@@ -84,12 +84,11 @@ def _read_data_report(path: Path) -> dict[str, Any]:
     return {**report, "length_ranges": list(longest)}
 
 
-def write_report(run_dir: str | Path) -> Path:
+def write_report(run: RunDirectory) -> Path:
     """Writes report.html into a run directory, before, during or after training.
 
     The same run gives the same page.
     """
-    run = RunDirectory(run_dir)
     history = read_history(run.path / "metrics.jsonl")
     checkpoints: dict[str, tuple[int, Mapping[str, float]]] = {}
     for checkpoint in run.checkpoints():

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from keras_transformer.data.workers import end_with_parent, interrupts_ignored
 from keras_transformer.errors import DivergedError, InputError
-from keras_transformer.runs.atomic import exclusive_lock, write_text
+from keras_transformer.runs.atomic import exclusive_lock, sync_tree, write_text
 from keras_transformer.runs.machine import available_cores, cpu_name, stop_signals
 from keras_transformer.tf_import import load_tensorflow
 
@@ -156,7 +156,7 @@ class Experiment:
             line = json.dumps(record) + "\n"
             with (self.work_dir / RESULTS).open("ab", buffering=0) as file:
                 file.write(line.encode())  # in one call, which a kill does not split
-                os.fsync(file.fileno())
+            sync_tree(self.work_dir / RESULTS)
         return record
 
     def run_all(

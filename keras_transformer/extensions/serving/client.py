@@ -16,6 +16,7 @@ import random
 import re
 import time
 import urllib.parse
+import urllib.request
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,14 +31,19 @@ from keras_transformer.inference.batching import in_batches
 from keras_transformer.inference.tags import add_tag, check_tag, missing_tags
 
 if TYPE_CHECKING:
+    import httpx
+
     from keras_transformer.inference.loading import LoadedModel
 
 _Result = TypeVar("_Result")
+_HOST = r"([^/@,\s:\[\]]+|\[[^/@,\s]+\])"
+_PORT = r":(?P<{}>[0-9]{{1,5}})"
 _ADDRESS = re.compile(
-    r"(?P<host>(https?://)?[^/@,\s:]+|(https?://)?\[[^/@,\s]+\])"
-    r":(?P<port>[0-9]{1,5})(/(v1/models/)?(?P<model>[^/]*)/*)?",
+    rf"(?P<server>https?://{_HOST}({_PORT.format('port')})?|{_HOST}{_PORT.format('bare_port')})"
+    r"(?P<prefix>(/[^/,\s]+)*?)(/(v1/models/)?(?P<model>[^/]*)/*)?",
     re.IGNORECASE,
 )
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _READY_SECONDS = 5.0
 
 
@@ -60,10 +66,11 @@ def is_address(text: str) -> bool:
 
 
 def connect(address: str, **options: Any) -> Client:
-    """Returns a client for `[http[s]://]HOST:PORT[/MODEL]`.
+    """Returns a client for `HOST:PORT[/MODEL]` or `http[s]://HOST[:PORT][/PATH][/MODEL]`.
 
     Args:
-        address: the address. Without MODEL, `keras-transformer serve` reports its model.
+        address: the address. PATH is what a proxy in front of the server adds. Without PATH and
+            MODEL, `keras-transformer serve` reports its model.
         **options: arguments of `Client`.
 
     Raises:
@@ -74,26 +81,48 @@ def connect(address: str, **options: Any) -> Client:
         import httpx
 
     match = _ADDRESS.fullmatch(address)
-    if match is None or int(match["port"]) >= 2**16:
+    if match is None or int(match["port"] or match["bare_port"] or 0) >= 2**16:
         raise InputError(
             f"{address} is not the address of a server. Use HOST:PORT/MODEL, as in "
-            "localhost:8501/export."
+            "localhost:8501/export, or https://HOST/MODEL."
         )
-    host, model = f"{match['host']}:{match['port']}", match["model"]
+    host, model = match["server"] + match["prefix"], match["model"]
     if not model:
         try:
-            model = httpx.get(f"{_url(host)}/healthz").json()["model"]
+            with _http_client(host) as http:
+                model = http.get("/healthz").json()["model"]
         except httpx.TransportError as error:
-            raise ServerError(f"No server responds at {host} ({error}).") from error
+            raise ServerError(
+                f"No server responds at {host} ({error}).{_proxy_remark(host)}"
+            ) from error
         except (ValueError, KeyError, TypeError):
             raise InputError(
                 f"{host} does not report which model it serves. Use HOST:PORT/MODEL."
+                f"{_proxy_remark(host)}"
             ) from None
     return Client(host, model, **options)
 
 
 def _url(host: str) -> str:
     return host if "://" in host else f"http://{host}"
+
+
+def _http_client(host: str) -> httpx.Client:
+    """Returns a client of a host. This machine is reached without the proxy of `http_proxy`."""
+    import httpx
+
+    return httpx.Client(base_url=_url(host), mounts={f"all://{name}": None for name in _LOOPBACK})
+
+
+def _proxy_remark(host: str) -> str:
+    """Returns a sentence for an error, if a proxy stands between this machine and the host."""
+    url = urllib.parse.urlsplit(_url(host))
+    name = url.hostname or ""
+    proxy = urllib.request.getproxies().get(url.scheme)
+    is_local = any(name == host.strip("[]") for host in _LOOPBACK)
+    if proxy is None or is_local or urllib.request.proxy_bypass(name):
+        return ""
+    return f" The request went through the proxy {proxy}. no_proxy={name} would avoid it."
 
 
 def connect_model(address: str) -> LoadedModel:
@@ -156,7 +185,7 @@ class Client:
         self._signatures: dict[str, Signature] = {}
         self._tags: tuple[tuple[str, ...] | None, str | None] | None = None
         try:
-            self._http = httpx.Client(base_url=_url(address))
+            self._http = _http_client(address)
         except httpx.InvalidURL as error:
             raise InputError(f"{address!r} is not an address ({error}). Use HOST:PORT.") from error
 
@@ -302,6 +331,7 @@ class Client:
                     raise ServerError(
                         f"{self.address} did not respond within {timeout:.1f} s ({error}). Is a "
                         f"server with the model {self.model} running there?"
+                        f"{_proxy_remark(self.address)}"
                     ) from error
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, 5.0)
@@ -326,6 +356,8 @@ class Client:
             return fields[field]
         details = fields.get("error", response.text[:200].strip())
         sentence = f"{self.address} answers {response.status_code}: {details}"
+        if answer is None:  # not of a server of models
+            sentence += _proxy_remark(self.address)
         if response.status_code in (429, 503):
             raise _NotNowError(sentence)
         raise (InputError if response.is_client_error else ServerError)(sentence)

@@ -50,7 +50,7 @@ def log(run: RunDirectory, step: int, loss: float, **more: float) -> None:
 
 def text_of(run: RunDirectory) -> str:
     """Returns the visible text of the page, with one space between its parts."""
-    return visible(report.write_report(run.path))
+    return visible(report.write_report(run))
 
 
 def visible(page: Path) -> str:
@@ -75,9 +75,7 @@ def test_a_finished_run(run: RunDirectory) -> None:
         assert fact in text
     page = (run.path / "report.html").read_text("utf-8")
     assert "<svg" in page and ">Loss (label-smoothed)<" in page and ">Gradient norm" not in page
-    assert report.write_report(run.path).read_text("utf-8") == page, (
-        "the same run gives the same page"
-    )
+    assert report.write_report(run).read_text("utf-8") == page, "the same run gives the same page"
 
 
 def test_a_run_before_and_during_training(run: RunDirectory) -> None:

@@ -169,6 +169,28 @@ def test_invalid_addresses(address: str) -> None:
         connect(address)
 
 
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("host:80/m", "http://host/v1/models/m"),
+        ("https://host/m", "https://host/v1/models/m"),
+        ("https://host:8443/a/b/m/", "https://host:8443/a/b/v1/models/m"),
+        ("http://[::1]:8501/a/v1/models/m", "http://[::1]:8501/a/v1/models/m"),
+    ],
+)
+def test_addresses_with_paths(address: str, url: str) -> None:
+    with connect(address) as client:
+        assert str(client._http.build_request("GET", client._path).url) == url
+
+
+def test_proxies(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with connect(running.rest) as client:
+        assert client.translate(["ab"])[0][0].text == "ba"
+    with pytest.raises(ServerError, match=mentions("127.0.0.1:9", "no_proxy=server.example")):
+        connect("http://server.example:80")
+
+
 def test_addresses(running: Running) -> None:
     for address in (
         running.rest, f"http://{running.rest}/", f"{running.rest}/{NAME}/",

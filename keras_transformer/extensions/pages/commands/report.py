@@ -30,8 +30,9 @@ def main() -> None:
     if not (FLAGS.run_dir or FLAGS.data_dir):
         raise InputError("--run_dir and --data_dir: neither given. Give at least one of them.")
     from keras_transformer.extensions.pages import report  # late: --help is fast
+    from keras_transformer.runs.run_directory import RunDirectory
 
     if FLAGS.data_dir:
         print(report.write_data_page(FLAGS.data_dir))
     if FLAGS.run_dir:
-        print(report.write_report(FLAGS.run_dir))
+        print(report.write_report(RunDirectory(FLAGS.run_dir)))

@@ -14,8 +14,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from keras_transformer.config.model import EncoderDecoderConfig, Rate
-from keras_transformer.config.schema import PositiveInt, setting
+from keras_transformer.config.model import EncoderDecoderConfig
+from keras_transformer.config.schema import PositiveInt, Rate, setting
 from keras_transformer.errors import require
 from keras_transformer.layers import Dropout
 from keras_transformer.models.encoder_decoder import EncoderDecoder
