@@ -112,7 +112,7 @@ def model_card(
         model_bytes=manifest["bytes"],
         search=search,
         trained="not known" if longest is None else f"{longest:,} tokens",
-        limit=facts.limit,
+        limit="\n- ".join(filter(None, (facts.limit, manifest.get("agreement")))),
         license=f"`{license}`" if license else "not stated",
         max_source_tokens=manifest["max_source_tokens"],
         max_source_bytes=manifest["max_source_bytes"],

@@ -73,9 +73,7 @@ def texts_to_translate(vocabulary: Vocabulary, texts: Sequence[str]) -> list[str
     random.Random(1).shuffle(short)
     symbols = vocabulary.source_symbols()
     chosen = [text for text in short if any(symbol in text for symbol in symbols)]
-    chosen = chosen[: _TRANSLATED // 3]
-    others = [text for text in short if text not in chosen]
-    return chosen + others[: _TRANSLATED - len(chosen)]
+    return list(dict.fromkeys([*chosen[: _TRANSLATED // 3], *short]))[:_TRANSLATED]
 
 
 @functools.cache
