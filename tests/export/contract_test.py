@@ -155,28 +155,6 @@ def test_rounded_weights_that_lose_the_translations_are_refused(
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize(
-    ("format", "weights"),
-    [
-        # Tests of their exporters write models with such weights at every change.
-        pytest.param("saved_model", "bfloat16", marks=pytest.mark.long),
-        pytest.param("litert", "float16", marks=pytest.mark.long),
-        ("cpu", "int4"),
-        *(("ctranslate2", weights) for weights in ("int8", "int8_float16", "bfloat16", "float16")),
-        ("argos", "int8"),
-    ],
-)
-def test_rounded_weights_are_smaller(run_directory, version_of, tmp_path, format, weights):
-    given = {"references": PHRASES, "weights": weights}
-    if find_exporter(format).compared == "tokens":
-        given["max_bleu_loss"] = 100.0
-    if format == "argos":
-        given["languages"] = ("en", "de")
-    path = export(run_directory, tmp_path, PHRASES, ExportOptions(**given), format=format).path
-    smaller, exact = check_manifest(path), check_manifest(version_of(format))
-    assert smaller["weights"] == weights and smaller["bytes"] < exact["bytes"]
-
-
 @pytest.mark.parametrize("step", ["write", "open", "describe"])
 def test_nothing_is_published_if_the_disk_is_full(
     run_directory, tmp_path, other_format, monkeypatch, step
