@@ -14,20 +14,17 @@ import concurrent.futures
 import json
 import os
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 
-def numeric_outputs(loaded: Any, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def numeric_outputs(loaded: Any, name: str, inputs: dict[str, Any]) -> dict[str, Any]:
     """Calls a signature of a loaded SavedModel, or `search`, and returns its numeric outputs."""
     import tensorflow as tf
 
     tensors = {key: tf.constant(value) for key, value in inputs.items()}
+    outputs = (loaded.search if name == "search" else loaded.signatures[name])(**tensors)
     if name == "search":
-        result = loaded.search(**tensors)
-        outputs = {key: getattr(result, key) for key in ("ids", "lengths", "scores")}
-    else:
-        outputs = loaded.signatures[name](**tensors)
+        outputs = {key: getattr(outputs, key) for key in ("ids", "lengths", "scores")}
     # Strings would need pickle.
     return {key: value.numpy() for key, value in outputs.items() if value.dtype != tf.string}
 
