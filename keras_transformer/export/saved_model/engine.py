@@ -56,13 +56,13 @@ class SavedModelEngine(Engine):
             raise InputError(f"{folder} cannot be loaded as a SavedModel: {reason}") from error
         try:
             signatures = self.loaded.signatures
-            self._functions = {name: of_arrays(signature) for name, signature in signatures.items()}
+            self._translate = of_arrays(signatures["serving_default"])
+            self._lengths = of_arrays(signatures["lengths"])
             outputs = signatures["serving_default"].structured_outputs
             self.n_best = int(outputs["translations"].shape[1])
-            self._functions["search"] = of_arrays(lambda **inputs: self.loaded.search(**inputs))
             self.translate_verbose = of_arrays(self.loaded.translate_verbose)
             self.max_train_source_length = int(self.loaded.max_train_source_length.numpy()) or None
-            [symbols] = self._functions["symbols"](text=[""])["symbols"].numpy()
+            [symbols] = signatures["symbols"](text=tf.constant([""]))["symbols"].numpy()
             self.symbols = tuple(symbol.decode() for symbol in symbols)
         except (AttributeError, KeyError) as error:
             raise InputError(
@@ -71,24 +71,18 @@ class SavedModelEngine(Engine):
             ) from error
 
     def translate(self, text: Any) -> Mapping[str, Any]:
-        return self._functions["serving_default"](text=text)
+        return self._translate(text=text)
 
     def lengths(self, text: Any) -> Mapping[str, Any]:
-        return self._functions["lengths"](text=text)
+        return self._lengths(text=text)
 
     def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, np.ndarray]]:
-        """Calls signatures and returns their outputs.
+        """Calls signatures and returns their numeric outputs.
 
         Args:
             calls: for each call the name of a signature, or `search`, and its inputs as lists.
         """
-        results = []
-        for name, inputs in calls:
-            outputs = self._functions[name](**inputs)
-            if name == "search":
-                outputs = {key: getattr(outputs, key) for key in ("ids", "lengths", "scores")}
-            results.append({key: np.asarray(tensor) for key, tensor in outputs.items()})
-        return results
+        return [fresh_process.numeric_outputs(self.loaded, *call) for call in calls]
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         starts = range(0, len(texts), _TOKENIZED_AT_ONCE)
@@ -127,7 +121,7 @@ class IsolatedSavedModel(SavedModelEngine):
             )
 
     def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, np.ndarray]]:
-        """Calls signatures, on all cores at the same time, and returns their numeric outputs.
+        """Calls signatures like `SavedModelEngine.call`, but on all cores at the same time.
 
         Raises:
             RuntimeError: if the SavedModel needs more than TensorFlow and tensorflow-text.
