@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_transformer.api.translator import Translator, checked_texts, is_text, load
 from keras_transformer.config import Config, RunConfig
@@ -107,7 +108,7 @@ def _corpora(
     corpora: list[Any] = [*parallel_files(_paths(source), _paths(target))]
     if pairs is None:
         return corpora
-    given: list[Any] = [pairs] if hasattr(pairs, "pairs") else list(pairs)
+    given: list[Any] = [pairs] if hasattr(pairs, "pairs") else _rows(pairs)
     if not given:
         raise InputError(f"{name} is empty. Give pairs of texts, or leave it out.")
     if all(hasattr(corpus, "pairs") for corpus in given):
@@ -120,6 +121,24 @@ def _corpora(
                 "Unicode, such as ('a dog', 'ein Hund')."
             )
     return [*corpora, _TextPairs(tuple(given), f"{name} in memory")]
+
+
+def _rows(pairs: Any) -> list[Any]:
+    """Returns the rows of a list, an array, a data frame, a dataset, or a list of dicts."""
+    if hasattr(pairs, "itertuples"):  # pandas
+        pairs = pairs.itertuples(index=False, name=None)
+    elif hasattr(pairs, "as_numpy_iterator"):  # tf.data
+        pairs = pairs.as_numpy_iterator()
+    rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in pairs]
+    if rows and isinstance(rows[0], Mapping):
+        names = [*rows[0]]  # the order of the first row
+        rows = [[row.get(name) for name in names] for row in rows]
+    return [
+        tuple(text.decode() if isinstance(text, bytes) else text for text in row)
+        if isinstance(row, list | tuple)
+        else row
+        for row in rows
+    ]
 
 
 def _paths(paths: Paths | None) -> list[str | Path]:
@@ -245,8 +264,9 @@ def train(
     """Trains a run on prepared data, or resumes it.
 
     The training has the exact loss over all devices, mixed precision, XLA on GPUs, and
-    checkpoints. After a kill, the same call resumes. Ctrl-C stops after the current step and
-    leaves a checkpoint.
+    checkpoints. After a kill, the same call resumes. Ctrl-C stops after the current step, leaves a
+    checkpoint, and raises `KeyboardInterrupt`, so that a script does not go on with a model that is
+    not finished.
 
     Args:
         data: the result of `prepare`, its directory, or several, which are mixed.
@@ -289,7 +309,15 @@ def train(
         TrainOptions(**options),
         callbacks=callbacks or (),
     )
+    if result.interrupted:
+        raise KeyboardInterrupt(result.summary(run_dir))
     return Run(run_dir, directories[0], result)
+
+
+_KERAS_NAMES = {
+    "epochs": "Give max_steps, the number of batches.",
+    "batch_size": "Give batch_tokens, the target tokens of a batch.",
+}
 
 
 def _full_name(name: str) -> str:
@@ -298,5 +326,7 @@ def _full_name(name: str) -> str:
         return name.replace("__", ".")
     # In this order, because `seed` and `early_stopping` are settings of the training, too.
     names = {full.partition(".")[2]: full for full in reversed([*Config.declarations()])}
+    if name in _KERAS_NAMES:
+        raise InputError(f"{name} is an argument of Keras's fit. {_KERAS_NAMES[name]}")
     check_names([name], [*names, *TrainOptions._fields], "a setting of train")
     return names[name]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -24,6 +25,8 @@ from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.runs.run_directory import write_run
 from keras_transformer.text.tokenizer import Tokenizer
+
+_MAX_VARIANTS = 4  # choices of search options whose graphs a translator keeps; each takes 60 MB
 
 
 class Translator:
@@ -69,28 +72,41 @@ class Translator:
             decoding = Config().updated(_settings(decoding or {})).decoding
         module = TranslationModule(models, tokenizer, decoding)
         self._model: Engine = KerasEngine(module, "the model in memory")
-        self._variants: dict[str, Engine] = {}  # by their options
+        self._variants: dict[str, Engine] = {}  # by their options, the newest last
+        self._load: Callable[[], Translator] | None = None
 
     @classmethod
-    def of(cls, model: Engine) -> Translator:
-        """Returns a translator for a loaded model."""
+    def of(cls, model: Engine, load: Callable[[], Translator] | None = None) -> Translator:
+        """Returns a translator for a loaded model. `load` loads it again in another process."""
         translator = cls.__new__(cls)
-        translator._model, translator._variants = model, {}
+        translator._model, translator._variants, translator._load = model, {}, load
         return translator
 
     def __repr__(self) -> str:
         return f"<Translator of {self._model.label}>"
 
-    @overload
-    def __call__(self, text: str) -> str: ...
+    def __reduce__(self) -> Any:
+        """Makes a copy, or a translator in another process, load the same model again."""
+        if self._load is None:
+            raise InputError(
+                "A translator of a model in memory cannot be copied or sent to another process. "
+                "Save it with `save`, and `load` it there."
+            )
+        return self._load, ()
 
     @overload
-    def __call__(self, text: list[str] | tuple[str, ...]) -> list[str]: ...
+    def __call__(self, text: str, **decoding: Any) -> str: ...
 
-    def __call__(self, text: str | Sequence[str]) -> str | list[str]:
-        """Returns the best translation of a text, or a list of them for a list of texts."""
+    @overload
+    def __call__(self, text: list[str] | tuple[str, ...], **decoding: Any) -> list[str]: ...
+
+    def __call__(self, text: str | Sequence[str], **decoding: Any) -> str | list[str]:
+        """Returns the best translation of a text, or a list of them for a list of texts.
+
+        A tensor of texts counts as a list. `decoding` is as in `translate`.
+        """
         lines = [text] if isinstance(text, str) else text
-        best = [found[0].text for found in self.translate(lines)]
+        best = [found[0].text for found in self.translate(lines, **decoding)]
         return best[0] if isinstance(text, str) else best
 
     def translate(
@@ -141,12 +157,14 @@ class Translator:
         return translate.with_details(verbose)
 
     def _with(self, decoding: Mapping[str, Any]) -> Engine:
-        """Returns the model with other options. Its graphs are traced once for each choice."""
+        """Returns the model with other options. The graphs of the newest choices are kept."""
         settings = _settings(decoding)
         key = repr(sorted(settings.items()))
-        if key not in self._variants:
-            self._variants[key] = self._model.with_settings(settings)
-        return self._variants[key]
+        variant = self._variants.pop(key, None) or self._model.with_settings(settings)
+        self._variants[key] = variant
+        if len(self._variants) > _MAX_VARIANTS:
+            del self._variants[next(iter(self._variants))]
+        return variant
 
     def evaluate(
         self, sources: Sequence[str], references: Sequence[str], **options: Any
@@ -243,6 +261,7 @@ class Translator:
 def load(
     model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
+    tokenizer: Tokenizer | None = None,
     precision: str = "float32",
     jit_compile: bool = False,
     threads: int | None = None,
@@ -255,6 +274,7 @@ def load(
             a SavedModel, a model of an installed format, such as a LiteRT file or a MarianMT
             directory of Hugging Face, the address of a server such as "localhost:8501", or the
             address of a model on the Hugging Face Hub, as in "hf://user/name@revision".
+        tokenizer: the tokenizer for a model that Keras has saved ("model.keras").
         precision: type of a run's weights and computation: float32, bfloat16, float16 or int8.
         jit_compile: compile the search of a run with XLA, for each batch shape.
         threads: cores of a model that needs no TensorFlow, such as LiteRT. The default are all.
@@ -269,14 +289,18 @@ def load(
     models: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
     if not models:
         raise InputError("The list of models is empty. Give at least one run.")
-    loaded = loading.load_model(
-        ",".join(map(os.fspath, models)),
-        _settings(decoding),
-        precision=precision,
-        jit_compile=jit_compile,
-        threads=threads,
-    )
-    return Translator.of(loaded)
+    paths = [os.fspath(path) for path in models]
+    if all(path.endswith(".keras") for path in paths):
+        if tokenizer is None:
+            raise InputError(f"{paths[0]} has no tokenizer. Give tokenizer=data.tokenizer.")
+        return Translator([keras.saving.load_model(path) for path in paths], tokenizer, decoding)
+    options: dict[str, Any] = {
+        "precision": precision,
+        "jit_compile": jit_compile,
+        "threads": threads,
+    }
+    loaded = loading.load_model(",".join(paths), _settings(decoding), **options)
+    return Translator.of(loaded, functools.partial(load, paths, **options, **decoding))
 
 
 def convert(
@@ -319,12 +343,19 @@ def _settings(decoding: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_texts(lines: Sequence[str]) -> list[str]:
-    """Returns a list of texts; raises an `InputError` for anything else."""
-    if isinstance(lines, str) or not hasattr(lines, "__iter__"):
+    """Returns a list of texts, also of a tensor; raises an `InputError` for anything else."""
+    if isinstance(lines, str | bytes) or not hasattr(lines, "__iter__"):
         raise InputError(
             f"{lines!r:.60} is not a list of texts. Give a list, or call the translator with one "
             "text: translator('...')."
         )
+    if isinstance(lines, Mapping) or hasattr(lines, "columns"):
+        raise InputError(
+            f"The texts are a {type(lines).__name__}, whose names would be translated. Give one "
+            "column, as in translator(list(table['text']))."
+        )
+    if hasattr(lines, "numpy"):  # a tensor of TensorFlow
+        lines = [line.decode(errors="replace") for line in lines.numpy().tolist()]
     lines = list(lines)
     for number, line in enumerate(lines):
         if not is_text(line):

@@ -47,3 +47,9 @@ def main() -> None:
         app.refuse(["last"], "together with --best. Remove one of them.")
         name = averaging.average_checkpoints(run, FLAGS.best, "best")
     print(f"{run.path} now uses {name}")
+
+
+if __name__ == "__main__":
+    from keras_transformer.cli.main import run
+
+    run("average")

@@ -111,3 +111,9 @@ def main() -> None:
         a_second = len(sources) / max(seconds, 1e-9)
         print(f"translated in {seconds:.1f} s ({a_second:,.0f} sentences per second)")
     print(json.dumps({**scores.fields(), **fields}))
+
+
+if __name__ == "__main__":
+    from keras_transformer.cli.main import run
+
+    run("evaluate")

@@ -120,3 +120,9 @@ def main() -> None:
         print(f"Log-probabilities differ by at most {exported.largest_difference:.2g}.")
     elif exported.scores is not None:
         print(f"BLEU of these: {exported.scores.bleu:.2f}  {exported.scores.signature}")
+
+
+if __name__ == "__main__":
+    from keras_transformer.cli.main import run
+
+    run("export")

@@ -130,3 +130,9 @@ def main() -> None:
         num_workers=FLAGS.workers or available_cores(),
     )
     print(prepared.summary())
+
+
+if __name__ == "__main__":
+    from keras_transformer.cli.main import run
+
+    run("prepare")

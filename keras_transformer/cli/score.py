@@ -89,3 +89,9 @@ def main() -> int:
         console.warn(warning)
     console.say(scoring.summary(results, seconds))
     return 3 if warnings else 0
+
+
+if __name__ == "__main__":
+    from keras_transformer.cli.main import run
+
+    run("score")

@@ -65,3 +65,9 @@ def main() -> int:
     if Cluster.from_environment().is_chief:  # only the chief has a run directory
         print(trained.summary(FLAGS.run_dir))
     return 130 if trained.interrupted else 0
+
+
+if __name__ == "__main__":
+    from keras_transformer.cli.main import run
+
+    run("train")

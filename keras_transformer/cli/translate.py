@@ -156,3 +156,9 @@ def main() -> int:
     with atomic.output_file(FLAGS.output) as file:
         warnings = _translate_all(model, parts, file)
     return 3 if warnings else 0
+
+
+if __name__ == "__main__":
+    from keras_transformer.cli.main import run
+
+    run("translate")

@@ -8,7 +8,9 @@ import itertools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -25,8 +27,8 @@ def run_tasks(
     """Yields the results of a function for all tasks, in the order of the tasks.
 
     With one worker, this process does the work. With more, it is done in processes that stop
-    immediately on Ctrl-C, after an error, and when the iterator is closed. A script then needs the
-    line `if __name__ == "__main__":`. Only a few tasks are taken ahead of their results.
+    immediately on Ctrl-C, after an error, and when the iterator is closed. Only a few tasks are
+    taken ahead of their results.
 
     Args:
         function: a function at the top of a module.
@@ -43,7 +45,7 @@ def run_tasks(
     pool = ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn"), _begin)
     try:
         for task in tasks:
-            with interrupts_ignored():  # any of the first tasks may start a worker
+            with interrupts_ignored(), _script_hidden():  # each of the first may start a worker
                 waiting.append(pool.submit(function, *task))
             if len(waiting) > num_workers + 2:
                 yield waiting.popleft().result()
@@ -74,6 +76,20 @@ def interrupts_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _script_hidden() -> Iterator[None]:
+    """Hides the running script from the processes that start in the block.
+
+    They need only this package. A script without `if __name__ == "__main__":` would run in each.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _begin() -> None:

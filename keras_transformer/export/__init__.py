@@ -271,7 +271,6 @@ def export(
         return metrics.evaluate(translations, options.references, tokenize=options.tokenize)
 
     def write(folder: Path) -> ExportResult:
-        folder.mkdir()
         exporter.write(translator, folder, options)
         needed = file_names(folder)
         manifest["bytes"] = sum((folder / name).stat().st_size for name in needed)

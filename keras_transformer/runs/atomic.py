@@ -68,17 +68,21 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_version(output_dir: Path, write: Callable[[Path], _Result]) -> tuple[Path, _Result]:
-    """Writes the next numbered version below `output_dir` atomically."""
+    """Writes the next numbered version below `output_dir` atomically. `write` gets its folder."""
     partial = _unfinished(output_dir / "version")
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
-        result = write(partial)
-        sync_tree(partial)
-        names = (path.name for path in output_dir.iterdir())
-        numbers = (int(name) for name in names if name.isascii() and name.isdecimal())
-        number = 1 + max(numbers, default=0)
-        while not _rename(partial, output_dir / str(number)):
-            number += 1  # another export took the number first
+        for leftover in output_dir.glob(f".version.*{_UNFINISHED}"):
+            with contextlib.suppress(InputError), exclusive_lock(leftover):  # of a killed process
+                _delete(leftover)
+        with exclusive_lock(partial):
+            result = write(partial)
+            sync_tree(partial)
+            names = (path.name for path in output_dir.iterdir())
+            numbers = (int(name) for name in names if name.isascii() and name.isdecimal())
+            number = 1 + max(numbers, default=0)
+            while not _rename(partial, output_dir / str(number)):
+                number += 1  # another export took the number first
         _sync(output_dir)
         return output_dir / str(number), result
     except OSError as error:

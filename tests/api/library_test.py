@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import random
 import shutil
 from collections.abc import Iterator
@@ -11,10 +13,14 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.api.training import _corpora
 from keras_transformer.data.corpus import TsvFile
 from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.training import training_run
+from keras_transformer.training.training_run import TrainingResult
 from tests.builders import PAIRS, refuses, tiny_data, tiny_run
 from tests.messages import mentions
 
@@ -58,6 +64,14 @@ def test_prepare_reads_files_and_corpora(data: kt.PreparedData, tmp_path: Path) 
         assert (prepared.directory / "report.html").exists()
 
 
+def test_pairs_may_be_of_other_types() -> None:
+    dicts = [{"en": "a", "de": "b"}, {"de": "d", "en": "c"}]
+    dataset = tf.data.Dataset.from_tensor_slices((["a", "c"], ["b", "d"]))
+    for pairs in (dicts, np.array([["a", "b"], ["c", "d"]]), dataset):
+        (corpus,) = _corpora(None, None, pairs, "pairs")
+        assert [tuple(pair) for pair in corpus.pairs()] == [(b"a", b"b"), (b"c", b"d")]
+
+
 def test_data_that_is_not_there(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         refuses(kt.PreparedData.open, {"directory": folder}, folder, "prepared data")
@@ -87,6 +101,15 @@ def test_train_resumes_and_reports_its_result(
     assert again.result is not None and again.result.step == 4 and again.result.finished
     assert again.config == run.config
     assert "finished at step 4" in repr(again) and str(data.directory) in repr(data)
+
+
+def test_an_interrupted_training_ends_the_script(
+    data: kt.PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = TrainingResult(2, False, True, "", "last", "float32", {})
+    monkeypatch.setattr(training_run, "train", lambda *_, **__: result)
+    with pytest.raises(KeyboardInterrupt, match="stopped .* at step 2; new"):
+        kt.train(data, "new", "tiny")
 
 
 def test_callbacks_see_a_training_that_starts_from_a_saved_model(
@@ -123,6 +146,8 @@ def test_callbacks_see_a_training_that_starts_from_a_saved_model(
     ("settings", "facts"),
     [
         ({"max_step": 5}, ("max_step", "Did you mean max_steps?")),
+        ({"epochs": 5}, ("epochs", "max_steps")),
+        ({"batch_size": 5}, ("batch_size", "batch_tokens")),
         ({"colour": 5}, ("colour", "max_steps", "beam_size")),
         ({"preset": kt.ModelConfig()}, ("ModelConfig", "'tiny'", "d_model=256")),
         ({"callbacks": [keras.callbacks.ReduceLROnPlateau()]}, ("ReduceLROnPlateau", "schedule")),
@@ -141,6 +166,8 @@ def test_unusable_arguments_of_train(
     [
         ({"pairs": [("a",)]}, ("Pair 0", "('a',)", "two texts")),
         ({"pairs": [("a", "b"), ("\udce4", "c")]}, ("Pair 1", "valid Unicode")),
+        ({"pairs": ["ab", "cd"]}, ("Pair 0", "'ab'")),
+        ({"pairs": [{"en": "a", "de": "b"}, {"de": "c"}]}, ("Pair 1", "None")),
         ({"pairs": []}, ("pairs is empty",)),
         ({"pairs": PAIRS, "vocab_sise": 60}, ("vocab_sise", "vocab_size")),
         ({}, ("Give a corpus",)),
@@ -162,6 +189,43 @@ def test_one_text_or_several(translator: kt.Translator) -> None:
     assert found == [translator(text) for text in texts]
     assert translator([]) == [] and translator("") == ""
     assert all(isinstance(text, str) for text in found)
+    assert translator(tf.constant(texts)) == found
+    assert (
+        translator(texts[0], beam_size=1) == translator.translate(texts[:1], beam_size=1)[0][0].text
+    )
+
+
+def test_a_translator_is_copied_by_loading_it_again(run: kt.Run) -> None:
+    texts = [source for source, _ in PAIRS[:3]]
+    loaded = kt.load(run, beam_size=2)
+    assert pickle.loads(pickle.dumps(loaded))(texts) == loaded(texts)
+    in_memory = kt.Translator(loaded.transformer, loaded.tokenizer)
+    refuses(lambda: copy.deepcopy(in_memory), {}, "save", "load")
+
+
+def test_a_model_of_keras_is_loaded_with_a_tokenizer(
+    translator: kt.Translator, tmp_path: Path
+) -> None:
+    translator.transformer.save(tmp_path / "model.keras")
+    refuses(kt.load, {"model": tmp_path / "model.keras"}, "tokenizer=")
+    loaded = kt.load(tmp_path / "model.keras", tokenizer=translator.tokenizer)
+    assert loaded(PAIRS[0][0]) == translator(PAIRS[0][0])
+
+
+def test_weights_that_change_are_used(run: kt.Run) -> None:
+    translator = kt.load(run)
+    texts = [source for source, _ in PAIRS[:3]]
+    before, score = translator(texts), translator.evaluate(texts, translator(texts)).scores.bleu
+    for weight in translator.transformer.weights:
+        weight.assign(tf.zeros_like(weight))
+    assert translator(texts) != before
+    assert translator.evaluate(texts, before).scores.bleu < score
+
+
+def test_graphs_of_old_search_options_are_dropped(translator: kt.Translator) -> None:
+    for length in range(1, 8):
+        translator.translate(["a"], max_extra_tokens=length)
+    assert len(translator._variants) == 4
 
 
 def test_a_text_that_is_too_long_is_reported(translator: kt.Translator) -> None:
@@ -226,6 +290,8 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported_run: Path) -> N
     [
         (lambda t: t.translate("a dog"), ("list of texts", "'a dog'")),
         (lambda t: t([b"a"]), ("Text 0", "bytes")),
+        (lambda t: t(b"a"), ("b'a'", "list of texts")),
+        (lambda t: t({"text": ["a"]}), ("dict", "one column")),
         (lambda t: t(["a", "\ud83d"]), ("Text 1", "valid Unicode")),
         (lambda t: t.translate(["a"], max_length=[5]), ("max_length", "[5]")),
         (lambda t: t(5), ("5",)),

@@ -39,6 +39,9 @@ def test_scripts_run_the_commands_of_their_clone(tmp_path: Path) -> None:
     assert {*main.CORE} <= scripts.keys() <= {*COMMANDS}
     for command, script in scripts.items():
         assert os.access(script, os.X_OK) and f'run("{command}")' in script.read_text()
+    for command in main.CORE:  # python -m keras_transformer.cli.train
+        module = ROOT / "keras_transformer" / "cli" / f"{command}.py"
+        assert module.read_text().endswith(f'import run\n\n    run("{command}")\n')
 
 
 def test_help_lists_all_commands_without_loading_a_heavy_package() -> None:

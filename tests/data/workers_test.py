@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,15 @@ def test_results_come_in_the_order_of_the_tasks(count):
     if count == 2:  # interrupts are left to the process that began the workers
         assert all(result["ignored"] for result in results)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_script_does_not_run_in_its_workers(monkeypatch, tmp_path):
+    script = types.ModuleType("__main__")
+    script.__file__ = str(tmp_path / "script.py")
+    (tmp_path / "script.py").write_text("raise SystemExit(3)")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert len(list(run_tasks(slow_first, in_order([0, 1]), 2))) == 2
+    assert sys.modules["__main__"] is script
 
 
 def test_a_single_task_needs_no_process():

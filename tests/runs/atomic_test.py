@@ -9,7 +9,13 @@ from unittest.mock import Mock
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.atomic import atomic_path, output_file, work_directory
+from keras_transformer.runs.atomic import (
+    atomic_path,
+    exclusive_lock,
+    output_file,
+    work_directory,
+    write_version,
+)
 from tests.messages import mentions
 
 
@@ -47,6 +53,17 @@ def test_leftovers_of_killed_processes_are_not_in_the_result(tmp_path):
         (directory / ".done.json.ffff.unfinished").touch()
     assert sorted(entry.name for entry in (tmp_path / "out").rglob("*")) == ["kept", "train"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_versions_of_killed_processes_are_removed_and_others_are_left_alone(tmp_path):
+    killed, running = (tmp_path / f".version.{name}.unfinished" for name in "ab")
+    killed.mkdir()
+    (killed / "model").touch()
+    with exclusive_lock(running):
+        path, size = write_version(tmp_path, lambda folder: (folder / "model").write_text("new"))
+        assert (path, size) == (tmp_path / "1", 3)
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == [running.name, "1"]
+    assert [entry.name for entry in path.iterdir()] == ["model"]
 
 
 def test_an_existing_name_is_an_error_and_keeps_its_content(tmp_path):

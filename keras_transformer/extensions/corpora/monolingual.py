@@ -6,6 +6,7 @@ continues.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -49,14 +50,18 @@ def translate_corpus(
     """
     model_dir, source, output_dir = Path(model_dir), Path(source), Path(output_dir)
     check_export(model_dir)
-    if output_dir.exists():
-        raise InputError(f"{output_dir} exists. Choose a new directory.")
     lines = 0
     for block in read_blocks(require_file(source), BLOCK_LINES):
         lines += len(_decoded(block))  # refuses invalid text before anything is translated
     inputs = {"sha256": block.sha256[str(source)], "model": model_fingerprint(model_dir)}
+    if output_dir.exists():
+        with contextlib.suppress(OSError, ValueError):
+            report = dict(json.loads((output_dir / "report.json").read_bytes()))
+            if inputs.items() <= report.items():
+                return report  # the same call has finished before
+        raise InputError(f"{output_dir} exists. Choose a new directory.")
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-    report: dict[str, Any] = {"source": str(source), **inputs, "lines": lines}
+    report = {"source": str(source), **inputs, "lines": lines}
     report |= {"untranslated": 0, "seconds": 0.0}
     with work_directory(output_dir, fingerprint) as directory:
         work = directory / "work"

@@ -50,6 +50,8 @@ def test_a_corpus_is_translated_line_by_line_also_after_a_kill(
     assert json.loads((tmp_path / "out/report.json").read_text()) == report
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written == {"translations.txt", "report.json"}
+    assert translate_corpus(exported_run, source, tmp_path / "out") == report
+    source.write_bytes(gzip.compress(b"another text\n"))
     with pytest.raises(InputError, match=mentions("out", "exists")):
         translate_corpus(exported_run, source, tmp_path / "out")
 
