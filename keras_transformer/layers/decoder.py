@@ -53,7 +53,7 @@ class DecoderLayer(BlockLayer):
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
         if memory_shape is None:
-            # Layers that are never built do not belong to the layer.
+            # Layers that are never built do not belong to the layer. No public method removes them.
             unused = self.cross_attention, self.cross_attention_dropout, self.cross_attention_norm
             for layer in unused:
                 self._tracker.untrack(layer)

@@ -305,7 +305,8 @@ class Trainer(keras.Model):
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Does nothing, because everything is built in `__init__`.
 
-        Keras would average a batch over the replicas, and open the dataset once more.
+        Keras would average a batch over the replicas, and open the dataset once more. It has no
+        public option against this.
         """
 
 

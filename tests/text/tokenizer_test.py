@@ -4,6 +4,7 @@ import itertools
 
 import hypothesis
 import hypothesis.strategies as st
+import keras
 import numpy as np
 import pytest
 import sentencepiece
@@ -55,6 +56,16 @@ def test_rows_end_with_the_end_id_and_names_of_special_pieces_are_ordinary_text(
         assert not {tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id} & set(special[:-1])
         assert special == library(models[key]).encode(SPECIAL_NAMES, add_eos=True)
         assert tokenizer.tokenize_source(tf.zeros([0], tf.string)).to_list() == []
+
+
+def test_seeds_and_cleared_sessions_leave_tokenizers_alone(models):
+    tokenizer = Tokenizer(models["unigram", False])
+    tokenize = tf.function(lambda text: tokenizer.tokenize_source(text).to_tensor())
+    before = tokenize(tf.constant(["der Hund"])).numpy().tolist()
+    for change in (lambda: keras.utils.set_random_seed(1), keras.utils.clear_session):
+        change()
+        assert tokenize(tf.constant(["der Hund"])).numpy().tolist() == before
+        assert tokenizer.tokenize_source(tf.constant(["der Hund"])).to_list() == before
 
 
 def test_each_side_has_the_model_of_its_language(models):
