@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,6 +49,7 @@ class LoadedModel(NamedTuple):
         source_language: code of the source language, as in "de", or None if it is unknown.
         max_batch_lines: the most lines of a call; None for the default of the device.
         threads: number of calls at the same time; None: as TensorFlow is configured.
+        normalize_target: returns texts as the model writes them; None if unknown.
         change: returns the same model with other `decoding.` settings; None if all are fixed.
     """
 
@@ -64,6 +65,7 @@ class LoadedModel(NamedTuple):
     source_language: str | None = None
     max_batch_lines: int | None = None
     threads: int | None = None
+    normalize_target: Callable[[Sequence[str]], Sequence[str]] | None = None
     change: Callable[[Mapping[str, Any]], LoadedModel] | None = None
 
     @classmethod
@@ -87,6 +89,7 @@ class LoadedModel(NamedTuple):
             module.translate_verbose,
             module.max_train_source_length,
             tuple(sorted(module.tokenizer.vocabulary.source_symbols())),
+            normalize_target=module.tokenizer.vocabulary.normalized_target,
             change=change,
         )
 
