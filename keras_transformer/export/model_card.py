@@ -84,6 +84,7 @@ def model_card(
         test_set: name of a test set.
     """
     decoding, longest = manifest["decoding"], manifest["max_train_source_length"]
+    extra = decoding["max_extra_tokens"]
     languages, license = manifest["languages"], manifest["license"]
     search = "beam search with {beam_size} hypotheses, α = {length_penalty:g}".format(**decoding)
     if decoding["length_penalty_formula"] == "power":
@@ -122,7 +123,9 @@ def model_card(
         license=f"`{license}`" if license else "not stated",
         max_source_tokens=manifest["max_source_tokens"],
         max_source_bytes=manifest["max_source_bytes"],
-        max_extra_tokens=decoding["max_extra_tokens"],
+        longest=f"{extra:,} tokens more than its source"
+        if extra >= 0
+        else f"{1 - extra} times as many tokens as its source",
         max_output_tokens=manifest["max_output_tokens"],
     )
 
