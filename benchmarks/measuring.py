@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from command import say
 
 from keras_transformer.extensions.paper.experiment import code_commit
 from keras_transformer.runs.machine import available_cores, cpu_name
+from keras_transformer.tf_import import describe_cards
 
 Turn = dict[str, Any]
 Turns = dict[str, list[Turn]]  # by name, in the order of the rounds
@@ -138,7 +138,7 @@ def describe_machine(device: str = "cpu") -> dict[str, Any]:
     The commit ends with "+" if there are changes.
 
     Args:
-        device: "gpu" adds the cards with their drivers, and the flags of XLA.
+        device: "gpu" adds the cards with their driver, and the flags of XLA.
     """
     cards = {}
     if device == "gpu":
@@ -164,13 +164,3 @@ def cpu_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
     found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
     flags = found[1].split() if found else []
     return [name for name in _INSTRUCTIONS if name in flags]
-
-
-def describe_cards() -> list[str]:
-    """Returns name, driver and memory of each NVIDIA card; [] without NVIDIA's tools."""
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return done.stdout.strip().splitlines()

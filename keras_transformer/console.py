@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
+import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
 COMMAND = "keras-transformer"
+_LOCK = threading.RLock()  # garbage collection may enter a block of its thread again
 
 
 def warn(message: str) -> None:
@@ -24,6 +28,28 @@ def say(line: str) -> None:
 
     tqdm.write(line, file=sys.stderr)
     sys.stderr.flush()
+
+
+def discard_native_log() -> None:
+    """Discards what is written to the process's standard error from now on."""
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+
+
+@contextlib.contextmanager
+def without_native_log() -> Iterator[None]:
+    """Discards the logs of C++ libraries in a block.
+
+    TensorFlow logs before a level has an effect, and LiteRT has no setting for Python.
+    """
+    with _LOCK:  # two threads would restore each other's streams
+        stderr = os.dup(2)
+        discard_native_log()
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def duration(seconds: float) -> str:

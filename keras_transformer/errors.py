@@ -26,10 +26,6 @@ class StoppedError(InputError):
     """Work was stopped for a reason outside the data. The same command resumes it."""
 
 
-class MissingExtra(InputError):
-    """An optional package cannot be imported. The message names the extra that installs it."""
-
-
 def require(condition: bool, message: str) -> None:
     """Raises an `InputError` with `message` unless `condition`."""
     if not condition:
@@ -60,7 +56,7 @@ def check_names(names: Iterable[str], known: Sequence[str], kind: str) -> None:
 
 @contextlib.contextmanager
 def needs_extra(extra: str, feature: str) -> Iterator[None]:
-    """Turns a failed import of an optional package into a `MissingExtra`.
+    """Turns a failed import of an optional package into an `InputError`.
 
     Every `ImportError` counts, not only `ModuleNotFoundError`: importing a missing part of a
     namespace such as `backports` raises a plain `ImportError`.
@@ -73,6 +69,4 @@ def needs_extra(extra: str, feature: str) -> Iterator[None]:
         command = f"pip install 'keras-transformer-mt[{extra}]'"
         if (Path(__file__).resolve().parents[1] / "setup.cfg").exists():  # in a clone
             command = f"pip install -e '.[{extra}]' -c constraints.txt"
-        raise MissingExtra(
-            f"{feature} needs the extra {extra} ({error}). Run: {command}"
-        ) from error
+        raise InputError(f"{feature} needs the extra {extra} ({error}). Run: {command}") from error

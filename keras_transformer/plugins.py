@@ -69,7 +69,7 @@ def all_of(group: str) -> Iterator[tuple[str, Any]]:
         try:
             extension = point.load()
         except Exception as error:  # code of another package
-            _LOG.warning("%s %r of %s cannot be loaded: %s", group, name, point.value, error)
+            _LOG.warning("%s %r is left out: %s", group, name, error)
         else:
             yield name, extension
 

@@ -6,9 +6,9 @@ import contextlib
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
+from keras_transformer.console import without_native_log
 from keras_transformer.runs.machine import available_cores
 
 _DRIVER = Path("/proc/driver/nvidia")
@@ -38,23 +38,18 @@ def load_tensorflow() -> None:
     if "TF_XLA_FLAGS" in os.environ:  # TensorFlow ends the process if it does not know a flag
         import tensorflow
     else:
-        with _without_native_stderr():
+        with without_native_log():
             import tensorflow
 
             _keep_programs_of_xla(tensorflow.__version__)
             tensorflow.config.list_physical_devices()
 
 
-@contextlib.contextmanager
-def _without_native_stderr() -> Iterator[None]:
-    stderr = os.dup(2)
-    with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
+def describe_cards() -> list[str]:
+    """Returns the kinds of NVIDIA GPUs and the driver of this machine; [] without GPUs."""
+    files = [*_DRIVER.glob("gpus/*/information"), *_DRIVER.glob("version")]
+    lines = {line for file in files for line in file.read_text().splitlines()}
+    return sorted(line for line in lines if line.startswith(("Model:", "NVRM")))
 
 
 def _keep_programs_of_xla(version: str) -> None:
@@ -62,9 +57,7 @@ def _keep_programs_of_xla(version: str) -> None:
 
     XLA identifies a program without the card and the driver, so these are part of the folder.
     """
-    files = [*_DRIVER.glob("gpus/*/information"), *_DRIVER.glob("version")]
-    lines = {line for file in files for line in file.read_text().splitlines()}
-    cards = sorted(line for line in lines if line.startswith(("Model:", "NVRM")))
+    cards = describe_cards()
     if not cards or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -27,7 +27,7 @@ COMPONENTS: dict[str, set[str]] = {
     "presets": {"config", "text"},
     "models": {"config", "layers", "presets"},
     "runs": {"config", "console", "text"},
-    "tf_import": {"runs"},  # the cores of this machine
+    "tf_import": {"console", "runs"},  # native logs, and the cores of this machine
     "data": {"console", "runs", "text"},
     "decoding": {"config", "layers", "models"},
     "evaluation": {"data"},

@@ -20,7 +20,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 22_720,
+    "tests": 22_740,
     "keras_transformer/extensions": 10_500,
     **{
         f"keras_transformer/{folder}": lines
@@ -28,7 +28,7 @@ BUDGETS = {
             "api": 360,
             "cli": 780,
             "config": 510,
-            "data": 1_800,
+            "data": 1_812,
             "decoding": 940,
             "evaluation": 260,
             "export": 1_410,
@@ -36,14 +36,14 @@ BUDGETS = {
             "layers": 1_180,
             "models": 400,
             "runs": 600,
-            "text": 525,
-            "training": 1_680,
+            "text": 540,
+            "training": 1_688,
         }.items()
     },
 }
-CORE_BUDGET = 11_800
+CORE_BUDGET = 11_840
 DOCSTRING_BUDGET = 6_500
-CLASS_BUDGET = 206
+CLASS_BUDGET = 207
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),

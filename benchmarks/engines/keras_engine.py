@@ -20,7 +20,6 @@ from models import sizes_of
 from protocol import Answer, Started
 
 from engines import device_time, tasks
-from keras_transformer.config import Config
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding import SearchInputs, SearchResult
@@ -31,21 +30,10 @@ from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import preset
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.training.devices import Platform, choose_platform, use_logical_cpus
+from keras_transformer.training.devices import choose_platform, use_logical_cpus
 from keras_transformer.training.trainer import Trainer
 
 _VERSIONS = {"tensorflow": tf.__version__, "keras": keras.__version__, "numpy": np.__version__}
-
-
-def make_step(
-    config: Config, platform: Platform, element_spec: Any
-) -> Callable[[Any], dict[str, tf.Tensor]]:
-    """Returns a function that trains a new model on one global batch and returns its logs."""
-    keras.utils.set_random_seed(config.training.seed)
-    with platform.strategy.scope():
-        transformer = Transformer(config.model, dtype=platform.policy())
-        trainer = Trainer(transformer, config.training, platform.jit_compile)
-    return tf.function(trainer.take_step, input_signature=[element_spec])
 
 
 def train(settings: dict[str, Any]) -> Started:
@@ -72,12 +60,21 @@ def train(settings: dict[str, Any]) -> Started:
         return next(iter(batches.distributed(platform.strategy, step, 1)))
 
     iterator = iter(batches.distributed(platform.strategy))
-    step_function = make_step(config, platform, iterator.element_spec)
+    keras.utils.set_random_seed(training.seed)
+    with platform.strategy.scope():
+        transformer = Transformer(model, dtype=platform.policy())
+        trainer = Trainer(transformer, training, platform.jit_compile)
+
+    @tf.function(input_signature=[iterator.element_spec], autograph=False)
+    def train_step(batch: Any) -> dict[str, tf.Tensor]:
+        logs: dict[str, tf.Tensor] = platform.strategy.run(trainer.train_step, args=(batch,))
+        return logs
+
     if only_steps:  # their batches stay on the device
         iterator = itertools.cycle([batch_of(step) for step in only_steps])
 
     def take_step(batch: Any) -> tf.Tensor:
-        return step_function(batch)["loss"]
+        return platform.strategy.experimental_local_results(train_step(batch))[0]["loss"]
 
     def one_of_each_shape() -> Iterator[Any]:
         steps = only_steps or range(settings["num_steps"])

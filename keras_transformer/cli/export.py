@@ -10,12 +10,12 @@ ensemble of runs with one vocabulary.
 
 Writes the next version under the output directory, such as build/export/1. Before that, the export
 is loaded and compared with the run on the validation sentences of --data_dir or --valid_source. A
-SavedModel (for TF Serving) and a LiteRT model (one file for phones) must give the same tokens. With
-fewer bits or a shortlist, they may lose at most --max_bleu_loss BLEU. --format=cpu writes a LiteRT
-model with int8 weights, for servers without a GPU. --shortlist=50 makes the search score only
-likely tokens, learned from the training data in --data_dir. CTranslate2 and MarianMT models must
-give the same probabilities. --languages and --license go into the model cards of SavedModels and
-MarianMT models.
+SavedModel (for TF Serving) and a LiteRT model (one file for phones) must give the same tokens.
+CTranslate2 and MarianMT models must give the same probabilities. With fewer bits or a shortlist,
+models may lose at most --max_bleu_loss BLEU. --format=cpu writes a LiteRT model with int8 weights,
+for servers without a GPU. --shortlist=50 makes the search score only likely tokens, learned from
+the training data in --data_dir. --languages and --license go into the model cards of SavedModels
+and MarianMT models.
 """
 
 from __future__ import annotations

@@ -30,8 +30,6 @@ from keras_transformer.text.vocabulary import Vocabulary
 Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
 Shape: TypeAlias = tuple[int, int, int]
 Pairs: TypeAlias = npt.NDArray[np.unsignedinteger]
-# The concatenated ids of sentences, and the length of each.
-Side: TypeAlias = tuple[TokenArray, Lengths]
 # The sampled segmentations of the rows of a batch, for the source and the target.
 Segmentations: TypeAlias = tuple[list[TokenArray], list[TokenArray]]
 
@@ -116,7 +114,14 @@ class Batches:
             behind the start id. The rest is pad_id, also in filler rows.
         """
         corpus, own_step = self._corpus_of(step)
-        (rows, source_length, target_length), source, target = corpus.part(own_step, part, parts)
+        (rows, source_length, target_length), pairs, sampled = corpus.rows(own_step)
+        rows = -(-rows // parts)
+        own = slice(part * rows, (part + 1) * rows)
+        if sampled is None:
+            pairs = pairs[own]
+            source, target = ((side.ids(pairs), side.lengths[pairs]) for side in corpus.store.sides)
+        else:
+            source, target = (subwords.joined(side[own]) for side in sampled)
         source_ids = self._padded(*source, rows, source_length)
         labels = self._padded(*target, rows, target_length)
         lengths = target[1]
@@ -233,7 +238,7 @@ class CorpusBatches:
             shapes: int64[C, 3], the shapes that all corpora share.
             number: number of the corpus, for orders that differ between equal corpora.
         """
-        self._store = store
+        self.store = store
         self._seed = seed
         self._number = number
         self._samplers = samplers
@@ -315,25 +320,13 @@ class CorpusBatches:
             # The last number makes this key differ from those of `planned_lengths`.
             key = subwords.key_of(self._seed or 0, self._number, epoch, 1)
             keys = subwords.hashed(key, together)
-            drawn = subwords.draw(self._samplers, self._store, together, keys, bounds)
+            drawn = subwords.draw(self._samplers, self.store, together, keys, bounds)
             row_of, (sources, targets) = drawn
             rows = np.split(np.argsort(row_of), np.cumsum(counts)[:-1])
             for shape, pairs in zip(shapes, rows, strict=True):
                 chosen = ([sources[i] for i in pairs], [targets[i] for i in pairs])
                 sampled.append((shape, together[pairs], chosen))
         return sampled
-
-    def part(self, step: int, part: int, parts: int) -> tuple[Shape, Side, Side]:
-        """Returns one part of the rows of a step: its shape, and the source and target ids."""
-        (rows, *lengths), pairs, sampled = self.rows(step)
-        rows = -(-rows // parts)
-        own = slice(part * rows, (part + 1) * rows)
-        if sampled is None:
-            pairs = pairs[own]
-            source, target = ((side.ids(pairs), side.lengths[pairs]) for side in self._store.sides)
-        else:
-            source, target = (subwords.joined(side[own]) for side in sampled)
-        return (rows, lengths[0], lengths[1]), source, target
 
 
 def _planned_lengths(

@@ -48,7 +48,7 @@ class TokenStore:
                 "must be the folder train or valid of prepared data."
             ) from error
         self.fingerprint: str = index["fingerprint"]
-        shards = [self.directory / name for name in index["shards"]]
+        self._shards = shards = [self.directory / name for name in index["shards"]]
         self.sides = StoredSide(shards, "source"), StoredSide(shards, "target")
         self.source, self.target = self.sides
         found = [len(side.lengths) for side in self.sides]
@@ -60,6 +60,24 @@ class TokenStore:
 
     def __len__(self) -> int:
         return len(self.source.lengths)
+
+    def check(self, vocab_sizes: Sequence[int]) -> None:
+        """Reads all ids. Raises `InputError` if one has changed, or is not of the vocabularies."""
+        digests = b""
+        for shard in self._shards:
+            digest = hashlib.sha256()
+            for side, vocab_size in zip(("source", "target"), vocab_sizes, strict=True):
+                digest.update(_load(shard / f"{side}_lengths.npy").data)
+                ids = _load(path := shard / f"{side}_ids.npy")
+                digest.update(ids.data)
+                message = f"{path} has ids of another vocabulary. Prepare the data again."
+                require(int(ids.max(initial=0)) < vocab_size, message)
+            digests += digest.digest()
+        require(
+            hashlib.sha256(digests).hexdigest() == self.fingerprint,
+            f"{self.directory} is damaged: its ids are not those that were prepared. Prepare the "
+            "data again.",
+        )
 
 
 class StoredSide:

@@ -32,11 +32,7 @@ def length_penalty(
 
 
 def coverage_penalty(coverage: tf.Tensor, source_mask: tf.Tensor, beta: float) -> tf.Tensor:
-    """Returns `beta` times the sum over source tokens of log(min(coverage, 1)): at most 0.
-
-    Returns:
-        float32 `[batch, beam]`.
-    """
+    """Returns `beta` times the sum over source tokens of log(min(coverage, 1)), `[batch, beam]`."""
     covered = tf.math.log(tf.clip_by_value(coverage, 1e-9, 1.0))  # finite for unseen tokens
     # --> [batch, 1, source]
     is_token = tf.expand_dims(source_mask, 1)
@@ -193,9 +189,7 @@ class BeamSearch(SearchLoop):
         penalty of the longest output, bounds the scores of all its extensions. The results of a
         sentence are final if this bound does not exceed the score of the last one. With early
         stopping, they are also final when all K entries have a complete hypothesis.
-
-        Returns:
-            `log_probs`, with `NEG_INF` for closed hypotheses.
+        Returns `NEG_INF` for closed hypotheses, and the log-probabilities of all others.
         """
         bound = tf.reduce_max(log_probs, axis=-1) / longest_penalty
         undecided = bound > scores[:, self._config.n_best - 1]

@@ -19,14 +19,7 @@ from keras_transformer.errors import InputError
 class Constraints:
     """The tokens that a search may not generate, apart from a `TokenConstraint`.
 
-    Args:
-        config: options of the search.
-        ids: the special ids.
-        vocab_size: number of tokens, V.
-        banned: phrases, as ids, that no output contains.
-
-    Raises:
-        InputError: for ids outside the vocabulary, or a ban of every token.
+    `banned` are phrases, as ids, that no output contains.
     """
 
     def __init__(
@@ -84,11 +77,9 @@ class Constraints:
     ) -> tf.Tensor:
         """Returns the log-probabilities of the next token, `NEG_INF` for forbidden tokens.
 
-        Args:
-            log_probs: float32 `[R, C]`.
-            tokens: int32 `[C]`, the token of each column; None for all V tokens.
-            histories: int32 `[R, longest]`. The values from position `length` on are ignored.
-            length: int32 scalar, the number of tokens of each hypothesis.
+        The log-probabilities are float32 `[R, C]`, for all V tokens or for the tokens int32 `[C]`.
+        The histories are int32 `[R, longest]`, and their values from position `length` on are
+        ignored.
         """
 
         def scored(mask: tf.Tensor) -> tf.Tensor:

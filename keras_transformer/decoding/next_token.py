@@ -28,12 +28,9 @@ def log_normalizer(logits: tf.Tensor) -> tf.Tensor:
 def top_k(values: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the same as `tf.math.top_k` for float32 `[rows, V]`, faster if V is large.
 
-    The last dimension is split into groups. The `count` best values lie in the `count` groups
-    with the largest maxima, so only one pass reads all values.
-
-    Returns:
-        The best values of each row, best first, and their indices, int32. Equal values are in
-        the order of their indices. There are V of them if V is less than `count`.
+    The last dimension is split into groups. The `count` best values lie in the `count` groups with
+    the largest maxima, so only one pass reads all values. If V is less than `count`, V are
+    returned.
     """
     groups, size = _in_groups(values), values.shape[-1]
     if groups is None or groups.shape[1] < 2 * count:  # groups would save nothing

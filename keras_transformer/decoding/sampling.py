@@ -112,13 +112,7 @@ class Sampling(SearchLoop):
         )
 
     def _sample(self, log_probs: tf.Tensor, position: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
-        """Draws a column of the scores for each of R = batch * K rows, int32 `[R]`.
-
-        Args:
-            log_probs: float32 `[R, V]`.
-            position: int32 scalar, the position of the token.
-            offsets: float32 `[batch]`.
-        """
+        """Draws a column of the float32 scores `[R, V]` for each of R = batch * K rows."""
         config = self._config
         vocab = tf.shape(log_probs)[1]
         count = tf.minimum(config.top_k, vocab) if config.top_k else vocab

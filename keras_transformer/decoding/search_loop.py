@@ -53,13 +53,7 @@ class SearchLoop(abc.ABC):
 
     A state is a named tuple with the fields `position` (int32 scalar), `tokens` (int32
     `[batch, K]`, the last token of each hypothesis), `histories` and `cache`. All other tensors are
-    `[batch, ...]`.
-
-    Args:
-        decoder, config, ids, outputs, max_steps: arguments of `search`.
-        constraints: the rules of the configuration.
-        constraint: the rule of the caller.
-        compacts: finished sentences leave the batch.
+    `[batch, ...]`. If `compacts` is True, finished sentences leave the batch.
     """
 
     def __init__(
@@ -174,11 +168,9 @@ class SearchLoop(abc.ABC):
     def _next_tokens(
         self, state: Any, inputs: SearchInputs
     ) -> tuple[NextTokens, Any, tf.Tensor | None]:
-        """Calls the decoder, and applies all rules to its scores.
+        """Returns the next tokens after all rules, the new cache, and the attention.
 
-        Returns:
-            The next tokens, the new cache, and the attention float32 `[batch, K, source]`, or None
-            if nothing needs it.
+        The attention is float32 `[batch, K, source]`, or None if nothing needs it.
         """
         # --> [R]
         last = tf.reshape(state.tokens, [-1])
@@ -275,11 +267,7 @@ def write_step(
 ) -> Histories:
     """Returns histories with the values of a step `[batch, K, ...]` at `position`.
 
-    Args:
-        histories: of all steps.
-        position: int32 scalar.
-        next_step: the values of the step.
-        rows: bool `[batch, K]`, the hypotheses that change; None for all.
+    `rows`, bool `[batch, K]`, are the hypotheses that change; None for all.
     """
     is_here = tf.range(tf.shape(histories.ids)[2]) == position
     is_here = is_here[None, None] if rows is None else is_here & tf.expand_dims(rows, -1)

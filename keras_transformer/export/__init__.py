@@ -27,6 +27,7 @@ from keras_transformer.export.comparison import (
     Engine,
     ExportResult,
     Hypotheses,
+    check_quality,
     compare_log_probs,
     compare_tokens,
 )
@@ -226,12 +227,20 @@ def export(
     PosixPath('build/new/1')
     """
     exporter, output_dir = find_exporter(format), Path(output_dir)
-    _check_options(exporter, format, options)
-    change = _change_of_translations(exporter, options)
-    _check_sentences(sentences, options, change)
-    translator = exporter.prepare(_load(exporter, run, settings, options), options)
+    weights = exporter.weights_of(options)
+    _check_options(exporter, format, options, settings)
+    losses = _losses(exporter, options)
+    _check_sentences(sentences, options, " and ".join(losses))
+    precision = weights if exporter.rounds_run else "float32"
+    translator = load_translator(run, settings, precision=precision)
+    if len(translator.transformers) > 1 and not exporter.ensembles:
+        raise InputError(
+            f"{run} is an ensemble, but a model of this format is a single one. Export a single "
+            "run."
+        )
+    translator = exporter.prepare(translator, options)
     probes = exporter.probes(translator, sentences)
-    manifest = describe_version(run, translator, exporter.weights_of(options))
+    manifest = describe_version(run, translator, weights)
     manifest |= {"languages": options.languages, "license": options.license}
     manifest["shortlist"] = None if options.shortlist is None else options.shortlist.describe()
 
@@ -247,13 +256,12 @@ def export(
         with contextlib.closing(exporter.open(folder)) as engine:
             result = exporter.compare(translator, engine, sentences, probes, options)
         scores = None if options.references is None else score(result.translations)
-        if scores is not None and change:
+        if losses:
             model = load_model(run.path if isinstance(run, RunDirectory) else run, settings)
-            exact = score([best.text for best, *_ in translate_lines(model, sentences)])
-            _check_loss(exporter, options, change, scores, exact)
+            exact = [best.text for best, *_ in translate_lines(model, sentences)]
+            manifest["agreement"] = check_quality(result.translations, exact, score, losses)
         facts = exporter.describe(translator, folder, sentences, options)
-        is_rounded = exporter.weights_of(options) != "float32"
-        if facts.task != "translation" or (exporter.comparison == "log_probs" and is_rounded):
+        if facts.task != "translation" or not (exporter.has_search or weights == "float32"):
             scores = None  # these are not translations, or not those of the export
         if exporter.has_card:
             runs, name = [member for member, _ in members(run)], model_name(output_dir)
@@ -267,28 +275,9 @@ def export(
     return result._replace(path=path)
 
 
-def _load(
-    exporter: Exporter,
-    run: str | Path | RunDirectory,
-    settings: Mapping[str, Any] | None,
-    options: ExportOptions,
-) -> TranslationModule:
-    if settings and not exporter.has_search:
-        raise InputError(
-            f"A version of this format does not store {' and '.join(settings)}. Leave this out, "
-            "and set the options of the search when you translate."
-        )
-    precision = exporter.weights_of(options) if exporter.rounds_run else "float32"
-    translator = load_translator(run, settings, precision=precision)
-    if len(translator.transformers) > 1 and not exporter.ensembles:
-        raise InputError(
-            f"{run} is an ensemble, but a model of this format is a single one. Export a single "
-            "run."
-        )
-    return translator
-
-
-def _check_options(exporter: Exporter, format: str, options: ExportOptions) -> None:
+def _check_options(
+    exporter: Exporter, format: str, options: ExportOptions, settings: Mapping[str, Any] | None
+) -> None:
     """Refuses an option that a format does not support."""
     weights = exporter.weights_of(options)
     if weights not in exporter.weights:
@@ -296,11 +285,8 @@ def _check_options(exporter: Exporter, format: str, options: ExportOptions) -> N
             f"The format {format} does not support weights={weights}. Use one of "
             f"{', '.join(exporter.weights)}."
         )
-    supported = {"weights", "references", "tokenize", "test_set", "extra", *exporter.options}
-    if exporter.has_card:
-        supported |= {"languages", "license"}
-    if exporter.comparison == "tokens":
-        supported.add("max_bleu_loss")
+    supported = {"weights", "references", "max_bleu_loss", "tokenize", "test_set", "extra"}
+    supported |= exporter.options | ({"languages", "license"} if exporter.has_card else set())
     fields = dataclasses.fields(ExportOptions)
     given = [field.name for field in fields if getattr(options, field.name) != field.default]
     for name in (*given, *options.extra):
@@ -308,18 +294,25 @@ def _check_options(exporter: Exporter, format: str, options: ExportOptions) -> N
             raise InputError(
                 f"The format {format} does not support {name}. Leave it out, or use another format."
             )
+    if settings and not exporter.has_search:
+        raise InputError(
+            f"A version of this format does not store {' and '.join(settings)}. Leave this out, "
+            "and set the options of the search when you translate."
+        )
 
 
-def _change_of_translations(exporter: Exporter, options: ExportOptions) -> str:
-    """Returns the options that change translations so that BLEU must judge them, or ""."""
+def _losses(exporter: Exporter, options: ExportOptions) -> dict[str, float]:
+    """Returns the options that change translations, with the allowed loss of BLEU."""
+    weights, losses = exporter.weights_of(options), {}
     if exporter.comparison != "tokens":
-        return ""
-    weights, changes = exporter.weights_of(options), []
+        return {}
     if weights != "float32":
-        changes.append(f"weights is {weights}")
+        losses[f"weights is {weights}"] = exporter.weights[weights]
     if options.shortlist is not None:
-        changes.append(f"the shortlist has {options.shortlist.size} translations of each token")
-    return " and ".join(changes)
+        change = f"the shortlist has {options.shortlist.size} translations of each token"
+        losses[change] = _MAX_SHORTLIST_LOSS
+    given = options.max_bleu_loss
+    return losses if given is None else dict.fromkeys(losses, given)
 
 
 def _check_sentences(sentences: Sequence[str], options: ExportOptions, change: str) -> None:
@@ -343,20 +336,4 @@ def _check_sentences(sentences: Sequence[str], options: ExportOptions, change: s
         raise InputError(
             f"{change}, but BLEU cannot judge it: the references score {own:.1f} against "
             "themselves. Use longer sentences, or another tokenizer (tokenize)."
-        )
-
-
-def _check_loss(
-    exporter: Exporter, options: ExportOptions, change: str, scores: Scores, exact: Scores
-) -> None:
-    """Refuses an export that translates worse than the run by more than the allowed loss."""
-    limit = options.max_bleu_loss
-    if limit is None:
-        usual = exporter.weights[exporter.weights_of(options)]
-        limit = usual if options.shortlist is None else max(usual, _MAX_SHORTLIST_LOSS)
-    if not exact.bleu - scores.bleu <= limit:  # also fails for NaN
-        raise InputError(
-            f"BLEU is {scores.bleu:.2f}, but the run has {exact.bleu:.2f}, because {change}. A "
-            f"loss of at most {limit:g} is allowed, so nothing was exported. Use a finer type, a "
-            "larger shortlist, or --max_bleu_loss."
         )

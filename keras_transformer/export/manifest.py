@@ -27,13 +27,7 @@ _MODULES = (tf, tensorflow_text, keras, sentencepiece)
 def describe_version(
     run: str | Path | RunDirectory, translator: TranslationModule, weights: str
 ) -> dict[str, Any]:
-    """Returns the origin and the settings of an export as JSON values.
-
-    Args:
-        run: the exported run, or an ensemble.
-        translator: its translator.
-        weights: number format of the weights.
-    """
+    """Returns the origin and the settings of an export as JSON values."""
     return {
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {
@@ -74,10 +68,7 @@ def _step(run: RunDirectory, weights: str) -> int | None:
 def write_manifest(folder: Path, facts: Mapping[str, Any], needed: Iterable[str]) -> None:
     """Writes `manifest.json` into a version. It must be the last file that is written.
 
-    Args:
-        folder: the version.
-        facts: from `describe_version`, and others.
-        needed: the files that the engine reads, relative to the folder.
+    `needed` are the files that the engine reads, relative to the folder.
     """
     facts = {"format_version": FORMAT_VERSION, **facts, "needed": sorted(needed)}
     manifest = {**facts, "files": describe_files(folder)}

@@ -74,14 +74,8 @@ def model_card(
 ) -> str:
     """Returns the model card of a version.
 
-    Args:
-        name: name of the model.
-        manifest: the origin and the settings, from `describe_version`; `languages` and `license`,
-            which may be None; and `bytes`, the size of the model.
-        runs: the runs of `manifest["members"]`.
-        facts: the texts about the format and the task.
-        scores: scores of the translations of `test_set`.
-        test_set: name of a test set.
+    The manifest has the result of `describe_version`, `languages` and `license`, which may be None,
+    and `bytes`, the size of the model. The scores are of the translations of `test_set`.
     """
     decoding, longest = manifest["decoding"], manifest["max_train_source_length"]
     extra = decoding["max_extra_tokens"]
@@ -119,7 +113,7 @@ def model_card(
         model_bytes=manifest["bytes"],
         search=search,
         trained="not known" if longest is None else f"{longest:,} tokens",
-        limit=facts.limit,
+        limit="\n- ".join(filter(None, (facts.limit, manifest.get("agreement")))),
         license=f"`{license}`" if license else "not stated",
         max_source_tokens=manifest["max_source_tokens"],
         max_source_bytes=manifest["max_source_bytes"],
@@ -186,16 +180,7 @@ def _nested(value: Any, *keys: str) -> Any:
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Returns a Markdown table.
-
-    Args:
-        head: the titles of the columns.
-        rows: the cells of each row.
-
-    Example:
-    >>> table(("metric", "score"), [("BLEU", "31.4")]).splitlines()[-1]
-    '| BLEU | 31.4 |'
-    """
+    """Returns a Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)

@@ -28,12 +28,8 @@ _LONG = ["a" * 1000, "\u2603" * 300, "a " * 300, "e" + "\u0301" * 300]
 def probe_texts(vocabulary: Vocabulary, sentences: Sequence[str], seed: int = 1) -> list[str]:
     """Generates texts that cover the symbols of a vocabulary and all classes of characters.
 
-    The same arguments give the same texts.
-
-    Args:
-        vocabulary: the vocabulary. Each of its source symbols occurs in several texts.
-        sentences: source of words, which are mixed with symbols and characters.
-        seed: seed of the random choices.
+    Words of the sentences are mixed with symbols and characters. Each source symbol occurs in
+    several texts. The same arguments give the same texts.
     """
     random_ = random.Random(seed)
     some = random_.sample(list(sentences), min(len(sentences), 100))
@@ -77,9 +73,7 @@ def texts_to_translate(vocabulary: Vocabulary, texts: Sequence[str]) -> list[str
     random.Random(1).shuffle(short)
     symbols = vocabulary.source_symbols()
     chosen = [text for text in short if any(symbol in text for symbol in symbols)]
-    chosen = chosen[: _TRANSLATED // 3]
-    others = [text for text in short if text not in chosen]
-    return chosen + others[: _TRANSLATED - len(chosen)]
+    return list(dict.fromkeys([*chosen[: _TRANSLATED // 3], *short]))[:_TRANSLATED]
 
 
 @functools.cache

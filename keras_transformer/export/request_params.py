@@ -27,15 +27,9 @@ class Status(enum.IntFlag):
 def clamp_max_lengths(
     translator: TranslationModule, source_lengths: tf.Tensor, requested: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the maximum length of each translation, and whether it differs from the request.
+    """Returns the maximum length of each translation, int32 `[B]`, and bool `[B]`, True if clamped.
 
-    Args:
-        translator: its limits are applied.
-        source_lengths: int32 `(batch,)`, tokens of each source.
-        requested: int32 `(batch,)`; 0 means the limit of the export.
-
-    Returns:
-        int32 `(batch,)` and bool `(batch,)`.
+    A requested length of 0 is the limit of the export. The lengths are int32 `[B]`, in tokens.
     """
     changed = (requested < 0) | (requested > translator.max_output_tokens)
     own = translator.max_lengths(source_lengths)
@@ -43,14 +37,9 @@ def clamp_max_lengths(
 
 
 def clamp_alpha(translator: TranslationModule, requested: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the α of each length penalty, and whether it differs from the request.
+    """Returns the α of each length penalty, float32 `[B]`, and bool `[B]`, True if clamped.
 
-    Args:
-        translator: its α is used for NaN.
-        requested: float32 `(batch,)`; NaN means the α of the export, which is not a change.
-
-    Returns:
-        float32 `(batch,)` and bool `(batch,)`.
+    A requested α of NaN is the α of the export.
     """
     known = tf.where(tf.math.is_nan(requested), translator.config.length_penalty, requested)
     alpha = tf.clip_by_value(known, 0.0, MAX_LENGTH_PENALTY)
@@ -60,15 +49,10 @@ def clamp_alpha(translator: TranslationModule, requested: tf.Tensor) -> tuple[tf
 def clean_source_ids(
     translator: TranslationModule, ids: tf.Tensor, lengths: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns valid source ids, their lengths, and the status.
+    """Returns valid source ids int32 `[B, longest]`, their lengths int32 `[B]`, and the status.
 
-    Args:
-        translator: its limits and its vocabulary are applied.
-        ids: int32 `(batch, length)`. An end token is added if the last id is another one.
-        lengths: int32 `(batch,)`, the number of ids of each row.
-
-    Returns:
-        int32 `(batch, longest)`, int32 `(batch,)` and int32 `(batch,)`.
+    The ids are int32 `[B, length]`, and the status int32 `[B]`. An end token is added to a row that
+    ends with another one.
     """
     tokenizer, limit = translator.tokenizer, translator.max_source_tokens
     given = tf.clip_by_value(lengths, 0, limit)

@@ -29,12 +29,7 @@ class Translation(NamedTuple):
 
 
 def translations_of(texts: Iterable[str | bytes], scores: Iterable[float]) -> list[Translation]:
-    """Returns the translations of a line, without the unused entries of the search result.
-
-    Args:
-        texts: the text of each entry; bytes are UTF-8.
-        scores: the score of each entry.
-    """
+    """Returns the translations of a line, without the unused entries of the search result."""
     return [
         Translation(
             text if isinstance(text, str) else text.decode("utf-8", "replace"), float(score)

@@ -36,13 +36,11 @@ TokenCounts: TypeAlias = dict[str, np.ndarray]
 
 
 def use_cores_for_batches(lines: int) -> None:
-    """Configures TensorFlow to compute one batch per CPU core.
+    """Configures TensorFlow to compute one batch per CPU core, before TensorFlow starts.
 
-    Most operations of a search are too small to be shared between cores. With fewer `lines`
-    than cores, the remaining cores share operations.
-
-    Call this before TensorFlow starts. Later calls, calls with a GPU, and calls in a process
-    without TensorFlow change nothing: models that do not need it have their own threads.
+    Most operations of a search are too small to be shared between cores. With fewer `lines` than
+    cores, the remaining cores share operations. Later calls, calls with a GPU, and calls in a
+    process without TensorFlow change nothing: models that do not need it have their own threads.
     """
     if "tensorflow" not in sys.modules or _uses_gpu():
         return
@@ -75,8 +73,7 @@ def concurrent_batches() -> int:
 def batches(lines: Sequence[str], max_lines: int | None = None) -> list[list[int]]:
     """Groups lines of similar lengths into batches of their indices, the longest lines first.
 
-    Args:
-        max_lines: the most lines of a batch; by default 64, or 512 on a GPU.
+    By default, a batch has at most 64 lines, or 512 on a GPU.
     """
     factor = _GPU_FACTOR if _uses_gpu() else 1
     max_lines, max_bytes = max_lines or factor * _MAX_BATCH_LINES, factor * _MAX_BATCH_BYTES
@@ -100,20 +97,10 @@ def map_batches(
     threads: int | None = None,
     unit: str = "lines",
 ) -> Iterator[tuple[list[int], _Result]]:
-    """Calls a function for each batch of lines, in threads. Shows the progress of several batches.
+    """Calls a function with the indices of each batch of lines, in threads, and yields both.
 
-    If the memory of the device is full, the remaining batches are computed one after the other, in
-    halves if necessary.
-
-    Args:
-        function: a function of the indices of the lines of a batch. It must not return None.
-        lines: texts whose lengths determine the batches.
-        max_lines: the most lines of a batch, as in `batches`.
-        threads: number of calls at the same time; `concurrent_batches` by default.
-        unit: plural of a line's name in the progress bar.
-
-    Yields:
-        The indices of each batch's lines, and the result.
+    `unit` is the plural of a line's name in the progress bar. If the memory of the device is full,
+    the remaining batches are computed one after the other, in halves if necessary.
     """
     concurrency = concurrent_batches() if threads is None else threads
     if threads is not None or not _uses_gpu():  # a GPU takes as long for a small batch
@@ -179,11 +166,7 @@ def in_batches(
 ) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
     """Yields, for each batch, the indices of its lines and the outputs of `translate`.
 
-    Args:
-        translate: a function of `text`, string `(batch,)`, and of the `others`.
-        max_lines: the most lines of a batch, as in `batches`.
-        threads: number of calls at the same time; `concurrent_batches` by default.
-        others: further texts for each line.
+    The arguments of `translate` are `text`, string `(batch,)`, and the `others`.
     """
     columns = {"text": lines, **others}
 
@@ -195,11 +178,7 @@ def in_batches(
 
 
 def token_counts(lengths: BatchFunction, lines: Sequence[str]) -> TokenCounts:
-    """Returns the token counts of each line.
-
-    Args:
-        lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
-    """
+    """Returns the token counts of each line, from `LoadedModel.lengths`."""
     names = ("tokens", "used", "unknown")
     counts = {name: np.zeros(len(lines), np.int64) for name in names}
     for start in range(0, len(lines), _COUNTED_LINES):
@@ -225,11 +204,7 @@ def unknown_token_remark(counts: TokenCounts, first_line: int = 1) -> str | None
 def source_warnings(
     counts: TokenCounts, max_train_source_length: int | None = None, first_line: int = 1
 ) -> list[str]:
-    """Returns warnings about sources that are empty, truncated, or longer than any in training.
-
-    Args:
-        max_train_source_length: tokens of the longest source in training, if known.
-    """
+    """Returns warnings about sources that are empty, truncated, or longer than any in training."""
     warnings = []
     for number, (tokens, used) in enumerate(
         zip(counts["tokens"], counts["used"], strict=True), first_line

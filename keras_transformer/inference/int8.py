@@ -30,11 +30,7 @@ REQUIREMENT = (
 def use_int8_products(model: EncoderDecoder) -> None:
     """Replaces all matrices of a model by int8 constants. Tables of embeddings become int8 weights.
 
-    Args:
-        model: a model with its weights. It must be a `Transformer`.
-
-    Raises:
-        InputError: for another architecture, or if TensorFlow cannot multiply int8 on this CPU.
+    The model must be a `Transformer`.
     """
     if not isinstance(model, Transformer):
         raise InputError(
@@ -60,12 +56,8 @@ def int8_product(matrix: npt.NDArray[np.float32]) -> Any:
     """Returns a graph function that multiplies float32 `[R, d_in]` by a matrix of int8.
 
     Each output has a scale. Each row of the inputs is rounded to 127 steps in each direction, up to
-    its largest absolute value, so that rows do not depend on each other.
-
-    A SavedModel stores a function once, with its constants, although several signatures call it.
-
-    Args:
-        matrix: float32 `[d_in, d_out]`.
+    its largest absolute value, so that rows do not depend on each other. A SavedModel stores a
+    function once, with its constants, although several signatures call it.
     """
     largest_weight = np.abs(matrix).max(axis=0)
     scale = np.where(largest_weight > 0, largest_weight, 1) / _WEIGHT_STEPS

@@ -66,12 +66,9 @@ class LoadedModel(NamedTuple):
 
     @classmethod
     def of(cls, module: TranslationModule, label: str, jit_compile: bool = False) -> LoadedModel:
-        """Returns a model that translates with the Keras models of `module`.
+        """Returns a model that translates with `module`.
 
-        Args:
-            module: the models, the tokenizer and the options of the search.
-            label: the name of the model in messages.
-            jit_compile: compile the search with XLA, for each batch shape.
+        `jit_compile` compiles the search with XLA, for each batch shape.
         """
         from keras_transformer.inference.translation_module import compiled_translation
 
@@ -203,9 +200,7 @@ def load_model(
 def newest_version(path: Path, *model_files: str) -> Path:
     """Returns the highest numbered version in a directory, or `path` if it is a version itself.
 
-    Args:
-        path: the directory.
-        model_files: further files that make a folder a version, besides `MODEL_FILES`.
+    `model_files` make a folder a version, besides `MODEL_FILES`.
     """
     known = (*MODEL_FILES, *model_files)
     if not path.is_dir() or any((path / name).is_file() for name in known):

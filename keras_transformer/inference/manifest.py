@@ -21,11 +21,7 @@ def file_names(folder: Path) -> list[str]:
 
 
 def describe_files(path: Path) -> dict[str, dict[str, Any]]:
-    """Returns the SHA-256 and the size of every file of a version except the manifest.
-
-    Args:
-        path: the version, or a model that is a single file.
-    """
+    """Returns the SHA-256 and the size of every file of a version except the manifest."""
     names = [name for name in file_names(path) if name != FILE] or ["."]
     return {
         name: {"sha256": _sha256(path / name), "bytes": (path / name).stat().st_size}
@@ -34,17 +30,7 @@ def describe_files(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def check_manifest(path: Path) -> dict[str, Any]:
-    """Compares every file of a version with the version's manifest.
-
-    Args:
-        path: directory of a version.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        InputError: if a file was changed, removed or added, or if the manifest cannot be read.
-    """
+    """Compares every file of a version with the version's manifest, and returns the manifest."""
     manifest = _read(path)
     listed = manifest["files"]
     _check(path, listed, sorted(listed))
@@ -55,20 +41,11 @@ def check_manifest(path: Path) -> dict[str, Any]:
 
 
 def check_needed_files(path: Path) -> dict[str, Any]:
-    """Checks the files that an engine needs to load a version, before it reads them.
+    """Checks the files that an engine needs to load a version, and returns its manifest.
 
-    The manifest lists them. People may edit the others, such as the model card. TensorFlow does not
-    notice every damaged byte, and some of them end the process. Versions without a manifest are
-    not checked. SHA-256 takes about 0.5 s per GB.
-
-    Args:
-        path: directory of a version.
-
-    Returns:
-        The manifest, or an empty dict without one.
-
-    Raises:
-        InputError: if a file was cut, changed or removed, or if the manifest cannot be read.
+    TensorFlow does not notice every damaged byte, and some of them end the process. People may edit
+    other files, such as the model card. Versions without a manifest are not checked. SHA-256 takes
+    about 0.5 s per GB.
     """
     if not (path / FILE).exists():
         return {}

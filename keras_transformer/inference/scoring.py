@@ -36,14 +36,10 @@ _LENGTHS = tf.TensorSpec([None], tf.int32, name="lengths")
 
 
 class Scorer(tf.Module):
-    """Scores targets with a translator's model, in functions that a SavedModel can contain.
+    """Scores targets with a translator's models, in functions that a SavedModel can contain.
 
-    No text fails. Sources are truncated like in `TranslationModule`. The source may be empty.
-    Targets are never truncated.
-
-    Args:
-        translator: its model (or ensemble), tokenizer and source limit are used.
-        max_target_tokens: the longest target.
+    No text fails. Sources are truncated like in `TranslationModule`, and may be empty. Targets are
+    never truncated.
     """
 
     def __init__(self, translator: TranslationModule, max_target_tokens: int = MAX_TARGET_TOKENS):
@@ -53,17 +49,11 @@ class Scorer(tf.Module):
 
     @tf.function(input_signature=[_SOURCE, _TARGET], autograph=False, jit_compile=False)
     def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Scores targets.
+        """Returns `log_probs`, float32 `[B]`, and `lengths`, int32 `[B]`, of UTF-8 strings `[B]`.
 
-        Args:
-            source: UTF-8 strings `[B]`.
-            target: UTF-8 strings `[B]`.
-
-        Returns:
-            `log_probs`, float32 `[B]`, and `lengths`, int32 `[B]`: the tokens of the target,
-            including the end token. A target of more than `max_target_tokens` tokens, or of more
-            than 16 bytes per token of this limit, gets the log-probability -1e9. Only tokens
-            within the limit of bytes are counted.
+        A length is the number of tokens of the target, including the end token. A target of more
+        than `max_target_tokens` tokens, or of more than 16 bytes per token of this limit, gets the
+        log-probability -1e9. Only tokens within the limit of bytes are counted.
         """
         target, is_cut = truncate_text(target, 16 * self.max_target_tokens)
         tokens = self.translator.tokenizer.tokenize_target(target)
@@ -80,19 +70,12 @@ class Scorer(tf.Module):
     def score_ids(
         self, source: tf.Tensor, target_ids: tf.Tensor, lengths: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Scores targets that are given as ids, such as the results of a search.
+        """Scores targets that are given as ids, int32 `[B, T]` without a start id.
 
         A search may use other pieces for a text than the tokenizer, and may leave out the end
-        token. Therefore its log-probability is only reproduced with its ids.
-
-        Args:
-            source: UTF-8 strings `[B]`.
-            target_ids: int32 `[B, T]` without a start id. Ids outside the vocabulary become the
-                unknown piece.
-            lengths: int32 `[B]`, the number of ids of each row.
-
-        Returns:
-            `log_probs`, float32 `[B]`, and `token_log_probs`, float32 `[B, T]`, 0 beyond `lengths`.
+        token. So its log-probability is only reproduced with its ids. Ids outside the vocabulary
+        become the unknown piece. Returns `log_probs`, float32 `[B]`, and `token_log_probs`, float32
+        `[B, T]`, 0 beyond `lengths`.
         """
         tokenizer = self.translator.tokenizer
         known = (target_ids >= 0) & (target_ids < tokenizer.target_vocab_size)
@@ -127,11 +110,7 @@ class Scorer(tf.Module):
 def _label_log_probs(
     transformer: EncoderDecoder, features: tf.Tensor, labels: tf.Tensor
 ) -> tf.Tensor:
-    """Returns the log-probabilities float32 `[N]` of `labels` int32 `[N]`.
-
-    Args:
-        features: outputs of its decoder, `[N, d_model]`.
-    """
+    """Returns the log-probabilities `[N]` of int32 `labels` `[N]` for features `[N, d_model]`."""
 
     def one_slice(i: tf.Tensor, parts: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
         rows = slice(i * _SLICE_ROWS, (i + 1) * _SLICE_ROWS)
@@ -180,14 +159,7 @@ def encode_targets(scorer: Scorer, targets: Sequence[str]) -> list[list[int]]:
 def score_ids(
     scorer: Scorer, sources: Sequence[str], targets: Sequence[Sequence[int]]
 ) -> list[np.ndarray]:
-    """Scores any number of targets that are given as ids (see `Scorer.score_ids`).
-
-    Returns:
-        The log-probability of each token of each target, float32 `(tokens,)`.
-
-    Raises:
-        InputError: if a target has too many tokens, or if weights are NaN.
-    """
+    """Returns the log-probabilities of the tokens of each target, for any number of targets."""
     for number, ids in enumerate(targets, start=1):
         if len(ids) > scorer.max_target_tokens:
             raise InputError(
@@ -223,9 +195,8 @@ def format_scores(
 ) -> str:
     """Returns one line per pair: log P, tokens, perplexity, and the score with length penalty.
 
-    Args:
-        pieces: the pieces of each target, for one JSON object per pair, which also has the pieces
-            and their log-probabilities. By default, the lines have columns separated by TABs.
+    The columns are separated by TABs. With the `pieces` of the targets, each line is a JSON object,
+    which also has the pieces and their log-probabilities.
     """
     lines = []
     for number, row in enumerate(results):

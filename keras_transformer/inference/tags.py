@@ -14,11 +14,7 @@ _TAG = re.compile(_FORM)
 
 
 def language_tags(symbols: Iterable[str]) -> tuple[str, ...]:
-    """Returns the symbols that have a tag format, sorted.
-
-    Args:
-        symbols: the symbols of a vocabulary.
-    """
+    """Returns the symbols of a vocabulary that have a tag format, sorted."""
     return tuple(sorted(symbol for symbol in symbols if _TAG.fullmatch(symbol)))
 
 
@@ -26,11 +22,7 @@ def split_tags(line: str, symbols: Sequence[str] | None) -> tuple[str, str]:
     """Splits a line into its leading tags and the rest, which keeps the indentation.
 
     Other symbols of the model may come before a tag. After the last tag, they belong to the text.
-
-    Args:
-        line: a source line.
-        symbols: the symbols of the model. None if they are unknown; then every text in a tag
-            format counts as a tag.
+    If the symbols of the model are unknown (None), every text in a tag format counts as a tag.
     """
     pattern = _leading_symbol(None if symbols is None else tuple(symbols))
     start = end = position = len(line) - len(line.lstrip())
@@ -57,22 +49,12 @@ def _leading_symbol(symbols: tuple[str, ...] | None) -> re.Pattern[str]:
 
 
 def add_tag(text: str, tag: str) -> str:
-    """Adds a tag at the start of a text, as in training data. Empty texts stay empty.
-
-    Args:
-        tag: the tag; empty for none.
-    """
+    """Adds a tag at the start of a text, as in training data. Empty texts stay empty."""
     return f"{tag} {text}" if tag and text.strip() else text
 
 
 def check_tag(tag: str | None, symbols: Sequence[str] | None, label: str) -> None:
-    """Raises `InputError` if the vocabulary of a model does not have a tag.
-
-    Args:
-        tag: the tag, which is any symbol; None for none.
-        symbols: the symbols of the model; None if they are unknown.
-        label: the path or address of the model.
-    """
+    """Raises `InputError` if the vocabulary of the model at `label` does not have a tag."""
     if tag is None or symbols is None or tag in symbols:
         return
     tags = language_tags(symbols)
@@ -87,10 +69,8 @@ def missing_tags(
 ) -> str | None:
     """Returns a warning about lines without a tag, or None if all lines have one.
 
-    Args:
-        lines: source lines; empty lines do not count.
-        symbols: the symbols of the model. Without tags among them there is no warning.
-        source_tag: the symbol that is added to the lines. There is no warning if it is a tag.
+    There is no warning without tags among the symbols, or if `source_tag`, the symbol that is added
+    to the lines, is a tag. Empty lines do not count.
     """
     tags = language_tags(symbols or ())
     if not tags or source_tag in tags:

@@ -27,11 +27,7 @@ NO_TRANSLATION = Translation("", -math.inf)
 
 
 def translate_lines(model: LoadedModel, lines: Sequence[str]) -> list[list[Translation]]:
-    """Translates lines.
-
-    Returns:
-        The translations of each line, best first. A line without any has `NO_TRANSLATION`.
-    """
+    """Returns the translations of each line, best first, or `NO_TRANSLATION`."""
     results: list[list[Translation]] = [[] for _ in lines]
     for batch, outputs in in_batches(
         model.translate, lines, max_lines=model.max_batch_lines, threads=model.threads
@@ -49,21 +45,12 @@ def translate_verbose(
     attention: bool = False,
     counts: TokenCounts | None = None,
 ) -> list[dict[str, Any]]:
-    """Translates lines and returns all details of each translation, ready for JSON.
+    """Translates lines, each with an optional prefix, and returns all details, ready for JSON.
 
-    Args:
-        model: a model with `translate_verbose`.
-        prefixes: for each line the beginning of its translations; may be empty.
-        attention: also return the attention, target tokens by source tokens.
-        counts: the token counts of the lines, if they are already known.
-
-    Returns:
-        For each line `source_tokens` and `translations`, best first. Each translation has `text`,
-        `score`, `log_prob` (without penalties), `finished`, `tokens`, `ids`, `token_log_probs` and
-        `alignment` (for each token the index of a source token).
-
-    Raises:
-        InputError: if the number of prefixes is wrong, or if the model does not return details.
+    Each line has `source_tokens` and `translations`, best first. Each translation has `text`,
+    `score`, `log_prob` (without penalties), `finished`, `tokens`, `ids`, `token_log_probs`,
+    `alignment` (for each token the index of a source token), and on request `attention` (target
+    tokens by source tokens).
     """
     if model.translate_verbose is None:
         raise InputError(
@@ -132,13 +119,7 @@ def translation_warnings(
     prefixes: Sequence[str] | None = None,
     first_line: int = 1,
 ) -> list[str]:
-    """Returns warnings about lines, and about translations that are missing or without prefix.
-
-    Args:
-        counts: the token counts of the lines.
-        results: the translations of each line.
-        prefixes: the prefix of each line, if there are prefixes.
-    """
+    """Returns warnings about lines, and about translations that are missing or without prefix."""
     warnings = []
     for number, (best, *_) in enumerate(results, first_line):
         prefix = prefixes[number - first_line] if prefixes else ""
@@ -165,21 +146,10 @@ def translate_to_text(
     attention: bool = False,
     first_line: int = 1,
 ) -> tuple[str, list[str], str | None]:
-    """Translates lines into the text of a file.
+    """Translates lines into the text of a file: one translation per line, n-best lists, or JSON.
 
-    Args:
-        model: a model; JSON, prefixes and attention need its `translate_verbose`.
-        as_json: write one JSON object per line, with the fields of `translate_verbose`. The
-            default is the format of `format_translations`.
-        prefixes: for each line the beginning of its translations; may be empty.
-        attention: also write the attention into the JSON.
-        first_line: number of the first line, for warnings and n-best lists.
-
-    Returns:
-        The text of an output file, the warnings about lines, and a remark about unknown tokens.
-
-    Raises:
-        InputError: if the number of prefixes is wrong, or if the model does not return details.
+    JSON objects have the fields of `translate_verbose`. Warnings and n-best lists count lines from
+    `first_line`. Returns the text, warnings about lines, and a remark about unknown tokens.
     """
     counts = token_counts(model.lengths, lines)
     if not as_json and prefixes is None:
@@ -198,12 +168,9 @@ def translate_to_text(
 def format_translations(
     model: LoadedModel, results: Sequence[Sequence[Translation]], first_line: int = 1
 ) -> str:
-    r"""Returns one line per result, or n-best lists in the format of Moses.
+    """Returns one line per result, or n-best lists in the format of Moses.
 
-    A line of an n-best list is `index ||| text ||| score`. The index of the first line is 0.
-
-    Args:
-        first_line: number of the first line, counted from 1.
+    A line of an n-best list is `index ||| text ||| score`. Indices start at 0.
     """
     if model.n_best == 1:
         return "".join(f"{best.text}\n" for best, *_ in results)
@@ -215,12 +182,7 @@ def format_translations(
 
 
 class Evaluation(NamedTuple):
-    """A translated and scored test set.
-
-    Attributes:
-        scores: the scores of the translations.
-        hypotheses: the translations.
-    """
+    """A translated test set, and the scores of the translations."""
 
     scores: Scores
     hypotheses: list[str]
@@ -236,14 +198,7 @@ def evaluate(
 ) -> Evaluation:
     """Translates `sources` and scores the best translations against `references`.
 
-    Args:
-        references: a reference translation of each sentence.
-        tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
-        lowercase: ignore case.
-
-    Raises:
-        InputError: before anything is translated, if the numbers of lines differ, if there are
-            none, or if the tokenizer is unknown.
+    `tokenize` is sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
     """
     if len(sources) != len(references):
         raise InputError(

@@ -28,20 +28,10 @@ class TranslationModule(tf.Module):
     score 0. Results do not depend on the rest of the batch, because length limits are computed per
     sentence.
 
+    Several models with the same vocabulary are an ensemble: the log-probabilities of each next
+    token are averaged. Sources of more than `max_train_source_length` tokens cause a warning.
+
     Keep a reference to the `TranslationModule`: its `tf.function`s do not.
-
-    Args:
-        transformers: a built model, or several with the same vocabulary. Several are an ensemble:
-            the log-probabilities of each next token are averaged.
-        tokenizer: the tokenizer of the models' training data.
-        config: options of the search.
-        shortlist: the tokens that the search considers for each sentence; None for all.
-        max_train_source_length: tokens of the longest source in training, including the end token.
-            Longer sources cause a warning. None if it is unknown.
-
-    Raises:
-        InputError: without a model, if the vocabularies differ, if the shortlist does not fit, or
-            if the backend of Keras is not TensorFlow.
     """
 
     def __init__(
@@ -112,11 +102,10 @@ class TranslationModule(tf.Module):
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Translates `text`, UTF-8 strings `[B]`.
+        """Translates UTF-8 strings `[B]`.
 
-        Returns:
-            `translations`, string `[B, K]`, best first, and their `scores`, float32 `[B, K]`; K is
-            `config.n_best`. Unused entries have an empty text and the score -1e9.
+        Returns `translations`, string `[B, K]`, best first, and their `scores`, float32 `[B, K]`; K
+        is `config.n_best`. Unused entries have an empty text and the score -1e9.
         """
         result = self.search(text)
         return {"translations": self.texts(result, text), "scores": result.scores}
@@ -138,21 +127,18 @@ class TranslationModule(tf.Module):
     def translate_verbose(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
         """Translates `text`, UTF-8 strings `[B]`, and returns all details of the translations.
 
-        Args:
-            prefix: UTF-8 strings `[B]`, the beginning of the translations; may be empty.
+        They begin with `prefix`, UTF-8 strings `[B]`, which may be empty. The K translations of
+        a text are sorted, best first.
 
-        Returns:
-            A dictionary of tensors. The K translations of a text are sorted, best first.
-
-            - `translations` string `[B, K]`
-            - `scores` float32 `[B, K]`
-            - `log_probs` float32 `[B, K]`: without penalties
-            - `finished` bool `[B, K]`: whether the end token was generated
-            - `lengths` int32 `[B, K]`: including the end token
-            - `ids` int32, `tokens` string (the pieces), `token_log_probs` float32, all `[B, K, L]`
-            - `attention` float32 `[B, K, L, S]`: the mean over the heads of the last layer
-            - `alignments` int32 `[B, K, L]`: position of the source token with the most attention
-            - `source_tokens` string `[B, S]`
+        - `translations` string `[B, K]`
+        - `scores` float32 `[B, K]`
+        - `log_probs` float32 `[B, K]`: without penalties
+        - `finished` bool `[B, K]`: whether the end token was generated
+        - `lengths` int32 `[B, K]`: including the end token
+        - `ids` int32, `tokens` string (the pieces), `token_log_probs` float32, all `[B, K, L]`
+        - `attention` float32 `[B, K, L, S]`: the mean over the heads of the last layer
+        - `alignments` int32 `[B, K, L]`: position of the source token with the most attention
+        - `source_tokens` string `[B, S]`
         """
         prefix_ids = self.tokenizer.tokenize_target(prefix)[:, :-1].to_tensor(-1)
         source_ids, lengths = self.source_ids(text)
@@ -191,19 +177,11 @@ class TranslationModule(tf.Module):
     def read_targets(
         self, read_ids: tf.Tensor, memories: Sequence[Memory], attention: bool
     ) -> list[tuple[tf.Tensor, list[dict[str, tf.Tensor]] | None]]:
-        """Decodes given targets with each model.
+        """Decodes given targets, int32 `[B, T]` from the start id on, with each model.
 
         The signatures `score` and `attention` share this function, so an export contains it only
-        once.
-
-        Args:
-            read_ids: int32 `[B, T]`. Each row begins with the start id.
-            memories: the result of `encode` for the sources.
-            attention: whether the weights of every layer are returned.
-
-        Returns:
-            For each model: the features `[B, T, d_model]`, and the attention, or None if it is
-            not requested.
+        once. Returns for each model the features `[B, T, d_model]`, and the weights of every layer
+        if requested.
         """
         results = []
         for transformer, memory in zip(self.transformers, memories, strict=True):
@@ -216,9 +194,7 @@ class TranslationModule(tf.Module):
     def texts(self, result: SearchResult, source: tf.Tensor | None = None) -> tf.Tensor:
         """Returns the texts of a search result, string `[B, K]`.
 
-        Args:
-            source: string `[B]`. `decoding.unknown=replace` replaces unknown tokens by its words;
-                without it, they stay.
+        With `decoding.unknown=replace`, words of `source`, string `[B]`, replace unknown tokens.
         """
         batch, count, length = tf.unstack(tf.shape(result.ids))
         ids = tf.reshape(result.ids, [batch * count, length])  # --> [batch * count, length]
@@ -242,16 +218,11 @@ class TranslationModule(tf.Module):
         memories: Sequence[Memory] | None = None,
         make_decoder: type[CachedDecoder] = CachedDecoder,
     ) -> SearchResult:
-        """Searches for the translations of ids, in a graph or eagerly.
+        """Searches for the translations of ids int32 `[B, S]`, in a graph or eagerly.
 
-        Args:
-            source_ids: int32 `[B, S]`, each row ending with the end token, padded.
-            inputs: tensors of the search, without the source mask. `max_lengths` must be at most
-                `max_output_tokens`. With a `length_limit`, all steps have the same shapes.
-            outputs: optional fields of the result, as in `decoding.search`.
-            constraint: a rule that all translations obey.
-            memories: the result of `encode` for the ids, if it is already known.
-            make_decoder: the class of the decoder.
+        Each row ends with the end token, and is padded. `inputs` has no source mask, and its
+        `max_lengths` are at most `max_output_tokens`. With a `length_limit`, all steps have the
+        same shapes. `memories` are the result of `encode`, if it is already known.
         """
         memories = self.encode(source_ids) if memories is None else memories
         beam = rows_per_sentence(self.config)
@@ -309,9 +280,8 @@ class TranslationModule(tf.Module):
     def lengths(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Counts the source tokens of `text`, string `[B]`, including the end token.
 
-        Returns:
-            int32 `[B]`: `tokens` of the whole text, `used` for the part that is translated, which
-            is smaller if the text is truncated, and `unknown`, which are not in the vocabulary.
+        Returns int32 `[B]`: `tokens` of the whole text, `used` for the part that is translated, and
+        `unknown` for those that are not in the vocabulary.
         """
 
         def counts(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -337,11 +307,7 @@ class TranslationModule(tf.Module):
     def cut_source_ids(
         self, text: tf.Tensor, max_tokens: int | None = None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns ids int32 `[B, S]`, lengths int32 `[B]`, and bool `[B]`, True if truncated.
-
-        Args:
-            max_tokens: a limit below `max_source_tokens`.
-        """
+        """Returns ids int32 `[B, S]`, lengths int32 `[B]`, and bool `[B]`, True if truncated."""
         limit = min(self.max_source_tokens, max_tokens or self.max_source_tokens)
         text, is_cut = truncate_text(text, self.config.max_source_bytes)
         tokens = self.tokenizer.tokenize_source(text)

@@ -220,6 +220,11 @@ class CrossAttention(MultiHeadAttention):
 
     def project(self, value: Any) -> KeyValue:
         """Returns the keys `[B, H, S, d_k]` and values `[B, H, S, d_v]` of `value`."""
+        if not self.built:
+            raise ValueError(
+                f"{self.name} is not built, because its decoder layer was built without a memory. "
+                "Use a new layer."
+            )
         value = ops.cast(value, self.compute_dtype)
         key, value = self._project_to_heads("key_value", value, self.key_dim, self.value_dim)
         return {"key": key, "value": value}
@@ -227,14 +232,14 @@ class CrossAttention(MultiHeadAttention):
     def attend(
         self,
         query: Any,
-        key_value: KeyValue,
+        value: Any,
         attention_mask: Any = None,
         training: bool | None = None,
     ) -> tuple[Any, Any]:
-        """Attends to keys and values from `project`, and returns the output and the weights."""
+        """Attends to `value`, or to the result of `project`; returns the output and the weights."""
+        memory: KeyValue = value if isinstance(value, dict) else self.project(value)
         [heads] = self._project_to_heads("query", query, self.key_dim)
-        key, value = key_value["key"], key_value["value"]
-        return self._attend_heads(heads, key, value, attention_mask, training)
+        return self._attend_heads(heads, memory["key"], memory["value"], attention_mask, training)
 
     def call(
         self,
@@ -248,7 +253,7 @@ class CrossAttention(MultiHeadAttention):
         mask: Any = None,
     ) -> Any:
         attention_mask = combine_masks(attention_mask, value_mask)
-        result = self.attend(query, self.project(value), attention_mask, training)
+        result = self.attend(query, value, attention_mask, training)
         return result if return_attention_scores else result[0]
 
     def compute_output_shape(self, query_shape: Any, value_shape: Any = None) -> Any:

@@ -95,6 +95,7 @@ class BaseLayer(keras.layers.Layer):
 
 def sublayers(layer: keras.layers.Layer, recursive: bool = False) -> list[Any]:
     """Returns the layers of this package inside a layer."""
+    # The public `layers` exists only in models.
     layers = layer._flatten_layers(include_self=False, recursive=recursive)
     return [inner for inner in layers if isinstance(inner, BaseLayer)]
 
@@ -134,7 +135,10 @@ def new_initializer(initializer: Any) -> keras.Initializer:
 
 
 def _implicit_mask(tensor: Any) -> Any:
-    """Returns the mask of a tensor, or of the inputs of the operations that it comes from."""
+    """Returns the mask of a tensor, or of the inputs of the operations that it comes from.
+
+    Keras has no public names for the mask and the history of a tensor.
+    """
     mask = getattr(tensor, "_keras_mask", None)
     history = getattr(tensor, "_keras_history", None)
     if mask is not None or history is None:

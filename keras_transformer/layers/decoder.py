@@ -53,7 +53,7 @@ class DecoderLayer(BlockLayer):
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
         if memory_shape is None:
-            # Layers that are never built do not belong to the layer.
+            # Layers that are never built do not belong to the layer. No public method removes them.
             unused = self.cross_attention, self.cross_attention_dropout, self.cross_attention_norm
             for layer in unused:
                 self._tracker.untrack(layer)
@@ -73,7 +73,7 @@ class DecoderLayer(BlockLayer):
     ) -> Any:
         result = self.decode(
             inputs,
-            None if memory is None else self.project_memory(memory),
+            memory,
             memory_mask,
             mask,
             return_attention_scores=return_attention_scores,
@@ -84,23 +84,10 @@ class DecoderLayer(BlockLayer):
     def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
         return tuple(inputs_shape)
 
-    def project_memory(self, memory: Any) -> KeyValue:
-        """Returns the keys and values of `memory` `[B, S, d_model]`.
-
-        Raises:
-            ValueError: if the layer was built without a memory.
-        """
-        if not self.cross_attention.built:
-            raise ValueError(
-                f"{self.name} was built without a memory, so it has no cross-attention. Use a new "
-                "layer."
-            )
-        return self.cross_attention.project(memory)
-
     def decode(
         self,
         inputs: Any,
-        memory: KeyValue | None,
+        memory: Any,
         memory_mask: Any = None,
         mask: Any = None,
         state: DecodeState | None = None,
@@ -112,7 +99,8 @@ class DecoderLayer(BlockLayer):
 
         Args:
             inputs: `[B, T, d_model]`. With a state, alternatives (beams) at one position.
-            memory: from `project_memory`; None for no cross-attention.
+            memory: the encoder's output `[B, S, d_model]`, or the keys and values of it that
+                `cross_attention.project` returns; None for no cross-attention.
             memory_mask: bool `[B, S]`, True for real source tokens.
             mask: bool `[B, T]`, True for real target tokens; not used with a state.
             state: the state of the decoder, to which this step is written.
@@ -190,12 +178,12 @@ class Decoder(Stack):
 
     def project_memory(self, memory: Any) -> list[KeyValue]:
         """Returns the keys and values of `memory` `[B, S, d_model]` for each layer."""
-        return [layer.project_memory(memory) for layer in self.layers]
+        return [layer.cross_attention.project(memory) for layer in self.layers]
 
     def decode(
         self,
         inputs: Any,
-        memory: list[KeyValue] | None,
+        memory: Any,
         memory_mask: Any = None,
         mask: Any = None,
         state: DecodeState | None = None,
@@ -204,14 +192,14 @@ class Decoder(Stack):
     ) -> tuple[Any, list[dict[str, Any]]]:
         """Decodes a whole target, or one position of it with a state, as in `DecoderLayer.decode`.
 
-        Returns:
-            The output, and the weights of each layer.
+        The memory is the encoder's output, the result of `project_memory`, or None. Returns the
+        output, and the weights of each layer.
         """
         x, weights = inputs, []
         for i, layer in enumerate(self.layers):
             x, layer_weights = layer.decode(
                 x,
-                None if memory is None else memory[i],
+                memory[i] if isinstance(memory, list) else memory,
                 memory_mask,
                 mask,
                 state,

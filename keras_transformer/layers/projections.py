@@ -19,10 +19,6 @@ class ProjectingLayer(BaseLayer):
         self._matrix_names: tuple[str, ...] = ()
         self._products: dict[str, Product] = {}  # of replaced matrices, by name
 
-    def _flatten_layers(self, include_self: bool = True, recursive: bool = True) -> list[Any]:
-        # The only sublayer is a dropout, which has no weights. Summaries do not show it.
-        return [self] if include_self else []
-
     def _add_matrix(
         self,
         name: str,
@@ -50,8 +46,9 @@ class ProjectingLayer(BaseLayer):
         for name in self._matrix_names:
             matrix = getattr(self, name)
             self._products[name] = make_product(ops.convert_to_numpy(ops.cast(matrix, "float32")))
+            # `delattr` would do both, but Keras collects garbage after each.
             self._untrack_variable(matrix)
-            setattr(self, name, None)  # Keras collects garbage after each `delattr`
+            setattr(self, name, None)
 
     def _check_matrices(self) -> None:
         """Raises `ValueError` if `replace_products` has dropped the matrices."""

@@ -152,12 +152,9 @@ class EncoderDecoder(keras.Model):
         raise NotImplementedError
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
-        return self.logits(self.features(inputs, training=training))
-
-    def features(self, inputs: Any, training: bool | None = None) -> Any:
-        """Returns the decoder's output `[B, T, d_model]`, from which `logits` computes logits."""
         memory = self.encode(inputs["source_ids"], training=training)
-        return self.decode(inputs["target_ids"], memory, training=training)[0]
+        features, _ = self.decode(inputs["target_ids"], memory, training=training)
+        return self.logits(features)
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:
         return (*input_shape["target_ids"], self.config.target_vocab_size)

@@ -260,15 +260,13 @@ class Transformer(EncoderDecoder):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> tuple[Any, list[dict[str, Any]] | None]:
-        if memory.cache is None:
-            memory = self.project_memory(memory)
         embedded = self.target_embedding(target_ids)
         positions = embedded if state is None else ops.reshape(state.position, (1,))
         embedded = embedded + self.target_positions(positions)
         embedded = self._norm_and_drop(embedded, self.target_norm, self.target_dropout, training)
         return self.decoder.decode(
             embedded,
-            memory.cache,
+            memory.states if memory.cache is None else memory.cache,
             memory.mask,
             state=state,
             return_attention_scores=return_attention_scores,

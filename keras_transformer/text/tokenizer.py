@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tensorflow as tf
 import tensorflow_text
+from tensorflow_text.python.ops.sentencepiece_tokenizer import gen_sentencepiece_tokenizer
 
 from keras_transformer.text.vocabulary import Vocabulary
 
@@ -16,9 +17,6 @@ class Tokenizer(tf.Module):
 
     Segments text like the `sentencepiece` library. Names of special tokens in a text, such as
     "</s>", are ordinary text.
-
-    Set random seeds before you make a tokenizer: `tf.random.set_seed` and
-    `keras.utils.set_random_seed` delete its resources ("Resource … does not exist").
 
     Args:
         source_model: serialized SentencePiece model of the source language, or of both languages
@@ -164,11 +162,33 @@ def truncate_text(text: tf.Tensor, max_bytes: int) -> tuple[tf.Tensor, tf.Tensor
     return tf.where(too_long, truncated, text), too_long
 
 
+class _SharedModel(tf.saved_model.experimental.TrackableResource):
+    """A SentencePiece model that all tokenizers with this model share.
+
+    tensorflow-text's own belongs to an operation. `keras.utils.set_random_seed`, `clear_session`
+    and `tf.random.set_seed` forget operations, and its tokenizers fail afterwards.
+    """
+
+    def __init__(self, model: bytes, name: str):
+        super().__init__()
+        self._model, self._name = model, name
+        self.resource_handle  # noqa: B018  creates it
+
+    def _create_resource(self) -> tf.Tensor:
+        return gen_sentencepiece_tokenizer.sentencepiece_op(
+            model=self._model, shared_name=self._name
+        )
+
+
 def _graph_tokenizer(model: bytes) -> tensorflow_text.SentencepieceTokenizer:
     # FastSentencepieceTokenizer segments BPE wrongly and lacks byte fallback.
     # The name must be unique: a loaded SavedModel merges tokenizers with the same name.
     name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
-    return tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32, add_eos=True, name=name)
+    tokenizer = tensorflow_text.SentencepieceTokenizer(
+        model, out_type=tf.int32, add_eos=True, name=name
+    )
+    tokenizer._model_resource = _SharedModel(model, name)
+    return tokenizer
 
 
 def _pieces(

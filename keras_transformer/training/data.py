@@ -57,11 +57,15 @@ class TrainingData(NamedTuple):
                 f"--mix_temperature={temperature}. Remove one of them."
             )
         names = [Path(os.path.abspath(directory)).name for directory in directories]
+        train = [TokenStore(directory / "train") for directory in directories]
+        valid = [TokenStore(directory / "valid") for directory in directories]
+        for store in (*train, *valid):
+            store.check((tokenizer.source_vocab_size, tokenizer.target_vocab_size))
         return cls(
             directories,
             tokenizer,
-            [TokenStore(directory / "train") for directory in directories],
-            [TokenStore(directory / "valid") for directory in directories],
+            train,
+            valid,
             None if mix is None else parse_mix(mix, names),
             1.0 if temperature is None else temperature,
         )

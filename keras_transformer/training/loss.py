@@ -55,119 +55,8 @@ def real_tokens(labels: tf.Tensor, pad_id: int) -> tf.Tensor:
     return tf.cast(is_real, tf.float32)
 
 
-def loss_and_gradients(
-    features: tf.Tensor,
-    labels: tf.Tensor,
-    kernel: tf.Tensor,
-    *,
-    label_smoothing: float,
-    pad_id: int,
-    excluded: tf.Tensor | None = None,
-    scale: tf.Tensor | float | None = 1.0,
-    slice_rows: int | tf.Tensor | None = None,
-) -> tuple[LossSums, tuple[tf.Tensor, ...]]:
-    """Computes the loss of logits = features kernelᵀ and its gradients in one pass.
-
-    Args:
-        features: `[N, d]` in the compute dtype. An output map with a bias has a
-            constant 1 as its last feature.
-        labels: int32 `[N]`.
-        kernel: float32 `[V, d]`.
-        excluded: bool `[V]`, the classes without a part in the smoothing; None for none.
-        scale: factor of the gradients (1 / tokens of the global batch). None for an evaluation: it
-            counts correct tokens, and has no gradients.
-        slice_rows: rows whose logits exist at the same time; by default a number that suits CPUs.
-
-    Returns:
-        The sums, and the scaled gradients of the features `[N, d]` and of the kernel `[V, d]`.
-    """
-    slice_rows = SLICE_ROWS if slice_rows is None else slice_rows
-    low_kernel = tf.cast(kernel, features.dtype)
-    num_rows = tf.shape(labels)[0]
-    # At least one slice, because XLA cannot compile a loop over none. A replica has no rows if the
-    # batch has fewer rows than replicas.
-    count = tf.maximum(-(-num_rows // slice_rows), 1)
-
-    def sliced(rows: tf.Tensor, fill: int = 0) -> tf.Tensor:
-        """Reshapes `[N, ...]` to `[count, slice_rows, ...]`."""
-        shape = rows.shape[1:]
-        filler = [[0, count * slice_rows - num_rows], *[[0, 0]] * len(shape)]
-        padded = tf.pad(rows, filler, constant_values=fill)
-        return tf.reshape(padded, [-1, slice_rows, *shape])
-
-    def rows_of(dtype: Any, *shape: int) -> tf.TensorArray:
-        rows = slice_rows if isinstance(slice_rows, int) else None
-        return tf.TensorArray(dtype, count, element_shape=[rows, *shape])
-
-    real = real_tokens(labels, pad_id)
-    x_slices, y_slices = sliced(features), sliced(labels, pad_id)
-    last: Any = rows_of(tf.float32)  # of an evaluation: 1 for correct tokens
-    results = [rows_of(tf.float32), rows_of(tf.float32)]
-    if scale is not None:
-        row_scale = (real * scale)[:, None]
-        scaled = tf.cast(features, tf.float32) * row_scale
-        scaled_slices = sliced(tf.cast(scaled, features.dtype))
-        results.append(rows_of(features.dtype, features.shape[-1]))
-        last = tf.zeros_like(kernel)
-
-    def one_slice(i: Any, label_logits: Any, likelihoods: Any, *others: Any) -> tuple[Any, ...]:
-        x, y = x_slices[i], y_slices[i]
-        positions = tf.stack([tf.range(tf.shape(y)[0]), y], axis=1)
-        logits = tf.cast(tf.matmul(x, low_kernel, transpose_b=True), tf.float32)
-        softmax = tf.nn.softmax(logits)
-        # A softmax of 0 counts as e^-87, the smallest float32.
-        smallest = np.finfo(np.float32).tiny
-        likelihood = tf.math.log(tf.maximum(tf.gather_nd(softmax, positions), smallest))
-        label_logits = label_logits.write(i, tf.gather_nd(logits, positions))
-        likelihoods = likelihoods.write(i, likelihood)
-        if scale is None:
-            hits = tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), y), tf.float32)
-            return i + 1, label_logits, likelihoods, others[0].write(i, hits)
-        by_features, by_kernel = others
-        with tf.control_dependencies([likelihood]):  # then it is changed in place
-            by_logit = tf.tensor_scatter_nd_sub(
-                softmax, positions, tf.fill(tf.shape(y), 1.0 - label_smoothing)
-            )
-        by_logit = tf.cast(by_logit, features.dtype)
-        by_features = by_features.write(i, tf.matmul(by_logit, low_kernel))
-        more = tf.matmul(by_logit, scaled_slices[i], transpose_a=True)
-        return i + 1, label_logits, likelihoods, by_features, by_kernel + tf.cast(more, tf.float32)
-
-    _, *results, last = tf.while_loop(
-        lambda i, *_: i < count, one_slice, (0, *results, last), parallel_iterations=1
-    )
-
-    def joined(slices: tf.TensorArray) -> tf.Tensor:
-        rows = slices.stack()
-        return tf.reshape(rows, [-1, *rows.shape[2:]])[:num_rows]
-
-    label_logits, likelihoods = map(joined, results[:2])
-    # The smoothing term: ε (logit of the label - mean logit), and its gradients.
-    if excluded is None:
-        kernel_mean = tf.reduce_mean(kernel, axis=0)
-        per_class = label_smoothing / tf.cast(tf.shape(kernel)[0], tf.float32)
-    else:
-        included = tf.cast(tf.logical_not(excluded), tf.float32)
-        uniform = included / tf.reduce_sum(included)
-        kernel_mean = tf.linalg.matvec(kernel, uniform, transpose_a=True)
-        per_class = label_smoothing * uniform[:, None]
-    mean_logits = tf.linalg.matvec(tf.cast(features, tf.float32), kernel_mean)
-    losses = label_smoothing * (label_logits - mean_logits) - likelihoods
-    zero = tf.constant(0.0)
-    loss, likelihood, tokens = (tf.reduce_sum(rows * real) for rows in (losses, likelihoods, real))
-    sums = LossSums(loss, likelihood, tokens, zero, zero)
-    if scale is None:
-        return sums._replace(correct=tf.reduce_sum(joined(last) * real)), ()
-    by_feature = tf.cast(joined(results[2]), tf.float32) - label_smoothing * kernel_mean
-    by_kernel = last - per_class * tf.reduce_sum(scaled, axis=0)
-    return sums, (tf.cast(by_feature * row_scale, features.dtype), by_kernel)
-
-
 class OutputProjection:
-    """The map from features to logits as one float32 matrix `[V, d]`, with tied weights or without.
-
-    A bias is an additional column of the matrix, and a constant 1 is an additional feature.
-    """
+    """The map from features to logits, with tied weights or without, and the loss of its logits."""
 
     def __init__(self, transformer: EncoderDecoder, label_smoothing: float):
         self._kernel, self._bias = transformer.output_weights()
@@ -188,36 +77,140 @@ class OutputProjection:
         excluded = tf.gather(is_excluded(self._bias.value), labels)
         return tf.where(excluded, self._pad_id, labels)
 
-    def loss(
-        self, features: tf.Tensor, labels: tf.Tensor, scale: tf.Tensor | None
+    def loss_and_gradients(
+        self, features: tf.Tensor, labels: tf.Tensor, scale: tf.Tensor | float | None = 1.0
     ) -> tuple[LossSums, tf.Tensor | None, dict[str, tf.Tensor]]:
-        """Returns sums, and the gradients of the features `[B, T, d_model]` and of weights by path.
+        """Computes the loss and its gradients in one pass.
 
-        `scale` is as in `loss_and_gradients`. An evaluation has no gradients.
+        Args:
+            features: `[B, T, d_model]` in the compute dtype.
+            labels: int32 `[B, T]`.
+            scale: factor of the gradients (1 / tokens of the global batch). None for an evaluation:
+                it counts correct tokens, and has no gradients.
+
+        Returns:
+            The sums, the scaled gradients of the features, and those of the weights by path.
         """
-        rows = tf.reshape(features, [-1, features.shape[-1]])
-        labels = tf.reshape(labels, [-1])
-        matrix = tf.convert_to_tensor(self._kernel.value)
+        rows, labels = tf.reshape(features, [-1, features.shape[-1]]), tf.reshape(labels, [-1])
+        kernel = tf.convert_to_tensor(self._kernel.value)
         if self._transposed:
-            matrix = tf.transpose(matrix)  # --> [V, d_model]
-        if self._bias is not None:
+            kernel = tf.transpose(kernel)  # --> [V, d_model]
+        if self._bias is not None:  # one more column, and a feature that is always 1
             rows = tf.concat([rows, tf.ones_like(rows[:, :1])], axis=1)
-            matrix = tf.concat([matrix, self._bias.value[:, None]], axis=1)
-        excluded = None if self._bias is None else is_excluded(self._bias.value)
-        slice_rows = gpu_slice_rows(tf.shape(rows)[0], matrix.shape[0]) if self._on_gpus else None
-        sums, gradients = loss_and_gradients(
-            rows, labels, matrix, label_smoothing=self._label_smoothing, pad_id=self._pad_id,
-            excluded=excluded, scale=scale, slice_rows=slice_rows,
-        )  # fmt: skip
-        if scale is None:
-            return sums, None, {}
-        by_rows, by_kernel = gradients
+            kernel = tf.concat([kernel, self._bias.value[:, None]], axis=1)
+        real = real_tokens(labels, self._pad_id)
+        scaled = None  # [N, d]
+        if scale is not None:
+            row_scale = (real * scale)[:, None]
+            scaled = tf.cast(rows, tf.float32) * row_scale
+        slice_rows = SLICE_ROWS
+        if self._on_gpus:
+            slice_rows = gpu_slice_rows(tf.shape(rows)[0], kernel.shape[0])
+        label_logits, likelihoods, *others = _softmax_terms(
+            rows, labels, kernel, scaled, 1.0 - self._label_smoothing, self._pad_id, slice_rows
+        )
+
+        # The smoothing term: ε (logit of the label - mean logit), and its gradients.
+        if self._bias is None:
+            kernel_mean = tf.reduce_mean(kernel, axis=0)
+            per_class = self._label_smoothing / tf.cast(tf.shape(kernel)[0], tf.float32)
+        else:
+            included = tf.cast(tf.logical_not(is_excluded(self._bias.value)), tf.float32)
+            uniform = included / tf.reduce_sum(included)
+            kernel_mean = tf.linalg.matvec(kernel, uniform, transpose_a=True)
+            per_class = self._label_smoothing * uniform[:, None]
+        mean_logits = tf.linalg.matvec(tf.cast(rows, tf.float32), kernel_mean)
+        losses = self._label_smoothing * (label_logits - mean_logits) - likelihoods
+        loss, likelihood, tokens = (tf.reduce_sum(x * real) for x in (losses, likelihoods, real))
+        zero = tf.constant(0.0)
+        sums = LossSums(loss, likelihood, tokens, zero, zero)
+        if scaled is None:
+            [correct] = others
+            return sums._replace(correct=tf.reduce_sum(correct * real)), None, {}
+        by_rows, by_kernel = others
+        by_rows = tf.cast(by_rows, tf.float32) - self._label_smoothing * kernel_mean
+        by_rows = tf.cast(by_rows * row_scale, rows.dtype)
+        by_kernel = by_kernel - per_class * tf.reduce_sum(scaled, axis=0)
         by_path = {}
         if self._bias is not None:
             by_path[self._bias_path] = by_kernel[:, -1]
             by_rows, by_kernel = by_rows[:, :-1], by_kernel[:, :-1]
         by_path[self._kernel_path] = tf.transpose(by_kernel) if self._transposed else by_kernel
         return sums, tf.reshape(by_rows, tf.shape(features)), by_path
+
+
+def _softmax_terms(
+    rows: tf.Tensor,
+    labels: tf.Tensor,
+    kernel: tf.Tensor,
+    scaled: tf.Tensor | None,
+    label_weight: float,
+    pad_id: int,
+    slice_rows: int | tf.Tensor,
+) -> list[Any]:
+    """Computes the terms that need a softmax, for `slice_rows` rows of `[N, d]` at a time.
+
+    `scaled` are the float32 rows times the factor of their gradients, or None in an evaluation.
+    Returns for the labels `[N]` the logits and the log-likelihoods, and the gradients of the rows
+    `[N, d]` and of the kernel `[V, d]`; in an evaluation instead of gradients 1 for labels with the
+    highest logit and 0 for others, `[N]`.
+    """
+    low_kernel = tf.cast(kernel, rows.dtype)
+    num_rows = tf.shape(labels)[0]
+    # At least one slice, because XLA cannot compile a loop over none. A replica has no rows if the
+    # batch has fewer rows than replicas.
+    count = tf.maximum(-(-num_rows // slice_rows), 1)
+
+    def sliced(values: tf.Tensor, fill: int = 0) -> tf.Tensor:
+        """Reshapes `[N, ...]` to `[count, slice_rows, ...]`."""
+        shape = values.shape[1:]
+        filler = [[0, count * slice_rows - num_rows], *[[0, 0]] * len(shape)]
+        padded = tf.pad(values, filler, constant_values=fill)
+        return tf.reshape(padded, [-1, slice_rows, *shape])
+
+    def rows_of(dtype: Any, *shape: int) -> tf.TensorArray:
+        size = slice_rows if isinstance(slice_rows, int) else None
+        return tf.TensorArray(dtype, count, element_shape=[size, *shape])
+
+    def joined(slices: tf.TensorArray) -> tf.Tensor:
+        stacked = slices.stack()
+        return tf.reshape(stacked, [-1, *stacked.shape[2:]])[:num_rows]
+
+    x_slices, y_slices = sliced(rows), sliced(labels, pad_id)
+    start: list[Any] = [rows_of(tf.float32), rows_of(tf.float32)]
+    if scaled is None:
+        start.append(rows_of(tf.float32))
+    else:
+        scaled_slices = sliced(tf.cast(scaled, rows.dtype))
+        start += [rows_of(rows.dtype, rows.shape[-1]), tf.zeros_like(kernel)]
+
+    def one_slice(i: Any, label_logits: Any, likelihoods: Any, *others: Any) -> tuple[Any, ...]:
+        x, y = x_slices[i], y_slices[i]
+        positions = tf.stack([tf.range(tf.shape(y)[0]), y], axis=1)
+        logits = tf.cast(tf.matmul(x, low_kernel, transpose_b=True), tf.float32)
+        softmax = tf.nn.softmax(logits)
+        # A softmax of 0 counts as e^-87, the smallest float32.
+        smallest = np.finfo(np.float32).tiny
+        likelihood = tf.math.log(tf.maximum(tf.gather_nd(softmax, positions), smallest))
+        label_logits = label_logits.write(i, tf.gather_nd(logits, positions))
+        likelihoods = likelihoods.write(i, likelihood)
+        if scaled is None:
+            hits = tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), y), tf.float32)
+            return i + 1, label_logits, likelihoods, others[0].write(i, hits)
+        by_rows, by_kernel = others
+        with tf.control_dependencies([likelihood]):  # then it is changed in place
+            by_logit = tf.tensor_scatter_nd_sub(
+                softmax, positions, tf.fill(tf.shape(y), label_weight)
+            )
+        by_logit = tf.cast(by_logit, rows.dtype)
+        by_rows = by_rows.write(i, tf.matmul(by_logit, low_kernel))
+        more = tf.matmul(by_logit, scaled_slices[i], transpose_a=True)
+        return i + 1, label_logits, likelihoods, by_rows, by_kernel + tf.cast(more, tf.float32)
+
+    _, *results = tf.while_loop(
+        lambda i, *_: i < count, one_slice, (0, *start), parallel_iterations=1
+    )
+    return [*map(joined, results[:3]), *results[3:]]
 
 
 def gpu_slice_rows(num_rows: Any, num_classes: int) -> tf.Tensor:

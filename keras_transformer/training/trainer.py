@@ -108,7 +108,7 @@ class Trainer(keras.Model):
         self.stop_flag: tf.Variable | None = None
         self.steps_to_pass = 0
         self.differentiate = replica_function(
-            self._loss_and_gradients, lambda: transformer.variables, jit_compile or None
+            self._forward_and_backward, lambda: transformer.variables, jit_compile or None
         )
         self._evaluate_batch = tf.function(
             self._evaluation_sums, reduce_retracing=True, autograph=False
@@ -117,11 +117,17 @@ class Trainer(keras.Model):
     # A step, from the batch to the update.
 
     def make_train_function(self, force: bool = False) -> Any:
+        """Returns a function that takes the next step. Keras's `fit` calls it in a loop."""
         if getattr(self, "train_function", None) is None or force:
+            strategy = self.distribute_strategy
 
             @tf.function(reduce_retracing=True, autograph=False)
             def next_step(iterator: Any) -> dict[str, tf.Tensor]:
-                return self.take_step(next(iterator))
+                if self.xla_on_gpus:
+                    make_xla_cache_names_reproducible()
+                logs = strategy.run(self.train_step, args=(next(iterator),))
+                # All replicas have the same logs, but Keras would reduce them.
+                return strategy.experimental_local_results(logs)[0]
 
             def train_function(iterator: Any) -> dict[str, tf.Tensor]:
                 if self.steps_to_pass:
@@ -131,15 +137,6 @@ class Trainer(keras.Model):
 
             self.train_function = train_function
         return self.train_function
-
-    def take_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """Updates the weights by a global batch, distributed over the replicas."""
-        strategy = self.distribute_strategy
-        if self.xla_on_gpus and not tf.executing_eagerly():
-            make_xla_cache_names_reproducible()
-        logs = strategy.run(self.train_step, args=(data,))
-        # All replicas have the same logs, but Keras would reduce them.
-        return {name: strategy.experimental_local_results(log)[0] for name, log in logs.items()}
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Takes a step in one replica, with the rows of this replica."""
@@ -151,7 +148,11 @@ class Trainer(keras.Model):
             tokens, stop = tf.unstack(self._sum(tf.stack([tokens, stop])))
         # A step without a token has gradients of 0, not NaN.
         loss_scale, divisor = self.update.scale(), tf.maximum(tokens, 1.0)
-        sums, gradients = self._accumulate(inputs, labels, self._seed(), loss_scale / divisor)
+        arguments = inputs, labels, self._seed(), loss_scale / divisor
+        if self.config.num_microbatches == 1:
+            sums, gradients = self.differentiate(*arguments)
+        else:
+            sums, gradients = self._accumulate(*arguments)
         # One collective: TensorFlow packs all tensors of a call into one buffer.
         totals = self._sum([*sums, *gradients])
         sums, gradients = LossSums(*totals[: len(sums)]), totals[len(sums) :]
@@ -175,8 +176,6 @@ class Trainer(keras.Model):
     ) -> tuple[LossSums, list[tf.Tensor]]:
         """Calls `differentiate` for `num_microbatches` parts of the rows, one after the other."""
         count = self.config.num_microbatches
-        if count == 1:
-            return self.differentiate(inputs, labels, seed, scale)
 
         def split(ids: tf.Tensor) -> tf.Tensor:
             rows, length = tf.unstack(tf.shape(ids))
@@ -198,7 +197,7 @@ class Trainer(keras.Model):
         )
         return total
 
-    def _loss_and_gradients(
+    def _forward_and_backward(
         self, inputs: dict[str, tf.Tensor], labels: tf.Tensor, seed: tf.Tensor, scale: tf.Tensor
     ) -> tuple[LossSums, list[tf.Tensor]]:
         """Returns the sums of these rows, and the float32 gradients of their loss times `scale`."""
@@ -206,15 +205,17 @@ class Trainer(keras.Model):
         model: Any = self.transformer  # with an auxiliary loss, one that returns its attention
         draw_mask = hashed_masks(seed) if self.xla else philox_masks(seed)
         with tf.GradientTape() as tape, dropout_seed(seed, draw_mask):
-            if self.auxiliary_loss is None:
-                features, auxiliary = model.features(inputs, training=True), tf.constant(0.0)
-            else:
-                memory = model.encode(inputs["source_ids"], training=True)
-                features, attention = model.decode(
-                    inputs["target_ids"], memory, return_attention_scores=True, training=True
-                )
+            memory = model.encode(inputs["source_ids"], training=True)
+            with_weights = self.auxiliary_loss is not None
+            features, attention = model.decode(
+                inputs["target_ids"], memory, return_attention_scores=with_weights, training=True
+            )
+            auxiliary = tf.constant(0.0)
+            if self.auxiliary_loss is not None:
                 auxiliary = self.auxiliary_loss(inputs, features, attention)
-        sums, by_features, by_projection = self.projection.loss(features, labels, scale)
+        sums, by_features, by_projection = self.projection.loss_and_gradients(
+            features, labels, scale
+        )
         gradients = tape.gradient(
             [features, auxiliary],
             [variable.value for variable in trained.values()],
@@ -280,8 +281,10 @@ class Trainer(keras.Model):
     def test_step(self, data: Any) -> LossSums:
         """Returns the sums of the loss in one replica."""
         inputs, labels = data
-        features = self.transformer.features(inputs, training=False)
-        return self.projection.loss(features, self.projection.predictable(labels), None)[0]
+        memory = self.transformer.encode(inputs["source_ids"], training=False)
+        features, _ = self.transformer.decode(inputs["target_ids"], memory, training=False)
+        labels = self.projection.predictable(labels)
+        return self.projection.loss_and_gradients(features, labels, scale=None)[0]
 
     # The state, and methods that callbacks of users call.
 
@@ -302,7 +305,8 @@ class Trainer(keras.Model):
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Does nothing, because everything is built in `__init__`.
 
-        Keras would average a batch over the replicas, and open the dataset once more.
+        Keras would average a batch over the replicas, and open the dataset once more. It has no
+        public option against this.
         """
 
 

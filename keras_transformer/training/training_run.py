@@ -138,6 +138,11 @@ def train(
             f"{type(callback).__name__} sets the learning rate, but a run computes it from the "
             "step, so that it can resume. Choose another training.schedule.",
         )
+        require(
+            not getattr(callback, "restore_best_weights", False),
+            "restore_best_weights would change the model, but not the run, which keeps its best "
+            "weights itself (RUN@best). Leave it out, or use early_stopping and best_metric.",
+        )
     backend = keras.backend.backend()
     require(
         backend == "tensorflow",

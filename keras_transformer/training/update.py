@@ -154,9 +154,12 @@ class Update:
             "beta2_power": beta_2**updates,
             "epsilon": optimizer.epsilon,
         }
-        moments = zip(optimizer._momentums, optimizer._velocities, strict=True)
-        for weight, gradient, (first, second) in zip(
-            self.trained.values(), gradients, moments, strict=True
+        first_moments, second_moments = (
+            [variable for variable in optimizer.variables if variable.name.endswith(name)]
+            for name in ("_momentum", "_velocity")
+        )
+        for weight, gradient, first, second in zip(
+            self.trained.values(), gradients, first_moments, second_moments, strict=True
         ):
             if config.weight_decay and len(weight.shape) > 1:  # not biases and layer norms
                 _subtract(weight, weight.value * (rate * config.weight_decay))

@@ -126,6 +126,7 @@ def test_callbacks_see_a_training_that_starts_from_a_saved_model(
         ({"colour": 5}, ("colour", "max_steps", "beam_size")),
         ({"preset": kt.ModelConfig()}, ("ModelConfig", "'tiny'", "d_model=256")),
         ({"callbacks": [keras.callbacks.ReduceLROnPlateau()]}, ("ReduceLROnPlateau", "schedule")),
+        ({"callbacks": [keras.callbacks.EarlyStopping(restore_best_weights=True)]}, ("@best",)),
     ],
 )
 def test_unusable_arguments_of_train(

@@ -77,3 +77,16 @@ def test_errors_name_broken_and_missing_stores(tmp_path):
     (tmp_path / "s/0/source_ids.npy").write_bytes(b"garbage")
     with pytest.raises(InputError, match=mentions("source_ids.npy", "read")):
         TokenStore(tmp_path / "s").source.ids(np.arange(1))
+
+
+def test_changed_ids_and_ids_of_another_vocabulary_are_refused(tmp_path):
+    store = write(tmp_path, PAIRS)
+    store.check(SIZES)
+    with pytest.raises(InputError, match=mentions("0/source_ids.npy", "vocabulary")):
+        store.check((65_535, 65_537))
+    file = tmp_path / "2" / "target_ids.npy"
+    content = bytearray(file.read_bytes())
+    content[-4] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=mentions(str(tmp_path), "damaged")):
+        TokenStore(tmp_path).check(SIZES)

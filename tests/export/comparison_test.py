@@ -1,10 +1,13 @@
 """The comparison of an export with its run: ties, differences, and the separate process."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
+from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.export import comparison
 from keras_transformer.export.comparison import (
     Engine,
@@ -90,6 +93,27 @@ def test_log_probs_of_an_engine_with_its_own_search(translator):
     engine.score = np.array([np.nan])
     with pytest.raises(InputError, match=mentions("sentence 1", "nan")):
         compare_log_probs(translator, engine, PHRASES, [], is_exact=False)
+
+
+@pytest.mark.parametrize(
+    ("changed", "bleu", "own_bleu", "max_loss", "is_good"),
+    [
+        (1, 20.2, 20.4, 0.3, True),
+        (1, 20.0, 20.4, 0.3, False),
+        (1, float("nan"), 20.4, 0.3, False),
+        (1, 0.1, 0.2, 0.3, True),
+        (1, 4.0, 4.9, 0.3, False),  # both must hold
+        (6, 0.2, 0.2, 0.3, False),
+    ],
+)
+def test_rounded_weights_may_lose_little(changed, bleu, own_bleu, max_loss, is_good):
+    def score(lines):
+        return Scores(own_bleu if lines is PHRASES else bleu, 0, "", "", 0, 6)
+
+    facts = mentions(f"{bleu:.2f}", f"{own_bleu:.2f}", "chrF", "int4", "Nothing was exported")
+    with contextlib.nullcontext() if is_good else pytest.raises(InputError, match=facts):
+        texts = ["der"] * changed + [*PHRASES[changed:]]
+        comparison.check_quality(texts, PHRASES, score, {"weights is int4": max_loss})
 
 
 def test_ties_are_reported_and_differences_are_refused(translator):

@@ -1,7 +1,6 @@
 """What all formats have in common: they translate like the run, or nothing is published."""
 
 import contextlib
-import dataclasses
 import errno
 import functools
 import os
@@ -12,7 +11,6 @@ import tensorflow as tf
 
 from keras_transformer import export as exports
 from keras_transformer.errors import InputError
-from keras_transformer.evaluation import metrics
 from keras_transformer.export import (
     ExportOptions,
     Hypotheses,
@@ -89,7 +87,6 @@ def test_a_version_is_described(run_directory, version_of, format):
         ("saved_model", {"text_signature": False}, ("saved_model", "text_signature")),
         ("litert", {"weights": "int2"}, ("weights=int2", "float16", "int8", "int4")),
         ("ctranslate2", {"license": "mit"}, ("ctranslate2", "license")),
-        ("ctranslate2", {"max_bleu_loss": 1.0}, ("ctranslate2", "max_bleu_loss")),
         ("huggingface", {"shortlist": True}, ("huggingface", "shortlist")),
         ("saved_model", {"languages": ("English", "de")}, ("English", "language")),
         ("saved_model", {"license": "My licence"}, ("My licence", "license")),
@@ -140,20 +137,22 @@ def test_the_format_of_the_documentation(run_directory, tmp_path):
     assert "kt.load(PATH)" in card and f"BLEU | {result.scores.bleu:.2f}" in card
 
 
-@pytest.mark.usefixtures("other_format")
-def test_the_loss_of_bleu_is_bounded(run_directory, tmp_path, monkeypatch):
-    evaluate, scores = metrics.evaluate, iter([20.0, 20.4])
+def test_rounded_weights_that_lose_the_translations_are_refused(
+    run_directory, tmp_path, other_format, monkeypatch
+):
+    options, write = ExportOptions(PHRASES, weights="int8"), other_format.write
+    path = export(run_directory, tmp_path, PHRASES, options, format="numpy").path  # not rounded
+    assert "100.0% are equal. BLEU below 5" in (path / "README.md").read_text("utf-8")
 
-    def scored(*arguments, **options):
-        real = evaluate(*arguments, **options)
-        blind = arguments[0] is arguments[1]  # the references, scored against themselves
-        return real if blind else dataclasses.replace(real, bleu=next(scores))
+    def write_zeros(translator, folder, options):
+        for weight in translator.transformer.weights:
+            weight.assign(0 * weight)
+        write(translator, folder, options)
 
-    monkeypatch.setattr(metrics, "evaluate", scored)
-    options = ExportOptions(PHRASES, weights="int8")
-    with pytest.raises(InputError, match=mentions("int8", "BLEU", "20.00", "20.40", "0.3")):
+    monkeypatch.setattr(other_format, "write", write_zeros)
+    with pytest.raises(InputError, match=mentions("int8", "BLEU", "chrF", "Nothing was exported")):
         export(run_directory, tmp_path, PHRASES, options, format="numpy")
-    assert list(tmp_path.iterdir()) == []
+    assert [*tmp_path.iterdir()] == [path]
 
 
 @pytest.mark.parametrize("step", ["write", "open", "describe"])

@@ -43,6 +43,7 @@ READY = {"demo": r"The playground is at http://\S+", "serving": r"REST at http:/
 ALSO = {
     "litert": ["translate --model_dir=a.tflite --input=a.en"],
     "plots": [
+        "report --run_dir=run",
         "sweep --table3 --data_dir=none --work_dir=w",
         "baseline --data_dir=none --work_dir=w --source=a.en --reference=a.de",
     ],

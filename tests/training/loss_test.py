@@ -1,10 +1,13 @@
 """The sliced loss against the textbook formula with full logits."""
 
+from types import SimpleNamespace
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS, is_excluded
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.training import loss
 from tests import reference
 
@@ -15,6 +18,17 @@ KERNEL = rng.normal(size=(CLASSES, WIDTH)).astype(np.float32)
 LABELS = rng.integers(1, CLASSES, ROWS).astype(np.int32)
 LABELS[[2, 7, 10]] = PAD
 TOKENS = ROWS - 3
+
+
+def output_projection(kernel, smoothing, bias=None, on_gpus=False):
+    kernel, bias = (None if w is None else SimpleNamespace(value=w) for w in (kernel, bias))
+    model = SimpleNamespace(
+        config=SimpleNamespace(tie_embeddings="all", pad_id=PAD),
+        output_weights=lambda: (kernel, bias),
+        weights_by_path=lambda: {"kernel": kernel, "bias": bias},
+    )
+    with mock.patch.object(loss, "uses_gpus", lambda _: on_gpus):
+        return loss.OutputProjection(model, smoothing)
 
 
 def exact(features, kernel, labels, smoothing, scale=1.0):
@@ -47,13 +61,10 @@ def test_fast_loss_equals_the_reference(
     labels[{"none": slice(0), "some": slice(None, None, 3), "all": slice(None)}[padding]] = PAD
     tokens = np.count_nonzero(labels)
     scale = 1 / max(tokens, 1)
-    settings = {"label_smoothing": smoothing, "pad_id": PAD}
-    sums, gradients = loss.loss_and_gradients(
-        features, tf.constant(labels), kernel, **settings, scale=scale
-    )
-    evaluated, _ = loss.loss_and_gradients(
-        features, tf.constant(labels), kernel, **settings, scale=None
-    )
+    projection = output_projection(kernel, smoothing)
+    sums, by_features, by_path = projection.loss_and_gradients(features, labels, scale)
+    evaluated, *_ = projection.loss_and_gradients(features, labels, scale=None)
+    gradients = by_features, by_path["kernel"]
     expected, expected_gradients = exact(features, kernel, labels, smoothing, scale)
     tolerance = {tf.float32: 2e-6, tf.bfloat16: 3e-2, tf.float16: 4e-3}[dtype]
     assert float(sums.loss) == pytest.approx(float(expected), rel=tolerance)
@@ -82,17 +93,15 @@ def test_excluded_tokens_change_nothing(monkeypatch, smoothing, dtype):
     """Loss and gradients are those of a model without these tokens, which do not move."""
     monkeypatch.setattr(loss, "SLICE_ROWS", 4)
     excluded = np.isin(np.arange(CLASSES + 3), [PAD, 4, 7])
-    kernel = np.zeros((CLASSES + 3, WIDTH + 1), np.float32)
-    kernel[~excluded, :-1] = KERNEL
-    kernel[excluded, :-1] = 50.0
-    kernel[excluded, -1] = EXCLUDED_TOKEN_BIAS
+    kernel = np.full((CLASSES + 3, WIDTH), 50.0, np.float32)
+    kernel[~excluded] = KERNEL
     kernel = tf.cast(tf.cast(kernel, dtype), tf.float32).numpy()
-    features = tf.cast(np.concatenate([FEATURES, np.ones((ROWS, 1), np.float32)], axis=1), dtype)
+    bias = np.where(excluded, EXCLUDED_TOKEN_BIAS, 0.0).astype(np.float32)
+    features = tf.cast(FEATURES, dtype)
     labels = np.where(LABELS == PAD, PAD, np.flatnonzero(~excluded)[LABELS]).astype(np.int32)
-    arguments = (features, tf.constant(labels), tf.constant(kernel))
-    options = {"label_smoothing": smoothing, "pad_id": PAD, "excluded": is_excluded(kernel[:, -1])}
-    sums, gradients = loss.loss_and_gradients(*arguments, **options)
-    evaluated, _ = loss.loss_and_gradients(*arguments, **options, scale=None)
+    projection = output_projection(kernel, smoothing, tf.constant(bias))
+    sums, gradient, by_path = projection.loss_and_gradients(features, labels)
+    evaluated, *_ = projection.loss_and_gradients(features, labels, scale=None)
 
     # A reference without the tokens, in which no label is the id of padding.
     total, (by_features, by_kernel) = exact(
@@ -104,23 +113,23 @@ def test_excluded_tokens_change_nothing(monkeypatch, smoothing, dtype):
     tolerance = {tf.float32: 2e-6, tf.bfloat16: 3e-2, tf.float16: 4e-3}[dtype]
     assert float(sums.loss) == pytest.approx(float(total), rel=tolerance)
     assert float(evaluated.loss) == pytest.approx(float(sums.loss), rel=max(tolerance / 10, 1e-5))
-    found = tf.boolean_mask(gradients[0], LABELS != PAD)
-    for actual, expected in ((found, by_features), (gradients[1][~excluded], by_kernel)):
+    found = tf.boolean_mask(gradient, LABELS != PAD)
+    for actual, expected in ((found, by_features), (by_path["kernel"][~excluded], by_kernel)):
         error = tf.norm(tf.cast(actual, tf.float64) - expected)
         assert float(error) <= tolerance * float(tf.norm(expected))
-    assert not np.asarray(gradients[1])[excluded].any()
+    for actual in by_path.values():
+        assert not np.asarray(actual)[excluded].any()
 
 
-def in_graph(xla, slice_rows):
+def in_graph(xla, on_gpus):
     """The losses of training and of evaluation, traced for unknown sizes, as in training."""
 
     @tf.function(jit_compile=xla)
     def compute(features, labels):
-        kernel = tf.constant(KERNEL)
-        settings = {"label_smoothing": 0.1, "pad_id": PAD, "slice_rows": slice_rows(labels)}
+        projection = output_projection(KERNEL, 0.1, on_gpus=on_gpus)
         return (
-            loss.loss_and_gradients(features, labels, kernel, **settings),
-            loss.loss_and_gradients(features, labels, kernel, **settings, scale=None)[0],
+            projection.loss_and_gradients(features, labels),
+            projection.loss_and_gradients(features, labels, scale=None)[0],
         )
 
     return compute.get_concrete_function(
@@ -132,25 +141,24 @@ def in_graph(xla, slice_rows):
 @pytest.mark.parametrize("xla", [False, True])
 def test_slices_of_a_gpu_change_nothing(monkeypatch, slice_logits, xla):
     monkeypatch.setattr(loss, "_GPU_SLICE_LOGITS", slice_logits)
-
-    function = in_graph(xla, lambda labels: loss.gpu_slice_rows(tf.shape(labels)[0], CLASSES))
-    (sums, gradients), evaluated = function(tf.constant(FEATURES), tf.constant(LABELS))
+    function = in_graph(xla, on_gpus=True)
+    (sums, gradient, by_path), evaluated = function(tf.constant(FEATURES), tf.constant(LABELS))
     total, (by_features, by_kernel) = exact(FEATURES, KERNEL, LABELS, 0.1)
     assert float(sums.tokens) == float(evaluated.tokens) == TOKENS
     assert float(sums.loss) == pytest.approx(float(total), rel=1e-6)
     assert float(evaluated.loss) == pytest.approx(float(total), rel=1e-6)
-    np.testing.assert_allclose(gradients[0], by_features, atol=1e-6)
-    np.testing.assert_allclose(gradients[1], by_kernel, atol=2e-6)
+    np.testing.assert_allclose(gradient, by_features, atol=1e-6)
+    np.testing.assert_allclose(by_path["kernel"], by_kernel, atol=2e-6)
 
 
 @pytest.mark.parametrize("xla", [False, True])
-@pytest.mark.parametrize("slice_rows", [None, 8])
-def test_a_replica_without_rows_adds_nothing(slice_rows, xla):
-    function = in_graph(xla, lambda labels: slice_rows)
-    (sums, gradients), evaluated = function(tf.zeros([0, WIDTH]), tf.zeros([0], tf.int32))
+@pytest.mark.parametrize("on_gpus", [False, True])
+def test_a_replica_without_rows_adds_nothing(on_gpus, xla):
+    function = in_graph(xla, on_gpus)
+    (sums, gradient, by_path), evaluated = function(tf.zeros([0, WIDTH]), tf.zeros([0], tf.int32))
     assert [float(value) for value in (*sums, *evaluated)] == [0.0] * (len(sums) + len(evaluated))
-    assert gradients[0].shape == (0, WIDTH)
-    np.testing.assert_array_equal(gradients[1], np.zeros_like(KERNEL))
+    assert gradient.shape == (0, WIDTH)
+    np.testing.assert_array_equal(by_path["kernel"], np.zeros_like(KERNEL))
 
 
 def test_no_tensor_has_the_logits_of_all_rows(monkeypatch):
@@ -158,10 +166,9 @@ def test_no_tensor_has_the_logits_of_all_rows(monkeypatch):
 
     @tf.function
     def compute(features, labels, kernel):
-        sums, gradients = loss.loss_and_gradients(
-            features, labels, kernel, label_smoothing=0.1, pad_id=PAD
-        )
-        return sums.loss + tf.reduce_sum(gradients[0]) + tf.reduce_sum(gradients[1])
+        projection = output_projection(kernel, 0.1)
+        sums, gradient, by_path = projection.loss_and_gradients(features, labels)
+        return sums.loss + tf.reduce_sum(gradient) + tf.reduce_sum(by_path["kernel"])
 
     graph = compute.get_concrete_function(
         tf.TensorSpec([40, WIDTH]), tf.TensorSpec([40], tf.int32), tf.TensorSpec([CLASSES, WIDTH])

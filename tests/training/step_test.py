@@ -359,7 +359,7 @@ def test_softmax_norms_and_loss_are_computed_in_float32():
     ids = tf.TensorSpec([None, None], tf.int32)
     data = ({"source_ids": ids, "target_ids": ids}, ids)
     seed, scale = tf.TensorSpec([2], tf.int64), tf.TensorSpec([], tf.float32)
-    training = operations(trainer._loss_and_gradients, *data, seed, scale)
+    training = operations(trainer._forward_and_backward, *data, seed, scale)
     evaluation = operations(trainer.test_step, data)
     assert ("Softmax", "float32") in training & evaluation
     assert ("ArgMax", "float32") in evaluation

@@ -1,6 +1,7 @@
 """The training step against plain autodiff, dropout, clipping, averages, evaluation and state."""
 
 import dataclasses
+import inspect
 
 import keras
 import numpy as np
@@ -122,6 +123,10 @@ def test_no_two_layers_have_the_same_dropout_mask():
     with dropout_seed(tf.constant([1, 2], tf.int64)):
         masks = [layer(tf.ones([8, 8]), training=True).numpy().tobytes() for layer in layers]
     assert len(set(masks)) == len(layers)
+
+
+def test_keras_calls_the_private_method_that_the_trainer_replaces():
+    assert "_maybe_symbolic_build" in inspect.unwrap(keras.Model.fit).__code__.co_names
 
 
 def test_a_batch_of_filler_rows_changes_no_weight():

@@ -134,7 +134,7 @@ def make(training=TRAINING):
 AHEAD = """
 def compiled():
     names = " ".join(file.name for file in Path(sys.argv[1]).iterdir())
-    parts = ("loss_and_gradients", "_apply")
+    parts = ("forward_and_backward", "_apply")
     return [len(set(re.findall(rf"module_\\d+\\S*_{part}", names))) for part in parts]
 
 trainer = make(dataclasses.replace(TRAINING, num_microbatches=2))

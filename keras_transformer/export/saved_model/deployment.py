@@ -57,11 +57,8 @@ def version_facts(
 ) -> VersionFacts:
     """Returns the part of the model card about a SavedModel, and its signatures as JSON.
 
-    Args:
-        folder: directory of the SavedModel, inside the directory with the name of the model.
-        request: the body of an example request.
-        usage: a paragraph about further signatures.
-        warning: a limitation of this export.
+    The parent of `folder` has the name of the model. `request` is the body of an example request,
+    and `usage` a paragraph about further signatures.
     """
     signatures = read_signatures(folder)
     rows = [
@@ -112,11 +109,7 @@ def _tensors(tensors: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def write_settings(folder: Path) -> None:
-    """Writes the settings of batches, and `models.config`, for a version.
-
-    Args:
-        folder: the version. The files beside it are written only if they are missing.
-    """
+    """Writes the settings of batches for a version, and beside it, if missing, `models.config`."""
     output_dir = folder.parent
     (folder / "batching_params.pbtxt").write_text(_MODEL_BATCHING, encoding="utf-8")
     for file, text in (
@@ -138,11 +131,6 @@ def write_warmup_requests(
     """Answers and writes three requests for every signature, which TF Serving repeats.
 
     The requests have the shortest sentence, the longest sentence, and a batch of all lengths.
-
-    Args:
-        engine: the SavedModel. Its signature `tokenize` makes the ids.
-        sentences: real source sentences.
-        length_penalty: α of the export.
     """
     texts = dict.fromkeys(sentence for sentence in sentences if sentence.strip())
     ordered = sorted(texts, key=lambda text: len(text.encode())) or [""]

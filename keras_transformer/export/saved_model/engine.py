@@ -20,11 +20,7 @@ _TOKENIZED_AT_ONCE = 100
 
 
 class SavedModelEngine(Engine):
-    """A SavedModel in a process of its own, so that it cannot depend on this package.
-
-    Args:
-        folder: directory of the SavedModel.
-    """
+    """A SavedModel in a separate process, so that it cannot depend on this package."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -39,11 +35,7 @@ class SavedModelEngine(Engine):
     def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, np.ndarray]]:
         """Calls signatures, on all cores at the same time, and returns their numeric outputs.
 
-        Args:
-            calls: for each call the name of a signature, or `search`, and its inputs as lists.
-
-        Raises:
-            RuntimeError: if the SavedModel needs more than TensorFlow and tensorflow-text.
+        A call is the name of a signature, or `search`, and its inputs as lists.
         """
         results = Path(self._files.name) / "results.npz"
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -18,11 +18,14 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 # The warnings of `saved_model_cli scan`: tensorflow/python/tools/saved_model_cli.py, _OP_DENYLIST.
 DANGEROUS_OPS = frozenset({"WriteFile", "ReadFile", "PrintV2"})
-_FAILING_OPS = {
+_REFUSED_OPS = {
     "Assert": "an assertion, which fails a whole batch",
     "CheckNumerics": "a check of numbers, which fails a whole batch",
     "CheckNumericsV2": "a check of numbers, which fails a whole batch",
     "Abort": "which ends the server",
+    "PyFunc": "a Python function, which a SavedModel does not contain",
+    "EagerPyFunc": "a Python function, which a SavedModel does not contain",
+    **dict.fromkeys(DANGEROUS_OPS, "an op that saved_model_cli scan calls dangerous"),
 }
 _LOOPS_OF_V1 = ("LoopCond", "For")
 ADDED_BY_TENSORFLOW = "__saved_model_"  # a prefix of signatures that requests cannot use
@@ -48,15 +51,11 @@ def check_ops(graph: Any) -> None:
     """Refuses ops that are missing in TF Serving, that fail on purpose, or that are dangerous."""
     functions = {function.signature.name: function for function in graph.library.function}
     for node, function_name in _nodes(graph):
-        reason = _FAILING_OPS.get(node.op)
+        reason = _REFUSED_OPS.get(node.op.removesuffix("Stateless"))
         if _must_compile(node) or (function_name and _must_compile(functions[function_name])):
             reason = "compiled by XLA, which TF Serving disables"
         elif node.op.startswith("Xla"):
             reason = "an op of XLA, which TF Serving disables"
-        elif "PyFunc" in node.op:
-            reason = "a Python function, which a SavedModel does not contain"
-        elif node.op in DANGEROUS_OPS:
-            reason = "an op that saved_model_cli scan calls dangerous"
         elif reason is None and node.op not in served_ops() and node.op not in functions:
             reason = "an op that the stock binary of TF Serving does not link"
         if reason:

@@ -13,7 +13,6 @@ import ctypes
 import io
 import math
 import operator
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from keras_transformer.console import discard_native_log, without_native_log
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.extensions.litert.archive import read_archive
 from keras_transformer.inference import Translation, translations_of
@@ -33,14 +33,10 @@ with needs_extra("litert", "translating with a LiteRT model"):
 if TYPE_CHECKING:
     from ai_edge_litert import compiled_model
 
-# The C++ library logs when it is unloaded, after Python has ended.
-atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 2))
-
 MAX_THREADS = 1024
 _SIGNATURE = "translate_ids"
 _BATCH_SIGNATURE = "translate_batch"  # only of --format=cpu
 _WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's name for a cache of packed weights without a file
-_STDERR_LOCK = threading.RLock()  # garbage collection may close a model inside `_without_log`
 # A signature: a function from inputs to outputs, by name.
 Runtime = Callable[..., dict[str, np.ndarray]]
 # Options of glibc's mallopt, M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, with values in bytes. 32 MiB is
@@ -131,7 +127,7 @@ class LiteRTModel:
 
         LiteRT frees the memory of decode steps after each loop, and allocates it again for the
         next. Without pages that the kernel must clear again, an int8 search of `small` takes 13 %
-        less time.
+        less time. Variables of the environment have an effect only when a process starts.
         """
         with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
             for option, size in _MALLOC_OPTIONS:
@@ -290,8 +286,10 @@ def _compiled(path: Path) -> Runtime:
     """Returns the signature `translate_ids` in LiteRT's `CompiledModel`, with constant buffers."""
     from ai_edge_litert import compiled_model  # late: it takes as long as loading a model
 
+    # Its library also logs when it is unloaded, after Python has ended.
+    atexit.register(discard_native_log)
     cpu = compiled_model.CpuOptions(num_threads=1, xnnpack_weight_cache_path=_WEIGHTS_IN_MEMORY)
-    with _without_log():
+    with without_native_log():
         model = compiled_model.CompiledModel.from_file(
             str(path), options=compiled_model.Options(cpu_options=cpu)
         )
@@ -325,25 +323,11 @@ def _close(
     model: compiled_model.CompiledModel, buffers: Sequence[compiled_model.TensorBuffer]
 ) -> None:
     """Closes a model, which writes to its log, when it is no longer used or the process ends."""
-    with _without_log():
+    with without_native_log():
         for buffer in buffers:
             buffer.destroy()
         model.close()
         model.environment.close()
-
-
-@contextlib.contextmanager
-def _without_log() -> Iterator[None]:
-    """Discards the log of `CompiledModel`. It has about 20 lines, and no setting to disable it."""
-    with _STDERR_LOCK:  # two threads would restore each other's streams
-        stderr = os.dup(2)
-        with open(os.devnull, "wb") as null:
-            os.dup2(null.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
 
 
 def _result(outputs: dict[str, np.ndarray], row: int) -> LiteRTResult:

@@ -6,10 +6,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.runs.atomic import atomic_path
+
+with needs_extra("plots", "a report"):
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
 # Control characters become visible: U+2400 and the following are pictures of them.
 _PICTURES = {**{code: 0x2400 + code for code in range(0x20)}, 0x7F: 0x2421}

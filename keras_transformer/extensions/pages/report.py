@@ -17,7 +17,7 @@ from sacrebleu.metrics.bleu import BLEU
 from keras_transformer.config import RunConfig
 from keras_transformer.console import duration
 from keras_transformer.data.prepare import PrepareOptions
-from keras_transformer.errors import InputError, MissingExtra, needs_extra
+from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.extensions.pages.page import number, render, write_page
 from keras_transformer.runs.run_directory import RunDirectory
 
@@ -142,7 +142,7 @@ def read_history(path: Path) -> History:
 
 
 def _curves(history: History) -> Markup | str:
-    """Draws all metrics as one SVG image, or says what is missing."""
+    """Draws all metrics as one SVG image."""
     charts: list[Any] = []
     for title, names, is_log in _CHARTS:
         lines: list[Any] = []
@@ -155,11 +155,8 @@ def _curves(history: History) -> Markup | str:
         charts += [(title, lines, is_log)] if lines else []
     if not charts:
         return ""
-    try:
-        with needs_extra("plots", "drawing curves"):
-            from keras_transformer.extensions.pages.pictures import draw_curves
-    except MissingExtra as error:
-        return str(error)
+    with needs_extra("plots", "drawing curves"):  # late, because Matplotlib takes long to load
+        from keras_transformer.extensions.pages.pictures import draw_curves
     return Markup(draw_curves(charts))
 
 

@@ -34,10 +34,11 @@ def file(litert_version: Path) -> Path:
     return litert_version / "model.tflite"
 
 
-def test_tensorflow_is_not_imported(file: Path) -> None:
+def test_tensorflow_is_not_imported_and_one_line_is_logged(file: Path) -> None:
     code = (
         "import sys; from keras_transformer.extensions.litert.engine import LiteRTModel; "
         "print(LiteRTModel(sys.argv[1]).translate(sys.argv[2])[0].text); "
+        "LiteRTModel(sys.argv[1], low_memory=True).translate(sys.argv[2]); "
         "assert not [n for n in sys.modules if n.startswith(('tensorflow', 'keras.'))]"
     )
     result = subprocess.run(
@@ -45,6 +46,9 @@ def test_tensorflow_is_not_imported(file: Path) -> None:
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
+    assert {*result.stderr.splitlines()} <= {
+        "INFO: Created TensorFlow Lite XNNPACK delegate for CPU."
+    }
     assert result.stdout == LiteRTModel(file).translate(PHRASES[0])[0].text + "\n"
 
 

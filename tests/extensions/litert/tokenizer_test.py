@@ -1,6 +1,7 @@
 """LiteRT's tokenizer finds SentencePiece's tokens for every text, or a reason is given."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.messages import tells
 
 NESTED = ["<", "<a", "<a>", "<a>>"]
 INSIDE = ["ein", "all", "un", "xy"]
+CONTROL = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
 COMPOSED = [">", "e", "\xe9", "e\u0301", "\u2460", "\ufb01n", "A", "\U0001f44d"]
 SUPPORTED: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -95,7 +97,8 @@ def test_any_bytes_have_the_tokens_of_sentencepiece(supported: Vocabulary, data:
     parts += [st.sampled_from([*map(str.encode, symbols), *" ".join(PHRASES).encode().split()])]
     parts += [st.binary(max_size=3)]
     texts = st.lists(st.lists(st.one_of(parts), max_size=6).map(b"".join), min_size=1, max_size=20)
-    lines = data.draw(texts)
+    # FastSentencepiece removes control characters even inside of invalid UTF-8: b"\xc3\x01\xbc".
+    lines = [CONTROL.sub(b"", line) for line in data.draw(texts)]
     tokenizer = tensorflow_text.FastSentencepieceTokenizer(fast_model(supported.source_model))
     found = tokenizer.tokenize(tf.constant(lines, tf.string)).to_list()
     expected = supported.encode_source(lines)

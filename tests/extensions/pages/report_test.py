@@ -11,6 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from keras_transformer import plugins
 from keras_transformer.config import Config
 from keras_transformer.data.cleaning import DropReason
 from keras_transformer.data.corpus import ParallelFiles
@@ -22,6 +23,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
 from tests.conftest import PHRASES
+from tests.messages import tells
 
 COSTS = {"tokens": 36_000.0, "step_seconds": 10.0, "training_seconds": 754.0, "peak_memory_mb": 512}
 
@@ -94,13 +96,18 @@ def test_lines_that_were_cut_off_are_left_out_and_later_lines_count(tmp_path: Pa
     assert report.read_history(tmp_path / "missing") == {}
 
 
-def test_without_matplotlib_the_page_says_what_is_missing(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
+def test_without_its_packages_a_report_is_left_out_with_one_sentence(
+    missing: str, run: RunDirectory, monkeypatch: Any, caplog: Any
 ) -> None:
     log(run, 100, 2.0)
-    monkeypatch.delitem(sys.modules, "keras_transformer.extensions.pages.pictures", raising=False)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "drawing curves needs the extra plots" in text_of(run)
+    for name in [name for name in sys.modules if ".extensions.pages." in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    plugins.call_all("after_training", run)
+    [record] = caplog.records
+    assert tells(record.getMessage(), "'report'", "needs the extra plots", missing, "pip install")
+    assert not (run.path / "report.html").exists()
 
 
 def test_the_numbers_of_prepared_data(tmp_path: Path) -> None:

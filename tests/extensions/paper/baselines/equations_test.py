@@ -114,7 +114,7 @@ def test_logits_are_those_of_the_equations(name: str) -> None:
     for i, (s, t) in enumerate(zip(sources, targets, strict=True)):
         expected = READINGS[name](source[i, :s], target[i, :t], weights)
         np.testing.assert_allclose(logits[i, :t], expected, atol=2e-5)
-    features = model.features({"source_ids": source, "target_ids": target})
+    features, _ = model.decode(target, model.encode(source))
     rows, _ = model.output_rows(tf.constant([3, 5]))  # what a shortlist uses
     np.testing.assert_allclose(features @ tf.transpose(rows), logits[:, :, [3, 5]], atol=2e-5)
 
