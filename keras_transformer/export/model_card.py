@@ -78,7 +78,6 @@ def model_card(
     and `bytes`, the size of the model. The scores are of the translations of `test_set`.
     """
     decoding, longest = manifest["decoding"], manifest["max_train_source_length"]
-    extra = decoding["max_extra_tokens"]
     languages, license = manifest["languages"], manifest["license"]
     search = "beam search with {beam_size} hypotheses, α = {length_penalty:g}".format(**decoding)
     if decoding["length_penalty_formula"] == "power":
@@ -117,9 +116,7 @@ def model_card(
         license=f"`{license}`" if license else "not stated",
         max_source_tokens=manifest["max_source_tokens"],
         max_source_bytes=manifest["max_source_bytes"],
-        longest=f"{extra:,} tokens more than its source"
-        if extra >= 0
-        else f"{1 - extra} times as many tokens as its source",
+        extra=f"{n:,} tokens" if (n := decoding["max_extra_tokens"]) >= 0 else f"{-n}00 %",
         max_output_tokens=manifest["max_output_tokens"],
     )
 
