@@ -92,6 +92,8 @@ def pytest_collection_finish(session):
     """Splits the CPU before the first test runs an op, because TensorFlow forbids it later.
 
     Without --long, TensorFlow does not optimize graphs: this takes longer than running them once.
+    Exports are compared in this process, because another one imports TensorFlow for seconds.
+    `core_alone_test` exports with a separate process.
 
     What is there by now, libraries and tests, stays to the end: no collection of garbage needs to
     look at its half a million objects again.
@@ -104,6 +106,27 @@ def pytest_collection_finish(session):
             sys.modules["tensorflow"].config.optimizer.set_experimental_options(
                 {"disable_meta_optimizer": True}
             )
+            _compare_exports_in_this_process()
+
+
+def _compare_exports_in_this_process():
+    import tensorflow as tf
+
+    from keras_transformer.export.saved_model.engine import SavedModelEngine
+    from keras_transformer.export.saved_model.exporter import SavedModelExporter
+    from keras_transformer.export.saved_model.fresh_process import numeric_outputs
+
+    class LoadedEngine(SavedModelEngine):
+        def __init__(self, folder):
+            self.folder, self.loaded = folder, tf.saved_model.load(str(folder))
+
+        def call(self, calls):
+            return [numeric_outputs(self.loaded, *call) for call in calls]
+
+        def close(self):
+            del self.loaded
+
+    SavedModelExporter.open = lambda _, folder: LoadedEngine(folder)
 
 
 @pytest.fixture(scope="session")

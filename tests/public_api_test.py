@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -73,26 +72,3 @@ def test_names_of_namespaces(namespace: str) -> None:
     assert set(module.__all__) == NAMESPACES[namespace]
     assert all(hasattr(module, name) for name in module.__all__)
     assert set(dir(module)) >= NAMESPACES[namespace]
-
-
-def test_files_load_by_registered_names(tmp_path: Path) -> None:
-    model = kt.Transformer.from_preset(
-        "tiny", 30, d_model=16, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1
-    )
-    model.compile("adam", kt.losses.LabelSmoothedCrossEntropy(), metrics=[kt.metrics.Perplexity()])
-    model.save(tmp_path / "model.keras")
-    # Of an earlier version, in which the modules had other names.
-    files = (tmp_path / "model.keras", "r"), (tmp_path / "old.keras", "w")
-    with zipfile.ZipFile(*files[0]) as new, zipfile.ZipFile(*files[1]) as old:
-        for name in new.namelist():
-            content = new.read(name)
-            if name == "config.json":
-                content = content.replace(b"keras_transformer.models.", b"keras_transformer.x.")
-            old.writestr(name, content)
-    program = f"""
-import keras, keras_transformer as kt
-kt.layers
-print(keras.saving.load_model({str(tmp_path / "old.keras")!r}).loss)"""
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "LabelSmoothedCrossEntropy" in done.stdout

@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, run_directory: RunDirectory
 
 
 @pytest.fixture(scope="module")
-def answers(driver: Driver, folder: Path) -> dict[str, CommandResult]:
+def answers(driver: Driver, folder: Path, one_replica: None) -> dict[str, CommandResult]:
     commands = [(*step.split(" ", 1), TEXT) for step in STEPS.values()]
     return dict(zip(STEPS, driver.run_all(folder, commands), strict=True))
 

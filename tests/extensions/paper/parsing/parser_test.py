@@ -80,11 +80,11 @@ def test_trees_equal_the_results_of_the_search(model: parser.ParserModel) -> Non
     max_lengths = translator.max_lengths(lengths)
     tokenizer = translator.tokenizer
     symbols = treebank.require_parser(tokenizer.vocabulary, "the model")
-    found = translator.translate_ids(
-        source_ids,
-        SearchInputs(max_lengths, constraint_inputs=tf.constant([len(t.words) for t in TREES])),
-        constraint=parser.TreeConstraint.of(symbols, tokenizer.end_id, tokenizer.target_vocab_size),
-    )
+    constraint = parser.TreeConstraint.of(symbols, tokenizer.end_id, tokenizer.target_vocab_size)
+    inputs = SearchInputs(max_lengths, constraint_inputs=tf.constant([len(t.words) for t in TREES]))
+    found = tf.function(
+        lambda: translator.translate_ids(source_ids, inputs, constraint=constraint), autograph=False
+    )()
     np.testing.assert_allclose(parsed["scores"], found.scores, rtol=1e-6)
     texts = translator.texts(found, tf.constant(sentences)).numpy()
     for row, tree in enumerate(TREES):
