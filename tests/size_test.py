@@ -20,8 +20,8 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 22_740,
-    "keras_transformer/extensions": 10_500,
+    "tests": 22_889,
+    "keras_transformer/extensions": 10_650,
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {

@@ -391,13 +391,15 @@ class TestErrors:
             ("/tmp/x; No space left on device", "disk is full"),
         ],
     )
-    def test_problems_of_memory_and_of_disks(self, go_on, monkeypatch, message, fact):
+    def test_problems_of_memory_and_of_disks(self, copy, go_on, monkeypatch, message, fact):
         def fit(*_, **__):
             raise tf.errors.ResourceExhaustedError(None, None, message)
 
         monkeypatch.setattr(Trainer, "fit", fit)
+        (copy / "report.html").unlink()
         with pytest.raises(InputError, match=mentions(fact)):
             go_on(training__max_steps=9)
+        assert (copy / "report.html").exists()
 
     def test_workers_with_other_data_or_settings(self, data, tmp_path, monkeypatch):
         compared = {}
