@@ -134,7 +134,7 @@ def test_text_that_another_program_has_changed_is_reported(tmp_path):
     assert ([*source.values()], [*target.values()]) == ([0, 20, 40], [20, 0, 0])
     assert tells(prepared.summary(), "20 of 60", "sources", "Moses", "sacremoses")
     assert tells(prepared.summary(), "40 of 60", "sources", "BPE")
-    assert tells(prepared.summary(), "20 of 60", "targets", "doubled quotation marks", "--tsv_quoted")
+    assert tells(prepared.summary(), "20 of 60", "targets", "doubled quotation", "--tsv_quoted")
     others = [(f"It rains {i} times.", f"▁ Es {i}") for i in range(200)]
     others[0] = ("a @-@ b", "▁ c")
     other = prepare([Pairs(others)], tmp_path / "e", SMALL).summary()
