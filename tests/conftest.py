@@ -3,9 +3,11 @@
 import contextlib
 import fcntl
 import gc
+import math
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from tests.messages import Pattern
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything loads TensorFlow
 ROOT = Path(__file__).resolve().parents[1]
+STARTED = time.monotonic()
+NO_TIME = "the time is over"
 
 # The background jobs of a shell ignore Ctrl-C, those of nohup ignore SIGHUP, and so do their child
 # processes. Tests send these signals to processes and to themselves.
@@ -36,19 +40,34 @@ def test_data():
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="also run the tests that are marked long")
+    parser.addoption("--seconds", type=float, help="start no test after these seconds")
 
 
 def pytest_collection_modifyitems(config, items):
     """Skips the long tests without --long, so that all others fit into the time of a change.
 
-    The files that take longest come first, so that no process works alone at the end.
+    The files that take longest come first, so that no process works alone at the end, unless the
+    time is limited.
     """
-    items.sort(key=lambda item: item.path.parent.name not in ("integration", "training"))
+    if config.getoption("--seconds") is None:
+        items.sort(key=lambda item: item.path.parent.name not in ("integration", "training"))
     if not config.getoption("--long"):
         reason = "takes long: bin/test --long runs it, and .github/workflows/test.yml every week"
         for item in items:
             if item.get_closest_marker("long"):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    if time.monotonic() - STARTED > (item.config.getoption("--seconds") or math.inf):
+        pytest.skip(NO_TIME)
+
+
+def pytest_terminal_summary(terminalreporter):
+    skipped = terminalreporter.stats.get("skipped", [])
+    if count := sum(NO_TIME in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(f"{count} tests were left out, because {NO_TIME}.")
 
 
 def pytest_make_parametrize_id(val):
@@ -73,6 +92,8 @@ def pytest_collection_finish(session):
     """Splits the CPU before the first test runs an op, because TensorFlow forbids it later.
 
     Without --long, TensorFlow does not optimize graphs: this takes longer than running them once.
+    Exports are compared in this process, because another one imports TensorFlow for seconds.
+    `core_alone_test` exports with a separate process.
 
     What is there by now, libraries and tests, stays to the end: no collection of garbage needs to
     look at its half a million objects again.
@@ -85,6 +106,27 @@ def pytest_collection_finish(session):
             sys.modules["tensorflow"].config.optimizer.set_experimental_options(
                 {"disable_meta_optimizer": True}
             )
+            _compare_exports_in_this_process()
+
+
+def _compare_exports_in_this_process():
+    import tensorflow as tf
+
+    from keras_transformer.export.saved_model.engine import SavedModelEngine
+    from keras_transformer.export.saved_model.exporter import SavedModelExporter
+    from keras_transformer.export.saved_model.fresh_process import numeric_outputs
+
+    class LoadedEngine(SavedModelEngine):
+        def __init__(self, folder):
+            self.folder, self.loaded = folder, tf.saved_model.load(str(folder))
+
+        def call(self, calls):
+            return [numeric_outputs(self.loaded, *call) for call in calls]
+
+        def close(self):
+            del self.loaded
+
+    SavedModelExporter.open = lambda _, folder: LoadedEngine(folder)
 
 
 @pytest.fixture(scope="session")

@@ -43,6 +43,7 @@ def example_folder(run_directory, litert_version, tmp_path_factory):
     return folder
 
 
+@pytest.mark.usefixtures("one_replica")
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=module_name)
 def test_examples_print_what_they_show(path, tmp_path, monkeypatch, request):
     module = importlib.import_module(module_name(path))

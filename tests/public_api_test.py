@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
-
 import pytest
 
 import keras_transformer as kt
@@ -39,60 +33,9 @@ def test_public_names_are_listed_and_exist() -> None:
         kt.Trainer  # noqa: B018  not public: `train` and `model.fit` are
 
 
-SCRIPT = """\
-import keras_transformer as kt
-
-translator = kt.load("build/run", beam_size=4)
-text: str = translator("a dog")
-run = kt.train(kt.prepare("a.en", "a.de", output_dir="data"), "run", preset="tiny")
-model = kt.Transformer.from_preset("tiny", 30)
-texts: list[str] = kt.Translator(model, run.translator().tokenizer)(["a"])
-"""
-MISTAKES = """\
-kt.load(3)
-kt.nonsense
-number: int = translator("a dog")
-kt.prepare("a.en", "a.de")
-"""
-
-
-def test_type_checkers_see_the_public_names(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT + MISTAKES)
-    options = ["--ignore-missing-imports", "--follow-imports=silent", f"--config-file={os.devnull}"]
-    command = [sys.executable, "-m", "mypy", *options, f"--cache-dir={tmp_path}", str(script)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    lines = [int(line.split(":")[1]) for line in found.splitlines() if ": error: " in line]
-    first = SCRIPT.count("\n") + 1
-    assert lines == [*range(first, first + MISTAKES.count("\n"))], found
-
-
 @pytest.mark.parametrize("namespace", NAMESPACES)
 def test_names_of_namespaces(namespace: str) -> None:
     module = getattr(kt, namespace)
     assert set(module.__all__) == NAMESPACES[namespace]
     assert all(hasattr(module, name) for name in module.__all__)
     assert set(dir(module)) >= NAMESPACES[namespace]
-
-
-def test_files_load_by_registered_names(tmp_path: Path) -> None:
-    model = kt.Transformer.from_preset(
-        "tiny", 30, d_model=16, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1
-    )
-    model.compile("adam", kt.losses.LabelSmoothedCrossEntropy(), metrics=[kt.metrics.Perplexity()])
-    model.save(tmp_path / "model.keras")
-    # Of an earlier version, in which the modules had other names.
-    files = (tmp_path / "model.keras", "r"), (tmp_path / "old.keras", "w")
-    with zipfile.ZipFile(*files[0]) as new, zipfile.ZipFile(*files[1]) as old:
-        for name in new.namelist():
-            content = new.read(name)
-            if name == "config.json":
-                content = content.replace(b"keras_transformer.models.", b"keras_transformer.x.")
-            old.writestr(name, content)
-    program = f"""
-import keras, keras_transformer as kt
-kt.layers
-print(keras.saving.load_model({str(tmp_path / "old.keras")!r}).loss)"""
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "LabelSmoothedCrossEntropy" in done.stdout

@@ -45,3 +45,27 @@ def test_machines_with_gpus_keep_the_programs_of_xla(tmp_path, monkeypatch, visi
     flag = os.environ["TF_XLA_FLAGS"]
     assert flag.startswith("--tf_xla_persistent_cache_directory=") == bool(visible)
     assert not visible or Path(flag.partition("=")[2]).is_dir()
+
+
+REPORT = """
+import atexit, sys
+atexit.register(lambda: print("loaded", {"tensorflow", "keras"} & {*sys.modules}))
+"""
+PROGRAMS = {
+    "client": "from keras_transformer.extensions.serving import client\n"
+    "client.Client('localhost:1', 'x').close()",
+    "report": "import keras_transformer.extensions.pages.report",
+    "prepare": "from pathlib import Path; from keras_transformer.cli import main\n"
+    "Path('a.tsv').write_text(''.join(f'a {i}\\tb {i}\\n' for i in range(9)))\n"
+    "flags = '--tsv=a.tsv --output_dir=data --vocab_size=20 --valid_pairs=2'.split()\n"
+    "main.run('prepare', ['prepare', *flags])",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_these_programs_do_not_load_tensorflow(tmp_path, name):
+    program = REPORT + PROGRAMS[name]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.stdout.endswith("loaded set()\n"), ended.stderr

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,8 +46,10 @@ class LoadedModel(NamedTuple):
         symbols: the symbols of the source vocabulary, sorted, such as <2de>, or None if they are
             unknown.
         source_tag: the symbol that a server adds to texts, or None.
+        source_language: code of the source language, as in "de", or None if it is unknown.
         max_batch_lines: the most lines of a call; None for the default of the device.
         threads: number of calls at the same time; None: as TensorFlow is configured.
+        normalize_target: returns texts as the model writes them; None if unknown.
         change: returns the same model with other `decoding.` settings; None if all are fixed.
     """
 
@@ -60,8 +62,10 @@ class LoadedModel(NamedTuple):
     max_train_source_length: int | None = None
     symbols: tuple[str, ...] | None = None
     source_tag: str | None = None
+    source_language: str | None = None
     max_batch_lines: int | None = None
     threads: int | None = None
+    normalize_target: Callable[[Sequence[str]], Sequence[str]] | None = None
     change: Callable[[Mapping[str, Any]], LoadedModel] | None = None
 
     @classmethod
@@ -85,6 +89,7 @@ class LoadedModel(NamedTuple):
             module.translate_verbose,
             module.max_train_source_length,
             tuple(sorted(module.tokenizer.vocabulary.source_symbols())),
+            normalize_target=module.tokenizer.vocabulary.normalized_target,
             change=change,
         )
 
@@ -246,6 +251,7 @@ def _open_saved_model(model: str) -> LoadedModel:
             of_arrays(loaded.translate_verbose),
             int(loaded.max_train_source_length.numpy()) or None,
             tuple(symbol.decode() for symbol in found.numpy()[0]),
+            source_language=(described.get("languages") or [None])[0],
         )
     except (AttributeError, KeyError) as error:
         raise InputError(

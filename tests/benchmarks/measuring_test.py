@@ -1,4 +1,4 @@
-"""Turns, ratios, names of engines, and batches."""
+"""Turns, ratios, and batches: errors in them would be seen only as other figures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,6 @@ import numpy as np
 import pytest
 import sentence_batches
 from measuring import Turn
-from variants import Variant, grouped
-
-KNOWN = {
-    "keras": (["float32", "bfloat16"], ["xla", "number"]),
-    "torch": (["float32"], ["compile"]),
-}
 
 
 def rates(*values: float, cores: float | None = None) -> list[Turn]:
@@ -57,23 +51,6 @@ def test_ratios_by_cpu_time_when_both_are_known() -> None:
     assert "cpu_time" not in measuring.ratio(turns, "own", "peer")
 
 
-def test_names_of_engines() -> None:
-    variant = Variant.parse("keras:bfloat16:xla:2", KNOWN)
-    assert (variant.engine, variant.precision, variant.number) == ("keras", "bfloat16", 2)
-    assert variant.options == ("xla", "2") and variant.is_ours
-    assert variant.environment(1, 2)["TF_NUM_INTRAOP_THREADS"] == "1"
-    assert variant.environment(1, 2)["CUDA_VISIBLE_DEVICES"] == "-1"
-    assert "CUDA_VISIBLE_DEVICES" not in variant.environment(1, 2, "gpu")
-    for name in (
-        *("keras", "keras:int8", "jax:float32", "keras:float32:0", "keras:float32:compile"),
-        *("torch:float32:2", ""),
-    ):
-        with pytest.raises(ValueError, match="unknown"):
-            Variant.parse(name, KNOWN)
-    own, peers = grouped([variant, Variant.parse("torch:float32", KNOWN)])
-    assert own == [variant.name] and peers == {"torch": ["torch:float32"]}
-
-
 def store(pairs: int) -> SimpleNamespace:
     """Pairs whose targets have 1, 2, ... tokens."""
     source = SimpleNamespace(lengths=np.ones(pairs, int), ids=lambda chosen: chosen + 100)
@@ -95,14 +72,3 @@ def test_training_batches_are_sorted_and_no_larger_than_asked() -> None:
         for shifted, row in zip(target, labels, strict=True):
             length = np.count_nonzero(row)
             np.testing.assert_array_equal(shifted[1:length], row[: length - 1])
-
-
-def test_batches_are_saved_and_read(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    sentences = [[1, 2, 3], [4], [5, 6], [7]]
-    batches = sentence_batches.sorted_batches(sentences, rows=2, count=3, seed=1)
-    assert sorted(map(sorted, batches[:2])) == [[[1, 2, 3], [5, 6]], [[4], [7]]]
-    assert batches[2] == batches[0]
-    sentence_batches.save(tmp_path / "b.npz", {2: batches}, pad_id=0)
-    read = sentence_batches.read(str(tmp_path / "b.npz"))[2]
-    assert [sentence_batches.without_padding(batch, 0) for batch in read] == batches
-    assert sentence_batches.widen(read[0], 0).shape == (2, 8)

@@ -16,7 +16,7 @@ WMT = "evaluate --model_dir=none --test_set=wmt14"
 FILES = "--model_dir=run --source=six.en --reference=six.de"
 SCORE = "score --model_dir=run"
 # Command line, standard input, and the facts of the error.
-MISTAKES = [
+USAGE = [  # exit code 2
     ("trian", "", "trian", "train", "keras-transformer --help"),
     ("translate-corpus", "", "translate_corpus", "keras-transformer --help"),
     ("train --dat=3", "", "flag 'dat'", "Did you mean: data_dir"),
@@ -26,6 +26,11 @@ MISTAKES = [
     (f"{SCORE} stray", "", "stray", "--name=value"),
     (f"{SCORE} --format=xml", "", "--format=xml"),
     ("translate --model_dir=x --nodocument=1", "", "--nodocument=1"),
+    ("evaluate", "", "model_dir", "hypothesis", "Exactly one"),
+    (f"evaluate {FILES} --hypothesis=six.de", "", "model_dir", "hypothesis", "Exactly one"),
+    ("evaluate --model_dir=run --test_set=wmt14 --source=six.en", "", "test_set", "At most one"),
+]
+INPUT = [  # exit code 1
     ("translate --model_dir=x --input=none", "", "none", "No such file"),
     (f"prepare {TEXT} --vocab_from=data --vocab_size=80", "", "--vocab_size", "--vocab_from"),
     (f"prepare {TEXT} --vocab_from=data --nobyte_fallback", "", "--byte_fallback", "--vocab_from"),
@@ -34,9 +39,6 @@ MISTAKES = [
     ("prepare --tfds=x:sets --output_dir=new", "", "split", "x:sets@train"),
     (f"{TREES} --valid_trees=b.tree --valid_pairs=2", "", "--valid_pairs"),
     (f"{TREES} --valid_ids=ids", "", "--valid_ids", "--valid_trees"),
-    ("evaluate", "", "model_dir", "hypothesis", "Exactly one"),
-    (f"evaluate {FILES} --hypothesis=six.de", "", "model_dir", "hypothesis", "Exactly one"),
-    ("evaluate --model_dir=run --test_set=wmt14 --source=six.en", "", "test_set", "At most one"),
     ("evaluate --model_dir=run --reference=six.de", "", "--source", "missing", "--model_dir"),
     (f"evaluate {FILES} --baseline=two.de", "", "two.de", "2", "reference", "6"),
     (WMT, "", "wmt14", "language pair", "''"),
@@ -61,14 +63,15 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(
-    ("line", "text", "facts"), [(line, text, facts) for line, text, *facts in MISTAKES]
+    ("expected", "line", "text", "facts"),
+    [(2, line, text, facts) for line, text, *facts in USAGE]
+    + [(1, line, text, facts) for line, text, *facts in INPUT],
 )
 def test_invalid_input_gives_a_one_line_error_and_no_output(
-    line: str, text: str, facts: list[str], driver: Driver, folder: Path
+    expected: int, line: str, text: str, facts: list[str], driver: Driver, folder: Path
 ) -> None:
     name, *arguments = line.split()
     with sacrebleu_folder(folder / "sacrebleu"):
         code, out, err, left = driver.run(folder, name, arguments, text)
-    is_usage = "--help shows" in err or "--help lists" in err
-    assert (code, out, left) == (2 if is_usage else 1, "", [])
+    assert (code, out, left) == (expected, "", [])
     assert err.startswith("error: ") and err.count("\n") == 1 and tells(err, *facts)

@@ -82,6 +82,7 @@ def compiled_search(config):
     return tf.function(
         lambda *arguments: search(Tables(*arguments[:3]), arguments[3], config),
         input_signature=signature,
+        autograph=False,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
@@ -134,12 +135,14 @@ def uncached_search(translator: TranslationModule, texts: list[str]) -> decoding
         "ids": tf.fill([len(texts) * beam, longest], tokenizer.pad_id),
         "sentence": tf.repeat(tf.range(len(texts)), beam),
     }
-    return decoding.search(
+    search = functools.partial(
+        decoding.search,
         StepDecoder(step, cache, tokenizer.target_vocab_size, beam, returns_log_probs=True),
         SearchInputs(max_lengths),
         translator.config,
         SpecialIds(tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id),
     )
+    return tf.function(search, autograph=False)()
 
 
 @pytest.mark.parametrize(("models", "beam"), [(1, 1), (2, 4)])
@@ -166,12 +169,13 @@ def test_models_with_different_vocabularies_are_an_error(run_directory: RunDirec
         TranslationModule([], run_directory.tokenizer(), config.decoding)
 
 
-def test_unknown_tokens_are_written_only_if_allowed(run_directory: RunDirectory) -> None:
+def test_unknown_tokens_are_written_only_if_allowed(
+    run_directory: RunDirectory, translator: TranslationModule
+) -> None:
     transformer, tokenizer = make_transformer(run_directory), run_directory.tokenizer()
     settings = {"decoding__beam_size": 1}
-    plain = make_translator(run_directory, **settings)
     # The embedding of a frequent token, so that the unknown token is at least as likely.
-    frequent = plain.search(tf.constant(PHRASES)).ids.numpy()[:, 0, 1]
+    frequent = translator.search(tf.constant(PHRASES)).ids.numpy()[:, 0, 1]
     rows = transformer.target_embedding.embeddings.numpy()
     rows[tokenizer.unknown_id] = 1.5 * rows[frequent[0]]
     transformer.target_embedding.embeddings.assign(rows)

@@ -12,17 +12,22 @@ from tests.conftest import PHRASES, ROOT
 
 PROGRAM = """
 import keras_transformer as kt
+from keras_transformer.tf_import import load_tensorflow
 
 assert kt.__file__.startswith(FOLDER), kt.__file__
+load_tensorflow()
+import tensorflow as tf
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # as in the tests
 data = kt.prepare(source="train.en", target="train.de", output_dir="data", vocab_size=60,
                   valid_pairs=2, num_workers=1)
 run = kt.train(data, "run", preset="tiny", num_encoder_layers=1, num_decoder_layers=1,
                d_model=16, d_ff=32, num_heads=2, max_steps=2, batch_tokens=64,
-               max_extra_tokens=5)
+               max_extra_tokens=5, max_source_tokens=40)
 source, target = (open(f"train.{name}").read().splitlines()[:3] for name in ("en", "de"))
-assert len(run.translator().evaluate(source, target).hypotheses) == 3
+translator = run.translator()
+assert len(translator.evaluate(source, target).hypotheses) == 3
 run.export("export")
-[text] = kt.load("run")(["a small dog"])
+[text] = translator(["a small dog"])
 assert kt.load("export")(["a small dog"]) == [text]
 """
 

@@ -6,18 +6,19 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
+import keras_transformer as kt
 from keras_transformer.models.transformer import Transformer
 from tests.builders import tiny_config
 
 ROOT = Path(__file__).parents[2]
 CONFIG = tiny_config(model__source_vocab_size=12, model__target_vocab_size=12).model
-LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 PROGRAM = """
@@ -37,9 +38,8 @@ whole = keras.saving.load_model(folder + "/model.keras")
 bare = kt.Transformer(whole.config)
 bare.build()
 bare.load_weights(folder + "/model.weights.h5")
-np.savez(folder + "/outputs.npz", whole=whole.predict(inputs, verbose=0),
-         bare=bare.predict(inputs, verbose=0))
-print("iterations", int(whole.optimizer.iterations))  # it is still compiled
+np.savez(folder + "/outputs.npz", whole=whole(inputs), bare=bare(inputs))
+print(int(whole.optimizer.iterations), whole.loss)  # it is still compiled
 import keras_transformer.extensions.paper.baselines
 show()
 """
@@ -74,16 +74,25 @@ def test_another_process_registers_all_classes_and_loads_a_saved_model(tmp_path:
     inputs = {"source_ids": source, "target_ids": target}  # sequences to copy
     model = Transformer(CONFIG)
     schedule = keras.optimizers.schedules.ExponentialDecay(0.01, 100, 0.9)
-    model.compile(keras.optimizers.Adam(schedule), LOSS, jit_compile=False)
+    adam, loss = keras.optimizers.Adam(schedule), kt.losses.LabelSmoothedCrossEntropy()
+    model.compile(adam, loss, metrics=[kt.metrics.Perplexity()], jit_compile=False)
     model.fit(inputs, source, batch_size=16, verbose=0)
-    outputs = model.predict(inputs, verbose=0)
+    outputs = model(inputs)
     assert outputs.shape == (64, 5, 12)
     np.savez(tmp_path / "inputs.npz", **inputs)
-    model.save(tmp_path / "model.keras")
+    model.save(tmp_path / "new.keras")
+    # As in an earlier version, in which the modules had other names.
+    files = (tmp_path / "new.keras", "r"), (tmp_path / "model.keras", "w")
+    with zipfile.ZipFile(*files[0]) as new, zipfile.ZipFile(*files[1]) as old:
+        for name in new.namelist():
+            content = new.read(name)
+            old.writestr(
+                name, content.replace(b"keras_transformer.models.", b"keras_transformer.x.")
+            )
     model.save_weights(tmp_path / "model.weights.h5")
 
-    library, iterations, everything = run(PROGRAM, tmp_path).splitlines()[-3:]
-    assert iterations == "iterations 4"
+    library, compiled, everything = run(PROGRAM, tmp_path).splitlines()[-3:]
+    assert compiled.startswith("4 ") and "LabelSmoothedCrossEntropy" in compiled
     loaded = np.load(tmp_path / "outputs.npz")
     for name in ("whole", "bare"):
         np.testing.assert_allclose(loaded[name], outputs, atol=1e-6)

@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, run_directory: RunDirectory
 
 
 @pytest.fixture(scope="module")
-def answers(driver: Driver, folder: Path) -> dict[str, CommandResult]:
+def answers(driver: Driver, folder: Path, one_replica: None) -> dict[str, CommandResult]:
     commands = [(*step.split(" ", 1), TEXT) for step in STEPS.values()]
     return dict(zip(STEPS, driver.run_all(folder, commands), strict=True))
 
@@ -93,7 +93,7 @@ def signatures(driver: Driver, folder: Path, answers: dict[str, CommandResult]) 
     yield model.signatures  # they do not keep the model alive
 
 
-@pytest.mark.long  # parser_test compares the signatures of a model that is not exported
+@pytest.mark.long  # exports a model; parser_test calls the same functions before an export
 @pytest.mark.parametrize(("name", "key"), [("parse", "text"), ("parse_tokens", "tokens")])
 def test_the_signatures_of_an_export(signatures: Any, name: str, key: str) -> None:
     outputs = signatures[name].structured_outputs

@@ -61,6 +61,7 @@ def test_the_steps_work_with_few_phrases_and_almost_no_training(
         _, _, name, *flags = step.split()
         if name == "train":
             flags += ["--max_steps=4", "--set=decoding.max_extra_tokens=5"]
+            flags += ["--set=decoding.max_source_tokens=60", "--set=model.d_model=32"]
         results[name] = driver.run(tmp_path, name, flags, "")
         assert results[name].code == 0, results[name].err
         if name == "phrasebook":

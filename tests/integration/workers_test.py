@@ -191,7 +191,7 @@ def test_killed_and_stopped_workers_lose_nothing(workers: Workers, whole: Path) 
     assert_same_training(workers.run, whole)
 
 
-@pytest.mark.long
+@pytest.mark.long  # starts a process that loads TensorFlow, and no other test stops a waiting one
 def test_a_chief_that_waits_can_be_stopped(workers: Workers) -> None:
     workers.start_chief()
     workers.processes[0].send_signal(signal.SIGINT)

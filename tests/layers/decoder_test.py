@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
-from tests.layers.encoder_test import ARGUMENTS, EVERY_ARGUMENT
+from tests.layers.encoder_test import ARGUMENTS, EVERY_ARGUMENT, SCORES
 from tests.layers.layer_check import check_layer
 
 B, T, S, D, H = 2, 5, 7, 6, 2
@@ -19,8 +19,7 @@ WEIGHTS = {"cross": (B, H, T, S), "self": (B, H, T, T)}
 MASK = np.arange(S) < np.array([[S], [S - 3]])
 
 
-@pytest.mark.parametrize("arguments", [ARGUMENTS, EVERY_ARGUMENT])
-@pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
+@pytest.mark.parametrize("arguments, options", [(ARGUMENTS, {}), (EVERY_ARGUMENT, SCORES)])
 def test_decoder_layer_is_a_keras_layer(arguments: dict[str, Any], options: dict[str, Any]) -> None:
     inputs = {"inputs": X, "memory": MEMORY, "memory_mask": MASK}
     shape: Any = (X.shape, WEIGHTS) if options else X.shape

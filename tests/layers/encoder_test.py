@@ -14,6 +14,7 @@ from tests.layers.layer_check import assert_same, check_layer, to_numpy
 B, S, D, H = 2, 7, 6, 2
 X = np.random.default_rng(4).normal(size=(B, S, D)).astype(np.float32)
 MASK = np.arange(S) < np.array([[S], [S - 3]])
+SCORES = {"return_attention_scores": True}
 ARGUMENTS: dict[str, Any] = {"num_heads": H, "key_dim": 3, "value_dim": 4, "d_ff": 9}
 EVERY_ARGUMENT: dict[str, Any] = {
     **ARGUMENTS,
@@ -38,8 +39,7 @@ def test_each_dropout_is_for_training_only(stack: Any, kind: str) -> None:
     assert np.abs(first - plain).max() > 1e-3 and np.abs(first - second).max() > 1e-3
 
 
-@pytest.mark.parametrize("arguments", [ARGUMENTS, EVERY_ARGUMENT])
-@pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
+@pytest.mark.parametrize("arguments, options", [(ARGUMENTS, SCORES), (EVERY_ARGUMENT, {})])
 def test_encoder_layer_is_a_keras_layer(arguments: dict[str, Any], options: dict[str, Any]) -> None:
     shape: Any = (X.shape, (B, H, S, S)) if options else X.shape
     check_layer(EncoderLayer, arguments, {"inputs": X, "mask": MASK}, shape, options)

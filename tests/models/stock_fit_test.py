@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -24,8 +25,8 @@ def two_replicas(two_cpus: list[str]) -> tf.distribute.Strategy:
     return strategy
 
 
-def fitted(strategy: Any) -> tuple[list[np.ndarray], dict[str, list[float]]]:
-    """The weights and the logs after two epochs."""
+def fitted(strategy: Any, *callbacks: Any) -> tuple[Any, dict[str, list[float]]]:
+    """The model and its logs after two epochs."""
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = kt.Transformer(MODEL)
@@ -35,18 +36,29 @@ def fitted(strategy: Any) -> tuple[list[np.ndarray], dict[str, list[float]]]:
             metrics=[kt.metrics.TokenAccuracy(), kt.metrics.Perplexity()],
             jit_compile=False,
         )
-    history = model.fit(dataset(ROWS), epochs=2, validation_data=dataset(ROWS), verbose=0).history
-    return [keras.ops.convert_to_numpy(weight) for weight in model.weights], history
+    data = {"x": dataset(ROWS), "validation_data": dataset(ROWS)}
+    return model, model.fit(**data, epochs=2, callbacks=callbacks, verbose=0).history
 
 
-def test_two_replicas_give_the_update_of_one(two_replicas: tf.distribute.Strategy) -> None:
+def test_two_replicas_give_the_update_of_one_and_callbacks_work(
+    two_replicas: tf.distribute.Strategy, tmp_path: Path
+) -> None:
     # The first half of the rows of a batch has more tokens than the second.
-    one, history = fitted(tf.distribute.get_strategy())
+    one, history = fitted(
+        tf.distribute.get_strategy(),
+        keras.callbacks.ModelCheckpoint(tmp_path / "best.keras"),
+        keras.callbacks.ReduceLROnPlateau("val_loss", min_delta=1e9, patience=1, factor=0.5),
+    )
     two, distributed = fitted(two_replicas)
-    for expected, found in zip(one, two, strict=True):
+    stored = keras.saving.load_model(tmp_path / "best.keras")
+    for variables in zip(one.weights, two.weights, stored.weights, strict=True):
+        expected, found, same = map(keras.ops.convert_to_numpy, variables)
         np.testing.assert_allclose(found, expected, atol=2e-6)
-    for name, values in history.items():
-        np.testing.assert_allclose(distributed[name], values, rtol=2e-5, err_msg=name)
+        np.testing.assert_array_equal(same, expected)
+    for name, values in distributed.items():
+        np.testing.assert_allclose(values, history[name], rtol=2e-5, err_msg=name)
+    assert history["learning_rate"] == pytest.approx([0.1, 0.1])
+    assert float(one.optimizer.learning_rate) == pytest.approx(0.05)
 
 
 def test_replicas_have_different_dropout(two_replicas: tf.distribute.Strategy) -> None:
@@ -68,25 +80,3 @@ def test_xla_is_left_out_for_several_replicas(two_replicas: tf.distribute.Strate
         model = kt.Transformer(MODEL)
         model.compile("sgd", kt.losses.LabelSmoothedCrossEntropy())
     assert not model.jit_compile
-
-
-def test_keras_callbacks_work(tmp_path: Any) -> None:
-    model = kt.Transformer(MODEL)
-    loss = kt.losses.LabelSmoothedCrossEntropy()
-    model.compile(keras.optimizers.Adam(1e-3), loss, jit_compile=False)
-    file = tmp_path / "best.keras"
-    history = model.fit(
-        dataset(ROWS),
-        epochs=2,
-        validation_data=dataset(ROWS),
-        callbacks=[
-            keras.callbacks.ModelCheckpoint(file),
-            keras.callbacks.ReduceLROnPlateau("val_loss", min_delta=1e9, patience=1, factor=0.5),
-        ],
-        verbose=0,
-    ).history
-    assert history["learning_rate"] == pytest.approx([1e-3, 1e-3])
-    assert float(model.optimizer.learning_rate) == pytest.approx(5e-4)
-    loaded = keras.saving.load_model(file)
-    for stored, weight in zip(loaded.weights, model.weights, strict=True):
-        np.testing.assert_array_equal(stored, weight)

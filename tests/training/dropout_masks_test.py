@@ -20,7 +20,7 @@ GENERATORS = pytest.mark.parametrize("masks", [hashed_masks, philox_masks])
 def deviations(masks, seed=SEED, salt=SALT, xla=False):
     """Dropped minus the rate, divided by its standard deviation, flat."""
 
-    @functools.partial(tf.function, jit_compile=xla)
+    @functools.partial(tf.function, jit_compile=xla, autograph=False)
     def draw(seed):
         draw_mask = masks(seed)
         return draw_mask(SHAPE, RATE, salt, tf.float32)

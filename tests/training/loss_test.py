@@ -124,7 +124,7 @@ def test_excluded_tokens_change_nothing(monkeypatch, smoothing, dtype):
 def in_graph(xla, on_gpus):
     """The losses of training and of evaluation, traced for unknown sizes, as in training."""
 
-    @tf.function(jit_compile=xla)
+    @tf.function(jit_compile=xla, autograph=False)
     def compute(features, labels):
         projection = output_projection(KERNEL, 0.1, on_gpus=on_gpus)
         return (
@@ -164,7 +164,7 @@ def test_a_replica_without_rows_adds_nothing(on_gpus, xla):
 def test_no_tensor_has_the_logits_of_all_rows(monkeypatch):
     monkeypatch.setattr(loss, "SLICE_ROWS", 4)
 
-    @tf.function
+    @tf.function(autograph=False)
     def compute(features, labels, kernel):
         projection = output_projection(kernel, 0.1)
         sums, gradient, by_path = projection.loss_and_gradients(features, labels)

@@ -60,7 +60,7 @@ BITS = np.array([0x80000000, 0x7FC00001, 0x00000001, 0x3F800000], np.uint32).vie
 SENT = {
     "bits": BITS,
     "steps": np.array(5, np.int64),
-    "large": np.random.default_rng(0).normal(size=(3, 7_000_001)),
+    "large": np.random.default_rng(0).normal(size=(3, 700_001)),
     "transposed": np.arange(6, dtype=np.float32).reshape(2, 3).T,
 }
 

@@ -16,7 +16,7 @@ ALL = get_args(Schedule)
 
 def rates(schedule, factor=1.0, warmup=WARMUP, steps=range(STEPS)):
     rate = LearningRate(schedule, factor, warmup, STEPS, D_MODEL)
-    return np.array([float(rate(step)) for step in steps])
+    return np.array(rate(np.array(steps)), np.float64)
 
 
 def expected_rates(schedule, warmup):

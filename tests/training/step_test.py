@@ -106,7 +106,7 @@ def test_the_parts_differ_and_the_weights_move(of_one_replica):
     assert of_one_replica.averages.keys() == of_one_replica.weights.keys()
 
 
-@pytest.mark.parametrize("replicas, parts", [(2, 1), (1, 3), (2, 3)])
+@pytest.mark.parametrize("replicas, parts", [(2, 1), (2, 3)])
 def test_replicas_and_parts_change_no_weight(of_one_replica, two_cpus, replicas, parts):
     assert_same_up_to(1e-6, trained(two_cpus[:replicas], parts), of_one_replica)
 
@@ -344,7 +344,8 @@ _DELICATE = {
 
 def operations(function, *signature):
     """Type and dtype of every operation of a traced function, loops and calls included."""
-    graph = tf.function(function).get_concrete_function(*signature).graph.as_graph_def()
+    traced = tf.function(function, autograph=False)
+    graph = traced.get_concrete_function(*signature).graph.as_graph_def()
     bodies = [graph.node, *(inner.node_def for inner in graph.library.function)]
     return {
         (node.op, tf.as_dtype(node.attr["T"].type).name)

@@ -17,6 +17,18 @@ import sys
 from typing import Any
 
 
+def numeric_outputs(loaded: Any, name: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Calls a signature of a loaded SavedModel, or `search`, and returns its numeric outputs."""
+    import tensorflow as tf
+
+    tensors = {key: tf.constant(value) for key, value in inputs.items()}
+    outputs = (loaded.search if name == "search" else loaded.signatures[name])(**tensors)
+    if name == "search":
+        outputs = {key: getattr(outputs, key) for key in ("ids", "lengths", "scores")}
+    # Strings would need pickle.
+    return {key: value.numpy() for key, value in outputs.items() if value.dtype != tf.string}
+
+
 def _main(model: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is not an answer
@@ -32,24 +44,14 @@ def _main(model: str) -> None:
     import tensorflow_text  # noqa: F401  registers its ops
 
     loaded = tf.saved_model.load(model)
-
-    def run(call: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-        name, inputs = call
-        tensors = {key: tf.constant(value) for key, value in inputs.items()}
-        if name == "search":
-            result = loaded.search(**tensors)
-            return {key: getattr(result, key) for key in ("ids", "lengths", "scores")}
-        outputs: dict[str, Any] = loaded.signatures[name](**tensors)
-        return outputs
-
     with concurrent.futures.ThreadPoolExecutor(cores) as pool:
         for line in sys.stdin:
             calls, file = json.loads(line)
+            results = pool.map(lambda call: numeric_outputs(loaded, *call), calls)
             arrays = {
-                f"{key} {number}": tensor.numpy()
-                for number, outputs in enumerate(pool.map(run, calls))
-                for key, tensor in outputs.items()
-                if tensor.dtype != tf.string  # they need pickle
+                f"{key} {number}": array
+                for number, outputs in enumerate(results)
+                for key, array in outputs.items()
             }
             np.savez(file, **arrays)
             imported = [name for name in sys.modules if name.startswith("keras_transformer")]

@@ -1,13 +1,16 @@
 """SavedModel exports: they translate like the run, and failures publish nothing."""
 
+import contextlib
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.saved_model import exporter as saved_model
 from keras_transformer.inference import loading, translate
@@ -15,7 +18,7 @@ from keras_transformer.layers import masks
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
-from tests.messages import tells
+from tests.messages import mentions, tells
 
 SENTENCES = [*PHRASES, "", "ball " * 30]
 
@@ -58,7 +61,21 @@ def test_other_architectures_and_precisions(tmp_path, monkeypatch, name, changes
     model = loading.load_model(tmp_path / "1")
     assert_same(translator, model, atol=1e-5 if precision == "float32" else 1e-4)
     dtypes = {weight.dtype.name for weight in model.owner.weights if weight.shape.rank > 1}
-    assert precision in dtypes
+    assert dtypes == {precision}
+
+
+@pytest.mark.parametrize("wrong", ["", "serving_default", "translate", "translate_ids"])
+def test_every_signature_must_give_the_scores_of_the_run(run_directory, wrong):
+    translator = loading.load_translator(run_directory)
+    scores = translator.search(tf.constant(PHRASES)).scores.numpy()
+
+    def call(calls):
+        return [{"scores": scores - 0.01 * (name == wrong)} for name, _ in calls]
+
+    refused = pytest.raises(InputError, match=mentions(wrong, "scores")) if wrong else None
+    with refused or contextlib.nullcontext():
+        engine = SimpleNamespace(call=call)
+        saved_model.EXPORTER.compare_signatures(translator, engine, PHRASES)
 
 
 def test_details_equal_those_of_the_run(of_run, loaded):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_transformer as kt
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.litert.engine import LiteRTModel
@@ -16,6 +17,7 @@ from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import refuses
 from tests.conftest import PHRASES, random_shortlist
+from tests.driver import Driver
 
 # Outputs of several blocks of the cache, an empty one, and sources of very different lengths.
 TEXTS = [*PHRASES, "", "ball " * 60, "a", "dog " * 9]
@@ -59,6 +61,17 @@ def test_a_batch_gives_each_sentence_the_tokens_of_the_run(
         np.testing.assert_array_equal(result.lengths, lengths[row])
         for ours, theirs, length in zip(result.ids, expected.ids[row], lengths[row], strict=True):
             np.testing.assert_array_equal(ours[:length], theirs[:length])
+
+
+def test_the_library_and_the_command_load_it(
+    version: Path, translator: TranslationModule, driver: Driver, tmp_path: Path
+) -> None:
+    outputs = translator.translate(tf.constant(PHRASES))["translations"].numpy()
+    texts = [best.decode() for best, _ in outputs]
+    assert [best.text for best, _ in kt.load(version).translate([*PHRASES])] == texts
+    ended = driver.run(tmp_path, "translate", [f"--model_dir={version}"], "\n".join(PHRASES))
+    found = [line.split(" ||| ")[1] for line in ended.out.splitlines()[::2]]
+    assert (ended.code, found) == (0, texts)
 
 
 def test_options_and_status_are_per_sentence(model: LiteRTModel) -> None:

@@ -70,13 +70,8 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> LiteRTExport:
     return LiteRTExport(make_run(folder / "run"), folder / "export")
 
 
-def found_by(translator: TranslationModule, text: str, **inputs: Any) -> tuple[Any, Any, Any]:
-    if inputs:
-        source_ids, lengths = translator.source_ids(tf.constant([text]))
-        max_lengths = translator.max_lengths(lengths)
-        result = translator.translate_ids(source_ids, SearchInputs(max_lengths, **inputs))
-    else:
-        result = translator.search(tf.constant([text]))
+def found_by(translator: TranslationModule, text: str) -> tuple[Any, Any, Any]:
+    result = translator.search(tf.constant([text]))
     return tuple(field[0].numpy() for field in (result.ids, result.lengths, result.scores))
 
 
@@ -187,10 +182,12 @@ def test_quantization_changes_scores_slightly_and_each_weight_is_stored_once(
 def test_options_are_clamped_and_status_reports_it(paper: LiteRTExport) -> None:
     text = PHRASES[0]
     ids = paper.model.source_ids(text)
+    source_ids, lengths = paper.translator.source_ids(tf.constant([text]))
+    search = tf.function(paper.translator.translate_ids, autograph=False)
     for alpha in (0.0, 2.0):
-        scores = found_by(paper.translator, text, alpha=tf.constant([alpha]))[2]
+        inputs = SearchInputs(paper.translator.max_lengths(lengths), alpha=tf.constant([alpha]))
         found = paper.model.translate_ids(ids, length_penalty=alpha)
-        np.testing.assert_allclose(found.scores, scores, atol=1e-4)
+        np.testing.assert_allclose(found.scores, search(source_ids, inputs).scores[0], atol=1e-4)
         assert found.status == 0
     short = paper.model.translate_ids(ids, max_length=4)
     assert short.lengths.max() <= 4
@@ -352,6 +349,10 @@ def test_runtimes_and_tokenizers_that_differ_are_not_published(
             lambda self, text: source_ids(self, text.replace("\u3000", "")),
         )
         with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens")):
+            compare(paper)
+        patch.setattr(LiteRTModel, "source_ids", source_ids)
+        patch.setattr(exporter, "load_text_signature", lambda _: lambda _: (["another"], [0.0]))
+        with pytest.raises(InputError, match=mentions("translate", "'another'", "translate_ids")):
             compare(paper)
     compiled = litert._compiled
 

@@ -192,30 +192,34 @@ def test_generated_pairs_are_added_to_the_training_text(
         """Generates pairs in capitals."""
         asked[kind] = model_dir
         (directory / "written").mkdir(parents=True, exist_ok=True)
+        (directory / "generator").write_text(f"sha256 of {kind}")
         for side, name in enumerate(("en", "de")):
             lines = [pair[side].upper() + b"\n" for pair in pairs.pairs()]
             (directory / name).write_bytes(b"".join(lines))
         return ParallelFiles(directory / "en", directory / "de")
 
-    def stop(*_: Any) -> None:
-        raise InputError("enough")
+    def train(*_: Any) -> dict[str, Any]:
+        return {"finished": False, "steps": 1, "validation": {"last": 0.0}, "tests": {}}
 
     monkeypatch.setattr(recipe_run, "synthetic_pairs", shout)
     monkeypatch.setattr(recipe_run, "check_generator", lambda *_: None)
-    monkeypatch.setattr(recipe_models.RecipeModels, "train", stop)
+    monkeypatch.setattr(recipe_models.RecipeModels, "train", train)
     folder = recipes.write_recipe(tmp_path / "recipes", synthetic=TAUGHT, variants={})
     recipe, work = Recipe.load(folder, "animals"), tmp_path / "work"
     given: dict[Synthetic, Path] = {kind: tmp_path / kind for kind in ("distillation",)}
     with pytest.raises(InputError, match=mentions("back_translation", "--recipe=reversed")):
         run_recipe(recipe, corpus, work, synthetic_from=given)
     given["back_translation"] = tmp_path / "reverse"
-    with pytest.raises(InputError, match="enough"):
-        run_recipe(recipe, corpus, work, synthetic_from=given)
+    row = run_recipe(recipe, corpus, work, synthetic_from=given)["rows"]["seed-1"]
     assert asked == given
+    assert row["generators_sha256"] == {kind: f"sha256 of {kind}" for kind in TAUGHT}
     trained = TokenStore(work / "data" / "train").source.text()
     assert len(trained) == 3 * 12 and sum(line.isupper() for line in trained) == 2 * 12
-    with pytest.raises(InputError, match="enough"):  # the models may be removed after that
-        run_recipe(recipe, corpus, work)
+    again = run_recipe(recipe, corpus, work)  # the models may be removed after that
+    assert again["rows"]["seed-1"] == row
+    changed = dataclasses.replace(recipe, settings={**recipe.settings, "training.seed": 7})
+    with pytest.raises(InputError, match="work was started with settings: training.seed .*7"):
+        run_recipe(changed, corpus, work)
 
 
 # Fine-tuning, from the files of Marian to scores.

@@ -371,7 +371,7 @@ MEMORY: dict[str, Any] = {
 }
 
 
-@pytest.mark.long  # the test of errors runs the same code without training
+@pytest.mark.long  # trains for 100 steps; no other test scores a row
 @pytest.mark.usefixtures("one_replica")
 def test_a_row_is_trained_validated_and_scored(tmp_path: Path) -> None:
     pairs, data_dir = PAIRS[:8], tmp_path / "data"

@@ -8,8 +8,6 @@ import asyncio
 import concurrent.futures
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from keras_transformer.extensions.serving.client import Client, ServerError, con
 from keras_transformer.extensions.serving.models import ServedModel
 from keras_transformer.extensions.serving.tensors import Signature, Tensor
 from keras_transformer.inference import Translation
-from tests.conftest import ROOT
 from tests.extensions.serving.reversing_model import (
     NAME,
     SIGNATURES,
@@ -249,15 +246,3 @@ def test_the_server_adds_a_tag_and_clients_know_the_tags(tmp_path: Path) -> None
         assert (model.symbols, model.source_tag) == (TAGS, "<2de>")
     with pytest.raises(InputError, match=mentions("<2it>", "<2de>, <2fr>")):
         asyncio.run(ServedModel(tmp_path / NAME, NAME, 1, source_tag="<2it>").start())
-
-
-def test_the_client_works_without_tensorflow() -> None:
-    code = (
-        "import sys; from keras_transformer.extensions.serving.client import Client; "
-        "Client('localhost:1', 'x').close(); "
-        "print(sorted({'tensorflow', 'keras'} & {*sys.modules}))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert result.stdout == "[]\n"

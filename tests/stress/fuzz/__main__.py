@@ -141,6 +141,7 @@ def main() -> int:
             memory_after_a_tenth = peak_memory_mb()
         if len(fuzzer.failures) >= _MAX_FAILURES:
             break
+    assert "keras_transformer" not in sys.modules, "the model must not need the package"
     result = {
         "inputs": sum(fuzzer.kinds.values()),
         "different": len(fuzzer.different),

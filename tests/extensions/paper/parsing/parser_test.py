@@ -1,7 +1,7 @@
 """The trees of a parser have exactly the words, for any model. Integration tests use exports."""
 
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,7 +10,6 @@ import tensorflow as tf
 from keras_transformer.decoding import SearchInputs
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions
-from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.export.saved_model.exporter import SavedModelExporter
 from keras_transformer.extensions.paper.parsing import exporter, parser, treebank, trees
 from keras_transformer.extensions.paper.parsing.exporter import EXPORTER
@@ -81,11 +80,11 @@ def test_trees_equal_the_results_of_the_search(model: parser.ParserModel) -> Non
     max_lengths = translator.max_lengths(lengths)
     tokenizer = translator.tokenizer
     symbols = treebank.require_parser(tokenizer.vocabulary, "the model")
-    found = translator.translate_ids(
-        source_ids,
-        SearchInputs(max_lengths, constraint_inputs=tf.constant([len(t.words) for t in TREES])),
-        constraint=parser.TreeConstraint.of(symbols, tokenizer.end_id, tokenizer.target_vocab_size),
-    )
+    constraint = parser.TreeConstraint.of(symbols, tokenizer.end_id, tokenizer.target_vocab_size)
+    inputs = SearchInputs(max_lengths, constraint_inputs=tf.constant([len(t.words) for t in TREES]))
+    found = tf.function(
+        lambda: translator.translate_ids(source_ids, inputs, constraint=constraint), autograph=False
+    )()
     np.testing.assert_allclose(parsed["scores"], found.scores, rtol=1e-6)
     texts = translator.texts(found, tf.constant(sentences)).numpy()
     for row, tree in enumerate(TREES):
@@ -153,14 +152,9 @@ def test_an_export_with_different_trees_is_an_error(
     monkeypatch.setattr(exporter, "Parser", lambda _: owner)  # which is traced
     monkeypatch.setattr(SavedModelExporter, "compare_signatures", lambda *_: None)
 
-    class Engine(SavedModelEngine):
-        def __init__(self, difference: float):
-            self.difference = difference
-
-        def call(self, calls: Any) -> Any:
-            assert calls == [("parse_tokens", {"tokens": SENTENCES[:1]})]
-            return [{"scores": scores + self.difference}]
-
-    EXPORTER.compare_signatures(translator, Engine(0.0), SENTENCES[:1])
+    engine = mock.Mock(call=mock.Mock(return_value=[{"scores": scores}]))
+    EXPORTER.compare_signatures(translator, engine, SENTENCES[:1])
+    engine.call.assert_called_once_with([("parse_tokens", {"tokens": SENTENCES[:1]})])
+    engine.call.return_value = [{"scores": scores + 0.01}]
     with pytest.raises(InputError, match=mentions("parse_tokens", "scores")):
-        EXPORTER.compare_signatures(translator, Engine(0.01), SENTENCES[:1])
+        EXPORTER.compare_signatures(translator, engine, SENTENCES[:1])
