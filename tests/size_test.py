@@ -20,8 +20,8 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 23_023,
-    "keras_transformer/extensions": 10_667,
+    "tests": 23_178,
+    "keras_transformer/extensions": 10_821,
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {

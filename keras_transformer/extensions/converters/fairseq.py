@@ -38,6 +38,7 @@ _SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]  # they are not in the files
 _PAD = 1
 _START_ROW = 2  # the end token also begins a target
 _FIRST_POSITION = 2
+_LIMIT = 200  # of fairseq-generate, without the end token, which it forces then
 _TARGET = "decoder.embed_tokens.weight"
 _OUTPUT = "decoder.output_projection.weight"
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
@@ -49,6 +50,12 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "no_cross_attention": (False,),
     "cross_self_attention": (False,),
     "activation_fn": tuple(_ACTIVATIONS),
+}
+_FSMT_SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "model_type": ("fsmt",),
+    "activation_function": ("relu",),
+    "eos_token_id": (_START_ROW,),
+    "pad_token_id": (_PAD,),
 }
 # Options of FSMT, and the values that transformers uses for an old config.json without them.
 _FSMT_DEFAULTS = {
@@ -103,13 +110,7 @@ def read_fsmt(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     """Reads an FSMT model."""
     file = path / "config.json"
     fsmt = {**_FSMT_DEFAULTS, **source.read_json(file)}
-    supported: dict[str, tuple[Any, ...]] = {
-        "model_type": ("fsmt",),
-        "activation_function": ("relu",),
-        "eos_token_id": (_START_ROW,),
-        "pad_token_id": (_PAD,),
-    }
-    source.check_supported({"model_type": None, **fsmt}, supported, file)
+    source.check_supported({"model_type": None, **fsmt}, _FSMT_SUPPORTED, file)
     state = {name.removeprefix("model."): a for name, a in source.read_state(path).items()}
     with reading(path, "weights of FSMT"):
         is_tied = _OUTPUT not in state or np.array_equal(state[_OUTPUT], state[_TARGET])
@@ -208,6 +209,8 @@ def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "decoding.beam_size": 5,  # the defaults of fairseq-generate
         "decoding.length_penalty": 1.0,
         "decoding.length_penalty_formula": "power",
+        "decoding.max_length": _LIMIT,
+        "decoding.max_extra_tokens": _LIMIT,  # the limit does not depend on the source
     }
 
 

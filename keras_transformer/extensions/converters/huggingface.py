@@ -173,13 +173,11 @@ def _without_padding(
     arrays: dict[str, np.ndarray], config: Mapping[str, Any], order: PieceOrder
 ) -> dict[str, np.ndarray]:
     """Returns the weights without the rows after the last token, up to a padded `vocab_size`."""
-    source_size = config.get("vocab_size")
-    target_size = config.get("decoder_vocab_size") or source_size
+    padded = config.get("vocab_size"), config.get("decoder_vocab_size")
     for name in arrays.keys() & {_SHARED, *_EMBEDDINGS, _OUTPUT, _BIAS}:
-        is_source = name in (_SHARED, _EMBEDDINGS[0])
-        size = order.num_sources if is_source else order.num_targets
+        size = order.num_sources if name in (_SHARED, _EMBEDDINGS[0]) else order.num_targets
         axis = -1 if name == _BIAS else 0
-        if arrays[name].shape[axis] == (source_size if is_source else target_size):
+        if arrays[name].shape[axis] in padded:
             arrays[name] = np.split(arrays[name], [size], axis)[0]
     return arrays
 
@@ -268,7 +266,7 @@ def read_search(
     unknown_id: int,
     never: Set[int],
 ) -> dict[str, Any]:
-    """Returns the settings of the search.
+    """Returns the settings of the search. An option that does not exist here is an error.
 
     Args:
         file, generation: the result of `read_generation`.
@@ -276,7 +274,23 @@ def read_search(
         unknown_id: the id of the unknown token.
         never: the ids of tokens that are never generated here.
     """
-    _check_search(file, generation, config, {*never, unknown_id}, never)
+    end_id, samples = config.get("eos_token_id"), source.flag(generation, "do_sample")
+    neutral = {**_NEUTRAL, "eos_token_id": end_id, "forced_eos_token_id": end_id}
+    neutral |= _NEUTRAL_SAMPLING if samples else {}
+    with reading(file, "a configuration of the search"):
+        unsupported = [
+            name for name, value in neutral.items() if generation.get(name, value) != value
+        ]
+        if not {*generation.get("suppress_tokens", [])} <= {*never, unknown_id}:
+            unsupported.append("suppress_tokens")
+        if not all({*ids} <= never for ids in generation.get("bad_words_ids", [])):
+            unsupported.append("bad_words_ids")
+    if unsupported:
+        name = unsupported[0]
+        raise InputError(
+            f"{file} has {name} {generation[name]!r}, which the search of this package cannot "
+            f"express. To convert the model with another search, remove {name} from the file."
+        )
     settings: dict[str, Any] = {
         f"decoding.{ours}": generation.get(theirs, default)
         for ours, (theirs, default) in _SEARCH.items()
@@ -286,7 +300,6 @@ def read_search(
         forbids = unknown_id in generation["suppress_tokens"]
         settings["decoding.unknown"] = "forbid" if forbids else "allow"
     # "never" and False are rules that need at least as many steps.
-    samples = source.flag(generation, "do_sample")
     early = generation.get("early_stopping") in (True, "true")
     settings |= {"decoding.sample": samples, "decoding.early_stopping": early and not samples}
     if samples:
@@ -311,31 +324,3 @@ def read_search(
             settings["decoding.max_extra_tokens"] = config.get(EXTRA_TOKENS_FIELD, most)
         settings["decoding.min_length"] = least if most < 1 else min(least, most)
     return settings
-
-
-def _check_search(
-    file: Path,
-    generation: Mapping[str, Any],
-    config: Mapping[str, Any],
-    suppressed: Set[int],
-    never: Set[int],
-) -> None:
-    """Raises an `InputError` for an option of the search that does not exist here."""
-    end_id = config.get("eos_token_id")
-    neutral = {**_NEUTRAL, "eos_token_id": end_id, "forced_eos_token_id": end_id}
-    if source.flag(generation, "do_sample"):
-        neutral.update(_NEUTRAL_SAMPLING)
-    with reading(file, "a configuration of the search"):
-        unsupported = [
-            name for name, value in neutral.items() if generation.get(name, value) != value
-        ]
-        if not {*generation.get("suppress_tokens", [])} <= suppressed:
-            unsupported.append("suppress_tokens")
-        if not all({*ids} <= never for ids in generation.get("bad_words_ids", [])):
-            unsupported.append("bad_words_ids")
-    if unsupported:
-        name = unsupported[0]
-        raise InputError(
-            f"{file} has {name} {generation[name]!r}, which the search of this package cannot "
-            f"express. To convert the model with another search, remove {name} from the file."
-        )

@@ -145,15 +145,12 @@ def _named_files(decoder: Mapping[str, Any], name: str, file: Path) -> list[Path
 
 def _read_npz(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
     """Returns the arrays of a model, and its configuration."""
-    try:
-        with reading(file, "a model of Marian"), np.load(file, allow_pickle=False) as archive:
-            check_archive(archive.zip, file.stat().st_size)
-            arrays = {name: archive[name] for name in archive.files}
-            if _CONFIG not in arrays:
-                raise ValueError(f"it lacks {_CONFIG}")
-            config = source.read_yaml(arrays[_CONFIG].tobytes().rstrip(b"\0"), "BaseLoader")
-    except MemoryError:  # also for a damaged header with a huge shape
-        raise InputError(f"{file} needs more memory than there is, or it is damaged.") from None
+    with reading(file, "a model of Marian"), np.load(file, allow_pickle=False) as archive:
+        check_archive(archive.zip, file.stat().st_size)
+        arrays = {name: archive[name] for name in archive.files}
+        if _CONFIG not in arrays:
+            raise ValueError(f"it lacks {_CONFIG}")
+        config = source.read_yaml(arrays[_CONFIG].tobytes().rstrip(b"\0"), "BaseLoader")
     return arrays, config
 
 

@@ -134,6 +134,7 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
 
     is_pre = "encoder/layer_norm/gamma" in weights
     kernel_name = re.compile(r"(encoder|decoder)/layers/\d+/ffn/layer/inner/kernel")
+    longest = parameters.get("maximum_decoding_length", 250)  # does not depend on the source
     layers = [found[1] for found in map(kernel_name.fullmatch, weights.names()) if found]
     config = Config().updated(
         {
@@ -154,6 +155,7 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
             "decoding.beam_size": parameters.get("beam_width", 4),
             "decoding.length_penalty": parameters.get("length_penalty", 0.0),
             "decoding.coverage_penalty": parameters.get("coverage_penalty", 0.0),
+            **dict.fromkeys(["decoding.max_length", "decoding.max_extra_tokens"], longest),
         }
     )
     arrays |= weights.read_rest(_table, config.model)

@@ -40,6 +40,7 @@ STACKS: dict[str, tuple[str, Sequence[str]]] = {
     "encoder": ("source", ["self_attention"]),
     "decoder": ("target", ["self_attention", "cross_attention"]),
 }
+_MAX_DEPTH = 100  # of collections in YAML
 PYTORCH = ("weight", "bias")  # the kinds of weights of a projection or a layer norm
 # Settings of the models of all toolkits, unless a converter sets others.
 COMMON_SETTINGS: dict[str, Any] = {
@@ -341,8 +342,14 @@ def read_yaml(content: bytes, loader: str) -> dict[str, Any]:
     """Reads a YAML mapping with a loader of PyYAML, such as "SafeLoader"."""
     with needs_extra("convert", "reading a YAML configuration"):
         import yaml
-    # The loaders in C are faster.
-    reader = getattr(yaml, f"C{loader}", getattr(yaml, loader))(content.decode("utf-8"))
+    make_reader = getattr(yaml, f"C{loader}", getattr(yaml, loader))  # those in C are faster
+    depth = 0
+    for event in yaml.parse(content.decode("utf-8"), make_reader):  # the rest is recursive
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise ValueError("it has too many levels")
+    reader = make_reader(content.decode("utf-8"))
     node = reader.get_single_node()
     check_expanded_size(node, len(content))  # before aliases and merged mappings are resolved
     mapping = None if node is None else reader.construct_document(node)

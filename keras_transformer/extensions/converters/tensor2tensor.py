@@ -118,6 +118,7 @@ def _settings(hparams: Mapping[str, Any], file: Path) -> dict[str, Any]:
             "all" if source.flag(hparams, "shared_embedding_and_softmax_weights") else "none"
         ),
         "model.attention_bias": False,
+        "decoding.max_extra_tokens": 100,  # the default of t2t-decoder
         "model.embedding_dropout": hparams["layer_prepostprocess_dropout"],
         "model.residual_dropout": hparams["layer_prepostprocess_dropout"],
         "model.attention_dropout": hparams["attention_dropout"],

@@ -69,6 +69,7 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ("", "normalize: [1]", ["decoder.yml"]),
         ("", "allow-unk: yes", ["allow-unk", "yes"]),
         ("", ALIASES, ["decoder.yml", "references"]),
+        ("", "a: " + "[" * 100_000, ["decoder.yml", "levels"]),
         ("", "beam-size: 0", ["beam_size", 0]),
         ("", "models: [/training/gone.npz]", ["decoder.yml", "gone.npz", "not exist"]),
         ("", "vocabs: [vocab.yml]", ["decoder.yml", 1, "vocabularies"]),
@@ -132,6 +133,7 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
     "opennmt_tf/model_description.py": [
         ("num_heads=4", "num_heads=4, ffn_activation=tf.tanh", ["tanh"]),
         ("def", "def def", ["model_description.py"]),
+        ("", "-" * 100_000 + "1", ["memory"]),
     ],
     "opennmt_tf/source.vocab": [("<s>", "<sos>", ["source.vocab", "<s>"])],
     "tensor2tensor/hparams.json": [

@@ -14,12 +14,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import read_model
 from keras_transformer.extensions.huggingface.directory import write_directory
 from keras_transformer.inference.translation_module import TranslationModule
-from tests.extensions.converters.toolkits import (
-    FIXTURES,
-    change_json,
-    copy_of,
-    write_torch_file,
-)
+from tests.extensions.converters.toolkits import FIXTURES, change_json, copy_of, write_torch_file
 from tests.messages import mentions
 
 pytest.importorskip("safetensors")

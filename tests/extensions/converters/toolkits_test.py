@@ -87,6 +87,10 @@ def test_the_search_is_that_of_the_model(tmp_path: Path, opennmt_tf: Path) -> No
     replace(opennmt_tf / "data.yml", "beam_width: 1", "length_penalty: 0.2")
     found = convert(opennmt_tf, "opennmt_tf").config.decoding
     assert (found.beam_size, found.length_penalty) == (4, 0.2)  # 4 is OpenNMT-tf's default
+    assert (found.max_length, found.max_extra_tokens) == (50, 50)  # does not depend on the source
+    for name, limits in {"fairseq/words": (200, 200), "tensor2tensor/shared": (None, 100)}.items():
+        found = convert(FIXTURES / name, name.partition("/")[0]).config.decoding
+        assert (found.max_length, found.max_extra_tokens) == limits
 
     copy = Path(shutil.copytree(FIXTURES / "fsmt", tmp_path / "fsmt"))
     file = copy / "generation_config.json"
