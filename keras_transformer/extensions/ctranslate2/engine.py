@@ -20,6 +20,8 @@ from keras_transformer.inference.engine import Engine
 with needs_extra("ctranslate2", "the format ctranslate2"):
     import ctranslate2
 
+_SETTINGS = ("beam_size", "n_best", "length_penalty", "max_extra_tokens")
+
 
 class CTranslate2Engine(Engine):
     """A CTranslate2 model with SentencePiece models.
@@ -31,12 +33,13 @@ class CTranslate2Engine(Engine):
         source_file: the SentencePiece model of the sources.
         target_file: the SentencePiece model of the translations.
         options: arguments of `ctranslate2.Translator`.
+
+    Attributes:
+        keeps_unknown: whether the pieces of unknown characters are these characters.
     """
 
-    changeable = (
-        *("decoding.beam_size", "decoding.n_best"),
-        *("decoding.length_penalty", "decoding.max_extra_tokens"),
-    )
+    keeps_unknown = False
+    changeable = tuple(f"decoding.{name}" for name in _SETTINGS)
     max_batch_lines = 16
     max_source_tokens = 1024  # the default of `translate_batch`; a program chooses its own limit
 
@@ -65,21 +68,26 @@ class CTranslate2Engine(Engine):
 
     def pieces(self, texts: Sequence[str]) -> list[list[str]]:
         """Returns the pieces of each text, truncated, without the end token."""
-        rows = self._tokenizer.encode(list(texts))
-        return [self._tokenizer.id_to_piece(ids[: self.max_source_tokens - 1]) for ids in rows]
+        if self.keeps_unknown:
+            rows = self._tokenizer.encode(list(texts), out_type=str)
+        else:
+            rows = map(self._tokenizer.id_to_piece, self._tokenizer.encode(list(texts)))
+        return [row[: self.max_source_tokens - 1] for row in rows]
 
     def translate(self, text: Any) -> Mapping[str, Any]:
+        decoding, extra = self._decoding, self._decoding.max_extra_tokens
         sources = self.pieces([line.decode("utf-8", "replace") for line in np.asarray(text)])
+        longest = max(map(len, sources)) + 1
         texts = np.full((len(sources), self.n_best), b"", object)
         scores = np.full(texts.shape, -1e9, np.float32)
         scores[:, 0] = 0  # of empty lines, for which CTranslate2 would find a translation
         filled = [index for index, source in enumerate(sources) if source]
         results = self._model.translate_batch(
             [sources[index] for index in filled],
-            beam_size=self._decoding.beam_size,
+            beam_size=decoding.beam_size,
             num_hypotheses=self.n_best,
-            length_penalty=self._decoding.length_penalty,
-            max_decoding_length=max(map(len, sources)) + 1 + self._decoding.max_extra_tokens,
+            length_penalty=decoding.length_penalty,
+            max_decoding_length=longest + extra if extra >= 0 else longest * (1 - extra),
             max_input_length=0,
             return_scores=True,
             use_vmap=self.use_shortlist,

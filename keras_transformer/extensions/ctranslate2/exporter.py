@@ -112,8 +112,8 @@ EXPORTER = CTranslate2Exporter()
 
 def save_model(translator: TranslationModule, weights: str, path: Path) -> None:
     """Writes the files of a CTranslate2 model, without SentencePiece models."""
-    decoding, vocabulary = translator.config, translator.tokenizer.vocabulary
-    longest = decoding.max_source_tokens + max(decoding.max_extra_tokens, decoding.min_length)
+    vocabulary = translator.tokenizer.vocabulary
+    longest = max(translator.max_source_tokens, translator.max_output_tokens)
     # CTranslate2 needs PyTorch to convert to bfloat16.
     dtype = tf.bfloat16.as_numpy_dtype if weights == "bfloat16" else np.float32
     spec = _make_spec(translator.transformer, max(longest, _POSITIONS), dtype)

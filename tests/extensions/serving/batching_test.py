@@ -4,10 +4,12 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from keras_transformer.extensions.serving import batching
 from keras_transformer.extensions.serving.batching import Batcher
 from keras_transformer.extensions.serving.tensors import Arrays, RequestError
 from tests.messages import mentions
@@ -160,17 +162,26 @@ def test_a_full_queue_refuses_at_once_and_recovers() -> None:
     assert in_loop(test).rows == [1, 8, 8, 4, 1]
 
 
-def test_cancelled_requests_are_not_run() -> None:
+def test_a_short_request_overtakes_the_parts_of_a_long_one_which_end_with_their_client() -> None:
     async def test(f: Fixture) -> None:
         f.call.gate.clear()
-        running, cancelled, kept = f.run(0), f.run(*range(12)), f.run(3)
-        await f.held(running, cancelled, kept)
-        cancelled.cancel()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert f.batcher.waiting_rows == 1
+        long = f.run(*[7] * (6 * 4096), rows=6)  # a row has the bytes of a batch
+        await f.held(long)
+        short = f.run(1)
+        await f.held(short)
         f.call.gate.set()
-        assert (await kept)["x"].tolist() == [6]
-        await running
+        assert (await short)["x"].tolist() == [2] and len(f.rows) <= 3
+        long.cancel()
 
-    assert in_loop(test).rows == [1, 1]
+    assert in_loop(test).rows[:2] == [1, 1] and len(in_loop(test).rows) <= 4
+
+
+def test_parts_of_a_long_request_do_not_wait_forever() -> None:
+    async def test(f: Fixture) -> None:
+        with mock.patch.object(batching, "_BYTES_PER_SECOND", 2**20):  # a part: 31 ms
+            long = f.run(*[7] * (3 * 4096), rows=3)
+            while not long.done():
+                await f.run(1)
+        assert (await long)["x"].shape == (3, 4096)
+
+    assert sum(in_loop(test).rows) > 3

@@ -184,10 +184,8 @@ def test_a_request_whose_client_has_gone_is_not_run(running: Running) -> None:
         wait_until(lambda: running.metric("serving_batch_rows_sum") == rows + 1)
         with socket.create_connection(("127.0.0.1", running.port)) as client:
             body = json.dumps({"instances": ["x"] * 5}).encode()
-            head = (
-                f"POST {running.model}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
-            )
-            client.sendall(head.encode() + b"\r\n\r\n" + body)
+            head = f"POST {running.model}:predict HTTP/1.1\r\nHost: localhost\r\n"
+            client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             wait_until(lambda: running.metric("serving_waiting_rows") == 5)
         wait_until(lambda: running.metric("serving_waiting_rows") == 0)
     assert first.result().status_code == 200
