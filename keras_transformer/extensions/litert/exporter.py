@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_transformer.config import Config
+from keras_transformer.console import progress_bar
 from keras_transformer.errors import InputError
 from keras_transformer.export import (
     Engine,
@@ -25,7 +26,7 @@ from keras_transformer.export import (
     Hypotheses,
     VersionFacts,
 )
-from keras_transformer.export.probes import probe_texts
+from keras_transformer.export.probes import escaped, probe_texts
 from keras_transformer.inference.loading import newest_version
 from keras_transformer.runs.machine import available_cores
 
@@ -104,6 +105,56 @@ class LiteRTEngine(Engine):
         return self.model.translate_batch(sources, limits, penalties)
 
 
+class ComparedEngine(LiteRTEngine):
+    """A model file. Both runtimes and all signatures must give the same results.
+
+    Only LiteRT's `Interpreter` can run `translate_batch`, whose shapes are not constant.
+    """
+
+    def __init__(self, file: Path):
+        from keras_transformer.extensions.litert.convert import load_text_signature
+        from keras_transformer.extensions.litert.engine import LiteRTModel
+
+        super().__init__(LiteRTModel(file))
+        is_batch = self.model.batch_size > 1
+        self._compiled = None if is_batch else LiteRTModel(file, low_memory=True)
+        has_text = self.model.metadata.has_text
+        self._translate_text = load_text_signature(file) if has_text else None
+
+    def search(self, texts: Sequence[str]) -> list[Hypotheses]:
+        with progress_bar(len(texts), "sentences", "comparing") as self._bar:
+            return super().search(texts)
+
+    def results(self, texts: Sequence[str]) -> list[LiteRTResult]:
+        results = super().results(texts)
+        for text, result in zip(texts, results, strict=True):
+            self._check(text, result)
+            self._bar.update()
+        return results
+
+    def _check(self, text: str, result: LiteRTResult) -> None:
+        """Raises `InputError` unless the other runtime and `translate` find the same."""
+        model, best = self.model, self.model.texts(result)[0]
+        if self._compiled is not None:
+            other = self._compiled.translate_ids(model.source_ids(text))
+            pairs = ((getattr(result, name), getattr(other, name)) for name in result._fields)
+            if not all(np.array_equal(a, b) for a, b in pairs):
+                raise InputError(
+                    f"For {escaped(text)}, LiteRT's CompiledModel finds "
+                    f"{escaped(model.texts(other)[0])} ({other.scores[0]:.5f}), but its "
+                    f"Interpreter finds {escaped(best)} ({result.scores[0]:.5f}). Nothing was "
+                    "exported."
+                )
+        if self._translate_text is not None:
+            found = self._translate_text(model.truncate(text))[0][0]
+            if found != best:
+                raise InputError(
+                    f"For {escaped(text)}, the signature translate finds {escaped(found)}, but "
+                    f"translate_ids finds {escaped(best)}. Nothing was exported. Leave translate "
+                    "out (text_signature)."
+                )
+
+
 def _lines(text: Any) -> list[str]:
     return [line.decode("utf-8", "surrogateescape") for line in np.asarray(text)]
 
@@ -170,8 +221,6 @@ class LiteRTExporter(Exporter):
         return LiteRTEngine(LiteRTModel(file, cores))
 
     def open_for_comparison(self, folder: Path) -> LiteRTEngine:
-        from keras_transformer.extensions.litert.convert import ComparedEngine
-
         return ComparedEngine(folder / FILE)
 
     def describe(
