@@ -45,7 +45,6 @@ def fake_model(
 ) -> Engine:
     """A model that counts `tokens` and the end token, and fails for more than `limit`."""
     model = Engine()
-    vars(model).update(fields)
 
     def lengths(text: np.ndarray) -> dict[str, np.ndarray]:
         counts = [tokens(line.decode()) + 1 for line in text]
@@ -58,7 +57,7 @@ def fake_model(
         texts = [[translate(line).encode()] for line in lines]
         return {"translations": np.array(texts, object), "scores": np.full((len(lines), 1), -1.0)}
 
-    vars(model).update(translate=outputs, lengths=lengths)
+    vars(model).update(label="fake", translate=outputs, lengths=lengths, **fields)
     return model
 
 
