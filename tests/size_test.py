@@ -20,13 +20,13 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 23_178,
+    "tests": 23_180,
     "keras_transformer/extensions": 10_821,
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
             "api": 360,
-            "cli": 786,
+            "cli": 788,
             "config": 510,
             "data": 1_887,
             "decoding": 940,
@@ -41,7 +41,7 @@ BUDGETS = {
         }.items()
     },
 }
-CORE_BUDGET = 11_986
+CORE_BUDGET = 11_988
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207
 SKIPPED = {

@@ -78,6 +78,8 @@ def _check_flags() -> None:
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
     for name in (*_text_options(), "compile_search"):
         app.exclude(name, "format", "prefix")
+    if not _text_options():
+        app.refuse(["source_language"], "without --document. Give both, or neither.")
     app.exclude("interactive", "input", "prefix", *_text_options())
 
 
