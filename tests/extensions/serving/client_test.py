@@ -170,7 +170,6 @@ def test_invalid_addresses(address: str) -> None:
     ("address", "url"),
     [
         ("host:80/m", "http://host/v1/models/m"),
-        ("https://host/m", "https://host/v1/models/m"),
         ("https://host:8443/a/b/m/", "https://host:8443/a/b/v1/models/m"),
         ("http://[::1]:8501/a/v1/models/m", "http://[::1]:8501/a/v1/models/m"),
     ],

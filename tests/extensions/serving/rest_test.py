@@ -128,7 +128,6 @@ def test_invalid_input_gives_a_one_line_error(running: Running, body: Any, sente
         ("PUT", "/v1/models/reversing:predict", 405, "Method Not Allowed: PUT /v1/models/reversin"),
         ("GET", "/v1/models/other", 404, "Could not find any versions of model other"),
         ("GET", "/v1/models/reversing/versions/7", 404, "Could not find version 7 of model"),
-        ("GET", "/v1/models/other/metadata", 404, mentions("Servable not found", "Latest(other)")),
     ],
 )
 def test_missing_paths(
