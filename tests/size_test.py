@@ -20,7 +20,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 23_180,
+    "tests": 23_195,
     "keras_transformer/extensions": 10_821,
     **{
         f"keras_transformer/{folder}": lines

@@ -81,7 +81,6 @@ _NEUTRAL: Mapping[str, Any] = {
     "max_time": None,
     "num_beam_groups": 1,
     "penalty_alpha": 0.0,
-    "renormalize_logits": False,
     "sequence_bias": {},
     "stop_strings": [],
     "token_healing": False,
@@ -119,8 +118,9 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     found.ignore(_SHARED)  # a file of an untied model may contain it, but no layer uses it
     bias = found.take(_BIAS)
     weights = source.embeddings(found, config.model.tie_embeddings, order, names, bias)
-    if _is_from_marian(marian_mt, options):
-        # Marian lacks a pad token, but the file has a bias of 0 for it.
+    if source.flag(generation, "renormalize_logits") or _is_from_marian(marian_mt, options):
+        # Marian lacks a pad token, but the file has a bias of 0 for it. Models of OPUS-MT forbid it
+        # in transformers, and normalize the probabilities of the other tokens again.
         weights["output_projection/bias"][order.vocabulary.pad_id] = EXCLUDED_TOKEN_BIAS
     for stack in source.STACKS:  # sinusoids are computed here, but a file may contain them
         if (name := f"model.{stack}.embed_positions.weight") in found:

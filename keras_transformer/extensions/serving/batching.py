@@ -21,6 +21,7 @@ _MAX_LENGTH_RATIO = 3
 _EXTRA_BYTES = 32
 # Bytes of the longest row times rows. So a batch of long rows ends soon, and others get their turn.
 _MAX_BATCH_BYTES = 2**15
+_PADDING = 16  # bytes of padding that take as long as a byte
 # Each part of a request stands in the queue as if it had arrived after the parts before it were
 # computed at this speed, so that short requests need not wait for all parts of a long one.
 _BYTES_PER_SECOND = 2**12
@@ -179,7 +180,7 @@ class Batcher:
 
 
 def _row_bytes(inputs: Arrays) -> np.ndarray:
-    """Returns the bytes of each row without padding, int64 `[B]`."""
+    """Returns the bytes of each row, int64 `[B]`. Padding counts less."""
     sizes = []
     for array in inputs.values():
         rows = len(array)
@@ -187,7 +188,8 @@ def _row_bytes(inputs: Arrays) -> np.ndarray:
             lengths = np.fromiter(map(len, array.flat), np.int64, array.size)
             sizes.append(lengths.reshape(rows, -1).sum(axis=1))
         else:
-            sizes.append(np.count_nonzero(array.reshape(rows, -1), axis=1) * array.itemsize)
+            values = np.count_nonzero(array.reshape(rows, -1), axis=1)
+            sizes.append(values * array.itemsize + array.nbytes // rows // _PADDING)
     return np.sum(sizes, axis=0)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 10.0
-KEEP_ALIVE_SECONDS = 75  # from an answer to the end of the next header
+KEEP_ALIVE_SECONDS = 75  # for reading an answer and sending the next header
 ACCEPTED_AT_ONCE = 64  # connections that asyncio accepts before it runs anything else
 _OTHER_FILES = 512  # descriptors for models, libraries and connections that are being closed
 
@@ -52,6 +52,16 @@ class Connection(H11Protocol):
         if self.cycle.response_complete:
             self._timer.cancel()
             self._wait(KEEP_ALIVE_SECONDS)
+
+    def pause_writing(self) -> None:
+        """Starts to wait until the client reads what was written."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(KEEP_ALIVE_SECONDS, self._abort)
+
+    def resume_writing(self) -> None:
+        """Stops to wait for the client."""
+        super().resume_writing()
+        self._unread.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops to wait."""

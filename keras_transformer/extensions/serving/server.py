@@ -391,5 +391,10 @@ def _allowed_hosts(settings: Settings) -> list[str]:
     """
     own = _address(settings.host, 0).rpartition(":")[0]
     local = ["localhost", "127.0.0.1", "[::1]"]
+    for name in settings.allowed_hosts:
+        if "*" in name.removeprefix("*.") and name != "*":
+            raise InputError(
+                f"allowed_hosts has {name}. Use a name, *.NAME for all below it, or *."
+            )
     is_local = own in local or own.startswith("127.")
     return [own, *local, *settings.allowed_hosts] if settings.allowed_hosts or is_local else ["*"]

@@ -20,7 +20,7 @@ from keras_transformer.extensions.serving.tags import add_missing_tag
 Arrays = dict[str, np.ndarray]
 _MAX_ERROR_BYTES = 1000
 # Limit of JSON values in memory: each has a bracket, comma or quote, and takes up to 64 bytes.
-_MAX_STRUCTURE = 2**21
+_MAX_STRUCTURE = 2**20
 _MANY_DIGITS = 2**16  # numbers converted to text at once; each takes 128 bytes
 
 # TensorFlow's names of dtypes. Strings are bytes in arrays of objects.

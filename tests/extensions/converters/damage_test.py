@@ -106,7 +106,7 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ({"forced_decoder_ids": [[1, 5]]}, ["forced_decoder_ids"]),
         ({"stop_strings": ["."]}, ["stop_strings"]),
         ({"max_time": 0.1}, ["max_time"]),
-        ({"renormalize_logits": True}, ["renormalize_logits"]),
+        ({"renormalize_logits": "no"}, ["renormalize_logits", "no"]),
         ({"watermarking_config": {"bias": 2.0}}, ["watermarking_config"]),
         ({"do_sample": "no"}, ["do_sample", "no"]),
         ({"max_length": 60.5}, ["max_length", 60.5]),

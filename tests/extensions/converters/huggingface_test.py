@@ -11,9 +11,10 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.converters import read_model
+from keras_transformer.extensions.converters import make_options, read_model
 from keras_transformer.extensions.huggingface.directory import write_directory
 from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from tests.extensions.converters.toolkits import FIXTURES, change_json, copy_of, write_torch_file
 from tests.messages import mentions
 
@@ -211,6 +212,14 @@ def test_the_start_token_is_that_of_the_search(folder: Path) -> None:
         model = read_model(folder, "huggingface")
         vector = model.weights["embedding/embeddings"][model.vocabulary.start_id]
         np.testing.assert_array_equal(vector, matrix[start])
+
+
+def test_normalized_probabilities_leave_out_the_pad_token(folder: Path) -> None:
+    options = make_options(positions="huggingface")
+    for normalized, bias in {False: 0.0, True: EXCLUDED_TOKEN_BIAS}.items():
+        change_json(folder / "generation_config.json", renormalize_logits=normalized)
+        model = read_model(folder, "huggingface", options)
+        assert model.weights["output_projection/bias"][model.vocabulary.pad_id] == bias
 
 
 def test_true_and_false_may_be_texts(folder: Path) -> None:
