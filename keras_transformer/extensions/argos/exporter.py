@@ -86,8 +86,8 @@ class ArgosExporter(CTranslate2Exporter):
         with tempfile.TemporaryDirectory() as unpacked, zipfile.ZipFile(package) as archive:
             archive.extractall(unpacked)
             files = Path(unpacked) / package.stem
-            model = files / "sentencepiece.model"
-            engine = CTranslate2Engine(files / "model", model, model, **options)
+            tokenizer = files / "sentencepiece.model"
+            engine = CTranslate2Engine(files / "model", tokenizer, **options)
         engine.label, engine.keeps_unknown = str(folder), True
         return engine
 

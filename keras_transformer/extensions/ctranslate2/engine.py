@@ -30,8 +30,7 @@ class CTranslate2Engine(Engine):
 
     Args:
         folder: the directory of the model.
-        source_file: the SentencePiece model of the sources.
-        target_file: the SentencePiece model of the translations.
+        tokenizer: the SentencePiece model of both languages; by default, those of the directory.
         options: arguments of `ctranslate2.Translator`.
 
     Attributes:
@@ -43,7 +42,7 @@ class CTranslate2Engine(Engine):
     max_batch_lines = 16
     max_source_tokens = 1024  # the default of `translate_batch`; a program chooses its own limit
 
-    def __init__(self, folder: Path, source_file: Path, target_file: Path, **options: Any):
+    def __init__(self, folder: Path, tokenizer: Path | None = None, **options: Any):
         ctranslate2.set_log_level(logging.ERROR)  # this CPU may lack the type of the weights
         self.label, self.threads = str(folder), options.get("inter_threads")
         self.use_shortlist = (folder / "vmap.txt").exists()
@@ -51,12 +50,10 @@ class CTranslate2Engine(Engine):
         self._model = ctranslate2.Translator(str(folder), **options)
         self._tokenizer, self._detokenizer = (
             sentencepiece.SentencePieceProcessor(model_file=str(file))
-            for file in (source_file, target_file)
+            for file in _files(folder, tokenizer or folder / "joint.model", "{}.model")
         )
         self._config = json.loads((folder / "config.json").read_bytes())
-        files = [folder / "shared_vocabulary.json"] * 2
-        if not files[0].exists():
-            files = [folder / f"{side}_vocabulary.json" for side in ("source", "target")]
+        files = _files(folder, folder / "shared_vocabulary.json", "{}_vocabulary.json")
         self._source, self._target = (json.loads(file.read_bytes()) for file in files)
 
     def with_settings(self, settings: Mapping[str, Any]) -> CTranslate2Engine:
@@ -123,3 +120,10 @@ class CTranslate2Engine(Engine):
             float(np.sum(result.log_probs)) if source or self._config["add_source_eos"] else None
             for source, result in zip(sources, results, strict=True)
         ]
+
+
+def _files(folder: Path, joint: Path, name: str) -> list[Path]:
+    """Returns the file of the source and of the target, which may be the same one."""
+    return (
+        [joint] * 2 if joint.exists() else [folder / name.format(n) for n in ("source", "target")]
+    )

@@ -59,7 +59,6 @@ _ACTIVATIONS = {
 # CTranslate2 fails at positions beyond its table. By default it accepts 1,024 source tokens and
 # returns at most 256.
 _POSITIONS = 2048
-_SIDES = ("source", "target")
 
 
 class CTranslate2Exporter(Exporter):
@@ -102,9 +101,7 @@ class CTranslate2Exporter(Exporter):
         return engine
 
     def engine(self, folder: Path, **options: Any) -> CTranslate2Engine:
-        joint = folder / "joint.model"
-        files = [joint if joint.exists() else folder / f"{side}.model" for side in _SIDES]
-        return CTranslate2Engine(folder, *files, **options)
+        return CTranslate2Engine(folder, **options)
 
 
 EXPORTER = CTranslate2Exporter()

@@ -8,6 +8,7 @@ for one sentence at a time.
 
 from __future__ import annotations
 
+import copy
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -17,15 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_transformer.config import Config
-from keras_transformer.console import progress_bar
 from keras_transformer.errors import InputError
-from keras_transformer.export import (
-    Engine,
-    Exporter,
-    ExportOptions,
-    Hypotheses,
-    VersionFacts,
-)
+from keras_transformer.export import Engine, Exporter, ExportOptions, Hypotheses, VersionFacts
 from keras_transformer.export.probes import escaped, probe_texts
 from keras_transformer.inference.loading import newest_version
 from keras_transformer.runs.machine import available_cores
@@ -54,22 +48,21 @@ class LiteRTEngine(Engine):
 
     changeable = ("decoding.length_penalty", "decoding.max_length")
 
-    def __init__(self, model: LiteRTModel, settings: Mapping[str, Any] | None = None):
+    def __init__(self, model: LiteRTModel):
         self.model, self.label = model, str(model.path)
         self.n_best, self.threads = model.metadata.n_best, model.threads
         self.max_train_source_length = model.metadata.max_train_source_length
         self.symbols = tuple(sorted(model.vocabulary.source_symbols()))
         self.max_batch_lines = model.batch_size
-        settings = settings or {}
-        decoding = Config().updated(settings).decoding  # checks the values
-        self._max_length = decoding.max_length or 0
-        has_penalty = "decoding.length_penalty" in settings
-        self._length_penalty = decoding.length_penalty if has_penalty else math.nan
+        self._max_length, self._length_penalty = 0, math.nan  # those of the export
 
     def with_settings(self, settings: Mapping[str, Any]) -> LiteRTEngine:
         super().with_settings(settings)  # refuses others
-        changed = LiteRTEngine(self.model, settings)
-        limit = self.model.metadata.max_output_tokens
+        decoding = Config().updated(settings).decoding  # checks the values
+        changed, limit = copy.copy(self), self.model.metadata.max_output_tokens
+        changed._max_length = decoding.max_length or 0
+        if "decoding.length_penalty" in settings:
+            changed._length_penalty = decoding.length_penalty
         if changed._max_length > limit:
             raise InputError(
                 f"decoding.max_length is {changed._max_length}, but {self.label} was exported "
@@ -121,15 +114,10 @@ class ComparedEngine(LiteRTEngine):
         has_text = self.model.metadata.has_text
         self._translate_text = load_text_signature(file) if has_text else None
 
-    def search(self, texts: Sequence[str]) -> list[Hypotheses]:
-        with progress_bar(len(texts), "sentences", "comparing") as self._bar:
-            return super().search(texts)
-
     def results(self, texts: Sequence[str]) -> list[LiteRTResult]:
         results = super().results(texts)
         for text, result in zip(texts, results, strict=True):
             self._check(text, result)
-            self._bar.update()
         return results
 
     def _check(self, text: str, result: LiteRTResult) -> None:
