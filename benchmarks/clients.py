@@ -89,7 +89,9 @@ class Clients:
         """True if the server has loaded version `number` of the model."""
         path = f"/v1/models/{self._model}/versions/{number}"
         async with self._connections(1) as [connection]:
-            status, body = await connection.ask(f"GET {path} HTTP/1.1\r\nHost: _\r\n\r\n".encode())
+            status, body = await connection.ask(
+                f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+            )
         states = json.loads(body).get("model_version_status", [])
         return status == 200 and states[0]["state"] == "AVAILABLE"
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import configparser
+import dataclasses
 import http.server
 import json
 import os
 import re
+import runpy
 import subprocess
+import sys
 import threading
+from unittest import mock
 
 import jsonschema
 import kubernetes_validate
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 
+from keras_transformer.extensions.serving import Settings, server
 from tests import tf_serving
 from tests.conftest import ROOT
 
@@ -143,3 +150,43 @@ def test_the_health_check_recognizes_a_ready_server() -> None:
         ]
         server.shutdown()
     assert codes == [0, 1, 1]
+
+
+def test_our_own_server_has_limits_and_time_to_stop() -> None:
+    resources = list(yaml.safe_load_all((DEPLOY / "server/kubernetes.yaml").read_text()))
+    for resource in resources:
+        kubernetes_validate.validate(resource, KUBERNETES, strict=True)
+    spec = resources[0]["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    assert POD["spec"]["volumes"][0] in spec["volumes"]  # the same claim
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.read(DEPLOY / "server/keras-transformer.service")
+    limits, kubernetes = unit["Service"], flags_of(container["args"])
+    systemd = flags_of(limits["ExecStart"].split()[2:])
+    assert {*systemd, *kubernetes} <= {field.name for field in dataclasses.fields(Settings)}
+    pause = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    for flags, seconds, cores in (
+        (systemd, float(limits["TimeoutStopSec"]), f"{int(limits['CPUQuota'][:-1]) // 100}"),
+        (kubernetes, spec["terminationGracePeriodSeconds"] - pause,
+         container["resources"]["requests"]["cpu"]),
+    ):  # fmt: skip
+        assert seconds > float(flags["grace_seconds"]) + server._LAST_SECONDS
+        assert flags["batches_at_once"] == cores
+    assert limits["MemoryMax"] and limits["TasksMax"] and container["resources"]["limits"]["memory"]
+    for service in COMPOSE["services"].values():  # as SECURITY.md says
+        assert {"mem_limit", "pids_limit", "logging", "restart"} <= service.keys()
+
+
+def test_the_kserve_example_answers_probes_while_it_translates() -> None:
+    modules = {name: mock.MagicMock() for name in ("kserve", "tensorflow", "tensorflow_text")}
+    modules["kserve"].Model = mock.MagicMock
+    with mock.patch.dict(sys.modules, modules):
+        translator = runpy.run_path(str(DEPLOY / "kserve/server.py"))["Translator"]("export", "")
+    probe = threading.Event()
+    translator._predict = lambda payload: probe.wait(20)
+
+    async def main() -> bool:
+        asyncio.get_running_loop().call_later(0.05, probe.set)
+        return bool(await translator.predict({}))
+
+    assert asyncio.run(main())

@@ -135,13 +135,10 @@ def decode_text(settings: dict[str, Any]) -> Started:
     # Without the exporter, which imports TensorFlow.
     from keras_transformer.extensions.ctranslate2.engine import CTranslate2Engine
 
-    folder = Path(settings["export"])
-    files = [folder / f"{side}.model" for side in ("source", "target")]
-    if not files[0].is_file():
-        files = [folder / "joint.model"] * 2
     names = ("beam_size", "length_penalty", "max_extra_tokens")
     changes = {f"decoding.{name}": settings[name] for name in names}
-    engine = CTranslate2Engine(folder, *files, **_options(settings)).with_settings(changes)
+    engine = CTranslate2Engine(Path(settings["export"]), **_options(settings))
+    engine = engine.with_settings(changes)
     engine.use_shortlist = settings["use_shortlist"]
     facts, commands = tasks.decode_text(settings, tasks.first_translations(engine))
     return {**facts, "versions": _VERSIONS}, commands

@@ -13,6 +13,7 @@ are not merged into batches.
 from __future__ import annotations
 
 import argparse
+import asyncio
 from typing import Any
 
 import kserve
@@ -29,8 +30,14 @@ class Translator(kserve.Model):
         self._translate = self._model.signatures["serving_default"]
         self.ready = True
 
-    def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
-        """Translates the strings in `instances`, or the only input of a v2 request."""
+    async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
+        """Translates the strings in `instances`, or the only input of a v2 request.
+
+        A thread translates, so that the event loop answers probes meanwhile.
+        """
+        return await asyncio.to_thread(self._predict, payload)
+
+    def _predict(self, payload: Any) -> Any:
         if isinstance(payload, kserve.InferRequest):
             texts = payload.inputs[0].as_numpy().ravel().tolist()
         else:

@@ -47,8 +47,8 @@ def define_flags() -> None:
     flags.mark_flags_as_mutual_exclusive(["hypothesis", "source_tag"])
 
 
-def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
-    """Returns the translations of the model, and the seconds of the translation."""
+def _translate(sources: Sequence[str]) -> tuple[list[str], float, Any]:
+    """Returns the translations, the seconds they took, and the normalization of the model."""
     from keras_transformer.inference import batching, loading, tags, translate
     from keras_transformer.runs import atomic
 
@@ -68,7 +68,7 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
     remarks = [untagged, *translate.translation_warnings(model, counts, results)]
     for remark in filter(None, [*remarks, batching.unknown_token_remark(counts)]):
         console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
-    return hypotheses, seconds
+    return hypotheses, seconds, model.normalize_target
 
 
 def main() -> None:
@@ -92,14 +92,15 @@ def main() -> None:
         lowercase=FLAGS.lowercase,
     )
     fields: dict[str, Any] = {"dataset": test.title} if test.title else {}
+    normalize = None
     sources = test.sources or []
     if FLAGS.hypothesis:
         hypotheses = test_sets.read_translations(FLAGS.hypothesis, test)
     else:
         score(test.references[0])  # reports errors before anything is translated
-        hypotheses, seconds = _translate(sources)
+        hypotheses, seconds, normalize = _translate(sources)
         fields["seconds"] = round(seconds, 3)
-    scores = score(hypotheses)
+    scores = score(hypotheses, normalize=normalize)
     print(scores.summary())
     own = metrics.blind_score(test.references[0], FLAGS.tokenize, FLAGS.lowercase)
     if own is not None:

@@ -51,6 +51,8 @@ def define_flags() -> None:
     flags.DEFINE_multi_string("valid_tsv", [], "files to validate on: source, TAB, target")
     columns_help = "columns of the --tsv files, as in 1,2, or as names from the first line"
     flags.DEFINE_list("tsv_columns", None, columns_help)
+    quoted_help = "read --tsv as a spreadsheet saves it: with quoted columns, or as CSV"
+    flags.DEFINE_boolean("tsv_quoted", False, quoted_help)
     for name, reader in plugins.all_of("corpora"):
         flags.DEFINE_multi_string(name, [], f"train on: {reader.help}")
         flags.DEFINE_multi_string(f"valid_{name}", [], f"validate on: {reader.help}")
@@ -80,7 +82,8 @@ def _corpora(prefix: str) -> list[corpus.Corpus]:
 
     corpora: list[corpus.Corpus] = [*corpus.parallel_files(given("source"), given("target"))]
     columns = FLAGS.tsv_columns and tuple(FLAGS.tsv_columns)
-    corpora += [corpus.TsvFile(reading.require_file(path), columns) for path in given("tsv")]
+    tables = [reading.require_file(path) for path in given("tsv")]
+    corpora += [corpus.TsvFile(path, columns, FLAGS.tsv_quoted) for path in tables]
     for name, reader in plugins.all_of("corpora"):
         options = reader.options(**config_flags.values_of(_names(reader.options)))
         for location in given(name):
@@ -112,7 +115,7 @@ def _check_flags() -> None:
             "as in 1,2."
         )
     if not (FLAGS.tsv or FLAGS.valid_tsv):
-        app.refuse(["tsv_columns"], "without --tsv. Give both, or neither.")
+        app.refuse(["tsv_columns", "tsv_quoted"], "without --tsv. Give both, or neither.")
     kinds = ("source", "target", "tsv", *plugins.names("corpora"))
     if any(FLAGS[f"valid_{kind}"].value for kind in kinds):
         app.refuse(["valid_pairs"], "together with validation text. Remove one of them.")

@@ -14,7 +14,8 @@ Moses: INDEX ||| TEXT ||| SCORE. With --format=jsonl each line is an object with
 log-probabilities and alignment of each translation.
 
 With --document, a line may have several sentences, which are translated separately and joined
-again. Line breaks, empty lines and indents stay.
+again. Line breaks, empty lines and indents stay. --source_language=de selects the abbreviations
+that do not end a sentence. The default is the language that a SavedModel was exported with.
 
 A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>
 adds it to every line. With --document, the tag of a line applies to all of its sentences.
@@ -48,6 +49,8 @@ def define_flags() -> None:
     config_flags.define_path_flags("input", "output")
     for name, option in plugins.all_of("text_options"):
         flags.DEFINE_boolean(name, False, option.help)
+    language_help = "language of the text, as in de, to find its sentences with --document"
+    flags.DEFINE_string("source_language", None, language_help)
     flags.DEFINE_boolean(
         "interactive", None, "translate each line when it arrives; default: on a terminal"
     )
@@ -75,6 +78,8 @@ def _check_flags() -> None:
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
     for name in (*_text_options(), "compile_search"):
         app.exclude(name, "format", "prefix")
+    if not _text_options():
+        app.refuse(["source_language"], "without --document. Give both, or neither.")
     app.exclude("interactive", "input", "prefix", *_text_options())
 
 
@@ -132,8 +137,6 @@ def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
 def main() -> int:
     """Translates the input of the flags. Returns 3 if it reports a problem with a line."""
     _check_flags()
-    if _text_options():
-        app.load_tensorflow()  # for finding sentences
     app.load_engine(FLAGS.model_dir)
     from keras_transformer.data.reading import decode_lines
     from keras_transformer.inference import batching, loading, tags
@@ -152,6 +155,7 @@ def main() -> int:
         jit_compile=FLAGS.compile_search,
         threads=FLAGS.threads,
     )
+    model.source_language = FLAGS.source_language or model.source_language
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
     with atomic.output_file(FLAGS.output) as file:
         warnings = _translate_all(model, parts, file)

@@ -144,7 +144,9 @@ class DecodingConfig(Settings):
     )
     min_length: Count = setting(0, "minimum length of the output")
     max_length: Size | None = setting(None, "maximum length of the output")
-    max_extra_tokens: Size = setting(50, "maximum length of the output beyond that of its input")
+    max_extra_tokens: Annotated[int, Limits(least=-100, most=MOST)] = setting(
+        50, "maximum length of the output beyond that of its input; -2: twice the input more"
+    )
     max_source_tokens: Size = setting(
         1024, "longer inputs are truncated, as are inputs with 16 times as many bytes"
     )

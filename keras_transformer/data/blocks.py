@@ -42,7 +42,7 @@ def read_blocks(corpus: Corpus | Path, max_lines: int | None = None) -> Iterator
         rows: Iterable[tuple[bytes, ...]] = corpus.rows(raw_lines)
     elif isinstance(corpus, Path):
         names, rows = (str(corpus),), zip(raw_lines(corpus), strict=True)
-    elif isinstance(corpus, TsvFile) and corpus.columns is None:
+    elif isinstance(corpus, TsvFile) and corpus.columns is None and not corpus.quoted:
         # Its columns are split in other processes, which is faster.
         names, rows = (corpus.name,), zip(raw_lines(corpus.path), strict=True)
     else:

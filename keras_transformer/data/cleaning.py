@@ -242,6 +242,13 @@ def _excerpt(text: bytes) -> str:
     return start if is_whole else start[:EXAMPLE_CHARACTERS] + "…"
 
 
+# Codes that lingua does not know, and languages so close that it takes one for another.
+_ALIASES = {
+    "no": "nb", "nor": "nb", "sh": "sr", "hbs": "sr", "cnr": "sr", "iw": "he", "in": "id",
+    "fil": "tl", "cmn": "zh", "yue": "zh",
+}  # fmt: skip
+_CLOSE = [group.split() for group in ("bs hr sr", "da nb nn", "id ms", "cs sk", "xh zu")]
+
 # A side is in a third language if the identifier is sure of it: above the first number, with less
 # than the second one for the expected language.
 _SURE, _UNLIKELY = 0.9, 0.003
@@ -265,27 +272,34 @@ def language_check(source: str, target: str) -> Callable[[bytes, bytes], bool]:
     with needs_extra("languages", "checking languages"):
         import lingua
     known = {language.iso_code_639_1.name.lower(): language for language in lingua.Language.all()}
-    for code in (source, target):
-        if code not in known:
+    longer = {language.iso_code_639_3.name.lower(): code for code, language in known.items()}
+
+    def group(code: str) -> frozenset[Any]:
+        """Returns the languages that count as the language of a code, such as "pt-BR"."""
+        base = re.split("[-_]", code.lower())[0]
+        own = _ALIASES.get(base, longer.get(base, base))
+        if own not in known:
             raise InputError(
                 f"lingua does not know the language {code!r}. Choose one of "
                 f"{', '.join(sorted(known))}."
             )
+        return frozenset(known[near] for near in next((c for c in _CLOSE if own in c), [own]))
+
     # The small models. The large ones need a gigabyte and take four times as long.
     builder = lingua.LanguageDetectorBuilder.from_all_languages()
     detector: Any = builder.with_low_accuracy_mode().build()
 
-    def fits(line: bytes, expected: Any, other: Any) -> bool:
+    def fits(line: bytes, expected: frozenset[Any], other: frozenset[Any]) -> bool:
         if len(line) < _SHORT_TEXT:
             return True
         found = detector.compute_language_confidence_values(line.decode())
-        probabilities = {entry.language: entry.value for entry in found}
-        own = probabilities.get(expected, 0.0)
-        is_third = max(probabilities.values(), default=0.0) > _SURE and own < _UNLIKELY
-        of_other = probabilities.get(other, 0.0)
+        own = sum(entry.value for entry in found if entry.language in expected)
+        of_other = sum(entry.value for entry in found if entry.language in other)
+        third = max((entry.value for entry in found if entry.language not in expected), default=0.0)
+        is_third = third > _SURE and own < _UNLIKELY
         return not (is_third or (of_other >= _LEAST and of_other >= _TIMES * own))
 
-    first, second = known[source], known[target]
+    first, second = group(source), group(target)
     return lambda s, t: fits(s, first, second) and fits(t, second, first)
 
 

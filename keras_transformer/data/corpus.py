@@ -5,8 +5,10 @@ An extension adds a format by the entry point group `keras_transformer.corpora`.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -153,6 +155,8 @@ class TsvFile:
         path: the file, which may be compressed.
         columns: source and target column: numbers from 1, or names in the first line. None for a
             file with only two columns.
+        quoted: reads the file of a spreadsheet: quotation marks around a column are removed, and
+            doubled ones inside it are one. Without TABs, the separator is a semicolon or a comma.
 
     Example:
     >>> _ = Path("a.tsv").write_text("id\ten\tde\n7\tA dog.\tEin Hund.\n")
@@ -162,6 +166,7 @@ class TsvFile:
 
     path: Path
     columns: tuple[str, str] | None = None
+    quoted: bool = False
 
     @property
     def name(self) -> str:
@@ -170,7 +175,8 @@ class TsvFile:
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the two columns."""
-        lines = enumerate(read_lines(self.path), start=1)
+        rows = self._unquoted() if self.quoted else read_lines(self.path)
+        lines = enumerate(rows, start=1)
         chosen = None
         if self.columns is not None:
             source, target = self.columns
@@ -187,6 +193,17 @@ class TsvFile:
                 chosen = names.index(source), names.index(target)
         for number, line in lines:
             yield split_columns(self.name, number, line, chosen)
+
+    def _unquoted(self) -> Iterator[bytes]:
+        """Yields the rows, with a TAB between two columns. A line break in a column is a space."""
+        lines = (line.decode() + "\n" for line in read_lines(self.path))
+        first = next(lines)
+        unquoted = re.sub(r'"(?:[^"]|"")*"', "", first)
+        separator = next((each for each in "\t;" if each in unquoted), ",")
+        csv.field_size_limit(2**31 - 1)
+        for row in csv.reader(itertools.chain([first], lines), delimiter=separator):
+            columns = (column.replace("\t", " ").splitlines() for column in row)
+            yield "\t".join(map(" ".join, columns)).encode()
 
 
 def parallel_files(

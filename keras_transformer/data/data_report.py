@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,6 +15,22 @@ from keras_transformer.data.token_store import StoredSide
 from keras_transformer.text.vocabulary import MAX_UNKNOWN_RATE, Vocabulary
 
 _HISTOGRAM_STEP = 16
+_COMMON_FORM = 0.01  # share of texts; single ones may quote the marks
+# Forms of text that a model would learn to write, and what to do about each.
+_FORMS = {
+    "doubled quotation marks, as a spreadsheet saves them": (
+        re.compile(r'(?=.*"")"(?:[^"]|"")*"'),
+        "Give the file as --tsv with --tsv_quoted.",
+    ),
+    "marks or escapes of Moses (@-@, &apos;)": (
+        re.compile(r".*(?: @[-/,.]@ |&(?:apos|quot|amp|lt|gt|bar|#\d+);).*"),
+        "Detokenize the text, for example with sacremoses detokenize.",
+    ),
+    "words split by BPE or SentencePiece (@@, \u2581)": (
+        re.compile(r".*(?:\S@@(?: |$)|(?:^|\s)\u2581).*"),
+        "Join the words: prepare learns its own pieces.",
+    ),
+}
 _COMPARED_TEXTS = (
     1000  # of each side of a store: texts that are compared with their normalized text
 )
@@ -42,7 +59,9 @@ def describe_side(side: StoredSide, unknown: int) -> dict[str, Any]:
 def count_rewritten(
     stored: StoredSide, side: Literal["source", "target"], vocabulary: Vocabulary
 ) -> dict[str, Any]:
-    """Counts the texts that normalization changes in a sample of one side, with examples."""
+    """Counts texts in a sample of one side: those that normalization changes, with examples, and
+    those in one of `_FORMS`.
+    """
     last = len(stored.lengths) - 1
     sample = np.unique(np.linspace(0, last, _COMPARED_TEXTS).astype(np.int64))
     texts = [" ".join(line.decode().split()) for line in stored.lines(sample)]
@@ -57,6 +76,10 @@ def count_rewritten(
         "compared": len(texts),
         "rewritten": len(rewritten),
         "rewritten_examples": examples,
+        "forms": {
+            form: sum(map(bool, map(pattern.fullmatch, texts)))
+            for form, (pattern, _) in _FORMS.items()
+        },
     }
 
 
@@ -88,6 +111,12 @@ def summarize(report: Mapping[str, Any]) -> list[str]:
                 f"{counts['compared']:,} training {side}s, for example {example['before']!r} to "
                 f"{example['after']!r}. --normalization=identity keeps the text unchanged."
             )
+        for form, count in counts.get("forms", {}).items():
+            if count > _COMMON_FORM * counts["compared"]:
+                lines.append(
+                    f"Warning: {count:,} of {counts['compared']:,} training {side}s have {form}. "
+                    f"{_FORMS[form][1]}"
+                )
     for split, cleaning in report["cleaning"].items():
         dropped = ", ".join(f"{n:,} {reason}" for reason, n in cleaning["dropped"].items())
         lines.append(

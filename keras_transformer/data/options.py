@@ -63,8 +63,9 @@ class PrepareOptions:
             a row (or one word six times), as bad machine translations do. Words are separated by
             spaces.
         drop_duplicates: drops all but the first of equal pairs.
-        check_languages: codes (ISO 639-1) of the source and target language. Drops pairs with a
-            side in another language, as detected by a language identifier. None for no check.
+        check_languages: codes (ISO 639) of the source and target language, as in "pt-BR". Drops
+            pairs with a side in another language, as detected by a language identifier. None for no
+            check.
         on_bad_utf8: "fail" to stop at invalid UTF-8, "replace" to replace it by U+FFFD, or "drop"
             to drop the pair.
         source_tag: a piece at the start of every source sentence, such as "<2de>", which selects

@@ -9,9 +9,11 @@ import bz2
 import codecs
 import gzip
 import io
+import itertools
 import lzma
 import os
 import re
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +27,8 @@ _OPENERS = {
     rb"\x1f\x8b": gzip.open, rb"BZh[1-9]1AY&SY": bz2.open, rb"\xfd7zXZ\x00": lzma.open,
 }  # fmt: skip
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
+_ZIP = b"PK\x03\x04"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MAX_LINE = 2**28  # bytes; files with longer lines are not text
 
 
@@ -45,8 +49,8 @@ class Block(NamedTuple):
 
 
 def open_binary(path: Path) -> IO[bytes]:
-    """Opens a file to read its bytes. Compressed files (gzip, bzip2, xz, zstd) are recognized by
-    their first bytes, and decompressed.
+    """Opens a file to read its bytes. Compressed files (gzip, bzip2, xz, zstd, and ZIP archives of
+    one file) are recognized by their first bytes, and decompressed.
     """
     with path.open("rb") as file:
         first = file.read(10)
@@ -54,13 +58,22 @@ def open_binary(path: Path) -> IO[bytes]:
         with needs_extra("zstd", f"{path}, which is compressed by Zstandard,"):
             from backports import zstd  # the module of Python 3.14's library
         return cast(IO[bytes], zstd.open(path, "rb"))
+    if first.startswith(_ZIP):
+        archive = zipfile.ZipFile(path)
+        names = [member.filename for member in archive.infolist() if not member.is_dir()]
+        require(
+            len(names) == 1 and not archive.getinfo(names[0]).flag_bits & 1,
+            f"{path} is a ZIP archive with {len(names)} files ({', '.join(names)[:200]}), or has a "
+            "password. Unpack it, and give the files with the text.",
+        )
+        return archive.open(names[0])
     openers: Iterator[Any] = (_OPENERS[magic] for magic in _OPENERS if re.match(magic, first))
     return cast(IO[bytes], next(openers, open)(path, "rb"))
 
 
 def reading_errors() -> tuple[type[Exception], ...]:
     """Returns the exceptions that reading a file from `open_binary` may raise."""
-    errors = (OSError, EOFError, zlib.error, lzma.LZMAError)
+    errors = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeError)
     try:
         from backports import zstd
     except ImportError:  # then no such file was opened
@@ -95,7 +108,8 @@ def check_line(path: str | Path, number: int, line: bytes) -> None:
     """Raises `InputError` for a line with NUL or invalid UTF-8."""
     if b"\0" in line:
         raise InputError(
-            f"{path}, line {number}: byte {line.index(0) + 1} is NUL. Use UTF-8 without NUL."
+            f"{path}, line {number}: byte {line.index(0) + 1} is NUL, as in binary files, in "
+            "archives, and in UTF-16 without a byte order mark. Use UTF-8 without NUL."
         )
     if not line.isascii():
         try:
@@ -109,11 +123,20 @@ def check_line(path: str | Path, number: int, line: bytes) -> None:
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a file, unchanged, each with LF. The file may be compressed."""
-    number = 0
+    """Yields the lines of a file, unchanged, each with LF. The file may be compressed.
+
+    UTF-16 with a byte order mark becomes UTF-8.
+    """
+    number, returns = 0, 0
     try:
         with open_binary(path) as file:
-            while line := file.readline(_MAX_LINE + 1):
+            lines = iter(lambda: file.readline(_MAX_LINE + 1), b"")
+            if (first := next(lines, b"")).startswith(_UTF16):
+                text = io.TextIOWrapper(open_binary(path), "utf-16", newline="\n")
+                lines = (line.encode() for line in iter(lambda: text.readline(_MAX_LINE + 1), ""))
+            elif first:
+                lines = itertools.chain([first], lines)
+            for line in lines:
                 number += 1
                 if len(line) > _MAX_LINE:
                     raise InputError(
@@ -121,11 +144,17 @@ def raw_lines(path: Path) -> Iterator[bytes]:
                         "sentence on each line."
                     )
                 yield line if line.endswith(b"\n") else line + b"\n"
+                returns = line.rstrip().count(b"\r") if number == 1 else 0
     except reading_errors() as error:
         if isinstance(error, FileNotFoundError):
             raise InputError(f"{path} is missing.") from error
         raise InputError(f"{path} cannot be read after line {number} ({error}).") from error
     require(number > 0, f"{path} is empty. It must have one sentence per line.")
+    require(
+        not returns,
+        f"{path} has no line feed, but {returns:,} carriage returns. Convert its line ends with: "
+        "tr '\\r' '\\n' <OLD >NEW",
+    )
 
 
 def require_file(path: str | Path) -> Path:
@@ -150,6 +179,7 @@ def split_columns(
         raise InputError(
             f"{name}, line {number} has {len(columns)} columns ({shown}). It must have {needed}. "
             "Repair the line, or choose two columns by number or by their name in the first line, "
-            "as in --tsv_columns=1,2 or --tsv_columns=en,de."
+            "as in --tsv_columns=1,2 or --tsv_columns=en,de. For a CSV file or a table with quoted "
+            "columns, as spreadsheets save them, add --tsv_quoted."
         )
     return columns[first], columns[second]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import re
-from collections.abc import Sequence
-from typing import Any
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from sacrebleu.metrics.base import Signature
 from sacrebleu.metrics.bleu import BLEU
@@ -40,6 +41,7 @@ _LANGUAGES = {
     **dict.fromkeys(("th", "lo", "my", "km", "bo", "dz", "jv", "ban"), "char"),
 }
 _PACKAGES = {"ja-mecab": "MeCab", "ko-mecab": "mecab_ko"}
+Normalization: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Scores:
         paper_bleu: BLEU as in the paper, 27.3 and 28.4 in its Table 2, if it was requested.
         paper_signature: the same for `paper_bleu`.
         comparison: comparison with a baseline, if there is one.
+        remarks: sentences about what limits the scores.
     """
 
     bleu: float
@@ -101,6 +104,7 @@ class Scores:
     paper_bleu: float | None = None
     paper_signature: str | None = None
     comparison: SignificanceTest | None = None
+    remarks: tuple[str, ...] | None = None
 
     def summary(self) -> str:
         """Returns one line per kind of score."""
@@ -112,6 +116,7 @@ class Scores:
             lines.append(f"BLEU as in the paper {self.paper_bleu:.2f} (tokenized, compounds split)")
         if self.comparison is not None:
             lines.append(self.comparison.summary())
+        lines += self.remarks or ()
         return "\n".join(lines)
 
     def fields(self) -> dict[str, Any]:
@@ -128,6 +133,7 @@ def evaluate(
     as_in_paper: bool = False,
     tokenize: str | None = None,
     lowercase: bool = False,
+    normalize: Normalization | None = None,
 ) -> Scores:
     """Scores hypotheses against references.
 
@@ -136,6 +142,8 @@ def evaluate(
         as_in_paper: whether to compute `paper_bleu`, too.
         tokenize: one of `TOKENIZERS`, for BLEU. "none" uses the text unchanged. sacreBLEU downloads
             a model for the families "flores" and "sp". None means `choose_tokenizer`.
+        normalize: the normalization of the model, for a remark on references that it cannot write;
+            None for NFKC. It does not change the scores.
     """
     test = _checked(hypotheses, references)
     bleu, chrf = _bleu(test, tokenize, lowercase), CHRF(lowercase=lowercase)
@@ -144,8 +152,13 @@ def evaluate(
     if baseline is not None:
         _checked(baseline, test, "baseline translations")
         comparison = _compare(hypotheses, baseline, test, bleu)
+    score = bleu.corpus_score(hypotheses, test.references).score
+    remarks = [
+        _tokenizer_remark(test) if tokenize is None else None,
+        _normalization_remark(hypotheses, test, bleu, score, normalize or _nfkc),
+    ]
     return Scores(
-        bleu=bleu.corpus_score(hypotheses, test.references).score,
+        bleu=score,
         chrf=chrf.corpus_score(hypotheses, test.references).score,
         signature=_signature(bleu.get_signature(), test),
         chrf_signature=_signature(chrf.get_signature(), test),
@@ -154,6 +167,39 @@ def evaluate(
         paper_bleu=paper,
         paper_signature=paper_signature,
         comparison=comparison,
+        remarks=tuple(filter(None, remarks)) or None,
+    )
+
+
+def _nfkc(texts: Sequence[str]) -> list[str]:
+    return [unicodedata.normalize("NFKC", text) for text in texts]
+
+
+def _normalization_remark(
+    hypotheses: Sequence[str], test: EvaluationSet, bleu: BLEU, score: float,
+    normalize: Normalization,
+) -> str | None:  # fmt: skip
+    """Returns a remark if BLEU is another one after the normalization of both sides."""
+    references = [normalize(texts) for texts in test.references]
+    after = bleu.corpus_score(normalize(hypotheses), references).score
+    if abs(after - score) < 0.05:
+        return None
+    rows = zip(zip(*test.references, strict=True), zip(*references, strict=True), strict=True)
+    changed = sum(before != normal for before, normal in rows)
+    return (
+        f"BLEU {after:.2f} after normalization of both sides, which changes {changed:,} of "
+        f"{len(hypotheses):,} references: the same text has several forms in Unicode, and a model "
+        "writes only normalized text."
+    )
+
+
+def _tokenizer_remark(test: EvaluationSet) -> str | None:
+    tokenizer = _tokenizer_for(test.references[0], test.target_language)
+    if not _is_missing(tokenizer):
+        return None
+    return (
+        f"BLEU compares characters, because the package {_PACKAGES[tokenizer]} is missing. For the "
+        f"usual BLEU of words ({tokenizer}), run: pip install 'sacrebleu[{tokenizer[:2]}]'"
     )
 
 
@@ -167,6 +213,11 @@ def choose_tokenizer(references: Sequence[str], language: str = "") -> str:
     Args:
         language: its code (ISO 639), such as "zh"; empty if unknown.
     """
+    tokenizer = _tokenizer_for(references, language)
+    return "char" if _is_missing(tokenizer) else tokenizer
+
+
+def _tokenizer_for(references: Sequence[str], language: str) -> str:
     tokenizer = _LANGUAGES.get(language)
     if tokenizer is None:
         text = "".join(references)
@@ -177,9 +228,12 @@ def choose_tokenizer(references: Sequence[str], language: str = "") -> str:
         # Japanese has more Han characters than kana in some texts, Chinese has no kana.
         if tokenizer == "zh" and counts["ja-mecab"] > 0.05 * counts["zh"]:
             tokenizer = "ja-mecab"
+    return tokenizer
+
+
+def _is_missing(tokenizer: str) -> bool:
     package = _PACKAGES.get(tokenizer)
-    is_missing = package is not None and importlib.util.find_spec(package) is None
-    return "char" if is_missing else tokenizer
+    return package is not None and importlib.util.find_spec(package) is None
 
 
 def blind_score(

@@ -118,7 +118,7 @@ def model_card(
         license=f"`{license}`" if license else "not stated",
         max_source_tokens=manifest["max_source_tokens"],
         max_source_bytes=manifest["max_source_bytes"],
-        max_extra_tokens=decoding["max_extra_tokens"],
+        extra=f"{n:,} tokens" if (n := decoding["max_extra_tokens"]) >= 0 else f"{-n}00 %",
         max_output_tokens=manifest["max_output_tokens"],
     )
 

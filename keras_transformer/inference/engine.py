@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -48,10 +48,12 @@ class Engine:
         symbols: the symbols of the source vocabulary, sorted, such as <2de>, or None if they are
             unknown.
         source_tag: the symbol that a server adds to texts, or None.
+        source_language: code of the source language, as in "de", or None if it is unknown.
         max_batch_lines: the most lines of a call; None for the default of the device.
         threads: number of calls at the same time; None: as TensorFlow is configured.
         translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
             of `TranslationModule.translate_verbose`. LiteRT models and servers have None.
+        normalize_target: returns texts as the model writes them; None if unknown.
         changeable: the settings that `with_settings` can change.
     """
 
@@ -60,9 +62,11 @@ class Engine:
     max_train_source_length: int | None = None
     symbols: tuple[str, ...] | None = None
     source_tag: str | None = None
+    source_language: str | None = None
     max_batch_lines: int | None = None
     threads: int | None = None
     translate_verbose: BatchFunction | None = None
+    normalize_target: Callable[[Sequence[str]], Sequence[str]] | None = None
     changeable: tuple[str, ...] = ()
 
     # For users of the model. Arrays may be tensors.
@@ -140,6 +144,7 @@ class KerasEngine(Engine):
         self.max_train_source_length = module.max_train_source_length
         self.symbols = tuple(sorted(module.tokenizer.vocabulary.source_symbols()))
         self.translate_verbose = module.translate_verbose
+        self.normalize_target = module.tokenizer.vocabulary.normalized_target
         self._translate = compiled_translation(module) if jit_compile else module.translate
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:

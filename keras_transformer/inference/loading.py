@@ -93,10 +93,11 @@ def load_model(
             f"{model} is {loader.kind}, which does not support {name}={given[name]}. Leave this "
             "out."
         )
-    if isinstance(found, Path):
-        manifest.check_needed_files(found)
+    facts = manifest.check_needed_files(found) if isinstance(found, Path) else {}
     engine: Engine = loader.open(found, **given)
-    return engine.with_settings(changes)
+    engine = engine.with_settings(changes)
+    engine.source_language, _ = facts.get("languages") or (None, None)
+    return engine
 
 
 def newest_version(path: Path) -> Path:

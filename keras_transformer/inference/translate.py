@@ -199,5 +199,11 @@ def evaluate(
         )
     metrics.evaluate(references[:1], references[:1], tokenize=tokenize, lowercase=lowercase)
     hypotheses = [best.text for best, *_ in translate_lines(model, sources)]
-    scores = metrics.evaluate(hypotheses, references, tokenize=tokenize, lowercase=lowercase)
+    scores = metrics.evaluate(
+        hypotheses,
+        references,
+        tokenize=tokenize,
+        lowercase=lowercase,
+        normalize=model.normalize_target,
+    )
     return Evaluation(scores, hypotheses)

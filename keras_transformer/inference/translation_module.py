@@ -257,8 +257,13 @@ class TranslationModule(tf.Module):
     @property
     def max_output_tokens(self) -> int:
         """Maximum length of a translation, including the end token."""
-        longest = max(self.max_source_tokens + self.config.max_extra_tokens, self.config.min_length)
+        longest = max(self._longest(self.max_source_tokens), self.config.min_length)
         return min(longest, self._output_limit)
+
+    def _longest(self, lengths: tf.Tensor) -> tf.Tensor:
+        """Returns the limit that depends on the source."""
+        extra = self.config.max_extra_tokens
+        return lengths + extra if extra >= 0 else lengths * (1 - extra)
 
     @property
     def _output_limit(self) -> int:
@@ -267,7 +272,7 @@ class TranslationModule(tf.Module):
 
     def max_lengths(self, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the maximum length of each translation, int32 `[B]`, for given source lengths."""
-        longest = tf.maximum(lengths + self.config.max_extra_tokens, self.config.min_length)
+        longest = tf.maximum(self._longest(lengths), self.config.min_length)
         # A source with only the end token needs no step.
         return tf.where(lengths > 1, tf.minimum(longest, self._output_limit), 0)
 

@@ -197,6 +197,11 @@ class Vocabulary:
                 rewritten[index] = " ".join(words)
         return rewritten
 
+    def normalized_target(self, texts: Sequence[str]) -> list[str]:
+        """Returns target texts as a model can write them."""
+        rewritten = self.rewritten("target", texts)
+        return [rewritten.get(index, text) for index, text in enumerate(texts)]
+
     @functools.cached_property
     def shares_ids(self) -> bool:
         """True if each id has the same piece in both languages.

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import math
+import operator
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -265,6 +266,17 @@ def _bleu_scorer(
     )
     beam = run.config.decoding.beam_size
     log.info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {own.signature}")
+    normal = run.tokenizer().vocabulary.normalized_target(references)
+    best = metrics.evaluate(normal, references)
+    if best.bleu < own.bleu - 0.05:
+        log.warning(
+            f"Validation BLEU is at most {best.bleu:.1f}, because the normalization of the "
+            f"vocabulary changes {sum(map(operator.ne, normal, references)):,} of "
+            f"{len(references):,} references. Normalize the text, or prepare it with "
+            "--normalization=identity."
+        )
+    for remark in own.remarks or ():
+        log.warning(remark)
 
     def score() -> float:
         weights = trainer.update.averages or trainer.transformer.weights_by_path()

@@ -35,6 +35,29 @@ def test_names_and_numbers_do_not_count_as_another_language():
     assert all(map(language_check("en", "de"), english, german))
 
 
+def test_codes_of_regions_and_close_languages():
+    serbian = [
+        "Moja sestra živi u velikom gradu pored reke.",
+        "Kupili smo hleb i mleko u prodavnici na uglu.",
+        "Deca se igraju u dvorištu iza škole svakog dana.",
+        "Sutra ujutru putujemo kod bake na selo.",
+    ]
+    norwegian = "Barna leker i hagen bak skolen hver dag."
+    portuguese, chinese = (
+        "As crianças brincam todos os dias no quintal.",
+        "孩子們每天都在學校後面玩。",
+    )
+    for code, texts in {
+        **dict.fromkeys(("sr", "hr", "sr-Latn", "srp", "sh"), serbian),
+        **dict.fromkeys(("no", "nb", "nn_NO", "da"), [norwegian]),
+        **dict.fromkeys(("zh-TW", "zho"), [chinese]),
+        "pt-BR": [portuguese],
+    }.items():
+        check = language_check("en", code)
+        assert all(check(ENGLISH, text.encode()) for text in texts), code
+        assert not any(check(ENGLISH, text) for text in (ENGLISH, GERMAN)), code
+
+
 def test_unknown_languages_are_refused():
     with pytest.raises(InputError, match=mentions("language", "xx", "lingua")):
         language_check("en", "xx")

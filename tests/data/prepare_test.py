@@ -125,6 +125,22 @@ def test_texts_that_normalization_changes_are_counted(tmp_path):
     assert len(example["before"]) < 30
 
 
+def test_text_that_another_program_has_changed_is_reported(tmp_path):
+    """Tatoeba's quotation marks are not doubled, and one mark of Moses may be a quotation."""
+    pairs = [(f"I don &apos;t like blue @-@ green {i}", f'"Er sagte ""{i}""."') for i in range(20)]
+    pairs += [(f"{i} un@@ split words", f'"Hallo {i}," sagte er. "Ja."') for i in range(20, 60)]
+    prepared = prepare([Pairs(pairs)], tmp_path / "d", SMALL, valid_corpora=[Pairs(pairs[:1])])
+    source, target = (prepared.report["train"][side]["forms"] for side in ("source", "target"))
+    assert ([*source.values()], [*target.values()]) == ([0, 20, 40], [20, 0, 0])
+    assert tells(prepared.summary(), "20 of 60", "sources", "Moses", "sacremoses")
+    assert tells(prepared.summary(), "40 of 60", "sources", "BPE")
+    assert tells(prepared.summary(), "20 of 60", "targets", "doubled quotation", "--tsv_quoted")
+    others = [(f"It rains {i} times.", f"▁ Es {i}") for i in range(200)]
+    others[0] = ("a @-@ b", "▁ c")
+    other = prepare([Pairs(others)], tmp_path / "e", SMALL).summary()
+    assert "Moses" not in other and "SentencePiece" in other
+
+
 def test_held_out_pairs_are_a_seeded_sample_that_the_vocabulary_never_saw(tmp_path):
     content = [(f"word {chr(0x4E00 + i)}", f"Wort {chr(0x5E00 + i)}") for i in range(200)]
     held_out = {}

@@ -7,12 +7,19 @@ import random
 import re
 import subprocess
 import sys
+import unicodedata
 
 import pytest
 import sacremoses
 from sacrebleu.metrics.bleu import BLEU
 
-from keras_transformer.evaluation.metrics import blind_score, choose_tokenizer, evaluate, paper_bleu
+from keras_transformer.evaluation.metrics import (
+    _PACKAGES,
+    blind_score,
+    choose_tokenizer,
+    evaluate,
+    paper_bleu,
+)
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from tests.builders import refuses
 from tests.messages import tells
@@ -216,6 +223,31 @@ def test_the_tokenizer_follows_the_language_or_the_script(text, language, tokeni
     assert choose_tokenizer([text], language) == tokenizer
     test = EvaluationSet([[text]], language_pair=f"en-{language}" if language else None)
     assert f"tok:{tokenizer}" in evaluate([text], test).signature
+
+
+def test_the_same_text_in_another_form_is_remarked():
+    vietnamese = [f"Tôi muốn mua {i} quyển sách tiếng Việt ở đây." for i in range(40)]
+    other = [unicodedata.normalize("NFD", line) for line in vietnamese]
+    for sides in ((vietnamese, other), (other, vietnamese)):
+        scores = evaluate(*sides)
+        assert scores.bleu < 60 and tells(scores.summary(), "BLEU 100.00", "40", "normalization")
+    full_width = ["Is it 3 o'clock? No, it is 4.", "Half of the text: wide！"]
+    assert tells(evaluate(["Half of the text: wide!"], full_width[1:]).summary(), "1 of 1")
+    assert evaluate(full_width, full_width).remarks is None
+    scores = evaluate(["a small dog runs"], ["A Small Dog Runs"], normalize=str_lower)
+    assert tells(scores.fields()["remarks"][0], "BLEU 100.00", "1 of 1 references")
+
+
+def str_lower(texts):
+    return [text.lower() for text in texts]
+
+
+def test_characters_instead_of_words_are_remarked(monkeypatch):
+    japanese = ["新しい家は川のそばに立っています。"]
+    monkeypatch.setitem(_PACKAGES, "ja-mecab", "a_package_that_nobody_has")
+    assert tells(evaluate(japanese, japanese).summary(), "characters", "sacrebleu[ja]")
+    for tokenize, text in (("char", japanese), (None, ["สุนัขวิ่งบนหญ้าสีเขียว"]), (None, ["A dog."])):
+        assert evaluate(text, text, tokenize=tokenize).remarks is None
 
 
 def test_text_without_spaces_has_a_score():

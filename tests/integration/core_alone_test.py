@@ -11,6 +11,8 @@ from pathlib import Path
 from tests.conftest import PHRASES, ROOT
 
 PROGRAM = """
+import sys
+sys.modules["keras_transformer.extensions"] = None  # those of an editable installation
 import keras_transformer as kt
 from keras_transformer.tf_import import load_tensorflow
 

@@ -1,4 +1,4 @@
-"""An exported model gets malformed texts: `python -m tests.stress fuzz`."""
+"""Malformed texts for an export, and hostile requests for a server: `python -m tests.stress`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,28 @@ import tensorflow as tf
 from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import ROOT
+from tests.conftest import PHRASES, ROOT
 from tests.stress.fuzz import checks
 from tests.stress.fuzz.model import Request, Signature, Tensor
 from tests.stress.fuzz.texts import KINDS
+
+
+def stress(*arguments: str) -> Any:
+    """Runs a stress test, and returns its results."""
+    command = [sys.executable, "-m", "tests.stress", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return json.loads(done.stdout)
+
+
+@pytest.mark.long
+def test_hostile_requests_do_not_keep_others_waiting(exported_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "source").write_text("".join(f"{phrase}\n" for phrase in PHRASES))
+    flags = (f"--export={exported_run}", f"--source={tmp_path / 'source'}")
+    result = stress("server_load", "--hostile", *flags)["hostile"]
+    assert set(result["lists"]["statuses"]) <= {400, 429} and result["long"]["statuses"] == [200]
+    assert result["peak_mb"] < 600
 
 
 @pytest.mark.long
@@ -30,14 +49,9 @@ def test_malformed_texts_are_translated(run_directory: RunDirectory, tmp_path: P
     served = Signatures(translator)
     signatures = served.by_name()
     tf.saved_model.save(translator, str(tmp_path / "1"), signatures=signatures)
-    command = [
-        sys.executable, "-m", "tests.stress", "fuzz", f"--export={tmp_path / '1'}",
-        "--inputs=1001", "--max_source_bytes=256", "--seed=5",
-    ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr + done.stdout
-    result = json.loads(done.stdout)
+    result = stress(
+        "fuzz", f"--export={tmp_path / '1'}", "--inputs=1001", "--max_source_bytes=256", "--seed=5"
+    )
     assert result["failures"] == []
     assert result["inputs"] == 1001 and result["different"] > 900
     assert result["batches"].keys() == signatures.keys()

@@ -27,6 +27,7 @@ COMMANDS = {
     "convert": "convert --from=marian --input=marian/post_norm.npz --output=converted",
     "ctranslate2": "export --run_dir=run --valid_source=a.en --output_dir=c --format=ctranslate2",
     "demo": "demo --model_dir=run --port=0 --nobrowser",
+    "documents": "translate --model_dir=run --document --input=a.en",
     "huggingface": "export --run_dir=run --valid_source=a.en --output_dir=h --format=huggingface",
     "languages": "prepare --source=a.en --target=a.de --output_dir=l --check_languages=en,de",
     "litert": "export --run_dir=run --valid_source=a.en --output_dir=lite --format=litert",

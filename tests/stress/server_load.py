@@ -16,6 +16,9 @@ is one sentence, and a client sends the next request when it has an answer.
   some of them are then rounded to another of 255 values.
 * --overload: three bursts of ten requests at the same time for each row of the queue. An answer
   must have the status 200 or 429, and single requests after a burst the status 200.
+* --hostile: 1,100 connections that send nothing, six bodies with millions of empty lists, long
+  lines without spaces, and the same from clients that leave at once. Next to each, two clients
+  send sentences. All must be answered, within --patience_s, and the log may not grow.
 
 Prints one JSON object. The exit code is 1 if a request was lost or answered wrongly, or if memory
 is not flat.
@@ -24,6 +27,7 @@ is not flat.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import statistics
@@ -34,7 +38,7 @@ from typing import Any
 
 import command
 from absl import flags
-from clients import Clients, latencies, problems
+from clients import Clients, Connection, latencies, problems
 from command import say
 from measuring import describe_machine
 from serving import ServerProcess, read_sentences, served
@@ -45,6 +49,8 @@ flags.DEFINE_list("source", None, "files with one sentence per line", required=T
 flags.DEFINE_float("soak_minutes", 0, "minutes of constant load", lower_bound=0)
 flags.DEFINE_integer("switches", 0, "changes of the version under load", lower_bound=0)
 flags.DEFINE_bool("overload", False, "whether to send more requests than the queue takes")
+flags.DEFINE_bool("hostile", False, "whether to send hostile requests next to ordinary ones")
+flags.DEFINE_float("patience_s", 10, "seconds that --hostile may delay others", lower_bound=0)
 flags.DEFINE_integer("max_queue", 64, "rows of the queue, under --overload", lower_bound=1)
 flags.DEFINE_list(
     "server_flags", [], "flags of keras-transformer serve, such as batch_timeout_ms=5"
@@ -62,6 +68,11 @@ _KNOWN = 200  # sentences whose translations are compared
 _CLIENTS = 64
 _BURSTS = 3
 _BURST = 10  # requests at the same time, for each row of the queue
+_HOSTILE_BODIES = {
+    "silent": [],
+    "lists": [b'{"instances": [' + b"[]," * 5_000_000 + b"[]]}"] * 6,
+    "long": [json.dumps({"instances": ["a\u00df\u4e2d?" * 1500] * 24}).encode()],
+}
 
 
 async def soak(server: ServerProcess, clients: Clients) -> dict[str, Any]:
@@ -147,6 +158,42 @@ async def overload(clients: Clients) -> dict[str, Any]:
     }
 
 
+async def hostile(server: ServerProcess, clients: Clients) -> dict[str, Any]:
+    """Sends hostile requests, and sentences next to them."""
+
+    head = f"POST /v1/models/{server.model}:predict HTTP/1.1\r\nHost: localhost\r\n"
+
+    async def send(body: bytes, seconds: float) -> int:
+        connection = Connection(*await asyncio.open_connection("127.0.0.1", server.port))
+        request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        with contextlib.closing(connection), contextlib.suppress(TimeoutError):
+            return (await asyncio.wait_for(connection.ask(request), seconds))[0]
+        return 0
+
+    silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(1100)]
+    memory, log, results = server.memory_mb(), len(server.output()), {}
+    failures: list[Any] = []
+    for name, bodies in {**_HOSTILE_BODIES, "left": _HOSTILE_BODIES["long"] * 3}.items():
+        stop, before = asyncio.Event(), server.usage()
+        others = asyncio.create_task(clients.keep_asking(2, stop))
+        statuses = await asyncio.gather(
+            *(send(body, 0.5 if name == "left" else FLAGS.limit_s) for body in bodies)
+        )
+        await asyncio.sleep(2)
+        stop.set()
+        answers = await others
+        results[name] = {
+            "statuses": statuses, "others_ms": latencies(answers), **server.usage().since(before),
+        }  # fmt: skip
+        if problems(answers) or max(answer.seconds for answer in answers) > FLAGS.patience_s:
+            failures.append({name: problems(answers) or "others waited"})
+    assert len(silent) == 1100  # they are open until here
+    growth = {"peak_mb": server.peak_memory_mb() - memory, "log": len(server.output()) - log}
+    if growth["log"] > 10_000:
+        failures.append("the log has grown")
+    return {**results, **growth, "failures": failures}
+
+
 def run(name: str, sentences: Sequence[str]) -> dict[str, Any]:
     """Starts a server, and runs one of the tests."""
     limits = {"max_queue": FLAGS.max_queue} if name == "overload" else {}
@@ -157,6 +204,8 @@ def run(name: str, sentences: Sequence[str]) -> dict[str, Any]:
             return asyncio.run(soak(server, clients))
         if name == "switches":
             return asyncio.run(switch_versions(clients, base_path))
+        if name == "hostile":
+            return asyncio.run(hostile(server, clients))
         return asyncio.run(overload(clients))
 
 
@@ -164,6 +213,7 @@ def main() -> int:
     """Prints the results."""
     sentences = read_sentences(FLAGS.source)
     wanted = {"soak": FLAGS.soak_minutes, "switches": FLAGS.switches, "overload": FLAGS.overload}
+    wanted["hostile"] = FLAGS.hostile
     result = {}
     for name in filter(wanted.get, wanted):
         say(f"Running {name}.")

@@ -23,6 +23,7 @@ from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.presets import preset
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training import start, training_run
 from keras_transformer.training.data import TrainingData
 from keras_transformer.training.multi_worker import Cluster
@@ -209,6 +210,7 @@ def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, 
 
     monkeypatch.setattr(translate, "translate_lines", remember)
     monkeypatch.setattr(translate, "evaluate", score)
+    monkeypatch.setattr(Vocabulary, "normalized_target", lambda _, texts: [*texts[:2], "½"])
     run = tmp_path / "run"
     result = train(
         data, run, training__bleu_steps=4, training__bleu_sentences=3,
@@ -225,6 +227,7 @@ def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, 
     assert "val_bleu" not in first and second["val_bleu"] == 12.5
     assert [line["step"] for line in logged(run) if "val_bleu" in line] == [6]
     assert caplog.text.count("|version:") == 1 and "3 sentences, beam 2, nrefs:1" in caplog.text
+    assert "changes 1 of 3 references" in caplog.text
 
 
 def test_early_stopping_marks_a_run_as_finished(data, tmp_path, monkeypatch):

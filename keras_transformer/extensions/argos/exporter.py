@@ -41,25 +41,6 @@ _USE = """\
 """
 
 
-class ArgosEngine(CTranslate2Engine):
-    """An unpacked package."""
-
-    def __init__(self, package: Path, **options: Any):
-        self._folder = tempfile.TemporaryDirectory()
-        with zipfile.ZipFile(package) as archive:
-            archive.extractall(self._folder.name)
-        folder = Path(self._folder.name) / package.stem
-        model = folder / "sentencepiece.model"
-        super().__init__(folder / "model", model, model, **options)
-
-    def pieces(self, texts: Sequence[str]) -> list[list[str]]:
-        rows = self._tokenizer.encode(list(texts), out_type=str)  # keeps unknown characters
-        return [row[: self.max_source_tokens - 1] for row in rows]
-
-    def close(self) -> None:
-        self._folder.cleanup()
-
-
 class ArgosExporter(CTranslate2Exporter):
     """Writes a package, which is compared like an export for CTranslate2."""
 
@@ -100,9 +81,15 @@ class ArgosExporter(CTranslate2Exporter):
             for file in sorted(Path(model).iterdir()):
                 package.write(file, f"{name}/model/{file.name}")
 
-    def engine(self, folder: Path, **options: Any) -> ArgosEngine:
+    def engine(self, folder: Path, **options: Any) -> CTranslate2Engine:
         (package,) = folder.glob("*.argosmodel")
-        return ArgosEngine(package, **options)
+        with tempfile.TemporaryDirectory() as unpacked, zipfile.ZipFile(package) as archive:
+            archive.extractall(unpacked)
+            files = Path(unpacked) / package.stem
+            tokenizer = files / "sentencepiece.model"
+            engine = CTranslate2Engine(files / "model", tokenizer, **options)
+        engine.label, engine.keeps_unknown = str(folder), True
+        return engine
 
     def describe(
         self,

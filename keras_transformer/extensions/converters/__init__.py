@@ -130,7 +130,10 @@ def read_model(
         raise InputError(f"{path} does not exist. Give the directory of the model.")
     module, function = FORMATS[source_format]
     read = getattr(importlib.import_module(f"{__name__}.{module}"), function)
-    model: ConvertedModel = read(Path(path), options)
+    try:
+        model: ConvertedModel = read(Path(path), options)
+    except MemoryError:  # also for a damaged header with a huge shape
+        raise InputError(f"{path} needs more memory than there is, or it is damaged.") from None
     if options.normalize_punctuation is not None:
         from keras_transformer.extensions.converters import normalization
 

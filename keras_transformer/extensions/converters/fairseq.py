@@ -30,13 +30,15 @@ import numpy as np
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import ConvertOptions, source
-from keras_transformer.extensions.converters.huggingface import read_search
+from keras_transformer.extensions.converters.huggingface import read_generation, read_search
 from keras_transformer.extensions.converters.torch_files import Inert, read_torch_file
 from keras_transformer.runs.checkpoints import Arrays, reading
 
 _SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]  # they are not in the files
+_PAD = 1
 _START_ROW = 2  # the end token also begins a target
 _FIRST_POSITION = 2
+_LIMIT = 200  # of fairseq-generate, without the end token, which it forces then
 _TARGET = "decoder.embed_tokens.weight"
 _OUTPUT = "decoder.output_projection.weight"
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
@@ -48,6 +50,12 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "no_cross_attention": (False,),
     "cross_self_attention": (False,),
     "activation_fn": tuple(_ACTIVATIONS),
+}
+_FSMT_SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "model_type": ("fsmt",),
+    "activation_function": ("relu",),
+    "eos_token_id": (_START_ROW,),
+    "pad_token_id": (_PAD,),
 }
 # Options of FSMT, and the values that transformers uses for an old config.json without them.
 _FSMT_DEFAULTS = {
@@ -102,14 +110,9 @@ def read_fsmt(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     """Reads an FSMT model."""
     file = path / "config.json"
     fsmt = {**_FSMT_DEFAULTS, **source.read_json(file)}
-    supported = {"model_type": ("fsmt",), "activation_function": ("relu",)}
-    source.check_supported({"model_type": None, **fsmt}, supported, file)
-    if (path / "model.safetensors").is_file():
-        state = source.read_safetensors(path / "model.safetensors")
-    else:
-        state = read_torch_file(path / "pytorch_model.bin")
+    source.check_supported({"model_type": None, **fsmt}, _FSMT_SUPPORTED, file)
+    state = {name.removeprefix("model."): a for name, a in source.read_state(path).items()}
     with reading(path, "weights of FSMT"):
-        state = {name.removeprefix("model."): array for name, array in state.items()}
         is_tied = _OUTPUT not in state or np.array_equal(state[_OUTPUT], state[_TARGET])
     weights = source.SourceWeights(state, str(path))
     weights.ignore(*(f"{stack}.embed_positions.weight" for stack in source.STACKS))
@@ -119,12 +122,15 @@ def read_fsmt(path: Path, options: ConvertOptions) -> source.ConvertedModel:
             "encoder_embed_dim": fsmt["d_model"],
             "encoder_ffn_embed_dim": fsmt["encoder_ffn_dim"],
             "decoder_ffn_embed_dim": fsmt["decoder_ffn_dim"],
-            "no_scale_embedding": not fsmt["scale_embedding"],
+            "no_scale_embedding": not source.flag(fsmt, "scale_embedding", True),
             "share_decoder_input_output_embed": is_tied,
         }
         settings = {**_settings(arguments), "model.final_norm": False}
     tokens = [_fsmt_tokens(path / f"vocab-{side}.json") for side in ("src", "tgt")]
-    settings |= read_search(path, fsmt, _SPECIAL_TOKENS.index("<unk>"))
+    unknown_id = _SPECIAL_TOKENS.index("<unk>")
+    file, generation = read_generation(path, fsmt)
+    source.check_supported(generation, {"decoder_start_token_id": (_START_ROW,)}, file)
+    settings |= read_search(file, generation, fsmt, unknown_id, never={_PAD})
     return _make_model(settings, weights, tokens, None, {})
 
 
@@ -143,7 +149,7 @@ def _make_model(
     names = ("encoder.embed_tokens.weight", _TARGET, _OUTPUT, "decoder.embed_out")
     arrays = source.embeddings(weights, tying, order, names)
     arrays |= positions
-    arrays |= weights.read_rest(source.fairseq_table(config.model), transpose=True)
+    arrays |= weights.read_rest(source.fairseq_table, config.model, transpose=True)
     return source.make_model(config, arrays, order.vocabulary)
 
 
@@ -177,21 +183,22 @@ def _with_todays_names(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of the model and the search, named like `model.d_model`."""
     tying = "none"
-    if arguments.get("share_all_embeddings"):
+    if source.flag(arguments, "share_all_embeddings"):
         tying = "all"
-    elif arguments.get("share_decoder_input_output_embed"):
+    elif source.flag(arguments, "share_decoder_input_output_embed"):
         tying = "target"
-    is_learned = bool(arguments.get("encoder_learned_pos"))
+    is_learned = source.flag(arguments, "encoder_learned_pos")
+    is_pre = source.flag(arguments, "encoder_normalize_before")
     dropout = arguments.get("dropout", 0.1)
     return {
         **source.COMMON_SETTINGS,
         **source.fairseq_sizes(arguments, "ffn_embed_dim"),
         "model.d_model": arguments["encoder_embed_dim"],
         "model.activation": _ACTIVATIONS[arguments.get("activation_fn", "relu")],
-        "model.norm_position": "pre" if arguments.get("encoder_normalize_before") else "post",
+        "model.norm_position": "pre" if is_pre else "post",
         "model.layer_norm_epsilon": 1e-5,
-        "model.scale_embeddings": not arguments.get("no_scale_embedding", False),
-        "model.embedding_norm": bool(arguments.get("layernorm_embedding", False)),
+        "model.scale_embeddings": not source.flag(arguments, "no_scale_embedding"),
+        "model.embedding_norm": source.flag(arguments, "layernorm_embedding"),
         "model.tie_embeddings": tying,
         "model.positions": "learned" if is_learned else "sinusoidal",
         "model.first_position": 0 if is_learned else _FIRST_POSITION,
@@ -202,6 +209,8 @@ def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "decoding.beam_size": 5,  # the defaults of fairseq-generate
         "decoding.length_penalty": 1.0,
         "decoding.length_penalty_formula": "power",
+        "decoding.max_length": _LIMIT,
+        "decoding.max_extra_tokens": _LIMIT,  # the limit does not depend on the source
     }
 
 
@@ -238,7 +247,7 @@ def _tokens(path: Path) -> list[str]:
 def _fsmt_tokens(file: Path) -> list[str]:
     """Returns the tokens of a vocabulary of FSMT in the order of their ids."""
     with reading(file, "a vocabulary"):
-        ids = {str(token): int(i) for token, i in source.read_json(file).items()}
+        ids = source.read_ids(file)
         tokens = sorted(ids, key=lambda token: ids[token])
         if [ids[token] for token in tokens] != list(range(len(tokens))):
             raise ValueError("its ids are not 0, 1, 2 and so on")

@@ -1,8 +1,9 @@
 """Models of Hugging Face transformers: the class MarianMT, and the search of all classes.
 
-A directory contains `config.json`, `model.safetensors`, `vocab.json` (with separate vocabularies
-also `target_vocab.json`), `source.spm` and `target.spm`, and optionally `generation_config.json`,
-which sets the search.
+A directory contains `config.json`, `model.safetensors` or `pytorch_model.bin`, `vocab.json` (with
+separate vocabularies also `target_vocab.json`), `source.spm` and `target.spm`, and optionally
+`generation_config.json`, which sets the search, and the tokens that fine-tuning has added, in
+`added_tokens.json` or `tokenizer_config.json`.
 
 transformers computes a few things in another way than Marian, which trained most of these models:
 the sinusoids, the epsilon of the layer norms, and the logit of the pad token. `_is_from_marian`
@@ -11,8 +12,9 @@ chooses between the two.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,11 @@ from keras_transformer.runs.checkpoints import reading
 _SHARED = "model.shared.weight"
 _EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 _OUTPUT = "lm_head.weight"
+_BIAS = "final_logits_bias"
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
-# A field of config.json in exports of this package.
+# Fields of config.json in exports of this package.
 POSITIONS_FIELD = "positions"
+EXTRA_TOKENS_FIELD = "max_extra_tokens"
 # The paper's frequencies, 10000^(-2i/d), or Marian's, 10000^(-i/(d/2 - 1)).
 _FREQUENCIES = {"marian": "tensor2tensor", "huggingface": "paper"}
 _POSITION_TOLERANCE = 0.02  # for tables in bfloat16
@@ -60,28 +64,34 @@ _SEARCH: Mapping[str, tuple[str, Any]] = {
     "repetition_penalty": ("repetition_penalty", 1.0),
     "no_repeat_ngram": ("no_repeat_ngram_size", 0),
     "n_best": ("num_return_sequences", 1),
-    "sample": ("do_sample", False),
 }
 # Options without an equivalent here, and their values that change nothing.
 _NEUTRAL: Mapping[str, Any] = {
     "begin_suppress_tokens": [],
     "constraints": [],
     "diversity_penalty": 0.0,
+    "dola_layers": None,
     "encoder_no_repeat_ngram_size": 0,
     "encoder_repetition_penalty": 1.0,
     "exponential_decay_length_penalty": [],
     "force_words_ids": [],
     "forced_bos_token_id": None,
+    "forced_decoder_ids": [],
     "guidance_scale": 1.0,
+    "max_time": None,
     "num_beam_groups": 1,
     "penalty_alpha": 0.0,
     "sequence_bias": {},
+    "stop_strings": [],
+    "token_healing": False,
+    "watermarking_config": None,
 }
 _NEUTRAL_SAMPLING: Mapping[str, Any] = {
     "epsilon_cutoff": 0.0,
     "eta_cutoff": 0.0,
     "min_p": 0.0,
     "num_beams": 1,
+    "top_h": None,
     "typical_p": 1.0,
 }
 
@@ -93,30 +103,31 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     source.check_supported({"model_type": None, **marian_mt}, _SUPPORTED, file)
     with reading(file, "a configuration of MarianMT"):
         settings = _settings(marian_mt, options)
-    weights_file = path / "model.safetensors"
-    if not weights_file.is_file():
-        raise InputError(
-            f"{weights_file} does not exist. If there is a pytorch_model.bin or a model in several "
-            "files, load it with transformers and save it again as one file with save_pretrained."
-        )
-    found = source.SourceWeights(source.read_safetensors(weights_file), str(weights_file))
-    order = _order_pieces(path, marian_mt)
-    config = Config().updated(
-        {**settings, **read_search(path, marian_mt, order.vocabulary.unknown_id)}
-    )
+    file, generation = read_generation(path, marian_mt)
+    start = generation.get("decoder_start_token_id", marian_mt.get("decoder_start_token_id"))
+    order = _order_pieces(path, marian_mt, start)
+    with reading(path, "weights of MarianMT"):
+        arrays = _without_padding(source.read_state(path), marian_mt, order)
+    found = source.SourceWeights(arrays, str(path))
+    never = {order.vocabulary.pad_id, order.vocabulary.start_id}
+    search = read_search(file, generation, marian_mt, order.vocabulary.unknown_id, never)
+    config = Config().updated({**settings, **search})
     names = [*_EMBEDDINGS, _OUTPUT]
     if config.model.tie_embeddings == "all":
         names.append(_SHARED)
     found.ignore(_SHARED)  # a file of an untied model may contain it, but no layer uses it
-    bias = found.take("final_logits_bias")
+    bias = found.take(_BIAS)
     weights = source.embeddings(found, config.model.tie_embeddings, order, names, bias)
-    if _is_from_marian(marian_mt, options):
-        # Marian lacks a pad token, but the file has a bias of 0 for it.
+    if source.flag(generation, "renormalize_logits") or _is_from_marian(marian_mt, options):
+        # Marian lacks a pad token, but the file has a bias of 0 for it. Models of OPUS-MT forbid it
+        # in transformers, and normalize the probabilities of the other tokens again.
         weights["output_projection/bias"][order.vocabulary.pad_id] = EXCLUDED_TOKEN_BIAS
     for stack in source.STACKS:  # sinusoids are computed here, but a file may contain them
         if (name := f"model.{stack}.embed_positions.weight") in found:
             _check_positions(found.take(name), config.model.d_model, f"{found.label}: {name}")
-    weights |= found.read_rest(source.fairseq_table(config.model, "model."), transpose=True)
+    weights |= found.read_rest(
+        functools.partial(source.fairseq_table, prefix="model."), config.model, transpose=True
+    )
     # Exports of models without biases have biases that are all zero.
     for part in ("attention", "output"):
         biases = [path for path in weights if re.search(rf"{part}(_projection)?/\w*bias$", path)]
@@ -141,20 +152,34 @@ def _is_from_marian(config: Mapping[str, Any], options: ConvertOptions) -> bool:
 def _settings(config: Mapping[str, Any], options: ConvertOptions) -> dict[str, Any]:
     """Returns the settings of the model, named like `model.d_model`."""
     positions = options.positions or config.get(POSITIONS_FIELD, "marian")
-    tying = "all" if config.get("share_encoder_decoder_embeddings", True) else "target"
+    tying = "all" if source.flag(config, "share_encoder_decoder_embeddings", True) else "target"
+    tying = tying if source.flag(config, "tie_word_embeddings", True) else "none"
     return {
         **source.COMMON_SETTINGS,
         **source.fairseq_sizes(config, "ffn_dim"),
         "model.d_model": config["d_model"],
         "model.activation": _ACTIVATIONS[config["activation_function"]],
-        "model.scale_embeddings": bool(config.get("scale_embedding", False)),
+        "model.scale_embeddings": source.flag(config, "scale_embedding"),
         "model.layer_norm_epsilon": 1e-6 if _is_from_marian(config, options) else 1e-5,
-        "model.tie_embeddings": tying if config.get("tie_word_embeddings", True) else "none",
+        "model.tie_embeddings": tying,
         "model.sinusoid_frequencies": _FREQUENCIES[positions],
     }
 
 
 # Weights.
+
+
+def _without_padding(
+    arrays: dict[str, np.ndarray], config: Mapping[str, Any], order: PieceOrder
+) -> dict[str, np.ndarray]:
+    """Returns the weights without the rows after the last token, up to a padded `vocab_size`."""
+    padded = config.get("vocab_size"), config.get("decoder_vocab_size")
+    for name in arrays.keys() & {_SHARED, *_EMBEDDINGS, _OUTPUT, _BIAS}:
+        size = order.num_sources if name in (_SHARED, _EMBEDDINGS[0]) else order.num_targets
+        axis = -1 if name == _BIAS else 0
+        if arrays[name].shape[axis] in padded:
+            arrays[name] = np.split(arrays[name], [size], axis)[0]
+    return arrays
 
 
 def _check_positions(table: np.ndarray, d_model: int, name: str) -> None:
@@ -163,11 +188,11 @@ def _check_positions(table: np.ndarray, d_model: int, name: str) -> None:
     transformers uses the table of a file, but the converted model computes its sinusoids.
     """
     for frequencies in _FREQUENCIES.values():
+        if table.shape[1:] != (d_model,):
+            break
         layer = SinusoidalPositions(d_model, layout="halves", frequencies=frequencies)
         computed = keras.ops.convert_to_numpy(layer(keras.ops.arange(len(table))))
-        if table.shape == computed.shape and np.allclose(
-            table, computed, rtol=0, atol=_POSITION_TOLERANCE
-        ):
+        if np.allclose(table, computed, rtol=0, atol=_POSITION_TOLERANCE):
             return
     raise InputError(
         f"{name} contains other positions than the sinusoids of Marian or transformers. Models "
@@ -178,27 +203,39 @@ def _check_positions(table: np.ndarray, d_model: int, name: str) -> None:
 # The vocabulary.
 
 
-def _order_pieces(path: Path, config: Mapping[str, Any]) -> PieceOrder:
+def _order_pieces(path: Path, config: Mapping[str, Any], start: Any) -> PieceOrder:
     """Returns the vocabulary with the ids of MarianTokenizer."""
     models = [read_sentencepiece(path / name) for name in ("source.spm", "target.spm")]
-    source_ids = target_ids = _ids(path / "vocab.json", config)
+    added = _added_tokens(path)
+    source_ids = target_ids = _ids(path / "vocab.json", config, added)
     if (path / "target_vocab.json").is_file():
-        target_ids = _ids(path / "target_vocab.json", config)
-    start = config.get("decoder_start_token_id")
+        target_ids = _ids(path / "target_vocab.json", config, added)
     if type(start) is not int or start not in range(len(target_ids)):  # True is an int, too
         raise InputError(
-            f"{path / 'config.json'} has the decoder_start_token_id {start!r}, but the vocabulary "
-            f"has {len(target_ids):,} entries. Give the id of the token that begins a translation."
+            f"{path} has the decoder_start_token_id {start!r}, but the vocabulary has "
+            f"{len(target_ids):,} entries. Give the id of the token that begins a translation."
         )
     order = same_pieces(models, source_ids, target_ids, start)
-    return order or order_pieces(models, source_ids, target_ids, pad_piece="<pad>", start_row=start)
+    symbols = added.keys() - {"</s>", "<unk>", "<pad>"}
+    return order or order_pieces(
+        models, source_ids, target_ids, pad_piece="<pad>", start_row=start, symbols=symbols
+    )
 
 
-def _ids(file: Path, config: Mapping[str, Any]) -> dict[str, int]:
-    with reading(file, "a vocabulary"):
-        ids = {str(piece): int(i) for piece, i in source.read_json(file).items()}
-        if min(ids.values()) < 0:
-            raise ValueError("it has negative ids")
+def _added_tokens(path: Path) -> dict[str, int]:
+    """Returns the ids of the tokens that fine-tuning has added to the tokenizer."""
+    added = {}
+    file = path / "tokenizer_config.json"
+    if file.is_file():
+        tokens = source.read_json(file).get("added_tokens_decoder") or {}
+        with reading(file, "the configuration of a tokenizer"):
+            added = {str(token["content"]): int(i) for i, token in tokens.items()}
+    file = path / "added_tokens.json"
+    return {**added, **source.read_ids(file)} if file.is_file() else added
+
+
+def _ids(file: Path, config: Mapping[str, Any], added: Mapping[str, int]) -> dict[str, int]:
+    ids = {**source.read_ids(file), **added}
     for piece, name in (("</s>", "eos_token_id"), ("<pad>", "pad_token_id")):
         if ids.get(piece) != config.get(name):
             raise InputError(
@@ -211,16 +248,49 @@ def _ids(file: Path, config: Mapping[str, Any]) -> dict[str, int]:
 # The search.
 
 
-def read_search(path: Path, config: Mapping[str, Any], unknown_id: int) -> dict[str, Any]:
-    """Reads the settings of the search, from generation_config.json or an old config.json."""
+def read_generation(path: Path, config: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """Returns the options of the search, and their file: an old model has only config.json."""
     file = path / "generation_config.json"
-    content = config
-    if file.is_file():
-        content = source.read_json(file)
-    else:
-        file = path / "config.json"
+    content = source.read_json(file) if file.is_file() else config
     generation = {name: value for name, value in content.items() if value is not None}
-    _check_search(file, generation, config, unknown_id)
+    for name, value in generation.items():
+        if name.endswith("_token_id") and isinstance(value, list) and len(value) == 1:
+            generation[name] = value[0]
+    return file if file.is_file() else path / "config.json", generation
+
+
+def read_search(
+    file: Path,
+    generation: Mapping[str, Any],
+    config: Mapping[str, Any],
+    unknown_id: int,
+    never: Set[int],
+) -> dict[str, Any]:
+    """Returns the settings of the search. An option that does not exist here is an error.
+
+    Args:
+        file, generation: the result of `read_generation`.
+        config: the content of config.json.
+        unknown_id: the id of the unknown token.
+        never: the ids of tokens that are never generated here.
+    """
+    end_id, samples = config.get("eos_token_id"), source.flag(generation, "do_sample")
+    neutral = {**_NEUTRAL, "eos_token_id": end_id, "forced_eos_token_id": end_id}
+    neutral |= _NEUTRAL_SAMPLING if samples else {}
+    with reading(file, "a configuration of the search"):
+        unsupported = [
+            name for name, value in neutral.items() if generation.get(name, value) != value
+        ]
+        if not {*generation.get("suppress_tokens", [])} <= {*never, unknown_id}:
+            unsupported.append("suppress_tokens")
+        if not all({*ids} <= never for ids in generation.get("bad_words_ids", [])):
+            unsupported.append("bad_words_ids")
+    if unsupported:
+        name = unsupported[0]
+        raise InputError(
+            f"{file} has {name} {generation[name]!r}, which the search of this package cannot "
+            f"express. To convert the model with another search, remove {name} from the file."
+        )
     settings: dict[str, Any] = {
         f"decoding.{ours}": generation.get(theirs, default)
         for ours, (theirs, default) in _SEARCH.items()
@@ -230,46 +300,27 @@ def read_search(path: Path, config: Mapping[str, Any], unknown_id: int) -> dict[
         forbids = unknown_id in generation["suppress_tokens"]
         settings["decoding.unknown"] = "forbid" if forbids else "allow"
     # "never" and False are rules that need at least as many steps.
-    early = generation.get("early_stopping") is True
-    settings["decoding.early_stopping"] = early and not settings["decoding.sample"]
-    if settings["decoding.sample"]:
+    early = generation.get("early_stopping") in (True, "true")
+    settings |= {"decoding.sample": samples, "decoding.early_stopping": early and not samples}
+    if samples:
         settings["decoding.temperature"] = generation.get("temperature", 1.0)
         settings["decoding.top_k"] = generation.get("top_k", 50)
         settings["decoding.top_p"] = generation.get("top_p", 1.0)
     with reading(file, "a configuration of the search"):
         # `max_length` counts the start token. The end token may follow `min_length` tokens, which
         # include the start token, or `min_new_tokens`, which do not.
-        settings["decoding.min_length"] = max(
-            generation.get("min_length", 0), generation.get("min_new_tokens", -1) + 1
-        )
-        if "max_new_tokens" in generation:
-            settings["decoding.max_length"] = generation["max_new_tokens"]
-        elif "max_length" in generation:
-            settings["decoding.max_length"] = max(generation["max_length"] - 1, 1)
+        lengths = {
+            name: source.whole_number(generation, name)
+            for name in ("min_length", "min_new_tokens", "max_length", "max_new_tokens")
+            if name in generation
+        }
+        least = max(lengths.get("min_length", 0), lengths.get("min_new_tokens", -1) + 1)
+        most = lengths.get("max_new_tokens", lengths.get("max_length", 0) - 1)
+        if most >= 0:
+            # A forced end token is the last one of the limit. The search here needs none.
+            most = max(most - ("forced_eos_token_id" in generation), 1)
+            settings["decoding.max_length"] = most
+            # The limit does not depend on the source, except in exports of this package.
+            settings["decoding.max_extra_tokens"] = config.get(EXTRA_TOKENS_FIELD, most)
+        settings["decoding.min_length"] = least if most < 1 else min(least, most)
     return settings
-
-
-def _check_search(
-    file: Path, generation: Mapping[str, Any], config: Mapping[str, Any], unknown_id: int
-) -> None:
-    """Raises an `InputError` for an option of the search that does not exist here."""
-    neutral = {**_NEUTRAL, "forced_eos_token_id": config.get("eos_token_id")}
-    if generation.get("do_sample"):
-        neutral.update(_NEUTRAL_SAMPLING)
-    with reading(file, "a configuration of the search"):
-        # These are never generated here. FSMT begins with the end token, which is generated.
-        excluded = {config.get("pad_token_id"), config.get("decoder_start_token_id")}
-        excluded -= {config.get("eos_token_id")}
-        unsupported = [
-            name for name, value in neutral.items() if generation.get(name, value) != value
-        ]
-        if not {*generation.get("suppress_tokens", [])} <= {*excluded, unknown_id}:
-            unsupported.append("suppress_tokens")
-        if not all({*ids} <= excluded for ids in generation.get("bad_words_ids", [])):
-            unsupported.append("bad_words_ids")
-    if unsupported:
-        name = unsupported[0]
-        raise InputError(
-            f"{file} has {name} {generation[name]!r}, which the search of this package cannot "
-            f"express. To convert the model with another search, remove {name} from the file."
-        )

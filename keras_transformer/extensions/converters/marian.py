@@ -8,6 +8,7 @@ model itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from keras_transformer.extensions.converters.pieces import (
     order_pieces,
     read_sentencepiece,
 )
+from keras_transformer.extensions.converters.torch_files import check_archive
 from keras_transformer.runs.checkpoints import Arrays, reading
 from keras_transformer.text.model_proto import ModelProto
 
@@ -51,7 +53,6 @@ _OPUS_MT_SEARCH = {"beam-size": "6", "normalize": "1"}  # of its decoder.yml fil
 # change nothing or are Marian's defaults.
 _IGNORED_SEARCH: dict[str, tuple[Any, ...]] = {
     "word-penalty": ("0", "0.0"),
-    "max-length-factor": ("3", "3.0"),
     "max-length": ("1000",),
     "output-sampling": ([], "false"),
     "output-approx-knn": ([],),
@@ -70,7 +71,7 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     found = source.SourceWeights(arrays, str(file))
     found.ignore(_CONFIG)
     order = _order_pieces(file, vocabularies, marian)
-    weights = _embeddings(found, config.model, order) | found.read_rest(_table(config.model))
+    weights = _embeddings(found, config.model, order) | found.read_rest(_table, config.model)
     return source.make_model(config, weights, order.vocabulary)
 
 
@@ -144,14 +145,12 @@ def _named_files(decoder: Mapping[str, Any], name: str, file: Path) -> list[Path
 
 def _read_npz(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
     """Returns the arrays of a model, and its configuration."""
-    try:
-        with reading(file, "a model of Marian"), np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-            if _CONFIG not in arrays:
-                raise ValueError(f"it lacks {_CONFIG}")
-            config = source.read_yaml(arrays[_CONFIG].tobytes().rstrip(b"\0"), "BaseLoader")
-    except MemoryError:  # also for a damaged header with a huge shape
-        raise InputError(f"{file} needs more memory than there is, or it is damaged.") from None
+    with reading(file, "a model of Marian"), np.load(file, allow_pickle=False) as archive:
+        check_archive(archive.zip, file.stat().st_size)
+        arrays = {name: archive[name] for name in archive.files}
+        if _CONFIG not in arrays:
+            raise ValueError(f"it lacks {_CONFIG}")
+        config = source.read_yaml(arrays[_CONFIG].tobytes().rstrip(b"\0"), "BaseLoader")
     return arrays, config
 
 
@@ -173,8 +172,8 @@ def _settings(marian: Mapping[str, Any], file: Path) -> dict[str, Any]:
             f"{file} has {shown} (without dropout). Only post-norm ('' and 'an') and pre-norm ('n' "
             "and 'a') can be converted."
         )
-    tying = "target" if marian.get("tied-embeddings") == "true" else "none"
-    tying = "all" if marian.get("tied-embeddings-all") == "true" else tying
+    tying = "target" if source.flag(marian, "tied-embeddings") else "none"
+    tying = "all" if source.flag(marian, "tied-embeddings-all") else tying
     has_final_norm = steps["postprocess-top"] == "n"
     with reading(file, "a model of Marian"):
         return {
@@ -197,11 +196,15 @@ def _settings(marian: Mapping[str, Any], file: Path) -> dict[str, Any]:
 def _search(decoder: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of Marian's search. Missing ones have Marian's defaults."""
     normalize = decoder.get("normalize", "0")
+    factor = float(decoder.get("max-length-factor", 3))
+    if factor != math.ceil(factor):
+        warn(f"max-length-factor is {factor}. Here it is a whole number: {math.ceil(factor)}.")
     return {
+        "decoding.max_extra_tokens": 1 - max(math.ceil(factor), 1),
         "decoding.beam_size": int(decoder.get("beam-size", 12)),
         "decoding.length_penalty": float({"true": 1, "false": 0}.get(normalize, normalize)),
         "decoding.length_penalty_formula": "power",
-        "decoding.unknown": "allow" if decoder.get("allow-unk") == "true" else "forbid",
+        "decoding.unknown": "allow" if source.flag(decoder, "allow-unk") else "forbid",
     }
 
 
@@ -259,7 +262,7 @@ def _order_pieces(file: Path, vocabularies: list[Path], marian: Mapping[str, Any
         sized = list(zip(vocabularies, sizes, strict=True))
     tables = {vocabulary: _ids(*vocabulary) for vocabulary in dict.fromkeys(sized)}
     source_ids, target_ids = (tables[vocabulary] for vocabulary in sized)
-    if marian.get("tied-embeddings-all") == "true" and source_ids is not target_ids:
+    if source.flag(marian, "tied-embeddings-all") and source_ids is not target_ids:
         if source_ids != target_ids:
             raise InputError(
                 f"{file} shares its embeddings, but {vocabularies[0]} and {vocabularies[1]} "
@@ -281,6 +284,7 @@ def _ids(file: Path, size: int) -> dict[str, int]:
             return {piece.piece: i for i, piece in enumerate(pieces)}
         table = source.read_yaml(file.read_bytes(), "BaseLoader")
         ids = {str(piece): int(i) for piece, i in table.items()}
+        "".join(ids).encode()  # fails for one half of a surrogate pair
     used = {piece: i for piece, i in ids.items() if not size or i < size}
     if len(used) < len(ids):
         warn(

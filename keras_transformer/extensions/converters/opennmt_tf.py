@@ -106,8 +106,8 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     configuration = _read_configuration(directory, options.config)
     data, parameters = (_section(configuration, name) for name in ("data", "params"))
     controls = {side: _section(data, f"{side}_sequence_controls") for side in ("source", "target")}
-    if controls["source"].get("start") or not all(
-        controls["target"].get(name, True) for name in ("start", "end")
+    if source.flag(controls["source"], "start") or not all(
+        source.flag(controls["target"], name, True) for name in ("start", "end")
     ):
         raise InputError(
             "The configuration adds a start token to the source, or leaves out the start or the "
@@ -134,6 +134,7 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
 
     is_pre = "encoder/layer_norm/gamma" in weights
     kernel_name = re.compile(r"(encoder|decoder)/layers/\d+/ffn/layer/inner/kernel")
+    longest = parameters.get("maximum_decoding_length", 250)  # does not depend on the source
     layers = [found[1] for found in map(kernel_name.fullmatch, weights.names()) if found]
     config = Config().updated(
         {
@@ -150,13 +151,14 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
                 "encoder/layers/0/self_attention/layer/linear_queries/bias" in weights
             ),
             "model.first_position": 1,
-            "model.mask_source_end": not controls["source"].get("end", False),
+            "model.mask_source_end": not source.flag(controls["source"], "end"),
             "decoding.beam_size": parameters.get("beam_width", 4),
             "decoding.length_penalty": parameters.get("length_penalty", 0.0),
             "decoding.coverage_penalty": parameters.get("coverage_penalty", 0.0),
+            **dict.fromkeys(["decoding.max_length", "decoding.max_extra_tokens"], longest),
         }
     )
-    arrays |= weights.read_rest(_table(config.model))
+    arrays |= weights.read_rest(_table, config.model)
     return source.make_model(config, arrays, order.vocabulary)
 
 

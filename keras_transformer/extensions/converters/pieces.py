@@ -157,6 +157,7 @@ def order_pieces(
     *,
     pad_piece: str | None = None,
     start_row: int = -1,
+    symbols: Set[str] = frozenset(),
 ) -> PieceOrder:
     """Puts the pieces of two SentencePiece models into the order of two tables.
 
@@ -167,9 +168,9 @@ def order_pieces(
       vector of the unknown token.
 
     Pieces of the table that a SentencePiece model lacks are marked as unused: no text contains
-    them, but they can be generated. There are two exceptions. A language token such as >>deu<<
-    becomes a symbol at the start of a word. A single character that SentencePiece does not know
-    becomes a piece, because Marian finds it in the table.
+    them, but they can be generated. There are two exceptions. A language token such as >>deu<<, and
+    each of `symbols`, becomes a symbol at the start of a word. A single character that
+    SentencePiece does not know becomes a piece, because Marian finds it in the table.
 
     Target pieces that the table lacks are unused too. Marian reads them as unknown tokens in
     training. Here, texts are split into smaller pieces, which are in the table.
@@ -192,16 +193,16 @@ def order_pieces(
     size = max(len(source_table), len(target_table))
     added = [(_START, start_row)] if pad_piece else [(_PAD, -1), (_START, start_row)]
     # A language token in the SentencePiece model may have a mark of a space, unlike the table.
-    languages = {SPACE + piece for piece in source_ids if _LANGUAGE.fullmatch(piece)}
-    known = source_ids.keys() | languages
+    symbols = {*symbols, *filter(_LANGUAGE.fullmatch, {**source_ids, **target_ids})}
+    known = source_ids.keys() | {SPACE + piece for piece in symbols & source_ids.keys()}
     unknown = [(text, source_ids["<unk>"]) for text in source_texts if text not in known]
     shares_rows = source_ids is target_ids
     source = [*_with_rows(source_table, size), *added, *unknown]
     target = [*_with_rows(target_table, size), *added, *(unknown if shares_rows else [])]
 
-    first = _with_pieces(source_proto, [name for name, _ in source], {*source_texts})
+    first = _with_pieces(source_proto, [name for name, _ in source], {*source_texts}, symbols)
     known_targets = {text for text in target_texts if text in target_ids}
-    second = _with_pieces(target_proto, [name for name, _ in target], known_targets)
+    second = _with_pieces(target_proto, [name for name, _ in target], known_targets, symbols)
     joint = shares_rows and first == second
     return PieceOrder(
         Vocabulary(first, None if joint else second),
@@ -288,7 +289,7 @@ def _parse(side: str, model: bytes, ids: Mapping[str, int]) -> tuple[Any, list[s
     return proto, [piece.piece for piece in proto.pieces if piece.type not in special]
 
 
-def _with_pieces(proto: Any, names: Sequence[str], known: Set[str]) -> bytes:
+def _with_pieces(proto: Any, names: Sequence[str], known: Set[str], symbols: Set[str]) -> bytes:
     """Returns a serialized model with other pieces."""
     old = {piece.piece: piece for piece in proto.pieces}
     characters = set("".join(known))
@@ -301,7 +302,7 @@ def _with_pieces(proto: Any, names: Sequence[str], known: Set[str]) -> bytes:
     for name in names:
         if name in types:
             piece = new.pieces.add(piece=name, type=types[name])
-        elif _LANGUAGE.fullmatch(name):
+        elif name in symbols:
             piece = new.pieces.add(piece=SPACE + name, type=USER_DEFINED)
         elif name in known:
             piece = new.pieces.add()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from keras_transformer.config import Config, ModelConfig
+from keras_transformer.config.schema import check_scalar
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.extensions.converters import ConvertOptions
 from keras_transformer.extensions.converters.pieces import (
@@ -25,6 +26,7 @@ from keras_transformer.extensions.converters.pieces import (
     read_sentencepiece,
     word_model,
 )
+from keras_transformer.extensions.converters.torch_files import check_expanded_size, read_torch_file
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.checkpoints import Arrays, reading
 from keras_transformer.text.tokenizer import Tokenizer
@@ -38,6 +40,7 @@ STACKS: dict[str, tuple[str, Sequence[str]]] = {
     "encoder": ("source", ["self_attention"]),
     "decoder": ("target", ["self_attention", "cross_attention"]),
 }
+_MAX_DEPTH = 100  # of collections in YAML
 PYTORCH = ("weight", "bias")  # the kinds of weights of a projection or a layer norm
 # Settings of the models of all toolkits, unless a converter sets others.
 COMMON_SETTINGS: dict[str, Any] = {
@@ -145,14 +148,26 @@ class SourceWeights:
                 )
         return arrays[0]
 
-    def read_rest(self, table: WeightTable, *, transpose: bool = False) -> Arrays:
+    def read_rest(
+        self,
+        table: Callable[[ModelConfig], WeightTable],
+        model: ModelConfig,
+        *,
+        transpose: bool = False,
+    ) -> Arrays:
         """Returns the weights of a table by our paths. All others must have been read before.
 
         Several weights are joined along their last axis: this package has one fused kernel for
         queries, keys and values.
         """
+        layers = model.num_encoder_layers + model.num_decoder_layers
+        if layers > len(self._arrays):  # the table would need too much memory
+            raise InputError(
+                f"{self.label} has {len(self._arrays):,} weights, but its configuration has "
+                f"{layers:,} layers. They belong to different models."
+            )
         arrays = {}
-        for path, names in table.items():
+        for path, names in table(model).items():
             parts = [self.take(name) for name in names]
             if path.endswith("_kernel"):
                 parts = [part.T if transpose else part for part in parts]
@@ -265,6 +280,17 @@ def fairseq_sizes(config: Mapping[str, Any], d_ff: str) -> dict[str, Any]:
     }
 
 
+def flag(settings: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    """Returns a setting that is true or false, possibly as a text. None is false."""
+    value = settings.get(name, default)
+    return value is not None and bool(check_scalar(name, bool, value, convert=True))
+
+
+def whole_number(settings: Mapping[str, Any], name: str) -> int:
+    """Returns a setting that is a whole number."""
+    return int(check_scalar(name, int, settings[name], convert=True))
+
+
 def check_supported(
     settings: Mapping[str, Any], supported: Mapping[str, Sequence[Any]], file: Path
 ) -> None:
@@ -273,8 +299,8 @@ def check_supported(
         value = settings.get(name, values[0])
         if value not in values:
             raise InputError(
-                f"{file} has {name} {value!r}. Only models with {' or '.join(map(str, values))} "
-                "can be converted."
+                f"{file} has {name} {value!r:.60}. Only models with {' or '.join(map(str, values))}"
+                " can be converted."
             )
 
 
@@ -298,27 +324,58 @@ def read_json(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("it is not an object with names and values")
+        json.dumps(content, ensure_ascii=False).encode()  # fails for one half of a surrogate pair
     return content
+
+
+def read_ids(file: Path) -> dict[str, int]:
+    """Reads a JSON object of pieces and their ids."""
+    ids = read_json(file)
+    with reading(file, "a vocabulary"):
+        for piece, i in ids.items():
+            if type(i) is not int or i < 0:  # True is an int, too
+                raise ValueError(f"the id of {piece!r:.60} is {i!r:.60}")
+    return ids
 
 
 def read_yaml(content: bytes, loader: str) -> dict[str, Any]:
     """Reads a YAML mapping with a loader of PyYAML, such as "SafeLoader"."""
     with needs_extra("convert", "reading a YAML configuration"):
         import yaml
-    # The loaders in C are faster.
-    mapping = yaml.load(content.decode("utf-8"), getattr(yaml, f"C{loader}", getattr(yaml, loader)))
+    make_reader = getattr(yaml, f"C{loader}", getattr(yaml, loader))  # those in C are faster
+    depth = 0
+    for event in yaml.parse(content.decode("utf-8"), make_reader):  # the rest is recursive
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise ValueError("it has too many levels")
+    reader = make_reader(content.decode("utf-8"))
+    node = reader.get_single_node()
+    check_expanded_size(node, len(content))  # before aliases and merged mappings are resolved
+    mapping = None if node is None else reader.construct_document(node)
     if not isinstance(mapping, dict):
         raise ValueError("it is not a mapping")
     return mapping
 
 
-def read_safetensors(file: Path) -> dict[str, np.ndarray]:
-    """Reads a file of weights."""
-    with needs_extra("huggingface", "reading .safetensors files"):
-        import safetensors.numpy
-    with reading(file, "weights"):
-        arrays: dict[str, np.ndarray] = safetensors.numpy.load_file(file)
-    return arrays
+def read_state(path: Path) -> dict[str, np.ndarray]:
+    """Reads the weights of a directory of transformers: .safetensors, or else .bin."""
+    file = path / "model.safetensors"
+    if file.is_file():
+        with needs_extra("huggingface", "reading .safetensors files"):
+            import safetensors.numpy
+        with reading(file, "weights"):
+            return dict(safetensors.numpy.load_file(file))
+    pickled = path / "pytorch_model.bin"
+    if not pickled.is_file():
+        raise InputError(
+            f"{path} contains neither {file.name} nor {pickled.name}. If the model has several "
+            "files of weights, load it with transformers and save it again with save_pretrained "
+            "and a max_shard_size above its size."
+        )
+    state = read_torch_file(pickled)
+    with reading(pickled, "weights"):
+        return {str(name): np.asarray(array) for name, array in state.items()}
 
 
 def read_tokens(path: Path) -> list[str]:

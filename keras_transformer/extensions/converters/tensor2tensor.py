@@ -82,7 +82,7 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     if is_shared and _TARGET_SPACE in weights:
         config = config.replace(model__tie_embeddings="target")
     arrays = _embeddings(weights, config.model, order, options.target_space)
-    arrays |= weights.read_rest(_table(config.model))
+    arrays |= weights.read_rest(_table, config.model)
     return source.make_model(config, arrays, order.vocabulary)
 
 
@@ -100,22 +100,25 @@ def _settings(hparams: Mapping[str, Any], file: Path) -> dict[str, Any]:
             "('n' and 'da') can be converted."
         )
     layers = hparams["num_hidden_layers"]
-    size, heads = int(hparams["hidden_size"]), int(hparams["num_heads"])
+    size, heads = (source.whole_number(hparams, name) for name in ("hidden_size", "num_heads"))
+    names = ("attention_key_channels", "attention_value_channels")
+    keys, values = (source.whole_number({name: hparams.get(name) or size}, name) for name in names)
     return {
         **source.COMMON_SETTINGS,
         "model.d_model": size,
         "model.num_encoder_layers": hparams.get("num_encoder_layers") or layers,
         "model.num_decoder_layers": hparams.get("num_decoder_layers") or layers,
         "model.num_heads": heads,
-        "model.key_dim": (hparams.get("attention_key_channels") or size) // heads,
-        "model.value_dim": (hparams.get("attention_value_channels") or size) // heads,
+        "model.key_dim": keys // heads,
+        "model.value_dim": values // heads,
         "model.d_ff": hparams["filter_size"],
         "model.norm_position": norm_position,
         "model.layer_norm_epsilon": hparams["norm_epsilon"],
         "model.tie_embeddings": (
-            "all" if hparams["shared_embedding_and_softmax_weights"] else "none"
+            "all" if source.flag(hparams, "shared_embedding_and_softmax_weights") else "none"
         ),
         "model.attention_bias": False,
+        "decoding.max_extra_tokens": 100,  # the default of t2t-decoder
         "model.embedding_dropout": hparams["layer_prepostprocess_dropout"],
         "model.residual_dropout": hparams["layer_prepostprocess_dropout"],
         "model.attention_dropout": hparams["attention_dropout"],
@@ -284,6 +287,7 @@ def _unescaped(token: str) -> str:
         if match.group(1) is None:
             return "_" if match.group(0) == "\\u" else "\\"
         number = int(match.group(1)[:8])
-        return chr(number) if number < 0x110000 else _UNDEFINED
+        exists = number < 0x110000 and not 0xD800 <= number < 0xE000  # halves of characters
+        return chr(number) if exists else _UNDEFINED
 
     return _ESCAPED.sub(character, token)

@@ -10,25 +10,31 @@ The formats are those of PyTorch: a ZIP archive since version 1.6, and several p
 from __future__ import annotations
 
 import collections
+import functools
 import io
+import itertools
+import math
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import ml_dtypes
 import numpy as np
 
 from keras_transformer.errors import InputError
 from keras_transformer.runs.checkpoints import reading
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-_BFLOAT16 = np.dtype("<u2")  # the upper half of a float32
+_MAX_RATIO = 8  # of unpacked to packed bytes, and of tensors to storages: tied weights share one
+_MAX_TUPLE = 1000  # parts of a tuple and of the tuples in it
+_MAX_DEPTH = 100  # of lists in lists
 _DTYPES: dict[str, np.dtype[Any]] = {
     "FloatStorage": np.dtype("<f4"),
     "DoubleStorage": np.dtype("<f8"),
     "HalfStorage": np.dtype("<f2"),
-    "BFloat16Storage": _BFLOAT16,
+    "BFloat16Storage": np.dtype(ml_dtypes.bfloat16),
     "LongStorage": np.dtype("<i8"),
     "IntStorage": np.dtype("<i4"),
     "ShortStorage": np.dtype("<i2"),
@@ -49,12 +55,21 @@ class Inert:
             self.__dict__.update(state)
 
 
-class _Unpickler(pickle.Unpickler):
-    """Makes arrays of tensors from the bytes of storages. Without these, it finds their types."""
+class _Unpickler(pickle._Unpickler):
+    """Makes arrays of tensors from the bytes of storages. Without these, it finds their types.
+
+    It is the unpickler in Python, which can count the parts of tuples. A tuple can contain another
+    one many times, and this one a third one. The key of a dictionary has a hash, and a hash visits
+    each of them every time.
+    """
+
+    dispatch = dict(pickle._Unpickler.dispatch)
 
     def __init__(self, file: BinaryIO, storages: Mapping[str, Any] | None = None):
         super().__init__(file)
         self._storages = storages
+        self._left = _MAX_RATIO * sum(map(len, (storages or {}).values()))  # bytes for tensors
+        self.tuples: dict[int, tuple[int, Any]] = {}  # id → number of parts, and the tuple
         self.types: dict[str, np.dtype[Any]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
@@ -82,13 +97,65 @@ class _Unpickler(pickle.Unpickler):
         if not isinstance(storage, np.ndarray):
             raise pickle.UnpicklingError("a tensor without a storage")
         size = storage.itemsize
+        self._left -= math.prod(shape) * size
+        if self._left < 0:
+            raise pickle.UnpicklingError("tensors that are much larger than their storages")
         # NumPy checks that the array is inside the storage.
-        array: np.ndarray = np.ndarray(
+        return np.ndarray(
             shape, storage.dtype, storage, offset * size, [stride * size for stride in strides]
         )
-        if array.dtype == _BFLOAT16:
-            return (array.astype(np.uint32) << 16).view(np.float32)
-        return array
+
+
+def _load_tuple(load: Callable[[Any], None], unpickler: Any) -> None:
+    """Makes a tuple, and refuses it if it has too many parts."""
+    load(unpickler)
+    made = unpickler.stack[-1]
+    parts = 1 + sum(unpickler.tuples.get(id(part), (1, None))[0] for part in made)
+    if parts > _MAX_TUPLE:
+        raise pickle.UnpicklingError("a tuple with too many parts")
+    unpickler.tuples[id(made)] = parts, made  # its id stays in use
+
+
+for _code in map(ord, (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)):
+    _load = _Unpickler.dispatch[_code]
+    _Unpickler.dispatch[_code] = functools.partial(_load_tuple, _load)
+del _Unpickler.dispatch[pickle.BYTEARRAY8[0]]  # makes the array before it reads the content
+
+
+def check_expanded_size(content: Any, size: int) -> None:
+    """Raises a `ValueError` for content with far more parts than a file of `size` bytes can have.
+
+    Each part counts as often as it is referenced: nested references to the same list stand for
+    billions of parts, and take that long to print or to compare.
+    """
+    left, level = 10 * size + 10_000, [content]
+    for _ in range(_MAX_DEPTH):
+        parts = [*map(_parts, level)]
+        left -= sum(map(len, parts))
+        if left < 0:
+            break
+        level = [*itertools.chain.from_iterable(parts)]
+        if not level:
+            return
+    raise ValueError("it has too many references to the same parts, or too many levels")
+
+
+def _parts(content: Any) -> Collection[Any]:
+    """Returns the parts of a list, a dictionary, an `Inert` or a node of YAML."""
+    content = vars(content) if isinstance(content, Inert) else getattr(content, "value", content)
+    if isinstance(content, dict):
+        return content.items()
+    return content if isinstance(content, list | tuple | set | frozenset) else ()
+
+
+def check_archive(archive: zipfile.ZipFile, size: int) -> None:
+    """Raises a `ValueError` if an archive of `size` bytes unpacks to far more.
+
+    Weights can hardly be compressed, and neither PyTorch nor Marian compresses them.
+    """
+    unpacked = sum(info.file_size for info in archive.infolist())
+    if unpacked > _MAX_RATIO * size:
+        raise ValueError(f"it has {size:,} bytes, but they would unpack to {unpacked:,}")
 
 
 def read_torch_file(path: Path) -> Any:
@@ -97,13 +164,16 @@ def read_torch_file(path: Path) -> Any:
         with reading(path, "a file of PyTorch"), path.open("rb") as file:
             is_archive = zipfile.is_zipfile(file)
             file.seek(0)
-            return _read_archive(file) if is_archive else _read_legacy(file)
+            content = _read_archive(file) if is_archive else _read_legacy(file)
+            check_expanded_size(content, path.stat().st_size)
+            return content
     except MemoryError:  # also for a damaged length
         raise InputError(f"{path} needs more memory than there is, or it is damaged.") from None
 
 
 def _read_archive(file: BinaryIO) -> Any:
     with zipfile.ZipFile(file) as archive:
+        check_archive(archive, file.seek(0, io.SEEK_END))
         files = {name: archive.read(name) for name in archive.namelist()}
     [pickled] = [name for name in files if name.endswith("/data.pkl")]
     folder = f"{pickled.removesuffix('data.pkl')}data/"

@@ -20,6 +20,8 @@ from keras_transformer.inference.engine import Engine
 with needs_extra("ctranslate2", "the format ctranslate2"):
     import ctranslate2
 
+_SETTINGS = ("beam_size", "n_best", "length_penalty", "max_extra_tokens")
+
 
 class CTranslate2Engine(Engine):
     """A CTranslate2 model with SentencePiece models.
@@ -28,19 +30,19 @@ class CTranslate2Engine(Engine):
 
     Args:
         folder: the directory of the model.
-        source_file: the SentencePiece model of the sources.
-        target_file: the SentencePiece model of the translations.
+        tokenizer: the SentencePiece model of both languages; by default, those of the directory.
         options: arguments of `ctranslate2.Translator`.
+
+    Attributes:
+        keeps_unknown: whether the pieces of unknown characters are these characters.
     """
 
-    changeable = (
-        *("decoding.beam_size", "decoding.n_best"),
-        *("decoding.length_penalty", "decoding.max_extra_tokens"),
-    )
+    keeps_unknown = False
+    changeable = tuple(f"decoding.{name}" for name in _SETTINGS)
     max_batch_lines = 16
     max_source_tokens = 1024  # the default of `translate_batch`; a program chooses its own limit
 
-    def __init__(self, folder: Path, source_file: Path, target_file: Path, **options: Any):
+    def __init__(self, folder: Path, tokenizer: Path | None = None, **options: Any):
         ctranslate2.set_log_level(logging.ERROR)  # this CPU may lack the type of the weights
         self.label, self.threads = str(folder), options.get("inter_threads")
         self.use_shortlist = (folder / "vmap.txt").exists()
@@ -48,12 +50,10 @@ class CTranslate2Engine(Engine):
         self._model = ctranslate2.Translator(str(folder), **options)
         self._tokenizer, self._detokenizer = (
             sentencepiece.SentencePieceProcessor(model_file=str(file))
-            for file in (source_file, target_file)
+            for file in _files(folder, tokenizer or folder / "joint.model", "{}.model")
         )
         self._config = json.loads((folder / "config.json").read_bytes())
-        files = [folder / "shared_vocabulary.json"] * 2
-        if not files[0].exists():
-            files = [folder / f"{side}_vocabulary.json" for side in ("source", "target")]
+        files = _files(folder, folder / "shared_vocabulary.json", "{}_vocabulary.json")
         self._source, self._target = (json.loads(file.read_bytes()) for file in files)
 
     def with_settings(self, settings: Mapping[str, Any]) -> CTranslate2Engine:
@@ -65,21 +65,26 @@ class CTranslate2Engine(Engine):
 
     def pieces(self, texts: Sequence[str]) -> list[list[str]]:
         """Returns the pieces of each text, truncated, without the end token."""
-        rows = self._tokenizer.encode(list(texts))
-        return [self._tokenizer.id_to_piece(ids[: self.max_source_tokens - 1]) for ids in rows]
+        if self.keeps_unknown:
+            rows = self._tokenizer.encode(list(texts), out_type=str)
+        else:
+            rows = map(self._tokenizer.id_to_piece, self._tokenizer.encode(list(texts)))
+        return [row[: self.max_source_tokens - 1] for row in rows]
 
     def translate(self, text: Any) -> Mapping[str, Any]:
+        decoding, extra = self._decoding, self._decoding.max_extra_tokens
         sources = self.pieces([line.decode("utf-8", "replace") for line in np.asarray(text)])
+        longest = max(map(len, sources)) + 1
         texts = np.full((len(sources), self.n_best), b"", object)
         scores = np.full(texts.shape, -1e9, np.float32)
         scores[:, 0] = 0  # of empty lines, for which CTranslate2 would find a translation
         filled = [index for index, source in enumerate(sources) if source]
         results = self._model.translate_batch(
             [sources[index] for index in filled],
-            beam_size=self._decoding.beam_size,
+            beam_size=decoding.beam_size,
             num_hypotheses=self.n_best,
-            length_penalty=self._decoding.length_penalty,
-            max_decoding_length=max(map(len, sources)) + 1 + self._decoding.max_extra_tokens,
+            length_penalty=decoding.length_penalty,
+            max_decoding_length=longest + extra if extra >= 0 else longest * (1 - extra),
             max_input_length=0,
             return_scores=True,
             use_vmap=self.use_shortlist,
@@ -115,3 +120,10 @@ class CTranslate2Engine(Engine):
             float(np.sum(result.log_probs)) if source or self._config["add_source_eos"] else None
             for source, result in zip(sources, results, strict=True)
         ]
+
+
+def _files(folder: Path, joint: Path, name: str) -> list[Path]:
+    """Returns the file of the source and of the target, which may be the same one."""
+    return (
+        [joint] * 2 if joint.exists() else [folder / name.format(n) for n in ("source", "target")]
+    )

@@ -59,7 +59,6 @@ _ACTIVATIONS = {
 # CTranslate2 fails at positions beyond its table. By default it accepts 1,024 source tokens and
 # returns at most 256.
 _POSITIONS = 2048
-_SIDES = ("source", "target")
 
 
 class CTranslate2Exporter(Exporter):
@@ -98,13 +97,11 @@ class CTranslate2Exporter(Exporter):
     def open(self, folder: Path, threads: int | None = None) -> CTranslate2Engine:
         cores = available_cores() if threads is None else threads
         engine = self.engine(folder, inter_threads=cores, intra_threads=1)
-        engine.max_source_tokens = manifest.read(folder)["max_source_tokens"]
+        engine.max_source_tokens = manifest.read(folder).get("max_source_tokens", 1024)
         return engine
 
     def engine(self, folder: Path, **options: Any) -> CTranslate2Engine:
-        joint = folder / "joint.model"
-        files = [joint if joint.exists() else folder / f"{side}.model" for side in _SIDES]
-        return CTranslate2Engine(folder, *files, **options)
+        return CTranslate2Engine(folder, **options)
 
 
 EXPORTER = CTranslate2Exporter()
@@ -112,8 +109,8 @@ EXPORTER = CTranslate2Exporter()
 
 def save_model(translator: TranslationModule, weights: str, path: Path) -> None:
     """Writes the files of a CTranslate2 model, without SentencePiece models."""
-    decoding, vocabulary = translator.config, translator.tokenizer.vocabulary
-    longest = decoding.max_source_tokens + max(decoding.max_extra_tokens, decoding.min_length)
+    vocabulary = translator.tokenizer.vocabulary
+    longest = max(translator.max_source_tokens, translator.max_output_tokens)
     # CTranslate2 needs PyTorch to convert to bfloat16.
     dtype = tf.bfloat16.as_numpy_dtype if weights == "bfloat16" else np.float32
     spec = _make_spec(translator.transformer, max(longest, _POSITIONS), dtype)

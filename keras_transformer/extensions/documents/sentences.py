@@ -1,9 +1,17 @@
-"""Translates documents: splits them into sentences, and joins the translations."""
+"""Translates documents: splits them into sentences, and joins the translations.
+
+Unicode's property Sentence_Terminal says which characters are stops. The lists of the package
+sentencex say which words are abbreviations.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
+
+import regex
+import sentencex
 
 from keras_transformer.errors import InputError
 from keras_transformer.inference.batching import token_counts
@@ -11,35 +19,40 @@ from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag, split_tags
 from keras_transformer.inference.translate import translate_lines
 
-# Patterns in RE2 syntax. RE2 needs linear time and also runs in a TensorFlow graph.
+# Patterns of the package regex, which has the properties of Unicode. Possessive quantifiers (such
+# as `++`) keep them linear in the length of a line.
 _SPACE = r"[\s\p{Z}]"
-_STOP = r"[.!?…։؟۔।॥።。！？｡]"
-_FULL_WIDTH_STOP = r"[。！？｡]"
-_CLOSING = rf"""(?:["'\p{{Pi}}\p{{Pf}}\p{{Pe}}]|{_SPACE}?»)"""
-_OPENING = rf"""(?:["'\p{{Pi}}\p{{Pf}}\p{{Ps}}\p{{Pd}}¿¡•*]{_SPACE}?)"""
+_STOP = r"[\p{Sentence_Terminal}…]"
+_MARK = r"[\p{Cf}\p{M}]"  # direction marks, joiners, and variation selectors, which have no width
+_EMOJI = r"(?:\p{Emoji_Presentation}|\p{Extended_Pictographic}\uFE0F)"
+_QUOTE = r"[\"'\p{Pi}\p{Pf}\p{Pe}]"
+_CLOSING = rf"(?:{_QUOTE}|{_MARK}|{_SPACE}?»(?!\S)|{_SPACE}?{_EMOJI})"
+_OPENING = rf"(?:[\"'\p{{Pi}}\p{{Pf}}\p{{Ps}}\p{{Pd}}\p{{So}}¿¡•*]{_SPACE}?|{_MARK})"
 _CAPITAL = r"[\p{Lu}\p{Lt}\p{Lo}\p{N}]"  # Lo: the letters of scripts without case
+_GREEK_QUESTION = rf"(?:(?<=\p{{Greek}})[;\u037e]|[;\u037e](?={_SPACE}++{_OPENING}*+\p{{Greek}}))"
 
-_SENTENCE_END = (
-    rf"({_STOP}+{_CLOSING}*)({_SPACE}+{_OPENING}*{_CAPITAL})"
+_SENTENCE_END = regex.compile(
+    rf"(?<!{_STOP})(?:{_STOP}++|{_GREEK_QUESTION})(?:"
+    rf"{_CLOSING}*+(?={_SPACE}++{_OPENING}*+{_CAPITAL})"
+    # Stops of other scripts, such as the full-width ones and the danda, need no space after them.
+    rf"|(?<=[\p{{Sentence_Terminal}}--.!?]){_MARK}*+(?=\S)(?!{_QUOTE}|\p{{Ll}}))"
     # Tokenized text has spaces around each stop. It may be lowercase.
-    rf"|({_SPACE}\.(?:{_SPACE}\.)*)({_SPACE})"
-    rf"|({_FULL_WIDTH_STOP}+)([^。！？｡\"'\p{{Pi}}\p{{Pf}}\p{{Pe}}\s\p{{Z}}])"
+    rf"|(?<={_SPACE})\.(?:{_SPACE}\.)*+(?={_SPACE})",
+    regex.VERSION1,
 )
-
-_BEFORE_NAMES = (
-    "Mr Mrs Ms Mx Messrs Dr Prof St Mt Ft Gen Col Maj Capt Lt Sgt Cpl Adm Gov Sen Rep Rev Hon "
-    "Mme Mlle Mgr Sra Srta Hr Fr Frl Dipl Ing "
-    "vs cf vgl sog bzw ca approx evtl ggf bspw inkl zzgl insb dt engl frz"
-).replace(" ", "|")
-_BEFORE_NUMBERS = (
-    "No Nos no nos Nr Art art Abs Kap Bd Vol vol pp Fig fig Abb Tab Ch ch Sec sec Tel tel "
-    "Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Okt Nov Dec Dez"
-).replace(" ", "|")
-# These do not end a sentence: an initial, a day of the month, and the abbreviations above.
-_NO_SENTENCE_END = (
-    rf"(^|[^\p{{L}}\p{{M}}\p{{N}}])(?:((?:\p{{L}}|\p{{N}}{{1,2}}|[IVX]+|{_BEFORE_NAMES})\.)\n"
-    rf"|((?:{_BEFORE_NUMBERS})\.)\n({_SPACE}+\p{{N}}))"
+# The word before a full stop, and the word after it.
+_LAST_WORD = regex.compile(
+    r"(?:(\p{L}{2,}\.\s+)|(?<![\p{L}\p{M}\p{N}]))([\p{L}\p{M}\p{N}.&-]+)\.$", regex.REVERSE
 )
+_NEXT_WORD = regex.compile(r"\W*(\w+)")
+# These do not end a sentence: an initial, a Roman number, a German street, and a day of the month.
+_INITIAL = regex.compile(r"(?:.*\.)?(?:\p{L}\p{M}*|[IVX]+)|\p{L}+str")
+_DAY = regex.compile(r"\p{N}{1,2}")
+_LONGEST_WORD = 40  # characters
+_LONGEST_BEFORE_NUMBER = 3
+# The lists of sentencex that are used for a text of an unknown language. A word of one language is
+# rarely an abbreviation in these lists; in the lists of Italian or Dutch, many are ("it", "on").
+_COMMON = tuple("en de fr pt pl sk fi ru uk bg".split())
 
 # Where long sentences are split, in order of preference.
 _BREAKS = tuple(map(re.compile, (r"[;:–—]\s|[；：]", r"[,،]\s|[，、]", r"\s")))
@@ -52,22 +65,23 @@ _UNSPACED = re.compile(
 _FILL = 0.8
 
 
-def segment(text: str) -> list[str]:
-    """Splits a text of any language into pieces of one sentence each, using rules.
+def segment(text: str, language: str | None = None) -> list[str]:
+    """Splits a text into pieces of one sentence each, using rules.
 
     Each piece has one sentence and the white space around it, or only white space. The
     concatenated pieces equal the text.
 
     A sentence ends at the end of its line (`str.splitlines`). It also ends
 
-    - at `.!?…` and similar characters of other scripts, with closing quotes and brackets, before
-      white space and the start of a sentence: a capital, a digit, or a letter of a script without
-      case, with or without opening quotes;
-    - at a full-width stop;
+    - at `.!?…` and similar characters of other scripts, with closing quotes and brackets, direction
+      marks and emojis, before white space and the start of a sentence: a capital, a digit, or a
+      letter of a script without case, with or without opening quotes;
+    - at a stop of another script, such as `。` and `।`, also without white space;
+    - at a Greek question mark (`;`);
     - at a full stop between spaces.
 
-    It does not end after a single letter, a number of one or two digits, a Roman numeral, or a
-    common English, German, French or Spanish abbreviation.
+    It does not end after a single letter, a number of one or two digits, a Roman numeral, or an
+    abbreviation that the package sentencex knows in the language.
 
     Known limits:
 
@@ -77,27 +91,47 @@ def segment(text: str) -> list[str]:
     - An unknown abbreviation before a capital ("Univ. Prof.") ends a sentence.
     - A Chinese or Japanese sentence that ends with a quotation ends only before white space.
     - In Thai and other scripts without stops, each line is one sentence.
+
+    Args:
+        language: code of the language, as in "de". None for the abbreviations of several European
+            languages.
     """
-    return [piece for line in _segment_lines(text.splitlines(keepends=True)) for piece in line]
+    lines = text.splitlines(keepends=True)
+    return [piece for line in lines for piece in _segment_line(line, language)]
 
 
-def _segment_lines(lines: Sequence[str]) -> list[list[str]]:
-    """Returns the pieces of each line; lines may end with a line break."""
-    texts = [line.splitlines()[0] for line in lines]
-    marked = _mark_ends(texts)
-    pieces = []
-    for text, line, ends in zip(texts, lines, marked, strict=True):
-        *others, last = ends.decode().split("\n")
-        pieces.append([*others, last + line[len(text) :]])
-    return pieces
+def _segment_line(line: str, language: str | None) -> list[str]:
+    pieces, start = [], 0
+    for match in _SENTENCE_END.finditer(line):
+        if match[0] != "." or not _is_abbreviated(line, match.end(), language):
+            pieces.append(line[start : match.end()])
+            start = match.end()
+    return [*pieces, line[start:]]
 
 
-def _mark_ends(lines: Sequence[str]) -> list[bytes]:
-    """Inserts a line feed after each sentence of `lines`, which have no line feeds."""
-    import tensorflow as tf  # late: only documents need it, for RE2's classes of characters
+def _is_abbreviated(line: str, end: int, language: str | None) -> bool:
+    """Returns whether the full stop before `end` does not end a sentence."""
+    found = _LAST_WORD.search(line[max(0, end - _LONGEST_WORD) : end])
+    if found is None:
+        return False
+    before, word = found.groups()
+    if _DAY.fullmatch(word):
+        return before is None  # "3. Mai", but not "Nr. 5."
+    if not regex.search(r"\p{L}", word):
+        return False
+    found = _NEXT_WORD.match(line[end : end + _LONGEST_WORD])
+    after = found[1] if found else "A"
+    # For several languages, sentencex joins any word and number. "Abb. 4" and "No. 5" are short.
+    if after[0].isdigit() and len(word) > _LONGEST_BEFORE_NUMBER:
+        after = "A"
+    return bool(_INITIAL.fullmatch(word)) or _has_abbreviation(word, after, language)
 
-    marked = tf.strings.regex_replace(lines, _SENTENCE_END, r"\1\3\5" + "\n" + r"\2\4\6")
-    return list(tf.strings.regex_replace(marked, _NO_SENTENCE_END, r"\1\2\3\4").numpy())
+
+@functools.lru_cache(maxsize=2**14)
+def _has_abbreviation(word: str, after: str, language: str | None) -> bool:
+    """Returns whether sentencex does not split between two words with a full stop."""
+    languages = _COMMON if language is None else (re.split("[-_]", language.lower())[0],)
+    return any(len(sentencex.segment(code, f"{word}. {after}")) == 1 for code in languages)
 
 
 def join_translations(pieces: Sequence[str], translations: Sequence[str]) -> str:
@@ -137,11 +171,10 @@ def translate_document(model: Engine, text: str, source_tag: str = "") -> tuple[
             "exactly 1 (decoding.n_best)."
         )
     tagged = [split_tags(line, model.symbols) for line in text.splitlines(keepends=True)]
-    lines = _segment_lines([line for _, line in tagged])
     sentences = [
         (f"{source_tag} {tag}".strip(), piece)
-        for (tag, _), line in zip(tagged, lines, strict=True)
-        for piece in line
+        for tag, line in tagged
+        for piece in _segment_line(line, model.source_language)
     ]
     pieces, warnings = _split_long_sentences(model, sentences)
     results = translate_lines(

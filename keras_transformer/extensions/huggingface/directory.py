@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.extensions.converters.huggingface import POSITIONS_FIELD
+from keras_transformer.extensions.converters.huggingface import EXTRA_TOKENS_FIELD, POSITIONS_FIELD
 from keras_transformer.extensions.converters.pieces import table_pieces
 from keras_transformer.extensions.huggingface.tensors import (
     ACTIVATIONS,
@@ -84,7 +84,9 @@ def write_directory(
     vocabulary = translator.tokenizer.vocabulary
     _write_vocabulary(path, vocabulary)
     longest = max(translator.max_source_tokens, translator.max_output_tokens + 1, _POSITIONS)
-    _write_json(path / "config.json", _model_config(transformer, vocabulary, longest))
+    extra_tokens = {EXTRA_TOKENS_FIELD: translator.config.max_extra_tokens}  # only for this package
+    model_config = _model_config(transformer, vocabulary, longest)
+    _write_json(path / "config.json", {**model_config, **extra_tokens})
     _write_json(path / "generation_config.json", _generation_config(translator))
     _write_json(path / "tokenizer_config.json", _tokenizer_config(translator, languages))
     # `save_file` would write a file that only its owner can read.

@@ -7,6 +7,7 @@ complete model in the cache is used.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from pathlib import Path
@@ -16,8 +17,7 @@ from keras_transformer.errors import InputError, needs_extra
 _PREFIX = "hf://"
 _ADDRESS = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
 # Files that no model needs here: weights for other libraries, logs, and the state of training.
-_NOT_LOADED = ("*.bin", "*.h5", "*.msgpack", "*.onnx", "*.ot", "tensorboard/*", "*/state.npz")
-_PYTORCH_FORMATS = ("fsmt",)  # models of these formats have their weights only in .bin files
+_NOT_LOADED = ["*.bin", "*.h5", "*.msgpack", "*.onnx", "*.ot", "tensorboard/*", "*/state.npz"]
 
 
 def resolve(models: str, source_format: str | None = None) -> str:
@@ -43,17 +43,19 @@ def download(address: str, source_format: str | None = None) -> Path:
         )
     with needs_extra("huggingface", "the Hugging Face Hub"):
         import huggingface_hub
-    not_loaded = set(_NOT_LOADED) - ({"*.bin"} if source_format in _PYTORCH_FORMATS else set())
+    snapshot = functools.partial(
+        huggingface_hub.snapshot_download,
+        parts["name"],
+        revision=parts["revision"],
+        endpoint=_endpoint(),
+        library_name="keras_transformer",
+    )
     try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                parts["name"],
-                revision=parts["revision"],
-                ignore_patterns=sorted(not_loaded),
-                endpoint=_endpoint(),
-                library_name="keras_transformer",
-            )
-        )
+        path = Path(snapshot(ignore_patterns=_NOT_LOADED))
+        is_marian_mt = (path / "source.spm").is_file()
+        if (is_marian_mt or source_format == "fsmt") and not any(path.glob("*.safetensors")):
+            snapshot(ignore_patterns=_NOT_LOADED[1:])  # old models have only pytorch_model.bin
+        return path
     except Exception as error:  # the library raises exceptions of several other libraries
         raise InputError(f"{address} cannot be downloaded: {_reason(error)}.") from error
 

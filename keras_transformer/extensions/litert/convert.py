@@ -1,9 +1,9 @@
-"""Converts a translator to a LiteRT model, and compares all of its runtimes and signatures."""
+"""Converts a translator to a LiteRT model."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_text.core.pybinds import tflite_registrar
 
-from keras_transformer.console import progress_bar
 from keras_transformer.decoding.interface import rows_per_sentence
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.export import Hypotheses
-from keras_transformer.export.probes import escaped
-from keras_transformer.extensions.litert.exporter import LiteRTEngine
 from keras_transformer.inference.translation_module import TranslationModule
 
 with needs_extra("litert", "the format litert"):
@@ -24,7 +20,6 @@ with needs_extra("litert", "the format litert"):
 
     from keras_transformer.extensions.litert import passes
     from keras_transformer.extensions.litert.archive import LiteRTMetadata, append_archive
-    from keras_transformer.extensions.litert.engine import LiteRTModel, LiteRTResult
     from keras_transformer.extensions.litert.quantization import multiply_int8_rows, quantize
     from keras_transformer.extensions.litert.signatures import LiteRTSignatures, best_batch_size
 
@@ -113,50 +108,3 @@ def load_text_signature(file: Path) -> Callable[[bytes], tuple[list[str], np.nda
         return texts, outputs["scores"][0]
 
     return translate
-
-
-class ComparedEngine(LiteRTEngine):
-    """A model file. Both runtimes and all signatures must give the same results.
-
-    Only LiteRT's `Interpreter` can run `translate_batch`, whose shapes are not constant.
-    """
-
-    def __init__(self, file: Path):
-        super().__init__(LiteRTModel(file))
-        is_batch = self.model.batch_size > 1
-        self._compiled = None if is_batch else LiteRTModel(file, low_memory=True)
-        has_text = self.model.metadata.has_text
-        self._translate_text = load_text_signature(file) if has_text else None
-
-    def search(self, texts: Sequence[str]) -> list[Hypotheses]:
-        with progress_bar(len(texts), "sentences", "comparing") as self._bar:
-            return super().search(texts)
-
-    def results(self, texts: Sequence[str]) -> list[LiteRTResult]:
-        results = super().results(texts)
-        for text, result in zip(texts, results, strict=True):
-            self._check(text, result)
-            self._bar.update()
-        return results
-
-    def _check(self, text: str, result: LiteRTResult) -> None:
-        """Raises `InputError` unless the other runtime and `translate` find the same."""
-        model, best = self.model, self.model.texts(result)[0]
-        if self._compiled is not None:
-            other = self._compiled.translate_ids(model.source_ids(text))
-            pairs = ((getattr(result, name), getattr(other, name)) for name in result._fields)
-            if not all(np.array_equal(a, b) for a, b in pairs):
-                raise InputError(
-                    f"For {escaped(text)}, LiteRT's CompiledModel finds "
-                    f"{escaped(model.texts(other)[0])} ({other.scores[0]:.5f}), but its "
-                    f"Interpreter finds {escaped(best)} ({result.scores[0]:.5f}). Nothing was "
-                    "exported."
-                )
-        if self._translate_text is not None:
-            found = self._translate_text(model.truncate(text))[0][0]
-            if found != best:
-                raise InputError(
-                    f"For {escaped(text)}, the signature translate finds {escaped(found)}, but "
-                    f"translate_ids finds {escaped(best)}. Nothing was exported. Leave translate "
-                    "out (text_signature)."
-                )

@@ -8,6 +8,7 @@ for one sentence at a time.
 
 from __future__ import annotations
 
+import copy
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,14 +19,8 @@ import numpy as np
 
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
-from keras_transformer.export import (
-    Engine,
-    Exporter,
-    ExportOptions,
-    Hypotheses,
-    VersionFacts,
-)
-from keras_transformer.export.probes import probe_texts
+from keras_transformer.export import Engine, Exporter, ExportOptions, Hypotheses, VersionFacts
+from keras_transformer.export.probes import escaped, probe_texts
 from keras_transformer.inference.loading import newest_version
 from keras_transformer.runs.machine import available_cores
 
@@ -53,22 +48,21 @@ class LiteRTEngine(Engine):
 
     changeable = ("decoding.length_penalty", "decoding.max_length")
 
-    def __init__(self, model: LiteRTModel, settings: Mapping[str, Any] | None = None):
+    def __init__(self, model: LiteRTModel):
         self.model, self.label = model, str(model.path)
         self.n_best, self.threads = model.metadata.n_best, model.threads
         self.max_train_source_length = model.metadata.max_train_source_length
         self.symbols = tuple(sorted(model.vocabulary.source_symbols()))
         self.max_batch_lines = model.batch_size
-        settings = settings or {}
-        decoding = Config().updated(settings).decoding  # checks the values
-        self._max_length = decoding.max_length or 0
-        has_penalty = "decoding.length_penalty" in settings
-        self._length_penalty = decoding.length_penalty if has_penalty else math.nan
+        self._max_length, self._length_penalty = 0, math.nan  # those of the export
 
     def with_settings(self, settings: Mapping[str, Any]) -> LiteRTEngine:
         super().with_settings(settings)  # refuses others
-        changed = LiteRTEngine(self.model, settings)
-        limit = self.model.metadata.max_output_tokens
+        decoding = Config().updated(settings).decoding  # checks the values
+        changed, limit = copy.copy(self), self.model.metadata.max_output_tokens
+        changed._max_length = decoding.max_length or 0
+        if "decoding.length_penalty" in settings:
+            changed._length_penalty = decoding.length_penalty
         if changed._max_length > limit:
             raise InputError(
                 f"decoding.max_length is {changed._max_length}, but {self.label} was exported "
@@ -102,6 +96,51 @@ class LiteRTEngine(Engine):
         limits, penalties = [self._max_length] * len(texts), [self._length_penalty] * len(texts)
         sources = [self.model.source_ids(text) for text in texts]
         return self.model.translate_batch(sources, limits, penalties)
+
+
+class ComparedEngine(LiteRTEngine):
+    """A model file. Both runtimes and all signatures must give the same results.
+
+    Only LiteRT's `Interpreter` can run `translate_batch`, whose shapes are not constant.
+    """
+
+    def __init__(self, file: Path):
+        from keras_transformer.extensions.litert.convert import load_text_signature
+        from keras_transformer.extensions.litert.engine import LiteRTModel
+
+        super().__init__(LiteRTModel(file))
+        is_batch = self.model.batch_size > 1
+        self._compiled = None if is_batch else LiteRTModel(file, low_memory=True)
+        has_text = self.model.metadata.has_text
+        self._translate_text = load_text_signature(file) if has_text else None
+
+    def results(self, texts: Sequence[str]) -> list[LiteRTResult]:
+        results = super().results(texts)
+        for text, result in zip(texts, results, strict=True):
+            self._check(text, result)
+        return results
+
+    def _check(self, text: str, result: LiteRTResult) -> None:
+        """Raises `InputError` unless the other runtime and `translate` find the same."""
+        model, best = self.model, self.model.texts(result)[0]
+        if self._compiled is not None:
+            other = self._compiled.translate_ids(model.source_ids(text))
+            pairs = ((getattr(result, name), getattr(other, name)) for name in result._fields)
+            if not all(np.array_equal(a, b) for a, b in pairs):
+                raise InputError(
+                    f"For {escaped(text)}, LiteRT's CompiledModel finds "
+                    f"{escaped(model.texts(other)[0])} ({other.scores[0]:.5f}), but its "
+                    f"Interpreter finds {escaped(best)} ({result.scores[0]:.5f}). Nothing was "
+                    "exported."
+                )
+        if self._translate_text is not None:
+            found = self._translate_text(model.truncate(text))[0][0]
+            if found != best:
+                raise InputError(
+                    f"For {escaped(text)}, the signature translate finds {escaped(found)}, but "
+                    f"translate_ids finds {escaped(best)}. Nothing was exported. Leave translate "
+                    "out (text_signature)."
+                )
 
 
 def _lines(text: Any) -> list[str]:
@@ -170,8 +209,6 @@ class LiteRTExporter(Exporter):
         return LiteRTEngine(LiteRTModel(file, cores))
 
     def open_for_comparison(self, folder: Path) -> LiteRTEngine:
-        from keras_transformer.extensions.litert.convert import ComparedEngine
-
         return ComparedEngine(folder / FILE)
 
     def describe(

@@ -201,7 +201,9 @@ def build_page(
             elem_id="source",
         )  # fmt: skip
         with gr.Accordion("Settings", open=False):
-            prefix = gr.Textbox(label="The translation begins with", elem_id="prefix")
+            prefix = gr.Textbox(
+                label="The translation begins with", max_length=_MAX_CHARACTERS, elem_id="prefix"
+            )
             # Gradio would clamp numbers silently, so the model checks the range.
             penalty = gr.Number(
                 label=f"Length penalty, 0 to {MAX_LENGTH_PENALTY:g} (empty: the model's default)",
@@ -260,6 +262,7 @@ def serve(page: gr.Blocks, host: str, port: int, *, open_browser: bool) -> str:
             server_name=f"[{host}]" if ":" in host else host, server_port=port or None,
             inbrowser=open_browser, quiet=True, prevent_thread_lock=True, share=False,
             ssr_mode=False, footer_links=[], css=style,
+            max_file_size=1,  # the page has no files, but Gradio would store uploads
             run_history=False,  # would store the texts
             # The default fonts of Gradio would be downloaded.
             theme=gr.themes.Default(

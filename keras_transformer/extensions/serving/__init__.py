@@ -27,6 +27,14 @@ class Settings:
     batch_timeout_ms: float = _setting(2.0, "time that a request waits for others", lower_bound=0)
     max_queue: int = _setting(1024, "maximum number of waiting rows", lower_bound=1)
     max_body_bytes: int = _setting(16 * 2**20, "maximum bytes of a request", lower_bound=1)
+    max_rows: int | None = _setting(
+        None, "maximum rows of a request; default: --max_queue", lower_bound=1
+    )
+    max_connections: int = _setting(1024, "maximum number of connections", lower_bound=1)
+    request_seconds: float = _setting(
+        300.0, "seconds after which a request is refused and its waiting rows are dropped",
+        lower_bound=0.01,
+    )  # fmt: skip
     batches_at_once: int | None = _setting(
         None, "parallel batches; default: one per core", lower_bound=1
     )
@@ -36,4 +44,7 @@ class Settings:
     )
     cors_origins: tuple[str, ...] = _setting(
         (), "origins of web pages that may use REST, as in https://a.example; *: all"
+    )
+    allowed_hosts: tuple[str, ...] = _setting(
+        (), "names of this server in URLs, or *; default: the local names if --host is local"
     )

@@ -19,6 +19,12 @@ Call = Callable[[Arrays], Arrays]
 # so that short rows can always be merged.
 _MAX_LENGTH_RATIO = 3
 _EXTRA_BYTES = 32
+# Bytes of the longest row times rows. So a batch of long rows ends soon, and others get their turn.
+_MAX_BATCH_BYTES = 2**15
+_PADDING = 16  # bytes of padding that take as long as a byte
+# Each part of a request stands in the queue as if it had arrived after the parts before it were
+# computed at this speed, so that short requests need not wait for all parts of a long one.
+_BYTES_PER_SECOND = 2**12
 
 
 @dataclass(eq=False)
@@ -31,14 +37,17 @@ class _Part:
     row_bytes: int  # of the longest row
     most: int  # rows of a batch
     arrived: float  # time of the event loop
+    turn: float  # time by which the parts are ordered
     result: asyncio.Future[Arrays]
 
 
 class Batcher:
     """Merges requests with the same call into batches, and runs the oldest request first.
 
+    A request with much text is split. Requests that arrive meanwhile come before its last parts.
+
     Args:
-        max_batch_size: maximum rows of a batch. Larger requests are split.
+        max_batch_size: maximum rows of a batch.
         batch_timeout: seconds that a request waits for others if a thread is idle.
         max_queue: maximum rows that wait.
         num_threads: number of threads; each runs one batch at a time.
@@ -85,20 +94,23 @@ class Batcher:
             )
         loop = asyncio.get_running_loop()
         sizes = _row_bytes(inputs)
-        order = np.argsort(sizes, kind="stable")  # so that each part has rows of similar length
         most = min(self._max_batch_size, max_rows or self._max_batch_size)
-        parts = []
-        for group in np.split(order, range(most, rows, most)):
+        parts: list[_Part] = []
+        groups = _groups(sizes, most)
+        turn = now = loop.time()
+        for group in groups:
             columns = {name: array[group] for name, array in inputs.items()}
-            longest = int(sizes[group[-1]])
+            longest = int(sizes[group].max())
             result: asyncio.Future[Arrays] = loop.create_future()
-            parts.append(_Part(call, columns, len(group), longest, most, loop.time(), result))
-        self._waiting += parts
+            fitting = _fitting_rows(longest, most)
+            parts.append(_Part(call, columns, len(group), longest, fitting, now, turn, result))
+            turn += longest * len(group) / _BYTES_PER_SECOND
+        self._waiting = sorted([*self._waiting, *parts], key=lambda part: part.turn)
         loop.call_later(self._batch_timeout, self._start_batches)
         self._start_batches()
         try:
             outputs = _concatenate(await asyncio.gather(*(part.result for part in parts)))
-            original = np.argsort(order)
+            original = np.argsort(np.concatenate(groups))
             return {name: array[original] for name, array in outputs.items()}
         finally:
             for part in parts:  # still waiting if another part failed or the client disconnected
@@ -131,13 +143,13 @@ class Batcher:
             if now < oldest.arrived + self._batch_timeout and rows < oldest.most:
                 continue
             space = min(-(-rows // self._idle), oldest.most)  # the idle threads share the rows
-            batch: list[_Part] = []
-            for part in sorted(parts, key=lambda part: abs(part.row_bytes - oldest.row_bytes)):
+            batch, rows = [oldest], oldest.rows
+            for part in sorted(parts[1:], key=lambda part: abs(part.row_bytes - oldest.row_bytes)):
                 shorter, longer = sorted((oldest.row_bytes, part.row_bytes))
                 is_similar = longer <= _MAX_LENGTH_RATIO * shorter + _EXTRA_BYTES
-                if not batch or (is_similar and part.rows <= space):
+                if is_similar and rows + part.rows <= min(space, part.most):
                     batch.append(part)
-                    space -= part.rows
+                    rows, space = rows + part.rows, min(space, part.most)
             return batch
         return []
 
@@ -168,7 +180,7 @@ class Batcher:
 
 
 def _row_bytes(inputs: Arrays) -> np.ndarray:
-    """Returns the bytes of each row, int64 `[B]`."""
+    """Returns the bytes of each row, int64 `[B]`. Padding counts less."""
     sizes = []
     for array in inputs.values():
         rows = len(array)
@@ -176,8 +188,25 @@ def _row_bytes(inputs: Arrays) -> np.ndarray:
             lengths = np.fromiter(map(len, array.flat), np.int64, array.size)
             sizes.append(lengths.reshape(rows, -1).sum(axis=1))
         else:
-            sizes.append(np.full(rows, array.nbytes // rows))
+            values = np.count_nonzero(array.reshape(rows, -1), axis=1)
+            sizes.append(values * array.itemsize + array.nbytes // rows // _PADDING)
     return np.sum(sizes, axis=0)
+
+
+def _fitting_rows(row_bytes: int, most: int) -> int:
+    """Returns how many rows of a length a batch may have."""
+    return min(most, max(1, _MAX_BATCH_BYTES // max(1, row_bytes)))
+
+
+def _groups(sizes: np.ndarray, most: int) -> list[np.ndarray]:
+    """Divides rows into batches of rows of similar length. Returns their indices."""
+    order = np.argsort(-sizes, kind="stable")
+    groups = []
+    while len(order):
+        fitting = _fitting_rows(int(sizes[order[0]]), most)
+        groups.append(order[:fitting])
+        order = order[fitting:]
+    return groups
 
 
 def _run_merged(batch: Sequence[_Part]) -> list[Arrays]:

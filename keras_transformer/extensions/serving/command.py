@@ -19,9 +19,13 @@ loaded. If --model_dir is a LiteRT file, a file that replaces it is a new versio
     /monitoring/prometheus/metrics      metrics for Prometheus
 
 Requests that arrive at the same time are computed in one batch. When --max_queue rows wait, further
-requests get the status 429. Connections are not encrypted, and clients are not authenticated. Use a
-proxy for clients on other machines. Scripts of web pages may use the server only if --cors_origins
-names their origins.
+requests get the status 429. A request with much text is computed in parts, between other requests.
+After --request_seconds it is refused, and its waiting rows are dropped.
+
+Connections are not encrypted, and clients are not authenticated. Use a proxy for clients on other
+machines. Scripts of web pages may use the server only if --cors_origins names their origins. A
+server on a local address answers requests to local names, such as localhost, and to
+--allowed_hosts.
 
 --source_tag is added to each source text of a request that has no tag.
 """
@@ -29,11 +33,13 @@ names their origins.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from pathlib import Path
 from typing import Any
 
 from absl import flags
+from absl import logging as absl_logging
 
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import needs_extra
@@ -68,6 +74,8 @@ def main() -> None:
     # By default oneDNN caches the kernels of 1,024 shapes, and memory would grow for hours.
     # TensorFlow reads the variable when it is loaded.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    line = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    absl_logging.get_absl_handler().setFormatter(line)
     app.load_engine(FLAGS.model_dir)
     with needs_extra("serving", "serving"):
         from keras_transformer.extensions.serving import server  # late: --help is fast

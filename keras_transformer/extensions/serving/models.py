@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,11 @@ class ServedModel:
             {
                 "version": str(version),
                 "state": state,
-                "status": {"error_code": "UNKNOWN" if problem else "OK", "error_message": problem},
+                "status": {
+                    "error_code": "UNKNOWN" if problem else "OK",
+                    # Clients see the names of files, but not where they are.
+                    "error_message": re.sub(r"[^\s'\"]*/", "", problem.replace(str(self.path), "")),
+                },
             }
             for version, (state, problem) in sorted(chosen.items(), reverse=True)
         ]

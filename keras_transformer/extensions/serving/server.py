@@ -9,7 +9,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import numpy as np
 import prometheus_client
@@ -18,12 +18,13 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving import Settings
+from keras_transformer.extensions.serving import Settings, connections
 from keras_transformer.extensions.serving.batching import Batcher
 from keras_transformer.extensions.serving.engines import Version
 from keras_transformer.extensions.serving.models import ServedModel
@@ -40,7 +41,8 @@ from keras_transformer.runs.machine import available_cores, stop_signals
 
 _LOG = logging.getLogger(__name__)
 _BODY_SECONDS = 60  # time limit for receiving a body
-_KEEP_ALIVE_SECONDS = 75  # of idle connections
+_SMALL_BODY_BYTES = 2**16  # smaller bodies need no limit besides that of connections
+_LARGE_BODIES = 4  # how many of the largest size the server may hold at the same time
 _BACKLOG = 2048  # connections that are not accepted yet
 _DRAIN_SECONDS = 0.5  # after a stop signal, in which new requests are still answered
 _LAST_SECONDS = 3.0  # that stopping may take after the grace period
@@ -82,7 +84,11 @@ class Server:
         waiting_rows.set_function(lambda: self.batcher.waiting_rows)
         self.is_stopping = False
         self._source_tag = settings.source_tag
+        self._max_rows = min(settings.max_rows or settings.max_queue, settings.max_queue)
+        self._request_seconds = settings.request_seconds
         self._max_body_bytes = settings.max_body_bytes
+        self._large_bytes = 0  # of the large bodies that the server holds
+        self._reading_large = asyncio.Lock()
         routes = [
             Route("/healthz", self._health),
             Route("/monitoring/prometheus/metrics", self._metrics),
@@ -91,6 +97,9 @@ class Server:
             routes.append(Route(f"{path}:predict", self._counted_predict, methods=["POST"]))
             routes.append(Route(f"{path}/metadata", self._metadata))
             routes.append(Route(path, self._status))
+        hosts = Middleware(
+            TrustedHostMiddleware, allowed_hosts=_allowed_hosts(settings), www_redirect=False
+        )
         cors = Middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
@@ -99,7 +108,7 @@ class Server:
             expose_headers=["Retry-After"],
         )
         self.app = Starlette(
-            middleware=[cors] if settings.cors_origins else [],
+            middleware=[hosts, cors] if settings.cors_origins else [hosts],
             routes=routes,
             exception_handlers={RequestError: _refusal, HTTPException: _refusal},
         )
@@ -107,54 +116,86 @@ class Server:
     async def _counted_predict(self, request: Request) -> Response:
         start = time.perf_counter()
         try:
-            response = await self._predict(request)
+            async with asyncio.timeout(self._request_seconds):
+                response = await self._predict(request)
         except Exception as error:  # Starlette would close the connection
-            if not isinstance(error, RequestError):
-                _LOG.exception("%s %s", request.method, request.url.path)
+            if isinstance(error, TimeoutError):
+                error = RequestError(
+                    504,
+                    f"The request was not answered within {self._request_seconds:g} s. "
+                    "Send fewer rows, or try again later.",
+                )
+            elif not isinstance(error, RequestError):
+                _LOG.exception("Internal error.")
                 error = RequestError(500, "The server has an internal error. See its log.")
             response = await _refusal(request, error)
-        self._requests.labels(str(response.status_code)).inc()
-        self._seconds.observe(time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        status, path = response.status_code, request.url.path
+        if status >= 500:
+            _LOG.warning(
+                "%s %r has the status %d after %.1f s.", request.method, path, status, seconds
+            )
+        self._requests.labels(str(status)).inc()
+        self._seconds.observe(seconds)
         return response
 
     async def _predict(self, request: Request) -> Response:
-        body = await self._body(request)
-        version, signature, inputs, by_row = await asyncio.to_thread(
-            self._read, body, **request.path_params
-        )
-        prediction = self.batcher.run(
-            version.functions[signature], inputs, version.engine.max_batch_lines
-        )
-        outputs = await _while_connected(request, prediction)
+        async with self._body(request) as body:
+            is_large = len(body) > _SMALL_BODY_BYTES
+            async with self._reading_large if is_large else contextlib.nullcontext():
+                version, signature, inputs, by_row = await asyncio.to_thread(
+                    self._read, body, **request.path_params
+                )
+            body.clear()
+            prediction = self.batcher.run(
+                version.functions[signature], inputs, version.engine.max_batch_lines
+            )
+            outputs = await _while_connected(request, prediction)
         answer = await asyncio.to_thread(write_outputs, outputs, by_row)
         return Response(answer, media_type="application/json")
 
-    async def _body(self, request: Request) -> bytes:
-        """Returns the body.
+    @contextlib.asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytearray]:
+        """Yields the body. Until the request is answered, a large body counts to the limit of all.
 
         A body that is too large is read to the end and discarded, because a client that is still
         sending would not see the answer.
         """
-        chunks: list[bytes] = []
-        size = 0
+        body = bytearray()
+        size, held = 0, 0
+        expected = int(request.headers.get("content-length", 0))
         try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                async for chunk in request.stream():
-                    size += len(chunk)
-                    if size <= self._max_body_bytes:
-                        chunks.append(chunk)
-        except TimeoutError:
-            raise RequestError(408, f"The body did not arrive within {_BODY_SECONDS} s.") from None
-        except ClientDisconnect:
-            raise RequestError(499, "The client has disconnected.") from None
-        if size > self._max_body_bytes:
-            raise RequestError(
-                413, f"The body has {size:,} bytes, but the limit is {self._max_body_bytes:,}."
-            )
-        return b"".join(chunks)
+            try:
+                async with asyncio.timeout(_BODY_SECONDS):
+                    async for chunk in request.stream():
+                        size += len(chunk)
+                        if max(size, expected) > self._max_body_bytes:
+                            body.clear()
+                            continue
+                        body += chunk
+                        if size > _SMALL_BODY_BYTES:
+                            self._large_bytes += size - held
+                            held = size
+                        if self._large_bytes > _LARGE_BODIES * self._max_body_bytes and held:
+                            raise RequestError(
+                                429, "The server has too many large requests. Try again later."
+                            )
+            except TimeoutError:
+                raise RequestError(
+                    408, f"The body did not arrive within {_BODY_SECONDS} s."
+                ) from None
+            except ClientDisconnect:
+                raise RequestError(499, "The client has disconnected.") from None
+            if size > self._max_body_bytes:
+                raise RequestError(
+                    413, f"The body has {size:,} bytes, but the limit is {self._max_body_bytes:,}."
+                )
+            yield body
+        finally:
+            self._large_bytes -= held
 
     def _read(
-        self, body: bytes, name: str, number: int | None = None
+        self, body: bytearray, name: str, number: int | None = None
     ) -> tuple[Version, str, Arrays, bool]:
         """Returns the version, the signature and the inputs of a request, and its format."""
         document = read_document(body)
@@ -167,7 +208,7 @@ class Server:
                 f'Serving signature key "{signature}" not found. Choose one of '
                 f"{', '.join(sorted(known))}",
             )
-        inputs = read_inputs(document, known[signature].inputs)
+        inputs = read_inputs(document, known[signature].inputs, self._max_rows)
         row_bytes = sum(
             np.dtype(dtype).itemsize * math.prod(max(size, 1) for size in shape[1:])
             for dtype, shape in known[signature].outputs.values()
@@ -229,6 +270,12 @@ async def _while_connected(request: Request, work: Awaitable[Arrays]) -> Arrays:
 
 
 class _Uvicorn(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Lets more connections wait than asyncio accepts at once."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leaves signals to `run`."""
@@ -267,7 +314,11 @@ async def serve(
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                log_level=logging.ERROR,  # not a line for each refused connection
+                ws="none",
+                http=connections.limited(settings.max_connections),  # type: ignore[arg-type]
+                backlog=connections.ACCEPTED_AT_ONCE,
+                timeout_keep_alive=connections.KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=math.ceil(settings.grace_seconds),
             )
         )
@@ -330,3 +381,20 @@ def _listener(host: str, port: int) -> socket.socket:
 def _address(host: str, port: int) -> str:
     """Returns HOST:PORT, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _allowed_hosts(settings: Settings) -> list[str]:
+    """Returns the names by which clients may call the server.
+
+    A web page can give its own name the address of this machine (DNS rebinding). The browser then
+    lets its scripts call local servers, but the requests still have the name of the page.
+    """
+    own = _address(settings.host, 0).rpartition(":")[0]
+    local = ["localhost", "127.0.0.1", "[::1]"]
+    for name in settings.allowed_hosts:
+        if "*" in name.removeprefix("*.") and name != "*":
+            raise InputError(
+                f"allowed_hosts has {name}. Use a name, *.NAME for all below it, or *."
+            )
+    is_local = own in local or own.startswith("127.")
+    return [own, *local, *settings.allowed_hosts] if settings.allowed_hosts or is_local else ["*"]

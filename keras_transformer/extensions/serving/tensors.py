@@ -19,6 +19,8 @@ from keras_transformer.extensions.serving.tags import add_missing_tag
 
 Arrays = dict[str, np.ndarray]
 _MAX_ERROR_BYTES = 1000
+# Limit of JSON values in memory: each has a bracket, comma or quote, and takes up to 64 bytes.
+_MAX_STRUCTURE = 2**20
 _MANY_DIGITS = 2**16  # numbers converted to text at once; each takes 128 bytes
 
 # TensorFlow's names of dtypes. Strings are bytes in arrays of objects.
@@ -84,8 +86,14 @@ def signature_fields(signatures: Mapping[str, Signature]) -> dict[str, Any]:
     }
 
 
-def read_document(body: bytes) -> dict[str, Any]:
+def read_document(body: bytes | bytearray) -> dict[str, Any]:
     """Returns the JSON object of a request."""
+    structure = sum(body.count(character) for character in b'[{,"')
+    if structure > _MAX_STRUCTURE:
+        _refuse(
+            f"The body has {structure:,} brackets, commas and quotes, but the limit is "
+            f"{_MAX_STRUCTURE:,}. Divide it into several requests."
+        )
     try:
         document = json.loads(body.decode("utf-8-sig"))
     except ValueError as error:
@@ -99,7 +107,9 @@ def read_document(body: bytes) -> dict[str, Any]:
     return document
 
 
-def read_inputs(document: Mapping[str, Any], expected: Mapping[str, Tensor]) -> Arrays:
+def read_inputs(
+    document: Mapping[str, Any], expected: Mapping[str, Tensor], max_rows: float = math.inf
+) -> Arrays:
     """Returns the inputs of a request in the row or the column format.
 
     A null is a missing input. Missing options of `text` get the value that means "as exported".
@@ -119,6 +129,10 @@ def read_inputs(document: Mapping[str, Any], expected: Mapping[str, Tensor]) -> 
         return found
 
     value = document.get("inputs", document.get("instances"))
+    given_columns = value.values() if isinstance(value, dict) else [value]
+    rows_given = max((len(c) for c in given_columns if isinstance(c, list)), default=0)
+    if rows_given > max_rows:
+        _refuse(f"The request has {rows_given:,} rows. It must have 1 to {max_rows:,}.")
     if "instances" in document and not (isinstance(value, list) and value):
         _refuse(f"instances is {_shown(value)}, but it must be a list with at least one value.")
     if "instances" in document and _is_named(value[0]):

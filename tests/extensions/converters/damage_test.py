@@ -19,6 +19,11 @@ from tests.messages import mentions
 
 QUERY = "encoder_l1_self_Wq"
 BIAS = "final_logits_bias"
+# Each line has nine references to the line before.
+ALIASES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+)
+MERGED = ALIASES.replace("[", "{<<: [").replace("]", "], " + "k: 1}")
 
 
 def change(file: Path, *changes: Any) -> None:
@@ -55,11 +60,16 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ("dec-depth: 2", "dec-depth: 3", ["decoder_l3_self_Wq"]),
         ("dec-depth: 2", "dec-depth: 1", ["decoder_l2_context_Wk"]),
         ("dec-depth: 2", "dec-depth: two", ["two"]),
+        ("dec-depth: 2", "dec-depth: 1000000000", ["1,000,000,001 layers"]),
+        ("tied-embeddings: false", "tied-embeddings: 'on'", ["tied-embeddings", "on"]),
         ("dim-ffn: 24", "dim-ffn: 900000000", ["weights", "values"]),
         ({QUERY: np.ones([16, 16], np.int8)}, [QUERY, "int8"]),
     ],
     "marian/decoder.yml": [
         ("", "normalize: [1]", ["decoder.yml"]),
+        ("", "allow-unk: yes", ["allow-unk", "yes"]),
+        ("", ALIASES, ["decoder.yml", "references"]),
+        ("", "a: " + "[" * 100_000, ["decoder.yml", "levels"]),
         ("", "beam-size: 0", ["beam_size", 0]),
         ("", "models: [/training/gone.npz]", ["decoder.yml", "gone.npz", "not exist"]),
         ("", "vocabs: [vocab.yml]", ["decoder.yml", 1, "vocabularies"]),
@@ -72,9 +82,15 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ({"normalize_before": True}, ["normalize_before"]),
         ({"encoder_layers": 2}, ["model.encoder.layers.1.self_attn.q_proj.weight"]),
         ({"pad_token_id": 3}, ["<pad>", 46, 3]),
-        ({"decoder_start_token_id": 99}, ["decoder_start_token_id", 99]),
         ({"quantization_config": {"bits": 8}}, ["quantization_config"]),
         ({"positions": "learned"}, ["positions", "learned"]),
+        ({"encoder_layers": 1e9}, ["1,000,000,002 layers"]),
+        ({"encoder_layers": 32.5}, ["num_encoder_layers", 32.5]),
+        ({"encoder_layers": True}, ["num_encoder_layers", "True"]),
+        ({"d_model": 10**9}, ["weights", "values"]),
+        ({"scale_embedding": "no"}, ["scale_embedding", "no"]),
+        ({"tie_word_embeddings": 2}, ["tie_word_embeddings", 2]),
+        ({"activation_function": "\ud800"}, ["config.json", "surrogates"]),
     ],
     "huggingface/generation_config.json": [
         ({"suppress_tokens": [9]}, ["suppress_tokens"]),
@@ -83,9 +99,23 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ({"forced_eos_token_id": 3}, ["forced_eos_token_id"]),
         ({"num_beams": 3, "do_sample": True}, ["num_beams"]),
         ({"length_penalty": "long"}, ["decoding.length_penalty"]),
+        ({"decoder_start_token_id": [46, 0]}, ["decoder_start_token_id", "[46, 0]"]),
+        ({"decoder_start_token_id": 99}, ["decoder_start_token_id", 99]),
+        ({"eos_token_id": [0, 5]}, ["eos_token_id", "[0, 5]"]),
+        ({"eos_token_id": 5}, ["eos_token_id", 5]),
+        ({"forced_decoder_ids": [[1, 5]]}, ["forced_decoder_ids"]),
+        ({"stop_strings": ["."]}, ["stop_strings"]),
+        ({"max_time": 0.1}, ["max_time"]),
+        ({"renormalize_logits": "no"}, ["renormalize_logits", "no"]),
+        ({"watermarking_config": {"bias": 2.0}}, ["watermarking_config"]),
+        ({"do_sample": "no"}, ["do_sample", "no"]),
+        ({"max_length": 60.5}, ["max_length", 60.5]),
+        ({"max_length": True}, ["max_length", "True"]),
     ],
     "huggingface/vocab.json": [
         ("", '{"</s>": -1}', ["vocab.json"]),
+        ({"\ud800": 47}, ["vocab.json", "surrogates"]),
+        ({"half": 47.5}, ["vocab.json", "half", 47.5]),
         ("{", '{"more": 300, ', [300, "vocabulary"]),
     ],
     "huggingface/model.safetensors": [
@@ -97,14 +127,21 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ("source_vocabulary", "other", ["source_vocabulary", "--config"]),
         ("source.vocab", "target.vocab", [60, 46]),
         ("params", "  source_sequence_controls: {start: true}\nparams", ["start token"]),
+        ("params", "  source_sequence_controls: {end: 2}\nparams", ["end", 2]),
+        ("", MERGED, ["data.yml", "references"]),
     ],
     "opennmt_tf/model_description.py": [
         ("num_heads=4", "num_heads=4, ffn_activation=tf.tanh", ["tanh"]),
         ("def", "def def", ["model_description.py"]),
+        ("", "-" * 100_000 + "1", ["memory"]),
     ],
     "opennmt_tf/source.vocab": [("<s>", "<sos>", ["source.vocab", "<s>"])],
     "tensor2tensor/hparams.json": [
         ({"pos": "emb"}, ["hparams.json", "pos", "emb"]),
+        ({"num_encoder_layers": 10**9}, ["1,000,000,001 layers"]),
+        ({"hidden_size": 16.5}, ["hidden_size", 16.5]),
+        ({"attention_key_channels": 16.5}, ["attention_key_channels", 16.5]),
+        ({"shared_embedding_and_softmax_weights": "no"}, ["shared_embedding_and_softmax_weights"]),
         ({"layer_postprocess_sequence": "dan"}, ["layer_postprocess_sequence", "dan"]),
     ],
     "tensor2tensor/joint.subwords": [
@@ -126,11 +163,16 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
     "fsmt/config.json": [
         ({"model_type": "bart"}, ["model_type", "bart"]),
         ('"d_model"', '"size"', ["config.json", "d_model"]),
+        ({"eos_token_id": 0}, ["eos_token_id", 0]),
     ],
     "fsmt/generation_config.json": [
         ({"forced_bos_token_id": 4}, ["generation_config.json", "forced_bos_token_id", 4]),
+        ({"decoder_start_token_id": 0}, ["generation_config.json", "decoder_start_token_id", 0]),
     ],
-    "fsmt/vocab-tgt.json": [('"zwei</w>": 4', '"zwei</w>": 5', ["vocab-tgt.json", "ids"])],
+    "fsmt/vocab-tgt.json": [
+        ('"zwei</w>": 4', '"zwei</w>": 5', ["vocab-tgt.json", "ids"]),
+        ('"zwei</w>"', '"\\ud800"', ["vocab-tgt.json", "surrogates"]),
+    ],
 }
 
 

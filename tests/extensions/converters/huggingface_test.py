@@ -11,10 +11,11 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.converters import read_model
+from keras_transformer.extensions.converters import make_options, read_model
 from keras_transformer.extensions.huggingface.directory import write_directory
 from keras_transformer.inference.translation_module import TranslationModule
-from tests.extensions.converters.toolkits import FIXTURES, change_json, copy_of
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
+from tests.extensions.converters.toolkits import FIXTURES, change_json, copy_of, write_torch_file
 from tests.messages import mentions
 
 pytest.importorskip("safetensors")
@@ -104,14 +105,16 @@ def test_options_of_the_search_are_those_of_the_model(folder: Path) -> None:
     found = read_model(folder, "huggingface").config.decoding
     assert (found.beam_size, found.length_penalty) == (3, 0.8)
     assert found.length_penalty_formula == "power"
-    assert found.max_length == 59  # without the start token
+    # Without the start token, and without the end token, which transformers forces at the limit.
+    # The limit does not depend on the source.
+    assert (found.max_length, found.max_extra_tokens) == (58, 58)
     change_json(
         folder / "generation_config.json", max_new_tokens=20, min_new_tokens=2, num_beams=None,
         no_repeat_ngram_size=3, repetition_penalty=1.2, suppress_tokens=[46],
         do_sample=True, temperature=0.5, num_return_sequences=2, early_stopping=True,
     )  # fmt: skip
     found = read_model(folder, "huggingface").config.decoding
-    assert (found.max_length, found.min_length) == (20, 3)
+    assert (found.max_length, found.min_length) == (19, 3)
     assert (found.beam_size, found.n_best, found.no_repeat_ngram) == (1, 2, 3)
     assert (found.repetition_penalty, found.unknown) == (1.2, "allow")
     assert (found.sample, found.temperature, found.top_k, found.top_p) == (True, 0.5, 50, 1.0)
@@ -124,7 +127,10 @@ def test_options_of_the_search_are_those_of_the_model(folder: Path) -> None:
         change_json(folder / "config.json", early_stopping=value, **options)
         found = read_model(folder, "huggingface").config.decoding
         assert found.early_stopping == (value is True)
-    assert (found.beam_size, found.min_length, found.max_length) == (6, 4, 29)
+    assert (found.beam_size, found.min_length, found.max_length) == (6, 4, 28)
+    change_json(folder / "config.json", forced_eos_token_id=None, do_sample="false")
+    found = read_model(folder, "huggingface").config.decoding
+    assert (found.max_length, found.max_extra_tokens) == (29, 29)
     assert not found.sample and found.unknown == "forbid"
 
 
@@ -158,6 +164,71 @@ def test_an_export_of_a_converted_model_comes_back(tmp_path: Path) -> None:
     assert again.config.decoding == dataclasses.replace(search, length_penalty=1.0)
     for path, array in model.weights.items():
         np.testing.assert_array_equal(again.weights[path], array)
+
+
+def test_weights_of_pytorch_are_those_of_safetensors(folder: Path) -> None:
+    expected = read_model(folder, "huggingface").weights
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    write_torch_file(folder / "pytorch_model.bin", arrays)
+    found = read_model(folder, "huggingface").weights
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[path], expected[path]) for path in expected)
+
+
+@pytest.mark.parametrize("file", ["added_tokens.json", "tokenizer_config.json"])
+def test_fine_tuned_models_have_more_tokens_and_padding(folder: Path, file: str) -> None:
+    """transformers looks up an added token, and then tokenizes the texts around it."""
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    old = read_model(folder, "huggingface")
+    rows = np.random.default_rng(1).normal(size=(9, 16)).astype(np.float32)
+    matrix = np.concatenate([arrays["model.shared.weight"], rows])
+    bias = np.pad(arrays["final_logits_bias"], ((0, 0), (0, 9)), constant_values=3)
+    change_weights(folder, **{"model.shared.weight": matrix, "final_logits_bias": bias})
+    change_json(folder / "config.json", vocab_size=56, decoder_vocab_size=56)
+    added = {"<new>": 47, ">>neu<<": 48, "</s>": 0}
+    decoder = {str(i): {"content": token} for token, i in added.items()}
+    content = added if file == "added_tokens.json" else {"added_tokens_decoder": decoder}
+    (folder / file).write_text(json.dumps(content))
+    model = read_model(folder, "huggingface")
+    [first], [second] = (
+        model.vocabulary.encode_source([text])
+        for text in (b"the old tree", b">>neu<< the <new> old tree")
+    )
+    assert first == old.vocabulary.encode_source([b"the old tree"])[0]
+    the = len(old.vocabulary.encode_source([b"the"])[0]) - 1
+    assert second == [48, *first[:the], 47, *first[the:]]
+    for path in ("embedding/embeddings", "output_projection/bias"):
+        np.testing.assert_array_equal(model.weights[path][:47], old.weights[path][:47])
+    np.testing.assert_array_equal(model.weights["embedding/embeddings"][47:49], rows[:2])
+    bias = model.weights["output_projection/bias"]
+    assert (bias[47:49] == 3).all() and (bias[49:] < -900).all()  # padding is never generated
+
+
+def test_the_start_token_is_that_of_the_search(folder: Path) -> None:
+    matrix = safetensors.numpy.load_file(folder / "model.safetensors")["model.shared.weight"]
+    for start in (5, 7):
+        change_json(folder / "generation_config.json", decoder_start_token_id=[start])
+        model = read_model(folder, "huggingface")
+        vector = model.weights["embedding/embeddings"][model.vocabulary.start_id]
+        np.testing.assert_array_equal(vector, matrix[start])
+
+
+def test_normalized_probabilities_leave_out_the_pad_token(folder: Path) -> None:
+    options = make_options(positions="huggingface")
+    for normalized, bias in {False: 0.0, True: EXCLUDED_TOKEN_BIAS}.items():
+        change_json(folder / "generation_config.json", renormalize_logits=normalized)
+        model = read_model(folder, "huggingface", options)
+        assert model.weights["output_projection/bias"][model.vocabulary.pad_id] == bias
+
+
+def test_true_and_false_may_be_texts(folder: Path) -> None:
+    expected = read_model(folder, "huggingface").config.model
+    change_json(folder / "config.json", scale_embedding="true", tie_word_embeddings="true")
+    assert read_model(folder, "huggingface").config.model == expected
+    change_json(folder / "config.json", scale_embedding="false")
+    found = read_model(folder, "huggingface").config.model
+    assert not found.other_toolkits.scale_embeddings
 
 
 def change_weights(folder: Path, **changes: np.ndarray | None) -> None:

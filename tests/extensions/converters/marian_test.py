@@ -226,19 +226,24 @@ def test_a_sentencepiece_vocabulary_keeps_its_ids(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (None, (6, 1.0, "forbid")),  # OPUS-MT
-        ("models: [post_norm.npz]", (12, 0.0, "forbid")),  # Marian's defaults
-        ("{beam-size: 5, normalize: 0.6, allow-unk: true}", (5, 0.6, "allow")),
-        ("normalize: true", (12, 1.0, "forbid")),
+        (None, (6, 1.0, "forbid", 78)),  # OPUS-MT
+        ("models: [post_norm.npz]", (12, 0.0, "forbid", 78)),  # Marian's defaults
+        ("{beam-size: 5, normalize: 0.6, allow-unk: true}", (5, 0.6, "allow", 78)),
+        ("{normalize: true, max-length-factor: 1.5}", (12, 1.0, "forbid", 52)),
     ],
 )
 def test_decoder_yml_sets_the_search(
-    folder: Path, text: str | None, expected: tuple[int, float, str]
+    folder: Path, text: str | None, expected: tuple[int, float, str, int]
 ) -> None:
+    """The last value is the longest translation of a source with 26 tokens."""
     if text is not None:
         (folder / "decoder.yml").write_text(text, "utf-8")
-    decoding = read_model(folder, "marian").config.decoding
-    found = (decoding.beam_size, decoding.length_penalty, decoding.unknown)
+    model = read_model(folder, "marian")
+    decoding = model.config.decoding
+    module = TranslationModule([model.transformer()], model.tokenizer(), decoding)
+    longest = int(module.max_lengths(tf.constant([26]))[0])
+    assert module.max_output_tokens == expected[3] // 26 * decoding.max_source_tokens
+    found = (decoding.beam_size, decoding.length_penalty, decoding.unknown, longest)
     assert found == expected
 
 

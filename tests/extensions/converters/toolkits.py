@@ -1,7 +1,9 @@
 """The models of other toolkits in tests/fixtures, and the outputs that the toolkits recorded."""
 
 import json
+import pickle
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,27 @@ def convert(folder: Path, source_format: str, **options: Any) -> ConvertedModel:
 def change_json(file: Path, **changes: Any) -> None:
     """Changes fields of a JSON object."""
     file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **changes}), "utf-8")
+
+
+def write_torch_file(file: Path, arrays: dict[str, np.ndarray], **shapes: tuple[int, ...]) -> None:
+    """Writes float32 arrays like `torch.save`, some of them with other shapes and strides of 0."""
+
+    def dumped(value: Any) -> bytes:
+        return pickle.dumps(value, 2)[2:-1].replace(b"q\0", b"")  # without frame and memo
+
+    code, names = b"\x80\x02}", list(arrays)
+    for i, (name, array) in enumerate(arrays.items()):
+        shape = shapes.get(name, array.shape)
+        strides = [0 if name in shapes else s // 4 for s in array.strides]
+        storage = b"(" + dumped("storage") + b"ctorch\nFloatStorage\n" + dumped(str(i))
+        storage += dumped("cpu") + dumped(array.size) + b"tQ"
+        numbers = [b"(" + b"".join(map(dumped, tuple_)) + b"t" for tuple_ in (shape, strides)]
+        tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + dumped(0) + b"".join(numbers)
+        code += dumped(name) + tensor + b"\x89}tRs"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("model/data.pkl", code + b".")
+        for i, name in enumerate(names):
+            archive.writestr(f"model/data/{i}", arrays[name].tobytes())
 
 
 def change_npz(file: Path, **changes: np.ndarray) -> None:

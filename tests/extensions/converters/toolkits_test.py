@@ -13,7 +13,13 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import make_options, read_model
 from keras_transformer.extensions.converters.torch_files import Inert, read_torch_file
 from tests.damage import replace
-from tests.extensions.converters.toolkits import FIXTURES, change_json, convert, copy_of
+from tests.extensions.converters.toolkits import (
+    FIXTURES,
+    change_json,
+    convert,
+    copy_of,
+    write_torch_file,
+)
 from tests.messages import mentions
 
 
@@ -33,6 +39,31 @@ def test_code_in_a_checkpoint_does_not_run(tmp_path: Path) -> None:
         archive.writestr("archive/data.pkl", pickle.dumps({"args": Exploit()}))
     assert isinstance(read_torch_file(path)["args"], Inert)
     assert not (tmp_path / "executed").exists()
+
+
+def test_small_files_that_stand_for_large_objects_are_refused(tmp_path: Path) -> None:
+    lists: Any = []
+    tuples: Any = ()
+    for _ in range(60):
+        lists, tuples = [lists, lists], (tuples, tuples)
+    key = b"\x80\x02}" + pickle.dumps(tuples, 2)[2:-1] + b"Ns."  # its hash takes 2**60 steps
+    file = tmp_path / "model.pt"
+    for pickled in (pickle.dumps({"args": lists}), key):
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("archive/data.pkl", pickled)
+        with pytest.raises(InputError, match=mentions("model.pt", "parts")):
+            read_torch_file(file)
+    with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/0", bytes(10**8))
+    with pytest.raises(InputError, match=mentions("unpack", f"{10**8 + len(key):,}")):
+        read_torch_file(file)
+    write_torch_file(file, {"weight": np.ones(4, np.float32)}, weight=(2**40,))
+    with pytest.raises(InputError, match=mentions("model.pt", "larger than their storages")):
+        read_torch_file(file)
+    copy_of("marian", tmp_path)
+    np.savez_compressed(tmp_path / "post_norm.npz", weight=np.zeros(10**7))
+    with pytest.raises(InputError, match=mentions("post_norm.npz", "unpack")):
+        read_model(tmp_path, "marian")
 
 
 @pytest.mark.parametrize(("variant", "is_joint"), [("words", True), ("sentencepiece", False)])
@@ -56,19 +87,23 @@ def test_the_search_is_that_of_the_model(tmp_path: Path, opennmt_tf: Path) -> No
     replace(opennmt_tf / "data.yml", "beam_width: 1", "length_penalty: 0.2")
     found = convert(opennmt_tf, "opennmt_tf").config.decoding
     assert (found.beam_size, found.length_penalty) == (4, 0.2)  # 4 is OpenNMT-tf's default
+    assert (found.max_length, found.max_extra_tokens) == (50, 50)  # does not depend on the source
+    for name, limits in {"fairseq/words": (200, 200), "tensor2tensor/shared": (None, 100)}.items():
+        found = convert(FIXTURES / name, name.partition("/")[0]).config.decoding
+        assert (found.max_length, found.max_extra_tokens) == limits
 
     copy = Path(shutil.copytree(FIXTURES / "fsmt", tmp_path / "fsmt"))
     file = copy / "generation_config.json"
     change_json(file, num_beams=3, no_repeat_ngram_size=2, max_length=30, length_penalty=0.6)
     found = convert(copy, "fsmt").config.decoding
-    assert (found.beam_size, found.no_repeat_ngram, found.max_length) == (3, 2, 29)
+    assert (found.beam_size, found.no_repeat_ngram, found.max_length) == (3, 2, 28)
     assert (found.length_penalty, found.length_penalty_formula) == (0.6, "power")
     # An old model has the options in config.json, and the class has defaults.
     file.unlink()
     replace(copy / "config.json", '"max_length": 200', '"no_repeat_ngram_size": 3')
     replace(copy / "config.json", '"num_beams": 5,', "")
     found = convert(copy, "fsmt").config.decoding
-    assert (found.beam_size, found.no_repeat_ngram, found.max_length) == (5, 3, 199)
+    assert (found.beam_size, found.no_repeat_ngram, found.max_length) == (5, 3, 198)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,6 @@ def fake_model(
 ) -> Engine:
     """A model that counts `tokens` and the end token, and fails for more than `limit`."""
     model = Engine()
-    vars(model).update(fields)
 
     def lengths(text: np.ndarray) -> dict[str, np.ndarray]:
         counts = [tokens(line.decode()) + 1 for line in text]
@@ -58,7 +57,7 @@ def fake_model(
         texts = [[translate(line).encode()] for line in lines]
         return {"translations": np.array(texts, object), "scores": np.full((len(lines), 1), -1.0)}
 
-    vars(model).update(translate=outputs, lengths=lengths)
+    vars(model).update(label="fake", translate=outputs, lengths=lengths, **fields)
     return model
 
 
@@ -80,14 +79,44 @@ SPACED = (
     "a man walks . . .|a dog runs in the park .|he sleeps",
     "यह अच्छा है।|वह आया।",
     "أين هو؟|هنا.",
+    "Der Umsatz stieg auf 5 Mio. Euro.|Das freut 3 Mrd. Menschen.|Siehe Abb. 4.|Dort steht es.",
+    "Die Müller GmbH & Co. KG liefert in die Hauptstr. 5.|Ja.",
+    "El Sr. García vive aquí.|Él no.",
+    "Он живёт на ул. Ленина.|Там тихо.",
+    "Τι κάνεις;|Είμαι καλά.|Εσύ;",
+    "שלום לכולם.\u200f|איך אתם מרגישים?|תודה.",
+    "Great news! 😀|The bottle holds 17 liters. 👍🏽|It stopped raining.",
+    "Great! ❤️|Really?!|So.",
 )
-UNSPACED = ("今天很好！|我们去吧？|好的。", "「こんにちは。」と彼は言った。|はい！！|A。")
+UNSPACED = (
+    "今天很好！|我们去吧？|好的。",
+    "「こんにちは。」と彼は言った。|はい！！|A。",
+    "मैं घर जाता हूँ।|वह सो रही है।|हम खाते हैं।",
+    "ខ្ញុំទៅ។|គាត់មក។",
+)
 
 
 @pytest.mark.parametrize("marked", SPACED + UNSPACED)
 def test_segment_finds_the_sentences(marked: str) -> None:
     sentences = marked.split("|")
     assert sentences_of(("" if marked in UNSPACED else " ").join(sentences)) == sentences
+
+
+@pytest.mark.parametrize(
+    ("language", "marked"),
+    [
+        ("en", "He lives on Main St.|It is quiet."),
+        ("es", "La Srta. López y Ud. viven en la Avda. América.|Sí."),
+        ("pt-BR", "A Sra. Silva.|Sim."),
+        ("it", "Il sig. Rossi e l'ing. Verdi.|Ecco."),
+        ("nl", "Dhr. Jansen woont bijv. Hier.|Ja."),
+    ],
+)
+def test_the_language_selects_the_abbreviations(language: str, marked: str) -> None:
+    text = marked.replace("|", " ")
+    assert [piece.strip() for piece in segment(text, language)] == marked.split("|")
+    model = fake_model(words, source_language=language, translate="<{}>".format)
+    assert translate_document(model, text)[0] == " ".join(f"<{s}>" for s in marked.split("|"))
 
 
 def test_sentences_stay_in_their_lines() -> None:

@@ -16,6 +16,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import refuses
 from tests.conftest import PHRASES, ROOT
 from tests.damage import files_of
+from tests.extensions.converters.toolkits import copy_of
 from tests.messages import mentions
 
 FSMT = ROOT / "tests" / "fixtures" / "fsmt"
@@ -53,11 +54,20 @@ def test_a_run_is_downloaded_and_translates(
     assert hub.resolve("hf://user/en-de@v2,build/run@best") == f"{folder},build/run@best"
 
 
-def test_models_of_other_toolkits_are_converted(models: dict[str, Path]) -> None:
+def test_models_of_other_toolkits_are_converted(models: dict[str, Path], tmp_path: Path) -> None:
     models["user/fsmt"] = FSMT
     translator = kt.convert("hf://user/fsmt", source_format="fsmt")
     expected = read_model(FSMT, "fsmt").vocabulary
     assert translator.tokenizer.vocabulary.fingerprint == expected.fingerprint
+    folder = copy_of("huggingface", tmp_path)  # without .safetensors, .bin is loaded
+    for name in ("pytorch_model.bin", "tf_model.h5"):
+        (folder / name).write_bytes(b"x")
+    models["user/both"] = folder
+    assert not (hub.download("hf://user/both") / "pytorch_model.bin").exists()
+    (folder / "model.safetensors").unlink()
+    models["user/old"] = folder
+    loaded = files_of(hub.download("hf://user/old"))
+    assert "pytorch_model.bin" in loaded and "tf_model.h5" not in loaded
 
 
 def test_problems_are_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

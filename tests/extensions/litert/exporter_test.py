@@ -351,7 +351,7 @@ def test_runtimes_and_tokenizers_that_differ_are_not_published(
         with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens")):
             compare(paper)
         patch.setattr(LiteRTModel, "source_ids", source_ids)
-        patch.setattr(exporter, "load_text_signature", lambda _: lambda _: (["another"], [0.0]))
+        patch.setattr(convert, "load_text_signature", lambda _: lambda _: (["another"], [0.0]))
         with pytest.raises(InputError, match=mentions("translate", "'another'", "translate_ids")):
             compare(paper)
     compiled = litert._compiled

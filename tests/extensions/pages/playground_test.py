@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -110,6 +111,8 @@ def test_two_models_answer_in_one_event_and_a_port_in_use_is_refused(
     port = int(address.rstrip("/").rpartition(":")[2])
     with pytest.raises(InputError, match=f"127.0.0.1:{port}"):
         playground.serve(playground.build_page([model]), "127.0.0.1", port, open_browser=False)
+    upload = httpx.post(f"{address}gradio_api/upload", files={"files": b"ab"}, trust_env=False)
+    assert upload.status_code == 413
     page.close(verbose=False)
 
 

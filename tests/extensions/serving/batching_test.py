@@ -1,20 +1,20 @@
-"""Requests are merged, split, rejected and cancelled, without a model."""
+"""Requests are merged, split, ordered and cancelled, without a model."""
 
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
-import pytest
 
+from keras_transformer.extensions.serving import batching
 from keras_transformer.extensions.serving.batching import Batcher
-from keras_transformer.extensions.serving.tensors import Arrays, RequestError
-from tests.messages import mentions
+from keras_transformer.extensions.serving.tensors import Arrays
 
 
 class Doubling:
-    """A call that waits for `gate`, doubles its inputs, and fails for -1."""
+    """A call that waits for `gate` and doubles its inputs."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -22,8 +22,6 @@ class Doubling:
 
     def __call__(self, inputs: Arrays) -> Arrays:
         assert self.gate.wait(60)
-        if -1 in inputs["x"]:
-            raise ValueError("-1 is not doubled")
         return {name: array * 2 for name, array in inputs.items()}
 
 
@@ -48,11 +46,11 @@ class Fixture:
             await asyncio.sleep(0)
 
     async def results(self, *requests: asyncio.Task[Arrays]) -> list[Any]:
-        """Returns the results or errors of requests that stand in the queue at the same time."""
+        """Returns the results of requests that stand in the queue at the same time."""
         self.call.gate.clear()
         await self.held(*requests)
         self.call.gate.set()
-        return await asyncio.gather(*requests, return_exceptions=True)
+        return await asyncio.gather(*requests)
 
 
 def in_loop(test: Callable[[Fixture], Awaitable[None]], **settings: float) -> Fixture:
@@ -136,41 +134,25 @@ def test_different_calls_are_not_merged() -> None:
     assert in_loop(test).rows == [1, 2, 1]
 
 
-def test_a_failing_request_does_not_affect_others() -> None:
-    async def test(f: Fixture) -> None:
-        answers = await f.results(f.run(0), f.run(1), f.run(-1), f.run(2))
-        texts = [str(a) if isinstance(a, ValueError) else a["x"].tolist() for a in answers]  # type: ignore[index]
-        assert texts == [[0], [2], "-1 is not doubled", [4]]
-
-    assert in_loop(test).rows == [1, 3, 1, 1, 1]
-
-
-def test_a_full_queue_refuses_at_once_and_recovers() -> None:
+def test_a_short_request_overtakes_the_parts_of_a_long_one_which_end_with_their_client() -> None:
     async def test(f: Fixture) -> None:
         f.call.gate.clear()
-        requests = [f.run(0), f.run(*range(20))]
-        await f.held(*requests)
-        with pytest.raises(RequestError, match=mentions("20 of 20 rows", "1")) as no:
+        long = f.run(*[7] * (6 * 4096), rows=6)  # a row has the bytes of a batch
+        await f.held(long)
+        short = f.run(1)
+        await f.held(short)
+        f.call.gate.set()
+        assert (await short)["x"].tolist() == [2] and len(f.rows) <= 3
+        long.cancel()
+
+    assert in_loop(test).rows[:2] == [1, 1] and len(in_loop(test).rows) <= 4
+
+
+def test_parts_of_a_long_request_do_not_wait_forever() -> None:
+    async def test(f: Fixture) -> None:
+        long = f.run(*[7] * (2 * 4096), rows=2)
+        while not long.done():
             await f.run(1)
-        assert no.value.status == 429
-        f.call.gate.set()
-        await asyncio.gather(*requests)
-        assert (await f.run(4))["x"].tolist() == [8]
 
-    assert in_loop(test).rows == [1, 8, 8, 4, 1]
-
-
-def test_cancelled_requests_are_not_run() -> None:
-    async def test(f: Fixture) -> None:
-        f.call.gate.clear()
-        running, cancelled, kept = f.run(0), f.run(*range(12)), f.run(3)
-        await f.held(running, cancelled, kept)
-        cancelled.cancel()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert f.batcher.waiting_rows == 1
-        f.call.gate.set()
-        assert (await kept)["x"].tolist() == [6]
-        await running
-
-    assert in_loop(test).rows == [1, 1]
+    with mock.patch.object(batching, "_BYTES_PER_SECOND", 2**20):  # a part: 31 ms
+        assert sum(in_loop(test).rows) > 2

@@ -105,13 +105,12 @@ def test_health_and_metrics(running: Running) -> None:
     [
         (b'{"instances": ["a"', "JSON Parse error: Expecting"),
         ({"inputs": []}, mentions("0 rows", "1", "100")),
-        ({"instances": ["a"] * 10_000}, mentions("10,000 rows", "1", "100")),
         ({"signature_name": "no", **PREDICT}, 'Serving signature key "no" not found'),
         ({"signature_name": "no_poison", "instances": ["poison"]}, mentions("there is poison")),
         (b'{"signature_name": "\\ud800", "inputs": []}', mentions("signature", r'"\ud800"')),
         ({"signature_name": "x" * 5_000_000, **PREDICT}, "^.{900,1000}$"),
     ],
-    ids=["cut off", "empty", "too many rows", "signature", "model", "surrogate", "long name"],
+    ids=["cut off", "empty", "signature", "model", "surrogate", "long name"],
 )
 def test_invalid_input_gives_a_one_line_error(running: Running, body: Any, sentence: str) -> None:
     answer = running.predict(body)
@@ -129,7 +128,6 @@ def test_invalid_input_gives_a_one_line_error(running: Running, body: Any, sente
         ("PUT", "/v1/models/reversing:predict", 405, "Method Not Allowed: PUT /v1/models/reversin"),
         ("GET", "/v1/models/other", 404, "Could not find any versions of model other"),
         ("GET", "/v1/models/reversing/versions/7", 404, "Could not find version 7 of model"),
-        ("GET", "/v1/models/other/metadata", 404, mentions("Servable not found", "Latest(other)")),
     ],
 )
 def test_missing_paths(
@@ -184,10 +182,8 @@ def test_a_request_whose_client_has_gone_is_not_run(running: Running) -> None:
         wait_until(lambda: running.metric("serving_batch_rows_sum") == rows + 1)
         with socket.create_connection(("127.0.0.1", running.port)) as client:
             body = json.dumps({"instances": ["x"] * 5}).encode()
-            head = (
-                f"POST {running.model}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
-            )
-            client.sendall(head.encode() + b"\r\n\r\n" + body)
+            head = f"POST {running.model}:predict HTTP/1.1\r\nHost: localhost\r\n"
+            client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             wait_until(lambda: running.metric("serving_waiting_rows") == 5)
         wait_until(lambda: running.metric("serving_waiting_rows") == 0)
     assert first.result().status_code == 200

@@ -107,7 +107,8 @@ def started(before: str = "", **flags: object) -> Iterator[subprocess.Popen[str]
 def url_of(process: subprocess.Popen[str]) -> str:
     assert process.stderr is not None
     lines = iter(process.stderr.readline, "")
-    found = (re.search(r"REST at (http://[^/]+)/v1/models/\S+", line) for line in lines)
+    start = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO REST at "
+    found = (re.search(rf"{start}(http://[^/]+)/v1/models/\S+", line) for line in lines)
     return next(match[1] for match in found if match)
 
 

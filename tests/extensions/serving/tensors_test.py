@@ -89,9 +89,7 @@ def test_null_and_omitted_options_mean_as_exported(body: dict[str, Any]) -> None
         (TEXT, '{"signature_name": 5, "inputs": []}', mentions("signature_name", "5", "string")),
         (TEXT, '{"inputs": ["a"], "instances": ["a"]}', mentions("inputs", "instances")),
         (TEXT, '{"instances": []}', mentions("instances", "[]", "list")),
-        (TEXT, '{"instances": "a"}', mentions("instances", '"a"', "list")),
         (TEXT, '{"instances": [5]}', mentions("text", "5", "string")),
-        (TEXT, '{"instances": ["a", ["b"]]}', mentions("text", '["b"]', "string")),
         (TEXT, '{"inputs": "a"}', mentions("text", '"a"', "(None,)")),
         (TEXT, '{"instances": [{"b64": "!"}]}', mentions("text", '{"b64": "!"}', "string")),
         (TEXT, '{"instances": ["\\ud800"]}', mentions("text", r"\ud800", "string")),
@@ -103,9 +101,7 @@ def test_null_and_omitted_options_mean_as_exported(body: dict[str, Any]) -> None
         (TWO, '{"inputs": {"text": ["a"], "ids": [[2147483648]]}}', mentions("ids", "2147483648")),
         (TWO, '{"inputs": {"ids": [[1]], "text": ["a", "b"]}}', mentions("1 of ids", "2 of text")),
         ({"b": KINDS["b"]}, '{"instances": [1]}', mentions("b", "1", "bool")),
-        ({"d": KINDS["d"]}, '{"instances": ["1"]}', mentions("d", '"1"', "float64")),
         ({"d": KINDS["d"]}, f'{{"instances": [1{"0" * 400}]}}', mentions("d") + r"(?=.*\b1000)"),
-        (OPTIONS, '{"inputs": {"text": ["a"], "beam_size": [4]}}', mentions("beam_size")),
     ],
 )
 def test_invalid_requests(expected: Any, body: str | bytes, sentence: str) -> None:

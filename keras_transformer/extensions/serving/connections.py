@@ -1,0 +1,90 @@
+"""Limits the number of connections, and the time in which a connection sends a header."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import resource
+from collections.abc import Callable
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEADER_SECONDS = 10.0
+KEEP_ALIVE_SECONDS = 75  # for reading an answer and sending the next header
+ACCEPTED_AT_ONCE = 64  # connections that asyncio accepts before it runs anything else
+_OTHER_FILES = 512  # descriptors for models, libraries and connections that are being closed
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if it does not send a complete header in time.
+
+    If there are too many connections, the one that has been without a complete request for longest
+    is closed. So idle connections cannot keep other clients out.
+
+    Args:
+        idle: the connections without a complete request, oldest first.
+        most: maximum number of connections.
+        arguments: arguments of uvicorn.
+    """
+
+    def __init__(self, *, idle: dict[Connection, None], most: int, **arguments: object):
+        super().__init__(**arguments)  # type: ignore[arg-type]
+        self._idle, self._most = idle, most
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Starts to wait for a header."""
+        super().connection_made(transport)
+        self._wait(HEADER_SECONDS)
+        if len(self.connections) > self._most:
+            next(iter(self._idle))._abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Stops the timer after a complete header. The application limits the time of a body."""
+        super().data_received(data)
+        if self.cycle and not self.cycle.response_complete:  # type: ignore[truthy-bool]
+            self._timer.cancel()
+            if not self.cycle.more_body:
+                self._idle.pop(self, None)
+
+    def on_response_complete(self) -> None:
+        """Starts to wait for the next header, unless it has arrived already."""
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self._timer.cancel()
+            self._wait(KEEP_ALIVE_SECONDS)
+
+    def pause_writing(self) -> None:
+        """Starts to wait until the client reads what was written."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(KEEP_ALIVE_SECONDS, self._abort)
+
+    def resume_writing(self) -> None:
+        """Stops to wait for the client."""
+        super().resume_writing()
+        self._unread.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops to wait."""
+        self._timer.cancel()
+        self._idle.pop(self, None)
+        super().connection_lost(exc)
+
+    def _wait(self, seconds: float) -> None:
+        self._idle.pop(self, None)
+        self._idle[self] = None  # at the end
+        self._timer = self.loop.call_later(seconds, self._abort)
+
+    def _abort(self) -> None:
+        self._idle.pop(self, None)
+        self.transport.abort()
+
+
+def limited(max_connections: int) -> Callable[..., Connection]:
+    """Returns a class of connections. Raises the limit of open files if necessary and allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max_connections + _OTHER_FILES
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    most = max(1, min(max_connections, soft - _OTHER_FILES))
+    return functools.partial(Connection, idle={}, most=most)

@@ -1,0 +1,18 @@
+"""What type checkers see of the public names.
+
+`bin/test` runs mypy on this file, which also reports an ignored error that is none.
+"""
+
+import keras_transformer as kt
+
+data = kt.prepare("a.en", "a.de", output_dir="data")
+run = kt.train(data, "run", preset="tiny", max_steps=100)
+translator = kt.load("build/run", beam_size=4)
+text: str = translator("a dog")
+model = kt.Transformer.from_preset("tiny", 30)
+texts: list[str] = kt.Translator(model, run.translator().tokenizer)(["a dog"])
+
+number: int = translator("a dog")  # type: ignore[assignment]
+kt.load(3)  # type: ignore[arg-type]
+kt.nonsense  # type: ignore[attr-defined]  # noqa: B018
+kt.prepare("a.en", "a.de")  # type: ignore[call-arg]
