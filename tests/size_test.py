@@ -20,28 +20,28 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 23_195,
-    "keras_transformer/extensions": 10_821,
+    "tests": 23_275,
+    "keras_transformer/extensions": 10_830,
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
-            "api": 360,
-            "cli": 788,
+            "api": 405,
+            "cli": 808,
             "config": 510,
-            "data": 1_887,
+            "data": 1_896,
             "decoding": 940,
             "evaluation": 300,
             "export": 1_410,
             "inference": 1_100,
             "layers": 1_180,
             "models": 400,
-            "runs": 600,
+            "runs": 604,
             "text": 543,
             "training": 1_700,
         }.items()
     },
 }
-CORE_BUDGET = 11_988
+CORE_BUDGET = 12_070
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207
 SKIPPED = {
