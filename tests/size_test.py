@@ -21,7 +21,7 @@ EXTENSIONS = PACKAGE / "extensions"
 BUDGETS = {
     "benchmarks": 3_000,
     "tests": 23_195,
-    "keras_transformer/extensions": 10_821,
+    "keras_transformer/extensions": 10_822,
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
