@@ -20,11 +20,8 @@ Call = Callable[[Arrays], Arrays]
 _MAX_LENGTH_RATIO = 3
 _EXTRA_BYTES = 32
 # Bytes of the longest row times rows. So a batch of long rows ends soon, and others get their turn.
-_MAX_BATCH_BYTES = 2**15
+_MAX_BATCH_BYTES = 2**14
 _PADDING = 16  # bytes of padding that take as long as a byte
-# Each part of a request stands in the queue as if it had arrived after the parts before it were
-# computed at this speed, so that short requests need not wait for all parts of a long one.
-_BYTES_PER_SECOND = 2**12
 
 
 @dataclass(eq=False)
@@ -37,14 +34,15 @@ class _Part:
     row_bytes: int  # of the longest row
     most: int  # rows of a batch
     arrived: float  # time of the event loop
-    turn: float  # time by which the parts are ordered
+    turn: int  # by which the parts are ordered
     result: asyncio.Future[Arrays]
 
 
 class Batcher:
     """Merges requests with the same call into batches, and runs the oldest request first.
 
-    A request with much text is split. Requests that arrive meanwhile come before its last parts.
+    A request with much text is split. Each such request, and all others together, get equal
+    shares, in bytes (start-time fair queueing). So others need not wait for all parts of one.
 
     Args:
         max_batch_size: maximum rows of a batch.
@@ -69,6 +67,8 @@ class Batcher:
         self._threads = concurrent.futures.ThreadPoolExecutor(num_threads, "batch")
         self._idle = num_threads
         self._waiting: list[_Part] = []
+        self._turn = 0  # of the last batch
+        self._next_turn = 0  # of requests that are not split
         self._running: set[asyncio.Task[None]] = set()
 
     @property
@@ -97,14 +97,17 @@ class Batcher:
         most = min(self._max_batch_size, max_rows or self._max_batch_size)
         parts: list[_Part] = []
         groups = _groups(sizes, most)
-        turn = now = loop.time()
+        now = loop.time()
+        turn = self._turn if len(groups) > 1 else max(self._turn, self._next_turn)
         for group in groups:
             columns = {name: array[group] for name, array in inputs.items()}
             longest = int(sizes[group].max())
             result: asyncio.Future[Arrays] = loop.create_future()
             fitting = _fitting_rows(longest, most)
             parts.append(_Part(call, columns, len(group), longest, fitting, now, turn, result))
-            turn += longest * len(group) / _BYTES_PER_SECOND
+            turn += longest * len(group)
+        if len(groups) == 1:
+            self._next_turn = turn
         self._waiting = sorted([*self._waiting, *parts], key=lambda part: part.turn)
         loop.call_later(self._batch_timeout, self._start_batches)
         self._start_batches()
@@ -143,6 +146,7 @@ class Batcher:
             if now < oldest.arrived + self._batch_timeout and rows < oldest.most:
                 continue
             space = min(-(-rows // self._idle), oldest.most)  # the idle threads share the rows
+            self._turn = max(self._turn, oldest.turn)
             batch, rows = [oldest], oldest.rows
             for part in sorted(parts[1:], key=lambda part: abs(part.row_bytes - oldest.row_bytes)):
                 shorter, longer = sorted((oldest.row_bytes, part.row_bytes))

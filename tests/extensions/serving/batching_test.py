@@ -4,11 +4,9 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
-from keras_transformer.extensions.serving import batching
 from keras_transformer.extensions.serving.batching import Batcher
 from keras_transformer.extensions.serving.tensors import Arrays
 
@@ -85,11 +83,11 @@ def test_idle_threads_share_waiting_requests() -> None:
 
 def test_rows_of_similar_lengths_go_together() -> None:
     async def test(f: Fixture) -> None:
-        widths = [40, 900, 50, 800, 40, 30, 900, 1]
+        widths = [40, 400, 50, 350, 40, 30, 400, 1]
         _, *answers = await f.results(*(f.run(*[7] * width, rows=1) for width in [40, *widths]))
-        # The oldest is 40, then 900, then 1. The widest row sets the width of a batch. Rows of
+        # The oldest is 40, then 400, then 1. The widest row sets the width of a batch. Rows of
         # similar length go with the oldest, and much shorter rows wait.
-        assert [a["x"].shape[1] for a in answers] == [50, 900, 50, 900, 50, 50, 900, 1]
+        assert [a["x"].shape[1] for a in answers] == [50, 400, 50, 400, 50, 50, 400, 1]
 
     assert in_loop(test, max_batch_size=20).rows == [1, 4, 3, 1]
 
@@ -148,11 +146,15 @@ def test_a_short_request_overtakes_the_parts_of_a_long_one_which_end_with_their_
     assert in_loop(test).rows[:2] == [1, 1] and len(in_loop(test).rows) <= 4
 
 
-def test_parts_of_a_long_request_do_not_wait_forever() -> None:
+def test_a_long_request_and_all_short_ones_get_equal_shares() -> None:
     async def test(f: Fixture) -> None:
-        long = f.run(*[7] * (2 * 4096), rows=2)
-        while not long.done():
-            await f.run(1)
+        f.call.gate.clear()
+        first, long = f.run(1), f.run(*[7] * 32, rows=2)
+        short = [f.run(1) for _ in range(30)]
+        await f.held(first, long, *short)
+        f.call.gate.set()
+        await long  # its first part has the bytes of 17 short requests
+        assert 14 <= sum(request.done() for request in short) <= 20
+        await asyncio.gather(first, *short)
 
-    with mock.patch.object(batching, "_BYTES_PER_SECOND", 2**20):  # a part: 31 ms
-        assert sum(in_loop(test).rows) > 2
+    in_loop(test, max_batch_size=1, max_queue=40)
