@@ -34,7 +34,7 @@ class TfdsReader:
     """Reads TFDS sets for `prepare`."""
 
     options = TfdsOptions
-    help = "TFDS set and its split: wmt14_translate/de-en@train, translate_folder:DIR@train"
+    help = "a TFDS set and its split, as in wmt14_translate/de-en@train"
 
     def read(self, location: str, options: TfdsOptions) -> Sequence[Corpus]:
         """Returns the corpus of a location, "NAME@SPLIT"."""
