@@ -277,4 +277,4 @@ def test_a_killed_save_leaves_no_run(
 
 def test_a_compiled_search_stays_compiled_with_other_options(run: kt.Run) -> None:
     variant = kt.load(run, jit_compile=True)._with({"beam_size": 2})
-    assert "compiled_translation" in variant.translate.__qualname__
+    assert "compiled_translation" in variant._translate.__qualname__
