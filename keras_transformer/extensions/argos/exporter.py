@@ -86,8 +86,7 @@ class ArgosExporter(CTranslate2Exporter):
         with tempfile.TemporaryDirectory() as unpacked, zipfile.ZipFile(package) as archive:
             archive.extractall(unpacked)
             files = Path(unpacked) / package.stem
-            tokenizer = files / "sentencepiece.model"
-            engine = CTranslate2Engine(files / "model", tokenizer, **options)
+            engine = CTranslate2Engine(files / "model", files / "sentencepiece.model", **options)
         engine.label, engine.keeps_unknown = str(folder), True
         return engine
 
