@@ -50,6 +50,8 @@ __all__ = [
     "export",
 ]
 
+# The search that the run has in common with engines that have a search of their own.
+_GREEDY = {"decoding.beam_size": 1, "decoding.n_best": 1}
 _MAX_SHORTLIST_LOSS = 0.3  # BLEU, the default limit
 
 
@@ -277,11 +279,15 @@ def export(
         write_manifest(folder, manifest, needed)  # for `open`
         with contextlib.closing(exporter.open_for_comparison(folder)) as engine:
             result = exporter.compare(translator, engine, sentences, probes, options)
+            found, search = result.translations, settings
+            if losses and exporter.comparison == "log_probs":  # its beam search is another one
+                search, engine = _GREEDY, engine.with_settings(_GREEDY)
+                found = [best.text for best, *_ in translate_lines(engine, sentences)]
         scores = None if options.references is None else score(result.translations)
         if losses:
-            model = load_model(run if isinstance(run, str | Path) else run.path, settings)
+            model = load_model(run if isinstance(run, str | Path) else run.path, search)
             exact = [best.text for best, *_ in translate_lines(model, sentences)]
-            manifest["agreement"] = check_quality(result.translations, exact, score, losses)
+            manifest["agreement"] = check_quality(found, exact, score, losses)
         facts = exporter.describe(translator, folder, sentences, options)
         if facts.task != "translation" or not (exporter.has_search or weights == "float32"):
             scores = None  # these are not translations, or not those of the export
@@ -324,8 +330,6 @@ def _check_options(
 def _losses(exporter: Exporter, options: ExportOptions) -> dict[str, float]:
     """Returns the options that change translations, with the allowed loss of BLEU."""
     weights, losses = exporter.weights_of(options), {}
-    if exporter.comparison != "tokens":
-        return {}
     if weights != "float32":
         losses[f"weights is {weights}"] = exporter.weights[weights]
     if options.shortlist is not None:

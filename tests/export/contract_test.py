@@ -188,3 +188,24 @@ def test_sentences_and_a_folder_are_needed(run_directory, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=mentions("file", "written")):
         export(run_directory, tmp_path / "file", PHRASES[:1], format="numpy")
+
+
+@pytest.mark.parametrize(
+    ("format", "weights"),
+    [
+        # Tests of their exporters write models with such weights at every change.
+        pytest.param("saved_model", "bfloat16", marks=pytest.mark.long),
+        pytest.param("litert", "float16", marks=pytest.mark.long),
+        ("cpu", "int4"),
+        ("ctranslate2", "int8_float16"),
+        ("ctranslate2", "bfloat16"),
+        ("argos", "int8"),
+    ],
+)
+def test_rounded_weights_are_smaller(run_directory, version_of, tmp_path, format, weights):
+    given = {"references": PHRASES, "weights": weights, "max_bleu_loss": 100.0}
+    if format == "argos":
+        given["languages"] = ("en", "de")
+    path = export(run_directory, tmp_path, PHRASES, ExportOptions(**given), format=format).path
+    smaller, exact = check_manifest(path), check_manifest(version_of(format))
+    assert smaller["weights"] == weights and smaller["bytes"] < exact["bytes"]

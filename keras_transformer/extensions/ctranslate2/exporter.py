@@ -69,9 +69,11 @@ class CTranslate2Exporter(Exporter):
     has_card = False
     # int8_float32 and int8_float16 also fix the type of all other arrays. With plain int8 the
     # device chooses it.
-    weights = dict.fromkeys(
-        ("float32", "int8", "int8_float32", "int8_float16", "int16", "float16", "bfloat16"), 0.0
-    )
+    weights = {
+        "float32": 0.0,
+        **dict.fromkeys(("int8", "int8_float32", "int8_float16"), 0.3),
+        **dict.fromkeys(("int16", "float16", "bfloat16"), 0.1),
+    }
     comparison = "log_probs"
     has_search = False
     ensembles = False
