@@ -17,11 +17,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "keras_transformer"
 EXTENSIONS = PACKAGE / "extensions"
 
-# Folder: the largest number of lines of code.
+# Folder: the largest number of lines of code. The core had 11,800, the extensions 10,900 and tests
+# 23,000 before the faults from outside, which may take 600 lines of code and 600 of tests.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 23_275,
+    "tests": 23_330,
     "keras_transformer/extensions": 10_830,
+    "keras_transformer/extensions/serving": 1_380,  # 163 of them are limits for hostile clients
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
@@ -32,7 +34,7 @@ BUDGETS = {
             "decoding": 940,
             "evaluation": 300,
             "export": 1_410,
-            "inference": 1_100,
+            "inference": 1_124,
             "layers": 1_180,
             "models": 400,
             "runs": 604,
@@ -41,7 +43,7 @@ BUDGETS = {
         }.items()
     },
 }
-CORE_BUDGET = 12_070
+CORE_BUDGET = 12_095
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207
 SKIPPED = {

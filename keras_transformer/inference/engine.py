@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,6 +54,8 @@ class Engine:
         threads: number of calls at the same time; None: as TensorFlow is configured.
         translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
             of `TranslationModule.translate_verbose`. LiteRT models and servers have None.
+        rewritten_sources: returns the texts that the vocabulary changes, by their indices; None if
+            unknown.
         normalize_target: returns texts as the model writes them; None if unknown.
         changeable: the settings that `with_settings` can change.
     """
@@ -66,6 +69,7 @@ class Engine:
     max_batch_lines: int | None = None
     threads: int | None = None
     translate_verbose: BatchFunction | None = None
+    rewritten_sources: Callable[[Sequence[str]], Mapping[int, str]] | None = None
     normalize_target: Callable[[Sequence[str]], Sequence[str]] | None = None
     changeable: tuple[str, ...] = ()
 
@@ -144,7 +148,9 @@ class KerasEngine(Engine):
         self.max_train_source_length = module.max_train_source_length
         self.symbols = tuple(sorted(module.tokenizer.vocabulary.source_symbols()))
         self.translate_verbose = module.translate_verbose
-        self.normalize_target = module.tokenizer.vocabulary.normalized_target
+        vocabulary = module.tokenizer.vocabulary
+        self.rewritten_sources = functools.partial(vocabulary.rewritten, "source")
+        self.normalize_target = vocabulary.normalized_target
         self._translate = compiled_translation(module) if jit_compile else module.translate
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:

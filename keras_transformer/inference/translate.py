@@ -130,6 +130,27 @@ def translation_warnings(
     return warnings + source_warnings(counts, model.max_train_source_length, first_line)
 
 
+def number_warnings(model: Engine, lines: Sequence[str], first_line: int = 1) -> list[str]:
+    """Returns warnings about numbers that an old vocabulary reads as others, such as 10³ as 103."""
+    numbers = [
+        (number, word)
+        for number, line in enumerate(lines, first_line)
+        for word in line.split()
+        if not word.isascii() and any(map(str.isdecimal, word))
+    ]
+    if not numbers or model.rewritten_sources is None:
+        return []
+    from keras_transformer.text.charsmap import kept_characters  # late: it takes 0.3 s
+
+    numbers = [(number, word) for number, word in numbers if not kept_characters().isdisjoint(word)]
+    changed = model.rewritten_sources([word for _, word in numbers])
+    return [
+        f"Line {numbers[index][0]}: the vocabulary of this model reads {numbers[index][1]!r} as "
+        f"{text!r}. One that is prepared now keeps it (--normalization=nfkc_numbers)."
+        for index, text in changed.items()
+    ]
+
+
 def translate_to_text(
     model: Engine,
     lines: Sequence[str],
@@ -155,6 +176,7 @@ def translate_to_text(
     else:
         text = format_translations(model, results, first_line)
     warnings = translation_warnings(model, counts, results, prefixes, first_line)
+    warnings += number_warnings(model, lines, first_line)
     return text, warnings, unknown_token_remark(counts, first_line)
 
 

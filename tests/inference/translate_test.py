@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -16,6 +17,7 @@ from keras_transformer.inference.translate import (
     NO_TRANSLATION,
     evaluate,
     format_translations,
+    number_warnings,
     translate_lines,
     translate_to_text,
     translate_verbose,
@@ -23,6 +25,7 @@ from keras_transformer.inference.translate import (
     with_details,
 )
 from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.conftest import PHRASES
 from tests.messages import mentions, tells
 
@@ -75,6 +78,15 @@ class TestTranslateLines:
         counts = batching.token_counts(model.lengths, ["a"] * 3)
         (warning,) = translation_warnings(model, counts, results, prefixes)
         assert tells(warning, "line 3", "prefix")
+
+
+def test_numbers_that_an_old_vocabulary_changes_are_reported() -> None:
+    model, plain = Engine(), Engine()
+    old = Vocabulary(learn_vocabulary([b"10 liters"] * 9, 40, normalization="nmt_nfkc"))
+    model.rewritten_sources = functools.partial(old.rewritten, "source")
+    (warning,) = number_warnings(model, ["a", "é 10³ liters, 5é"], 5)
+    assert tells(warning, "line 6", "'10³'", "'103'", "nfkc_numbers")
+    assert number_warnings(model, ["10 é"]) == [] == number_warnings(plain, ["10³"])
 
 
 def test_nan_weights_translate_nothing(run_directory: RunDirectory) -> None:

@@ -52,14 +52,17 @@ def metrics(run: Path) -> list[dict[str, float]]:
     return [line for line in lines if "loss" in line or "val_loss" in line]
 
 
-def test_two_replicas_killed_inside_a_write(
-    folder: Path, two_cpus: list[str], capfd: pytest.CaptureFixture[str]
+# Two replicas take twice as long to trace.
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_kill_inside_a_write(
+    folder: Path, replicas: int, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    killed = kill.Training(folder, "killed", SETTINGS, ["--logical_cpus=2"])
+    request.getfixturevalue("one_replica" if replicas == 1 else "two_cpus")
+    killed = kill.Training(folder, "killed", SETTINGS, [f"--logical_cpus={replicas}"])
     inside = kill_inside_a_write(killed)
     with (killed.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 1, "loss": 2.')  # a line that was truncated by the kill
-    assert "2 CPU devices, one replica each" in killed.log()
+    assert ("2 CPU devices, one replica each" in killed.log()) == (replicas == 2)
     whole = folder / "whole"
     for run in (killed.path, whole):
         training_run.train([folder / "data"], run, "tiny", SETTINGS)

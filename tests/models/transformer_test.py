@@ -315,6 +315,8 @@ print(logits.shape)
 """
 
 
+# The tests of the layers run on these backends weekly, too.
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_model_without_tensorflow_is_the_papers(backend: str) -> None:
     if importlib.util.find_spec(backend) is None:  # not imported: this process has TensorFlow

@@ -50,9 +50,7 @@ class Signatures(tf.Module):
     - S: maximum source length (`max_source_tokens`)
     - L: maximum length of a translation (`max_output_tokens`)
 
-    Args:
-        translator: the translator.
-        extra: further functions by name.
+    `extra` has further functions by name.
     """
 
     def __init__(

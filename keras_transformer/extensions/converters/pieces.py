@@ -41,7 +41,6 @@ class PieceOrder:
     """A vocabulary, and the rows of the original embedding matrices that belong to its ids.
 
     Attributes:
-        vocabulary: the vocabulary.
         source_rows, target_rows: for each id the row of the original matrix; -1 for zeros.
         num_sources, num_targets: numbers of rows of the original matrices.
     """

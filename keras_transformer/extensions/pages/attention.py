@@ -121,7 +121,6 @@ class Attention(NamedTuple):
         encoder: `[N, H, S, S]`.
         decoder: `[M, H, T, T]`.
         cross: `[M, H, T, S]`.
-        target_text: the target.
         status: whether anything was truncated or changed.
     """
 

@@ -296,8 +296,6 @@ async def serve(
     """Serves until `stop` is set, and then for at most `grace_seconds`.
 
     Args:
-        settings: the settings.
-        stop: stops the server.
         started: called with the server and its port when it answers requests.
 
     Raises:
