@@ -30,7 +30,7 @@ COMPONENTS: dict[str, set[str]] = {
     "tf_import": {"console", "runs"},  # native logs, and the cores of this machine
     "data": {"console", "runs", "text"},
     "decoding": {"config", "layers", "models"},
-    "evaluation": {"data"},
+    "evaluation": {"data", "text"},
     "inference": set("config console data decoding evaluation models runs text".split()),
     "training": set(
         "config console data evaluation inference layers models presets runs text".split()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import itertools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -23,6 +22,9 @@ __all__ = ["Corpus", "CorpusReader", "ParallelFiles", "TsvFile", "parallel_files
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 _END = 200  # lines at either end of files that differ; those of one end fit
+_FIRST = 100  # lines of a spreadsheet that show its separator
+_MAX_ROW = 100  # lines of a row of a spreadsheet
+_MAX_COLUMN = 2**28  # characters; with more, a quotation mark is missing
 
 
 class Corpus(Protocol):
@@ -156,7 +158,8 @@ class TsvFile:
         columns: source and target column: numbers from 1, or names in the first line. None for a
             file with only two columns.
         quoted: reads the file of a spreadsheet: quotation marks around a column are removed, and
-            doubled ones inside it are one. Without TABs, the separator is a semicolon or a comma.
+            doubled ones inside it are one. The separator is the TAB, semicolon or comma that
+            gives most of the first rows two columns. Empty lines are skipped.
 
     Example:
     >>> _ = Path("a.tsv").write_text("id\ten\tde\n7\tA dog.\tEin Hund.\n")
@@ -175,15 +178,14 @@ class TsvFile:
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the two columns."""
-        rows = self._unquoted() if self.quoted else read_lines(self.path)
-        lines = enumerate(rows, start=1)
+        lines = self._unquoted() if self.quoted else enumerate(read_lines(self.path), start=1)
         chosen = None
         if self.columns is not None:
             source, target = self.columns
             if all(column.isdecimal() and int(column) > 0 for column in self.columns):
                 chosen = int(source) - 1, int(target) - 1
             else:
-                names = next(lines)[1].decode().split("\t")
+                names = next(lines, (0, b""))[1].decode().split("\t")
                 for column in self.columns:
                     require(
                         column in names,
@@ -194,16 +196,42 @@ class TsvFile:
         for number, line in lines:
             yield split_columns(self.name, number, line, chosen)
 
-    def _unquoted(self) -> Iterator[bytes]:
-        """Yields the rows, with a TAB between two columns. A line break in a column is a space."""
-        lines = (line.decode() + "\n" for line in read_lines(self.path))
-        first = next(lines)
-        unquoted = re.sub(r'"(?:[^"]|"")*"', "", first)
-        separator = next((each for each in "\t;" if each in unquoted), ",")
-        csv.field_size_limit(2**31 - 1)
-        for row in csv.reader(itertools.chain([first], lines), delimiter=separator):
-            columns = (column.replace("\t", " ").splitlines() for column in row)
-            yield "\t".join(map(" ".join, columns)).encode()
+    def _unquoted(self) -> Iterator[tuple[int, bytes]]:
+        """Yields the rows, with a TAB between two columns, and the number of their first line.
+
+        A line break in a column is a space.
+        """
+        csv.field_size_limit(_MAX_COLUMN)
+        texts = map(bytes.decode, read_lines(self.path))
+        lines = (text.rstrip("\r").replace("\r", " ") + "\n" for text in texts)
+        first = [*itertools.islice(lines, _FIRST)]
+        reader = csv.reader(itertools.chain(first, lines), delimiter=_separator(first), strict=True)
+        number = 1
+        try:
+            for row in reader:
+                if reader.line_num - number >= _MAX_ROW:
+                    raise csv.Error(f"a row of more than {_MAX_ROW} lines")
+                if len(row) > 1 or "".join(row).strip():
+                    columns = (column.replace("\t", " ").splitlines() for column in row)
+                    yield number, "\t".join(map(" ".join, columns)).encode()
+                number = reader.line_num + 1
+        except csv.Error as error:
+            raise InputError(
+                f"{self.path}, line {reader.line_num}: the row that begins in line {number} cannot "
+                f"be read ({error}). A column that begins with a quotation mark must end with one, "
+                "and those inside it must be doubled. For a file with other quotation marks, omit "
+                "--tsv_quoted."
+            ) from None
+
+
+def _separator(lines: Sequence[str]) -> str:
+    """Returns the separator that gives most rows at least two columns."""
+
+    def share(separator: str) -> float:
+        rows = csv.reader(lines, delimiter=separator)
+        return float(np.mean([len(row) > 1 for row in rows]))
+
+    return max("\t;,", key=share)
 
 
 def parallel_files(

@@ -105,7 +105,7 @@ def summarize(report: Mapping[str, Any]) -> list[str]:
                 )
     for side in ("source", "target"):
         counts = report["train"][side]
-        for example in counts["rewritten_examples"][:1]:
+        for example in counts.get("rewritten_examples", ())[:1]:
             lines.append(
                 f"normalization {vocabulary['normalization']} changes {counts['rewritten']:,} of "
                 f"{counts['compared']:,} training {side}s, for example {example['before']!r} to "

@@ -66,7 +66,10 @@ def open_binary(path: Path) -> IO[bytes]:
             f"{path} is a ZIP archive with {len(names)} files ({', '.join(names)[:200]}), or has a "
             "password. Unpack it, and give the files with the text.",
         )
-        return archive.open(names[0])
+        try:
+            return archive.open(names[0])
+        except RuntimeError as error:  # another encryption, or a method such as Deflate64
+            raise zipfile.BadZipFile(f"{error} Unpack it") from error
     openers: Iterator[Any] = (_OPENERS[magic] for magic in _OPENERS if re.match(magic, first))
     return cast(IO[bytes], next(openers, open)(path, "rb"))
 

@@ -143,7 +143,7 @@ def evaluate(
         tokenize: one of `TOKENIZERS`, for BLEU. "none" uses the text unchanged. sacreBLEU downloads
             a model for the families "flores" and "sp". None means `choose_tokenizer`.
         normalize: the normalization of the model, for a remark on references that it cannot write;
-            None for NFKC. It does not change the scores.
+            None for the default of `prepare`. It does not change the scores.
     """
     test = _checked(hypotheses, references)
     bleu, chrf = _bleu(test, tokenize, lowercase), CHRF(lowercase=lowercase)
@@ -172,7 +172,11 @@ def evaluate(
 
 
 def _nfkc(texts: Sequence[str]) -> list[str]:
-    return [unicodedata.normalize("NFKC", text) for text in texts]
+    """Returns texts as the default normalization, nfkc_numbers, writes them."""
+    from keras_transformer.text.charsmap import kept_characters  # late: it takes 0.3 s
+
+    others = re.compile(f"[^{re.escape(''.join(kept_characters()))}]+")
+    return [others.sub(lambda part: unicodedata.normalize("NFKC", part[0]), text) for text in texts]
 
 
 def _normalization_remark(

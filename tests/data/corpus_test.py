@@ -131,6 +131,16 @@ def test_files_of_spreadsheets(tmp_path, text):
     assert block.texts == (b'She said "yes".\na b\n', b"Ja\nx, y\n")
     path.write_text("en,de\n" + 'He,"Er\nja"\n')
     assert [*TsvFile(path, ("de", "en"), quoted=True).pairs()] == [(b"Er ja", b"He")]
+    path.write_text("a; b,c\rd\r\ne,f\r\n\r\n", newline="")
+    assert [*corpus.pairs()] == [(b"a; b", b"c d"), (b"e", b"f")]
+    for text, facts in (
+        ('a,b\n"c,d\n' + 'e,"f"\n', ("c.csv", "line 3", "begins in line 2", "omit --tsv_quoted")),
+        ('a,b\n"c' + 200 * "\nd,e" + '",f\n', ("line 202", "begins in line 2", "100 lines")),
+        ("a,b\n\nc\n", ("line 3", 1, "columns")),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=mentions(*facts)):
+            list(corpus.pairs())
 
 
 def test_errors_name_missing_columns(tmp_path):

@@ -16,6 +16,7 @@ from keras_transformer.data import token_store
 from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.cleaning import CleaningReport, clean
 from keras_transformer.data.corpus import parallel_files
+from keras_transformer.data.data_report import summarize
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
@@ -123,6 +124,8 @@ def test_texts_that_normalization_changes_are_counted(tmp_path):
     example = long["train"]["target"]["rewritten_examples"][0]
     assert example["before"].endswith("Hunde … ja") and example["after"].endswith("Hunde ... ja")
     assert len(example["before"]) < 30
+    del long["train"]["target"]["rewritten_examples"]  # earlier versions had none
+    assert not tells("\n".join(summarize(long)), "normalization=identity")
 
 
 def test_text_that_another_program_has_changed_is_reported(tmp_path):

@@ -101,6 +101,7 @@ def test_zstandard_is_an_extra(file, monkeypatch):
         (b"one\rtwo\rthree\r", ("2 carriage returns", "tr")),
         (zipped("a.en", "a.de", "README"), ("ZIP", "3 files", "a.de", "Unpack")),
         (b"PK\x03\x04 is not a ZIP archive", ("read", "zip")),
+        (zipped("a.en").replace(b"\x14\0\0\0\x08", b"\x14\0\0\0\x09"), ("Unpack",)),  # Deflate64
     ],
 )
 def test_bad_bytes_name_the_line_and_the_byte(file, tmp_path, content, facts):

@@ -234,6 +234,7 @@ def test_the_same_text_in_another_form_is_remarked():
     full_width = ["Is it 3 o'clock? No, it is 4.", "Half of the text: wide！"]
     assert tells(evaluate(["Half of the text: wide!"], full_width[1:]).summary(), "1 of 1")
     assert evaluate(full_width, full_width).remarks is None
+    assert evaluate(["103 kg, 1⁄2 of it now"], ["10³ kg, ½ of it now"]).remarks is None
     scores = evaluate(["a small dog runs"], ["A Small Dog Runs"], normalize=str_lower)
     assert tells(scores.fields()["remarks"][0], "BLEU 100.00", "1 of 1 references")
 

@@ -13,6 +13,7 @@ chooses between the two.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from collections.abc import Mapping, Set
 from pathlib import Path
@@ -34,11 +35,14 @@ from keras_transformer.layers.positions import SinusoidalPositions
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.checkpoints import reading
 
+log = logging.getLogger(__name__)
+
 # Tied weights are stored under one of these names.
 _SHARED = "model.shared.weight"
 _EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 _OUTPUT = "lm_head.weight"
 _BIAS = "final_logits_bias"
+_SPECIAL = {"</s>", "<unk>", "<pad>"}
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
 # Fields of config.json in exports of this package.
 POSITIONS_FIELD = "positions"
@@ -107,7 +111,7 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     start = generation.get("decoder_start_token_id", marian_mt.get("decoder_start_token_id"))
     order = _order_pieces(path, marian_mt, start)
     with reading(path, "weights of MarianMT"):
-        arrays = _without_padding(source.read_state(path), marian_mt, order)
+        arrays = _without_padding(source.read_state(path), marian_mt, order, path)
     found = source.SourceWeights(arrays, str(path))
     never = {order.vocabulary.pad_id, order.vocabulary.start_id}
     search = read_search(file, generation, marian_mt, order.vocabulary.unknown_id, never)
@@ -170,15 +174,26 @@ def _settings(config: Mapping[str, Any], options: ConvertOptions) -> dict[str, A
 
 
 def _without_padding(
-    arrays: dict[str, np.ndarray], config: Mapping[str, Any], order: PieceOrder
+    arrays: dict[str, np.ndarray], config: Mapping[str, Any], order: PieceOrder, path: Path
 ) -> dict[str, np.ndarray]:
-    """Returns the weights without the rows after the last token, up to a padded `vocab_size`."""
+    """Returns the weights without the rows after the last token, up to a padded `vocab_size`.
+
+    They may also be the rows of added tokens, if the files with these tokens are missing.
+    """
+    cut = 0
     padded = config.get("vocab_size"), config.get("decoder_vocab_size")
     for name in arrays.keys() & {_SHARED, *_EMBEDDINGS, _OUTPUT, _BIAS}:
         size = order.num_sources if name in (_SHARED, _EMBEDDINGS[0]) else order.num_targets
         axis = -1 if name == _BIAS else 0
         if arrays[name].shape[axis] in padded:
-            arrays[name] = np.split(arrays[name], [size], axis)[0]
+            arrays[name], rest = np.split(arrays[name], [size], axis)
+            cut = max(cut, rest.shape[axis])
+    if cut and not _added_tokens(path).keys() - _SPECIAL:
+        log.warning(
+            "%s: the weights have %d rows after the last token of the vocabulary. They are cut as "
+            "padding. If fine-tuning has added tokens, give their added_tokens.json, too.",
+            *(path, cut),
+        )
     return arrays
 
 
@@ -216,7 +231,7 @@ def _order_pieces(path: Path, config: Mapping[str, Any], start: Any) -> PieceOrd
             f"{len(target_ids):,} entries. Give the id of the token that begins a translation."
         )
     order = same_pieces(models, source_ids, target_ids, start)
-    symbols = added.keys() - {"</s>", "<unk>", "<pad>"}
+    symbols = added.keys() - _SPECIAL
     return order or order_pieces(
         models, source_ids, target_ids, pad_piece="<pad>", start_row=start, symbols=symbols
     )

@@ -30,6 +30,7 @@ _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _MAX_RATIO = 8  # of unpacked to packed bytes, and of tensors to storages: tied weights share one
 _MAX_TUPLE = 1000  # parts of a tuple and of the tuples in it
 _MAX_DEPTH = 100  # of lists in lists
+_MAX_PARTS = 10**7  # of all lists and dictionaries
 _DTYPES: dict[str, np.dtype[Any]] = {
     "FloatStorage": np.dtype("<f4"),
     "DoubleStorage": np.dtype("<f8"),
@@ -86,8 +87,9 @@ class _Unpickler(pickle._Unpickler):
     def persistent_load(self, pid: Any) -> np.ndarray:
         """Returns a storage as an array `[values]`."""
         kind, dtype, key = pid[:3]
-        if kind != "storage" or not isinstance(dtype, np.dtype):
-            raise pickle.UnpicklingError(f"a storage of the type {dtype!r:.60}")
+        if kind != "storage" or not isinstance(dtype, np.dtype) or not isinstance(key, str | int):
+            name = dtype.__name__ if isinstance(dtype, type) else type(dtype).__name__
+            raise pickle.UnpicklingError(f"a storage of the type {name:.60}")
         self.types[str(key)] = dtype
         return np.frombuffer(b"" if self._storages is None else self._storages[str(key)], dtype)
 
@@ -128,7 +130,7 @@ def check_expanded_size(content: Any, size: int) -> None:
     Each part counts as often as it is referenced: nested references to the same list stand for
     billions of parts, and take that long to print or to compare.
     """
-    left, level = 10 * size + 10_000, [content]
+    left, level = min(10 * size + 10_000, _MAX_PARTS), [content]
     for _ in range(_MAX_DEPTH):
         parts = [*map(_parts, level)]
         left -= sum(map(len, parts))
@@ -164,25 +166,29 @@ def read_torch_file(path: Path) -> Any:
         with reading(path, "a file of PyTorch"), path.open("rb") as file:
             is_archive = zipfile.is_zipfile(file)
             file.seek(0)
-            content = _read_archive(file) if is_archive else _read_legacy(file)
-            check_expanded_size(content, path.stat().st_size)
+            content, size = _read_archive(file) if is_archive else _read_legacy(file)
+            check_expanded_size(content, size)
             return content
     except MemoryError:  # also for a damaged length
         raise InputError(f"{path} needs more memory than there is, or it is damaged.") from None
 
 
-def _read_archive(file: BinaryIO) -> Any:
+def _read_archive(file: BinaryIO) -> tuple[Any, int]:
+    """Returns the object and the size of its pickle, without the storages."""
     with zipfile.ZipFile(file) as archive:
         check_archive(archive, file.seek(0, io.SEEK_END))
         files = {name: archive.read(name) for name in archive.namelist()}
     [pickled] = [name for name in files if name.endswith("/data.pkl")]
     folder = f"{pickled.removesuffix('data.pkl')}data/"
     storages = {name.removeprefix(folder): content for name, content in files.items()}
-    return _Unpickler(io.BytesIO(files[pickled]), storages).load()
+    return _Unpickler(io.BytesIO(files[pickled]), storages).load(), len(files[pickled])
 
 
-def _read_legacy(file: BinaryIO) -> Any:
-    """Reads a mark, two facts, the object, the keys of the storages, and the storages."""
+def _read_legacy(file: BinaryIO) -> tuple[Any, int]:
+    """Reads a mark, two facts, the object, the keys of the storages, and the storages.
+
+    Returns the object and the size of its pickle.
+    """
     magic, _, _ = (_Unpickler(file).load() for _ in range(3))
     if magic != _LEGACY_MAGIC:
         raise ValueError("it lacks the mark of PyTorch")
@@ -196,4 +202,4 @@ def _read_legacy(file: BinaryIO) -> Any:
         end = 8 + int.from_bytes(rest[:8], "little") * first.types[key].itemsize
         storages[key], rest = rest[8:end], rest[end:]
     file.seek(start)
-    return _Unpickler(file, storages).load()
+    return _Unpickler(file, storages).load(), file.tell() - start

@@ -16,7 +16,7 @@ from keras_transformer.extensions.huggingface.directory import write_directory
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from tests.extensions.converters.toolkits import FIXTURES, change_json, copy_of, write_torch_file
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 pytest.importorskip("safetensors")
 import safetensors.numpy
@@ -177,7 +177,9 @@ def test_weights_of_pytorch_are_those_of_safetensors(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["added_tokens.json", "tokenizer_config.json"])
-def test_fine_tuned_models_have_more_tokens_and_padding(folder: Path, file: str) -> None:
+def test_fine_tuned_models_have_more_tokens_and_padding(
+    folder: Path, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """transformers looks up an added token, and then tokenizes the texts around it."""
     arrays = safetensors.numpy.load_file(folder / "model.safetensors")
     old = read_model(folder, "huggingface")
@@ -186,11 +188,15 @@ def test_fine_tuned_models_have_more_tokens_and_padding(folder: Path, file: str)
     bias = np.pad(arrays["final_logits_bias"], ((0, 0), (0, 9)), constant_values=3)
     change_weights(folder, **{"model.shared.weight": matrix, "final_logits_bias": bias})
     change_json(folder / "config.json", vocab_size=56, decoder_vocab_size=56)
+    read_model(folder, "huggingface")
+    assert tells(caplog.text, "9 rows", "padding", "added_tokens.json")
+    caplog.clear()
     added = {"<new>": 47, ">>neu<<": 48, "</s>": 0}
     decoder = {str(i): {"content": token} for token, i in added.items()}
     content = added if file == "added_tokens.json" else {"added_tokens_decoder": decoder}
     (folder / file).write_text(json.dumps(content))
     model = read_model(folder, "huggingface")
+    assert not caplog.text
     [first], [second] = (
         model.vocabulary.encode_source([text])
         for text in (b"the old tree", b">>neu<< the <new> old tree")
