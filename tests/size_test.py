@@ -21,29 +21,29 @@ EXTENSIONS = PACKAGE / "extensions"
 # 23,000 before the faults from outside, which may take 600 lines of code and 600 of tests.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 23_330,
+    "tests": 23_350,
     "keras_transformer/extensions": 10_830,
     "keras_transformer/extensions/serving": 1_380,  # 163 of them are limits for hostile clients
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
-            "api": 405,
+            "api": 421,
             "cli": 808,
             "config": 510,
-            "data": 1_896,
+            "data": 1_898,
             "decoding": 940,
             "evaluation": 300,
             "export": 1_410,
-            "inference": 1_124,
+            "inference": 1_128,
             "layers": 1_180,
             "models": 400,
-            "runs": 604,
+            "runs": 606,
             "text": 543,
             "training": 1_700,
         }.items()
     },
 }
-CORE_BUDGET = 12_095
+CORE_BUDGET = 12_125
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207
 SKIPPED = {

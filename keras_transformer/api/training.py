@@ -134,7 +134,7 @@ def _rows(pairs: Any) -> list[Any]:
         names = [*rows[0]]  # the order of the first row
         rows = [[row.get(name) for name in names] for row in rows]
     return [
-        tuple(text.decode() if isinstance(text, bytes) else text for text in row)
+        tuple(t.decode(errors="surrogateescape") if isinstance(t, bytes) else t for t in row)
         if isinstance(row, list | tuple)
         else row
         for row in rows

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 import keras
+import numpy as np
 
 from keras_transformer import plugins
 from keras_transformer.config import Config, DecodingConfig
@@ -26,6 +28,7 @@ from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.runs.run_directory import write_run
 from keras_transformer.text.tokenizer import Tokenizer
 
+_CHOOSING = threading.Lock()
 _MAX_VARIANTS = 4  # choices of search options whose graphs a translator keeps; each takes 60 MB
 
 
@@ -85,8 +88,11 @@ class Translator:
     def __repr__(self) -> str:
         return f"<Translator of {self._model.label}>"
 
+    def __copy__(self) -> Translator:
+        return Translator.of(self._model, self._load)
+
     def __reduce__(self) -> Any:
-        """Makes a copy, or a translator in another process, load the same model again."""
+        """Makes a translator in another process load the model again, from the same path."""
         if self._load is None:
             raise InputError(
                 "A translator of a model in memory cannot be copied or sent to another process. "
@@ -159,11 +165,14 @@ class Translator:
     def _with(self, decoding: Mapping[str, Any]) -> Engine:
         """Returns the model with other options. The graphs of the newest choices are kept."""
         settings = _settings(decoding)
+        if not settings:
+            return self._model
         key = repr(sorted(settings.items()))
-        variant = self._variants.pop(key, None) or self._model.with_settings(settings)
-        self._variants[key] = variant
-        if len(self._variants) > _MAX_VARIANTS:
-            del self._variants[next(iter(self._variants))]
+        with _CHOOSING:
+            variant = self._variants.pop(key, None) or self._model.with_settings(settings)
+            self._variants[key] = variant
+            if len(self._variants) > _MAX_VARIANTS:
+                del self._variants[next(iter(self._variants))]
         return variant
 
     def evaluate(
@@ -290,9 +299,15 @@ def load(
     if not models:
         raise InputError("The list of models is empty. Give at least one run.")
     paths = [os.fspath(path) for path in models]
-    if all(path.endswith(".keras") for path in paths):
-        if tokenizer is None:
-            raise InputError(f"{paths[0]} has no tokenizer. Give tokenizer=data.tokenizer.")
+    is_keras = all(path.endswith(".keras") for path in paths)
+    if is_keras != (tokenizer is not None):
+        has = "has no tokenizer. Give" if is_keras else "has a tokenizer. Leave out"
+        raise InputError(f"{paths[0]} {has} tokenizer=data.tokenizer.")
+    if tokenizer is not None:
+        if (precision, jit_compile, threads) != ("float32", False, None):
+            raise InputError("precision, jit_compile and threads are not for a model.keras.")
+        if missing := [path for path in paths if not os.path.exists(path)]:
+            raise InputError(f"{missing[0]} does not exist.")
         return Translator([keras.saving.load_model(path) for path in paths], tokenizer, decoding)
     options: dict[str, Any] = {
         "precision": precision,
@@ -300,7 +315,8 @@ def load(
         "threads": threads,
     }
     loaded = loading.load_model(",".join(paths), _settings(decoding), **options)
-    return Translator.of(loaded, functools.partial(load, paths, **options, **decoding))
+    absolute = [os.path.abspath(path) if os.path.exists(path) else path for path in paths]
+    return Translator.of(loaded, functools.partial(load, absolute, **options, **decoding))
 
 
 def convert(
@@ -354,8 +370,11 @@ def checked_texts(lines: Sequence[str]) -> list[str]:
             f"The texts are a {type(lines).__name__}, whose names would be translated. Give one "
             "column, as in translator(list(table['text']))."
         )
-    if hasattr(lines, "numpy"):  # a tensor of TensorFlow
-        lines = [line.decode(errors="replace") for line in lines.numpy().tolist()]
+    if hasattr(lines, "numpy"):  # a tensor
+        array = np.asarray(lines.numpy())
+        if array.ndim != 1:
+            raise InputError(f"A tensor of texts has one dimension, but this has {array.ndim}.")
+        lines = [t.decode(errors="replace") if isinstance(t, bytes) else t for t in array.tolist()]
     lines = list(lines)
     for number, line in enumerate(lines):
         if not is_text(line):

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from keras_transformer.errors import StoppedError
 
 Result = TypeVar("Result")
+_HIDING = threading.Lock()
 
 
 def run_tasks(
@@ -84,12 +85,13 @@ def _script_hidden() -> Iterator[None]:
 
     They need only this package. A script without `if __name__ == "__main__":` would run in each.
     """
-    script = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = script
+    with _HIDING:
+        script = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = script
 
 
 def _begin() -> None:

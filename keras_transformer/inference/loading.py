@@ -101,8 +101,8 @@ def load_model(
 
 
 def newest_version(path: Path) -> Path:
-    """Returns the highest numbered version in a directory, or `path` if it is a version itself."""
-    if not path.is_dir() or any((path / name).is_file() for name in MODEL_FILES):
+    """Returns the highest numbered version in a directory, or `path` if it is a model itself."""
+    if not path.is_dir() or any((path / name).is_file() for name in (*MODEL_FILES, "data.json")):
         return path
     files = [file for name in MODEL_FILES for file in path.glob(f"*/{name}")]
     names = [file.parent.name for file in files]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable
@@ -42,7 +43,12 @@ def check_manifest(path: Path) -> dict[str, Any]:
 
 def read(path: Path) -> dict[str, Any]:
     """Returns the manifest of a version, or an empty dict without one. Checks no other files."""
-    return _read(path) if (path / FILE).exists() else {}
+    if not (path / FILE).exists():
+        return {}
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):  # `_read` reports it
+        if "format_version" not in json.loads((path / FILE).read_bytes()):
+            return {}  # of another program
+    return _read(path)
 
 
 def check_needed_files(path: Path) -> dict[str, Any]:

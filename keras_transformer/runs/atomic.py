@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)  # errors of `os.fsync`
 _NAME_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # errors of renaming a directory to a used name
 
+_LEFTOVER_SECONDS = 24 * 3600
 _FINGERPRINT = "fingerprint"
 _WORK = "work"
 # Opening one of these would truncate a file that the shell appends to.
@@ -73,8 +75,10 @@ def write_version(output_dir: Path, write: Callable[[Path], _Result]) -> tuple[P
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         for leftover in output_dir.glob(f".version.*{_UNFINISHED}"):
-            with contextlib.suppress(InputError), exclusive_lock(leftover):  # of a killed process
-                _delete(leftover)
+            with contextlib.suppress(InputError, OSError), exclusive_lock(leftover):
+                # Of a killed process. The age protects running ones where locks do not work.
+                if time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS:
+                    _delete(leftover)
         with exclusive_lock(partial):
             result = write(partial)
             sync_tree(partial)

@@ -168,6 +168,7 @@ def test_unusable_arguments_of_train(
         ({"pairs": [("a",)]}, ("Pair 0", "('a',)", "two texts")),
         ({"pairs": [("a", "b"), ("\udce4", "c")]}, ("Pair 1", "valid Unicode")),
         ({"pairs": ["ab", "cd"]}, ("Pair 0", "'ab'")),
+        ({"pairs": [(b"\xff", b"a")]}, ("Pair 0", "valid Unicode")),
         ({"pairs": [{"en": "a", "de": "b"}, {"de": "c"}]}, ("Pair 1", "None")),
         ({"pairs": []}, ("pairs is empty",)),
         ({"pairs": PAIRS, "vocab_sise": 60}, ("vocab_sise", "vocab_size")),
@@ -202,6 +203,7 @@ def test_a_translator_is_copied_by_loading_it_again(run: kt.Run) -> None:
     assert repr(again) == repr(loaded) and again._module.config.beam_size == 2
     in_memory = kt.Translator(loaded.transformer, loaded.tokenizer)
     refuses(lambda: copy.deepcopy(in_memory), {}, "save", "load")
+    assert copy.copy(in_memory).transformer is loaded.transformer
 
 
 def test_a_model_of_keras_is_loaded_with_a_tokenizer(
@@ -295,6 +297,10 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported_run: Path) -> N
         (lambda t: t.translate("a dog"), ("list of texts", "'a dog'")),
         (lambda t: t([b"a"]), ("Text 0", "bytes")),
         (lambda t: t(b"a"), ("b'a'", "list of texts")),
+        (lambda t: t(tf.constant("a")), ("one dimension", 0)),
+        (lambda t: t(tf.constant([5])), ("Text 0", "int")),
+        (lambda t: kt.load("a.keras", tokenizer=t.tokenizer), ("a.keras", "not exist")),
+        (lambda t: kt.load("run", tokenizer=t.tokenizer), ("run", "tokenizer")),
         (lambda t: t({"text": ["a"]}), ("dict", "one column")),
         (lambda t: t(["a", "\ud83d"]), ("Text 1", "valid Unicode")),
         (lambda t: t.translate(["a"], max_length=[5]), ("max_length", "[5]")),

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference import loading, translate
+from keras_transformer.inference import loading, manifest, translate
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
@@ -157,3 +157,11 @@ def test_runs_and_exports_know_the_symbols_of_their_vocabulary(
     assert loading.load_model(tagged_run.path).symbols == ("<2de>", "<2fr>", "<number>")
     of_run, exported = loading.load_model(run_directory.path), loading.load_model(exported_run)
     assert exported.symbols == of_run.symbols
+
+
+def test_exports_inside_a_run_and_foreign_manifests(own_run: RunDirectory, tmp_path: Path) -> None:
+    (own_run.path / "1").mkdir()
+    (own_run.path / "1" / "saved_model.pb").touch()
+    assert loading.find_loader(str(own_run.path))[0] is loading.RUN_LOADER
+    (tmp_path / "manifest.json").write_text('{"name": "of another program"}')
+    assert manifest.read(tmp_path) == {}

@@ -59,10 +59,14 @@ def test_versions_of_killed_processes_are_removed_and_others_are_left_alone(tmp_
     killed, running = (tmp_path / f".version.{name}.unfinished" for name in "ab")
     killed.mkdir()
     (killed / "model").touch()
+    os.utime(killed, (0, 0))
+    young = tmp_path / ".version.c.unfinished"  # its lock may not be seen
+    young.mkdir()
     with exclusive_lock(running):
         path, size = write_version(tmp_path, lambda folder: (folder / "model").write_text("new"))
         assert (path, size) == (tmp_path / "1", 3)
-        assert sorted(entry.name for entry in tmp_path.iterdir()) == [running.name, "1"]
+        names = sorted(entry.name for entry in tmp_path.iterdir())
+        assert names == [running.name, young.name, "1"]
     assert [entry.name for entry in path.iterdir()] == ["model"]
 
 
