@@ -21,8 +21,8 @@ EXTENSIONS = PACKAGE / "extensions"
 # 23,000 before the faults from outside, which may take 600 lines of code and 600 of tests.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 23_350,
-    "keras_transformer/extensions": 10_830,
+    "tests": 23_366,
+    "keras_transformer/extensions": 10_840,
     "keras_transformer/extensions/serving": 1_380,  # 163 of them are limits for hostile clients
     **{
         f"keras_transformer/{folder}": lines
@@ -30,7 +30,7 @@ BUDGETS = {
             "api": 421,
             "cli": 808,
             "config": 510,
-            "data": 1_898,
+            "data": 1_919,
             "decoding": 940,
             "evaluation": 300,
             "export": 1_410,
@@ -43,7 +43,7 @@ BUDGETS = {
         }.items()
     },
 }
-CORE_BUDGET = 12_125
+CORE_BUDGET = 12_145
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207
 SKIPPED = {
