@@ -105,7 +105,7 @@ class Batcher:
             result: asyncio.Future[Arrays] = loop.create_future()
             fitting = _fitting_rows(longest, most)
             parts.append(_Part(call, columns, len(group), longest, fitting, now, turn, result))
-            turn += longest * len(group)
+            turn += min(longest, _MAX_BATCH_BYTES) * len(group)  # models truncate long rows
         if len(groups) == 1:
             self._next_turn = turn
         self._waiting = sorted([*self._waiting, *parts], key=lambda part: part.turn)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 10.0
-KEEP_ALIVE_SECONDS = 75  # for reading an answer and sending the next header
+KEEP_ALIVE_SECONDS = 75  # for reading a piece of an answer and sending the next header
 ACCEPTED_AT_ONCE = 64  # connections that asyncio accepts before it runs anything else
 _OTHER_FILES = 512  # descriptors for models, libraries and connections that are being closed
 
@@ -30,6 +30,7 @@ class Connection(H11Protocol):
     def __init__(self, *, idle: dict[Connection, None], most: int, **arguments: object):
         super().__init__(**arguments)  # type: ignore[arg-type]
         self._idle, self._most = idle, most
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Starts to wait for a header."""
@@ -42,7 +43,7 @@ class Connection(H11Protocol):
         """Stops the timer after a complete header. The application limits the time of a body."""
         super().data_received(data)
         if self.cycle and not self.cycle.response_complete:  # type: ignore[truthy-bool]
-            self._timer.cancel()
+            self._timers["header"].cancel()
             if not self.cycle.more_body:
                 self._idle.pop(self, None)
 
@@ -50,29 +51,41 @@ class Connection(H11Protocol):
         """Starts to wait for the next header, unless it has arrived already."""
         super().on_response_complete()
         if self.cycle.response_complete:
-            self._timer.cancel()
+            self._timers["header"].cancel()
             self._wait(KEEP_ALIVE_SECONDS)
 
     def pause_writing(self) -> None:
         """Starts to wait until the client reads what was written."""
         super().pause_writing()
-        self._unread = self.loop.call_later(KEEP_ALIVE_SECONDS, self._abort)
+        self._start_timer("answer", KEEP_ALIVE_SECONDS)
 
     def resume_writing(self) -> None:
         """Stops to wait for the client."""
         super().resume_writing()
-        self._unread.cancel()
+        self._timers["answer"].cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops to wait."""
-        self._timer.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         self._idle.pop(self, None)
         super().connection_lost(exc)
 
     def _wait(self, seconds: float) -> None:
         self._idle.pop(self, None)
         self._idle[self] = None  # at the end
-        self._timer = self.loop.call_later(seconds, self._abort)
+        self._start_timer("header", seconds)
+
+    def _start_timer(self, name: str, seconds: float) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._timers[name] = self.loop.call_later(seconds, self._check, name, unread)
+
+    def _check(self, name: str, unread: int) -> None:
+        """Waits again if the client has read something since the last time."""
+        if self.transport.get_write_buffer_size() < unread:
+            self._start_timer(name, KEEP_ALIVE_SECONDS)
+        else:
+            self._abort()
 
     def _abort(self) -> None:
         self._idle.pop(self, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -53,7 +54,8 @@ def open_engine(path: Path, batches_at_once: int) -> Version:
     loader, _ = find_loader(str(path))
     if loader.needs_tensorflow:
         _configure_tensorflow(batches_at_once)
-    engine = load_model(path, threads=None if loader.needs_tensorflow else batches_at_once)
+    has_threads = "threads" in inspect.signature(loader.open).parameters
+    engine = load_model(path, threads=batches_at_once if has_threads else None)
     if isinstance(engine, SavedModelEngine):
         return _with_own_signatures(engine)
     return _with_text_signatures(engine)

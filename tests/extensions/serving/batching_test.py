@@ -158,3 +158,17 @@ def test_a_long_request_and_all_short_ones_get_equal_shares() -> None:
         await asyncio.gather(first, *short)
 
     in_loop(test, max_batch_size=1, max_queue=40)
+
+
+def test_a_very_long_row_does_not_delay_later_short_ones() -> None:
+    async def test(f: Fixture) -> None:
+        await f.batcher.run(f.call, {"x": np.ones((1, 2**21))})
+        f.call.gate.clear()
+        large, short = f.run(*[7] * 16_000, rows=1000), f.run(1)
+        await f.held(large, short)
+        f.call.gate.set()
+        await short
+        assert not large.done() and f.batcher.waiting_rows > 500
+        await large
+
+    in_loop(test, max_queue=2000)

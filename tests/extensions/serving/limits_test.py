@@ -1,5 +1,6 @@
 """Connections, bodies, rows, times and host names that the server refuses, next to a client."""
 
+import asyncio
 import concurrent.futures
 import contextlib
 import logging
@@ -13,6 +14,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.serving import Settings, connections, server, tensors
@@ -72,6 +75,34 @@ def test_sending_a_header_and_reading_an_answer_have_limits(
             for _ in range(1000):  # no answer is read
                 client.sendall(then.encode())
                 time.sleep(0.01)
+
+
+def test_an_answer_that_is_read_slowly_arrives() -> None:
+    size = 2**19
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", str(size).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": bytes(size)})
+
+    async def received() -> int:
+        config = uvicorn.Config(app, log_config=None, timeout_keep_alive=1)
+        config.load()
+        ours, client = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**14)
+        state: Any = {"config": config, "server_state": ServerState(), "app_state": {}}
+        await asyncio.get_running_loop().create_connection(
+            lambda: connections.limited(9)(**state), sock=ours
+        )
+        with client:
+            client.sendall(METADATA.encode())
+            total = 0
+            while total < size and (data := await asyncio.to_thread(client.recv, 2**13)):
+                total += len(data)
+                await asyncio.sleep(0.04)
+        return total
+
+    assert asyncio.run(received()) >= size
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_it_may(monkeypatch: Any) -> None:

@@ -9,11 +9,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.manifest import write_manifest
+from keras_transformer.extensions.ctranslate2.exporter import EXPORTER
 from keras_transformer.extensions.serving.client import Client
 from keras_transformer.extensions.serving.engines import open_engine
 from keras_transformer.extensions.serving.models import ServedModel
@@ -47,6 +49,18 @@ def publish(
 def states(running: Running) -> dict[int, str]:
     status = running.http.get(running.model).json()["model_version_status"]
     return {int(version["version"]): version["state"] for version in status}
+
+
+def test_an_engine_with_threads_of_its_own_has_one_for_each_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {}
+    engine = mock.MagicMock(with_settings=lambda _: engine)
+    monkeypatch.setattr(EXPORTER, "engine", lambda _, **given: options.update(given) or engine)
+    (tmp_path / "model.bin").touch()
+    write_manifest(tmp_path, {"format": "ctranslate2"}, ())
+    open_engine(tmp_path, 3)
+    assert options["inter_threads"] == 3
 
 
 def test_no_request_is_lost_while_versions_change(versions: Path) -> None:
