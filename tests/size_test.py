@@ -21,7 +21,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # 23,000 before the faults from outside, which may take 600 lines of code and 600 of tests.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 23_415,
+    "tests": 23_422,
     "keras_transformer/extensions": 10_852,
     "keras_transformer/extensions/serving": 1_392,  # 173 of them are limits for hostile clients
     **{

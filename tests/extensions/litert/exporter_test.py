@@ -118,7 +118,13 @@ def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
     ("model", "changes", "settings"),
     [
         ("converted", {}, {"decoding.beam_size": 4, **SEARCH_OPTIONS}),
-        ("separate", {"model__attention_window": 5}, {"decoding.beam_size": 1}),
+        # The tests of first calls have such a model at every change, but do not compare tokens.
+        pytest.param(
+            "separate",
+            {"model__attention_window": 5},
+            {"decoding.beam_size": 1},
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["converted, all options", "separate, greedy"],
 )
