@@ -22,8 +22,8 @@ EXTENSIONS = PACKAGE / "extensions"
 BUDGETS = {
     "benchmarks": 3_000,
     "tests": 23_422,
-    "keras_transformer/extensions": 10_852,
-    "keras_transformer/extensions/serving": 1_392,  # 173 of them are limits for hostile clients
+    "keras_transformer/extensions": 10_853,
+    "keras_transformer/extensions/serving": 1_393,  # 173 of them are limits for hostile clients
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {

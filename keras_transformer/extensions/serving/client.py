@@ -130,6 +130,7 @@ class ServerEngine(Engine):
     def __init__(self, address: str):
         self.label, self.client = address, connect(address)
         self.client.wait_until_ready(_READY_SECONDS)
+        self.threads = self.client.connections  # known without TensorFlow
         signatures = self.client.metadata()
         if "lengths" not in signatures or "serving_default" not in signatures:
             raise InputError(
