@@ -14,13 +14,14 @@ declared in the same way. The groups are:
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
 * `text_options`: modules that add a flag to `translate` (see `cli/translate.py`);
-* `export_options`: modules with `help` and `default`, each of which adds a flag to `export`;
+* `export_options`: modules with `help`, `default` and optionally `learn`, which add a flag to
+  `export` (see `cli/export.py`);
 * `presets`: mappings of names to the preset that one changes, and its changes;
 * `converters`: functions that read a model of another toolkit, by the names of formats;
 * `auxiliary_losses`: functions that return the loss for the training with a vocabulary, or None;
 * `after_preparation`: functions of a directory, which `prepare` calls when its data are complete;
 * `after_training`: functions of a `RunDirectory`, called when a training ends, also after an error.
-  An error of theirs is a warning;
+  An error of theirs is a warning.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 class Loader:
     """A kind of models that have no manifest, such as the address of a server.
 
-    An `Exporter` has the same attributes, and can be a loader too.
+    An `Exporter` that also has `find` can be a loader.
 
     Attributes:
         kind: what messages call a model of this kind.

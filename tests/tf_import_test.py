@@ -68,4 +68,4 @@ def test_these_programs_do_not_load_tensorflow(tmp_path, name):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", program]
     ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert ended.stdout.endswith("loaded set()\n"), ended.stderr
+    assert ended.returncode == 0 and ended.stdout.endswith("loaded set()\n"), ended.stderr

@@ -28,6 +28,10 @@ from keras_transformer.training.training_run import TrainingResult, TrainOptions
 Paths = str | Path | Sequence[str | Path]
 # Pairs of texts, or corpora of other formats.
 Pairs = Iterable[tuple[str, str]] | Corpus | Sequence[Corpus]
+_ARGUMENTS_OF_FIT = {
+    "epochs": "Give max_steps, the number of batches.",
+    "batch_size": "Give batch_tokens, the target tokens of a batch.",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,19 +318,13 @@ def train(
     return Run(run_dir, directories[0], result)
 
 
-_KERAS_NAMES = {
-    "epochs": "Give max_steps, the number of batches.",
-    "batch_size": "Give batch_tokens, the target tokens of a batch.",
-}
-
-
 def _full_name(name: str) -> str:
     """Returns the full name of a setting, such as `training.max_steps` for "max_steps"."""
     if "__" in name or "." in name:
         return name.replace("__", ".")
+    if name in _ARGUMENTS_OF_FIT:
+        raise InputError(f"{name} is an argument of Keras's fit. {_ARGUMENTS_OF_FIT[name]}")
     # In this order, because `seed` and `early_stopping` are settings of the training, too.
     names = {full.partition(".")[2]: full for full in reversed([*Config.declarations()])}
-    if name in _KERAS_NAMES:
-        raise InputError(f"{name} is an argument of Keras's fit. {_KERAS_NAMES[name]}")
     check_names([name], [*names, *TrainOptions._fields], "a setting of train")
     return names[name]

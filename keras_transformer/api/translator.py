@@ -314,7 +314,7 @@ def load(
         "threads": threads,
     }
     loaded = loading.load_model(",".join(paths), _settings(decoding), **options)
-    absolute = [os.path.abspath(path) if os.path.exists(path) else path for path in paths]
+    absolute = [os.path.abspath(p) if os.path.exists(p.rsplit("@", 1)[0]) else p for p in paths]
     return Translator.of(loaded, functools.partial(load, absolute, **options, **decoding))
 
 

@@ -23,7 +23,7 @@ from absl import app as absl_app
 from absl import flags
 from absl import logging as absl_logging
 
-from keras_transformer import console, tf_import
+from keras_transformer import console, plugins, tf_import
 from keras_transformer.cli import config_flags
 from keras_transformer.errors import InputError
 from keras_transformer.runs.machine import stop_signals
@@ -132,6 +132,7 @@ def load_engine(model_dir: str) -> None:
     """Loads TensorFlow if the model needs it."""
     from keras_transformer.inference import loading  # late, so that --help is fast
 
+    model_dir = plugins.resolve(model_dir)
     with console.without_native_log():  # an exporter may import TensorFlow
         loader, _ = loading.find_loader(model_dir)
     if loader.needs_tensorflow:

@@ -37,7 +37,7 @@ _OPTIONS = ("weights", "max_bleu_loss", "tokenize", "license")
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
-    config_flags.define_format_flag("saved_model", *plugins.names("exporters"))
+    config_flags.define_format_flag(*dict.fromkeys(("saved_model", *plugins.names("exporters"))))
     weights_help = "number format of the weights, such as int8; default: the first of the format"
     flags.DEFINE_string("weights", None, weights_help)
     loss_help = "maximum BLEU loss; default: 0.1 for rounded weights, int8 and a shortlist 0.3"

@@ -281,7 +281,8 @@ def export(
             result = exporter.compare(translator, engine, sentences, probes, options)
             found, search = result.translations, settings
             if losses and exporter.comparison == "log_probs":  # its beam search is another one
-                search, engine = _GREEDY, engine.with_settings(_GREEDY)
+                search = {**(settings or {}), **_GREEDY}
+                engine = engine.with_settings(_GREEDY)
                 found = [best.text for best, *_ in translate_lines(engine, sentences)]
         scores = None if options.references is None else score(result.translations)
         if losses:

@@ -146,9 +146,9 @@ class KerasEngine(Engine):
         self.module, self.label, self._jit_compile = module, label, jit_compile
         self.n_best = module.config.n_best
         self.max_train_source_length = module.max_train_source_length
-        self.symbols = tuple(sorted(module.tokenizer.vocabulary.source_symbols()))
-        self.translate_verbose = module.translate_verbose
         vocabulary = module.tokenizer.vocabulary
+        self.symbols = tuple(sorted(vocabulary.source_symbols()))
+        self.translate_verbose = module.translate_verbose
         self.rewritten_sources = functools.partial(vocabulary.rewritten, "source")
         self.normalize_target = vocabulary.normalized_target
         self._translate = compiled_translation(module) if jit_compile else module.translate

@@ -29,8 +29,6 @@ from keras_transformer.text.model_proto import (
 )
 
 ModelType = Literal["unigram", "bpe"]
-# NFKC_NUMBERS is nmt_nfkc without what changes numbers (`charsmap.numbers_kept_apart`).
-NFKC_NUMBERS: Literal["nfkc_numbers"] = "nfkc_numbers"
 Normalization = Literal["nfkc_numbers", "nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"]
 
 # Learning needs about 20 bytes of memory per byte of text.
@@ -74,7 +72,7 @@ def learn_vocabulary(
     model_type: ModelType = "unigram",
     byte_fallback: bool = False,
     character_coverage: float = 1.0,
-    normalization: Normalization = NFKC_NUMBERS,
+    normalization: Normalization = "nfkc_numbers",
     symbols: Sequence[str] | None = None,
 ) -> bytes:
     """Learns a SentencePiece model (Kudo and Richardson, 2018, arXiv:1808.06226).
@@ -88,7 +86,7 @@ def learn_vocabulary(
             changes numbers (10³ to 103) or how letters join.
     """
     model = io.BytesIO()
-    keeps_numbers = normalization == NFKC_NUMBERS
+    keeps_numbers = normalization == "nfkc_numbers"
     if keeps_numbers:  # SentencePiece learns only with its own rules
         lines = map(_normalizer(charsmap.numbers_kept_apart()).normalize, map(bytes.decode, lines))
     try:
@@ -131,7 +129,7 @@ def learn_vocabulary(
 
 
 def _normalizer(rules: bytes) -> sentencepiece.SentencePieceNormalizer:
-    """Returns a function of text with compiled rules, which leaves spaces as they are."""
+    """Returns a normalizer with compiled rules. It leaves spaces as they are."""
     proto = ModelProto()
     spec = proto.normalizer_spec
     spec.precompiled_charsmap = rules

@@ -21,7 +21,7 @@ from keras_transformer.console import duration
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import require
-from keras_transformer.evaluation import metrics
+from keras_transformer.evaluation.metrics import evaluate
 from keras_transformer.inference import translate
 from keras_transformer.inference.engine import KerasEngine
 from keras_transformer.inference.translation_module import TranslationModule
@@ -258,7 +258,7 @@ def _bleu_scorer(
     share = -(-config.bleu_sentences // len(stores)) if config.bleu_sentences else None
     sources = [line for store in stores for line in store.source.text()[:share]]
     references = [line for store in stores for line in store.target.text()[:share]]
-    own = metrics.evaluate(references, references)
+    own = evaluate(references, references)
     require(
         own.bleu >= 99.9 or config.best_metric != "bleu",
         f"training.best_metric is bleu, but the validation references score {own.bleu:.1f} against "
@@ -267,7 +267,7 @@ def _bleu_scorer(
     beam = run.config.decoding.beam_size
     log.info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {own.signature}")
     normal = run.tokenizer().vocabulary.normalized_target(references)
-    best = metrics.evaluate(normal, references)
+    best = evaluate(normal, references)
     if best.bleu < own.bleu - 0.05:
         log.warning(
             f"Validation BLEU is at most {best.bleu:.1f}, because the normalization of the "

@@ -37,7 +37,7 @@ def test_hostile_requests_do_not_keep_others_waiting(exported_run: Path, tmp_pat
     flags = (f"--export={exported_run}", f"--source={tmp_path / 'source'}")
     result = stress("server_load", "--hostile", *flags)["hostile"]
     assert set(result["lists"]["statuses"]) <= {400, 429} and result["long"]["statuses"] == [200]
-    assert result["peak_mb"] < 600
+    assert result["peak_mb"] < 200  # 77 were measured
 
 
 @pytest.mark.long

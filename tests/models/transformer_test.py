@@ -315,7 +315,7 @@ print(logits.shape)
 """
 
 
-# The tests of the layers run on these backends weekly, too.
+# GitHub runs the layers and stock fit on these backends at every push.
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_model_without_tensorflow_is_the_papers(backend: str) -> None:

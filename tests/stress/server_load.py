@@ -187,7 +187,7 @@ async def hostile(server: ServerProcess, clients: Clients) -> dict[str, Any]:
         }  # fmt: skip
         if problems(answers) or max(answer.seconds for answer in answers) > FLAGS.patience_s:
             failures.append({name: problems(answers) or "others waited"})
-    assert len(silent) == 1100  # they are open until here
+    del silent  # keeps the ends of this side until here
     growth = {"peak_mb": server.peak_memory_mb() - memory, "log": len(server.output()) - log}
     if growth["log"] > 10_000:
         failures.append("the log has grown")

@@ -26,7 +26,11 @@ from keras_transformer.extensions.converters.pieces import (
     read_sentencepiece,
     word_model,
 )
-from keras_transformer.extensions.converters.torch_files import check_expanded_size, read_torch_file
+from keras_transformer.extensions.converters.torch_files import (
+    MAX_DEPTH,
+    check_expanded_size,
+    read_torch_file,
+)
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.checkpoints import Arrays, reading
 from keras_transformer.text.tokenizer import Tokenizer
@@ -40,7 +44,6 @@ STACKS: dict[str, tuple[str, Sequence[str]]] = {
     "encoder": ("source", ["self_attention"]),
     "decoder": ("target", ["self_attention", "cross_attention"]),
 }
-_MAX_DEPTH = 100  # of collections in YAML
 PYTORCH = ("weight", "bias")  # the kinds of weights of a projection or a layer norm
 # Settings of the models of all toolkits, unless a converter sets others.
 COMMON_SETTINGS: dict[str, Any] = {
@@ -347,7 +350,7 @@ def read_yaml(content: bytes, loader: str) -> dict[str, Any]:
     for event in yaml.parse(content.decode("utf-8"), make_reader):  # the rest is recursive
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_DEPTH:
+        if depth > MAX_DEPTH:
             raise ValueError("it has too many levels")
     reader = make_reader(content.decode("utf-8"))
     node = reader.get_single_node()

@@ -23,13 +23,12 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from keras_transformer.errors import InputError
 from keras_transformer.runs.checkpoints import reading
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _MAX_RATIO = 8  # of unpacked to packed bytes, and of tensors to storages: tied weights share one
 _MAX_TUPLE = 1000  # parts of a tuple and of the tuples in it
-_MAX_DEPTH = 100  # of lists in lists
+MAX_DEPTH = 100  # of collections in collections
 _MAX_PARTS = 10**7  # of all lists and dictionaries
 _DTYPES: dict[str, np.dtype[Any]] = {
     "FloatStorage": np.dtype("<f4"),
@@ -131,7 +130,7 @@ def check_expanded_size(content: Any, size: int) -> None:
     billions of parts, and take that long to print or to compare.
     """
     left, level = min(10 * size + 10_000, _MAX_PARTS), [content]
-    for _ in range(_MAX_DEPTH):
+    for _ in range(MAX_DEPTH):
         parts = [*map(_parts, level)]
         left -= sum(map(len, parts))
         if left < 0:
@@ -162,15 +161,12 @@ def check_archive(archive: zipfile.ZipFile, size: int) -> None:
 
 def read_torch_file(path: Path) -> Any:
     """Returns the content of a file of `torch.save`, with NumPy arrays as tensors."""
-    try:
-        with reading(path, "a file of PyTorch"), path.open("rb") as file:
-            is_archive = zipfile.is_zipfile(file)
-            file.seek(0)
-            content, size = _read_archive(file) if is_archive else _read_legacy(file)
-            check_expanded_size(content, size)
-            return content
-    except MemoryError:  # also for a damaged length
-        raise InputError(f"{path} needs more memory than there is, or it is damaged.") from None
+    with reading(path, "a file of PyTorch"), path.open("rb") as file:
+        is_archive = zipfile.is_zipfile(file)
+        file.seek(0)
+        content, size = _read_archive(file) if is_archive else _read_legacy(file)
+        check_expanded_size(content, size)
+        return content
 
 
 def _read_archive(file: BinaryIO) -> tuple[Any, int]:

@@ -99,7 +99,9 @@ class CTranslate2Exporter(Exporter):
     def open(self, folder: Path, threads: int | None = None) -> CTranslate2Engine:
         cores = available_cores() if threads is None else threads
         engine = self.engine(folder, inter_threads=cores, intra_threads=1)
-        engine.max_source_tokens = manifest.read(folder).get("max_source_tokens", 1024)
+        engine.max_source_tokens = manifest.read(folder).get(
+            "max_source_tokens", engine.max_source_tokens
+        )
         return engine
 
     def engine(self, folder: Path, **options: Any) -> CTranslate2Engine:

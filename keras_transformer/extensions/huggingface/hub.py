@@ -17,7 +17,7 @@ from keras_transformer.errors import InputError, needs_extra
 _PREFIX = "hf://"
 _ADDRESS = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
 # Files that no model needs here: weights for other libraries, logs, and the state of training.
-_NOT_LOADED = ["*.bin", "*.h5", "*.msgpack", "*.onnx", "*.ot", "tensorboard/*", "*/state.npz"]
+_NOT_LOADED = ["*.h5", "*.msgpack", "*.onnx", "*.ot", "tensorboard/*", "*/state.npz"]
 
 
 def resolve(models: str, source_format: str | None = None) -> str:
@@ -51,10 +51,10 @@ def download(address: str, source_format: str | None = None) -> Path:
         library_name="keras_transformer",
     )
     try:
-        path = Path(snapshot(ignore_patterns=_NOT_LOADED))
+        path = Path(snapshot(ignore_patterns=["*.bin", *_NOT_LOADED]))
         is_marian_mt = (path / "source.spm").is_file()
         if (is_marian_mt or source_format == "fsmt") and not any(path.glob("*.safetensors")):
-            snapshot(ignore_patterns=_NOT_LOADED[1:])  # old models have only pytorch_model.bin
+            snapshot(ignore_patterns=_NOT_LOADED)  # old models have only pytorch_model.bin
         return path
     except Exception as error:  # the library raises exceptions of several other libraries
         raise InputError(f"{address} cannot be downloaded: {_reason(error)}.") from error

@@ -60,7 +60,8 @@ class LiteRTEngine(Engine):
         super().with_settings(settings)  # refuses others
         decoding = Config().updated(settings).decoding  # checks the values
         changed, limit = copy.copy(self), self.model.metadata.max_output_tokens
-        changed._max_length = decoding.max_length or 0
+        if "decoding.max_length" in settings:
+            changed._max_length = decoding.max_length or 0
         if "decoding.length_penalty" in settings:
             changed._length_penalty = decoding.length_penalty
         if changed._max_length > limit:

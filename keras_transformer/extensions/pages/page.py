@@ -9,7 +9,7 @@ from typing import Any
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.runs.atomic import atomic_path
 
-with needs_extra("plots", "a report"):
+with needs_extra("plots", "an HTML page"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
 # Control characters become visible: U+2400 and the following are pictures of them.

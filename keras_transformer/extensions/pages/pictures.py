@@ -11,14 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.style
 import numpy as np
-from matplotlib import font_manager
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from keras_transformer.data.reading import read_text
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.extensions.pages.attention import (
     MEASURES,
     TITLES,
@@ -41,6 +37,12 @@ _BATCH_SIZE = 16  # pairs: the attention of 64 tokens in 48 heads has 2.4 MB
 _POSITIONS = 128  # positional encodings in the picture
 _INK, _MUTED, _LINE = "#1d2126", "#6a727c", "#2f6db0"  # the colours of the pages
 _CURVES = {"training": "#4a8bd0", "validation": "#d9662b"}  # on light and dark pages
+
+with needs_extra("plots", "drawing"):
+    import matplotlib.style
+    from matplotlib import font_manager
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Matplotlib brings DejaVu Sans. These fonts, if they are installed, have the letters that it lacks.
 _FONTS = (

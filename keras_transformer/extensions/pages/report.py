@@ -17,7 +17,7 @@ from sacrebleu.metrics.bleu import BLEU
 from keras_transformer.config import RunConfig
 from keras_transformer.console import duration
 from keras_transformer.data.prepare import PrepareOptions
-from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.errors import InputError
 from keras_transformer.extensions.pages.page import number, render, write_page
 from keras_transformer.runs.run_directory import RunDirectory
 
@@ -141,7 +141,7 @@ def read_history(path: Path) -> History:
     return {name: dict(sorted(values.items())) for name, values in history.items()}
 
 
-def _curves(history: History) -> Markup | str:
+def _curves(history: History) -> Markup:
     """Draws all metrics as one SVG image."""
     charts: list[Any] = []
     for title, names, is_log in _CHARTS:
@@ -154,9 +154,9 @@ def _curves(history: History) -> Markup | str:
             lines += [(kind, values, best)] if values else []
         charts += [(title, lines, is_log)] if lines else []
     if not charts:
-        return ""
-    with needs_extra("plots", "drawing curves"):  # late, because Matplotlib takes long to load
-        from keras_transformer.extensions.pages.pictures import draw_curves
+        return Markup()
+    from keras_transformer.extensions.pages.pictures import draw_curves  # late: it loads Matplotlib
+
     return Markup(draw_curves(charts))
 
 

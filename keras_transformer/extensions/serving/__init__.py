@@ -9,6 +9,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")  # the names of this machine
+
 
 def _setting(default: Any, text: str, **limits: float) -> Any:
     return dataclasses.field(default=default, metadata={"help": text, **limits})

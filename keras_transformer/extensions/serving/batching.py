@@ -39,10 +39,10 @@ class _Part:
 
 
 class Batcher:
-    """Merges requests with the same call into batches, and runs the oldest request first.
+    """Merges requests with the same call into batches, in fair order.
 
-    A request with much text is split. Each such request, and all others together, get equal
-    shares, in bytes (start-time fair queueing). So others need not wait for all parts of one.
+    A request with many rows or much text is split. Each such request, and all others together, get
+    equal shares, in bytes (start-time fair queueing). So others need not wait for all parts of one.
 
     Args:
         max_batch_size: maximum rows of a batch.
@@ -137,19 +137,19 @@ class Batcher:
     def _next_batch(self) -> list[_Part]:
         """Returns the parts of the next batch, or [] if all parts should wait longer.
 
-        A batch has the oldest part of its call and parts of similar length.
+        A batch has the first part of its call, and others of similar length.
         """
         now = asyncio.get_running_loop().time()
         for call in dict.fromkeys(part.call for part in self._waiting):
             parts = [part for part in self._waiting if part.call == call]
-            oldest, rows = parts[0], sum(part.rows for part in parts)
-            if now < oldest.arrived + self._batch_timeout and rows < oldest.most:
+            first, rows = parts[0], sum(part.rows for part in parts)
+            if now < first.arrived + self._batch_timeout and rows < first.most:
                 continue
-            space = min(-(-rows // self._idle), oldest.most)  # the idle threads share the rows
-            self._turn = max(self._turn, oldest.turn)
-            batch, rows = [oldest], oldest.rows
-            for part in sorted(parts[1:], key=lambda part: abs(part.row_bytes - oldest.row_bytes)):
-                shorter, longer = sorted((oldest.row_bytes, part.row_bytes))
+            space = min(-(-rows // self._idle), first.most)  # the idle threads share the rows
+            self._turn = max(self._turn, first.turn)
+            batch, rows = [first], first.rows
+            for part in sorted(parts[1:], key=lambda part: abs(part.row_bytes - first.row_bytes)):
+                shorter, longer = sorted((first.row_bytes, part.row_bytes))
                 is_similar = longer <= _MAX_LENGTH_RATIO * shorter + _EXTRA_BYTES
                 if is_similar and rows + part.rows <= min(space, part.most):
                     batch.append(part)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.extensions.serving import LOOPBACK
 from keras_transformer.extensions.serving.tags import served_tags
 from keras_transformer.extensions.serving.tensors import DTYPES, Signature, Tensor, map_objects
 from keras_transformer.inference import Translation, translations_of
@@ -42,7 +43,6 @@ _ADDRESS = re.compile(
     r"(?P<prefix>(/[^/,\s]+)*?)(/(v1/models/)?(?P<model>[^/]*)/*)?",
     re.IGNORECASE,
 )
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _READY_SECONDS = 5.0
 
 
@@ -110,7 +110,7 @@ def _http_client(host: str) -> httpx.Client:
     """Returns a client of a host. This machine is reached without the proxy of `http_proxy`."""
     import httpx
 
-    return httpx.Client(base_url=_url(host), mounts={f"all://{name}": None for name in _LOOPBACK})
+    return httpx.Client(base_url=_url(host), mounts={f"all://{name}": None for name in LOOPBACK})
 
 
 def _proxy_remark(host: str) -> str:
@@ -118,7 +118,7 @@ def _proxy_remark(host: str) -> str:
     url = urllib.parse.urlsplit(_url(host))
     name = url.hostname or ""
     proxy = urllib.request.getproxies().get(url.scheme)
-    is_local = any(name == host.strip("[]") for host in _LOOPBACK)
+    is_local = any(name == host.strip("[]") for host in LOOPBACK)
     if proxy is None or is_local or urllib.request.proxy_bypass(name):
         return ""
     return f" The request went through the proxy {proxy}. no_proxy={name} would avoid it."

@@ -33,7 +33,7 @@ class Connection(H11Protocol):
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Starts to wait for a header."""
+        """Starts waiting for a header."""
         super().connection_made(transport)
         self._wait(HEADER_SECONDS)
         if len(self.connections) > self._most:
@@ -48,24 +48,24 @@ class Connection(H11Protocol):
                 self._idle.pop(self, None)
 
     def on_response_complete(self) -> None:
-        """Starts to wait for the next header, unless it has arrived already."""
+        """Starts waiting for the next header, unless it has arrived already."""
         super().on_response_complete()
         if self.cycle.response_complete:
             self._timers["header"].cancel()
             self._wait(KEEP_ALIVE_SECONDS)
 
     def pause_writing(self) -> None:
-        """Starts to wait until the client reads what was written."""
+        """Starts waiting until the client reads what was written."""
         super().pause_writing()
         self._start_timer("answer", KEEP_ALIVE_SECONDS)
 
     def resume_writing(self) -> None:
-        """Stops to wait for the client."""
+        """Stops waiting for the client."""
         super().resume_writing()
         self._timers["answer"].cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stops to wait."""
+        """Stops all timers."""
         for timer in self._timers.values():
             timer.cancel()
         self._idle.pop(self, None)

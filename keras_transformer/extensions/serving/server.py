@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving import Settings, connections
+from keras_transformer.extensions.serving import LOOPBACK, Settings, connections
 from keras_transformer.extensions.serving.batching import Batcher
 from keras_transformer.extensions.serving.engines import Version
 from keras_transformer.extensions.serving.models import ServedModel
@@ -186,7 +186,7 @@ class Server:
                 ) from None
             except ClientDisconnect:
                 raise RequestError(499, "The client has disconnected.") from None
-            if size > self._max_body_bytes:
+            if (size := max(size, expected)) > self._max_body_bytes:
                 raise RequestError(
                     413, f"The body has {size:,} bytes, but the limit is {self._max_body_bytes:,}."
                 )
@@ -387,12 +387,11 @@ def _allowed_hosts(settings: Settings) -> list[str]:
     A web page can give its own name the address of this machine (DNS rebinding). The browser then
     lets its scripts call local servers, but the requests still have the name of the page.
     """
-    own = _address(settings.host, 0).rpartition(":")[0]
-    local = ["localhost", "127.0.0.1", "[::1]"]
+    own = f"[{settings.host}]" if ":" in settings.host else settings.host
     for name in settings.allowed_hosts:
         if "*" in name.removeprefix("*.") and name != "*":
             raise InputError(
                 f"allowed_hosts has {name}. Use a name, *.NAME for all below it, or *."
             )
-    is_local = own in local or own.startswith("127.")
-    return [own, *local, *settings.allowed_hosts] if settings.allowed_hosts or is_local else ["*"]
+    local = own in LOOPBACK or own.startswith("127.")
+    return [own, *LOOPBACK, *settings.allowed_hosts] if settings.allowed_hosts or local else ["*"]

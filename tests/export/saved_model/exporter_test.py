@@ -50,10 +50,7 @@ def assert_same(translator, model, atol=1e-5):
     ("name", "changes", "precision"),
     [
         ("separate", {}, "bfloat16"),
-        # The contract test exports float32, and the table of LiteRT a converted model.
-        pytest.param(
-            "converted", {"model__attention_window": 5}, "float32", marks=pytest.mark.long
-        ),
+        ("converted", {"model__attention_window": 5}, "float32"),
     ],
 )
 def test_other_architectures_and_precisions(tmp_path, monkeypatch, name, changes, precision):

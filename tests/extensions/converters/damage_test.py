@@ -251,7 +251,7 @@ def test_damaged_files_of_pytorch_are_refused_or_read(variant: str, tmp_path: Pa
         for _ in at_random(file, end):
             try:
                 read_torch_file(file)
-            except InputError as error:
-                assert file.name in str(error)
+            except (InputError, MemoryError) as error:  # `read_model` reports both
+                assert isinstance(error, MemoryError) or file.name in str(error)
                 refused += 1
     assert refused > 27

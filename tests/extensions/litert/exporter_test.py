@@ -118,13 +118,7 @@ def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
     ("model", "changes", "settings"),
     [
         ("converted", {}, {"decoding.beam_size": 4, **SEARCH_OPTIONS}),
-        # The tests of first calls have such a model at every change, but do not compare tokens.
-        pytest.param(
-            "separate",
-            {"model__attention_window": 5},
-            {"decoding.beam_size": 1},
-            marks=pytest.mark.long,
-        ),
+        ("separate", {"model__attention_window": 5}, {"decoding.beam_size": 1}),
     ],
     ids=["converted, all options", "separate, greedy"],
 )
@@ -291,6 +285,7 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
     _, (empty, cut), _ = translate.translate_to_text(model, ["", "ball " * 100])
     assert tells(empty, "line 1", "empty") and tells(cut, "line 2", "201 tokens", 40)
     short = loading.load_model(paper.path, {"decoding.max_length": 2, "decoding.length_penalty": 0})
+    assert short.with_settings({"decoding.length_penalty": 1.0})._max_length == 2
     score = translate.translate_lines(short, PHRASES[:1])[0][0].score
     expected = paper.model.translate(PHRASES[0], max_length=2, length_penalty=0.0)[0].score
     assert score == pytest.approx(expected)

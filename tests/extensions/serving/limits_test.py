@@ -118,7 +118,8 @@ def test_large_bodies_are_limited_together_and_small_ones_are_not(limited: Runni
     with concurrent.futures.ThreadPoolExecutor(9) as pool:
         with model_held():
             answers = [pool.submit(limited.predict, large) for _ in range(6)]
-            wait_until(lambda: sum(answer.done() for answer in answers) == 1)  # 5 * 2^17 is enough
+            # Five bodies of 100 kB fit into 4 * 2^17 bytes.
+            wait_until(lambda: sum(answer.done() for answer in answers) == 1)
             small = pool.submit(limited.predict, PREDICT)
             wait_until(lambda: limited.server.batcher.waiting_rows == 5)
         found = sorted(answer.result().status_code for answer in [*answers, small])

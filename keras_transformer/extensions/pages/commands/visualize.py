@@ -27,7 +27,6 @@ from absl import flags
 
 from keras_transformer import console
 from keras_transformer.cli import app, config_flags
-from keras_transformer.errors import needs_extra
 
 FLAGS = flags.FLAGS
 
@@ -51,8 +50,7 @@ def define_flags() -> None:
 def main() -> int:
     """Runs `visualize`. Returns 3 if it reports a problem with the sentences."""
     app.load_tensorflow()
-    with needs_extra("plots", "drawing"):
-        from keras_transformer.extensions.pages import pictures  # late: --help is fast
+    from keras_transformer.extensions.pages import pictures  # late: --help is fast
 
     names = ("sentence", "translation", "source", "target", "max_sentences")
     options: dict[str, Any] = {name: FLAGS[name].value for name in names}
