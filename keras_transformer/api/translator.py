@@ -29,7 +29,7 @@ from keras_transformer.runs.run_directory import write_run
 from keras_transformer.text.tokenizer import Tokenizer
 
 _CHOOSING = threading.Lock()
-_MAX_VARIANTS = 4  # choices of search options whose graphs a translator keeps; each takes 60 MB
+_MAX_VARIANTS = 4  # choices of search options whose graphs a translator keeps
 
 
 class Translator:

@@ -116,8 +116,10 @@ decoding.max_extra_tokens=1099511627776 decoding.sample=yes decoding.temperature
 decoding.top_p=0 decoding.top_p=1.1 decoding.seed=1.5 decoding.unknown=true
 """.split()
 
+BAD_TYPES = [("training.max_steps", 1.5), ("training.max_steps", None), ("training.freeze", 3)]
 
-@pytest.mark.parametrize(("field", "value"), [text.split("=") for text in BAD_VALUES])
+
+@pytest.mark.parametrize(("field", "value"), [*(t.split("=") for t in BAD_VALUES), *BAD_TYPES])
 def test_wrong_values_are_named_with_their_field(field, value):
     with pytest.raises(InputError) as error:
         Config().updated({field: value})

@@ -28,7 +28,10 @@ run = kt.train(data, "run", preset="tiny", num_encoder_layers=1, num_decoder_lay
 source, target = (open(f"train.{name}").read().splitlines()[:3] for name in ("en", "de"))
 translator = run.translator()
 assert len(translator.evaluate(source, target).hypotheses) == 3
+started = []
+sys.addaudithook(lambda event, args: started.append(str(args) if "Popen" in event else ""))
 run.export("export")
+assert any("fresh_process" in command for command in started)  # compared in another process
 [text] = translator(["a small dog"])
 assert kt.load("export")(["a small dog"]) == [text]
 """
