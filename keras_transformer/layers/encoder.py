@@ -41,9 +41,6 @@ class EncoderLayer(BlockLayer):
         self.feed_forward_dropout = self._new_dropout("feed_forward_dropout")
         self.feed_forward_norm = self._new_norm("feed_forward_norm")
 
-    def build(self, input_shape: Any) -> None:
-        self._build_sublayers(input_shape)
-
     def call(
         self,
         inputs: Any,
@@ -98,9 +95,6 @@ class Encoder(Stack):
     """
 
     layer_class = EncoderLayer
-
-    def build(self, input_shape: Any) -> None:
-        self._build_stack(input_shape)
 
     def call(
         self,

@@ -102,6 +102,5 @@ def token_weights(is_real: Any, sample_weight: Any) -> Any:
     """
     if sample_weight is None:
         return is_real
-    weights = ops.cast(sample_weight, "float32")
-    missing = len(is_real.shape) - len(weights.shape)
-    return is_real * ops.reshape(weights, (*ops.shape(weights), *[1] * missing))
+    # If `fit` gets both shapes, one after the other, Keras traces weights of an unknown rank.
+    return is_real * ops.reshape(ops.cast(sample_weight, "float32"), (ops.shape(is_real)[0], -1))
