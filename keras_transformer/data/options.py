@@ -95,7 +95,7 @@ class PrepareOptions:
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
-            if value is not None and not least <= value <= most:
+            if not (value is None or (isinstance(value, int | float) and least <= value <= most)):
                 limit = "" if most == math.inf else f" and at most {most:,}"
                 raise InputError(f"{name} is {value}, but it must be at least {least}{limit}.")
         for name, choices in _CHOICES.items():

@@ -77,7 +77,7 @@ def test_one_dictionary_is_enough_only_for_shared_embeddings(
     if is_joint:
         assert convert(copy, "fairseq").vocabulary.fingerprint == expected
     else:
-        with pytest.raises(InputError, match=mentions(copy, "dict.de.txt", "--target_vocabulary")):
+        with pytest.raises(InputError, match=mentions(copy, "dict.de.txt", "target_vocabulary")):
             convert(copy, "fairseq")
         given = str(tmp_path / "target.txt")
         found = convert(copy, "fairseq", target_vocabulary=given)
@@ -122,7 +122,7 @@ def test_the_number_of_heads_is_read_from_the_description(
     file = opennmt_tf / "model_description.py"
     if description is None:
         file.unlink()
-        with pytest.raises(InputError, match=mentions("model_description.py", "--num_heads")):
+        with pytest.raises(InputError, match=mentions("model_description.py", "num_heads")):
             convert(opennmt_tf, "opennmt_tf")
         assert convert(opennmt_tf, "opennmt_tf", num_heads=4).config.model.num_heads == 4
         return
@@ -133,7 +133,7 @@ def test_the_number_of_heads_is_read_from_the_description(
 
 
 def test_pieces_need_their_sentencepiece_model(opennmt_tf: Path) -> None:
-    with pytest.raises(InputError, match=mentions("piece", "--source_sentencepiece")):
+    with pytest.raises(InputError, match=mentions("piece", "source_sentencepiece")):
         convert(opennmt_tf, "opennmt_tf", source_sentencepiece=None, target_sentencepiece=None)
     with pytest.raises(InputError, match=mentions("SentencePiece", "data.yml")):
         convert(opennmt_tf, "opennmt_tf", target_sentencepiece=str(opennmt_tf / "data.yml"))
