@@ -1,7 +1,5 @@
 """Runs keras-transformer prepare on corpora in all forms."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

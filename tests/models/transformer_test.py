@@ -1,7 +1,5 @@
 """The whole model against the float64 reference: forward, backward, cached, masked, saved."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras
