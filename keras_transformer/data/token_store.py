@@ -90,10 +90,15 @@ class StoredSide:
 
     def __init__(self, shards: Sequence[Path], side: str) -> None:
         self._texts = [shard / f"{side}.txt" for shard in shards]
-        self._paths = [shard / f"{side}_ids.npy" for shard in shards]
-        self._ids = functools.lru_cache(_MAPS)(self._map_ids)
-        self._text = functools.lru_cache(_MAPS)(self._map_text)
-        self._line_ends = functools.cache(self._find_line_ends)
+        ids = [shard / f"{side}_ids.npy" for shard in shards]
+        # Plain arrays, because slices of memmap take ten times as long.
+        self._ids = functools.lru_cache(_MAPS)(lambda shard: np.asarray(_load(ids[shard])))
+        self._text = functools.lru_cache(_MAPS)(
+            lambda shard: np.asarray(np.memmap(self._texts[shard], np.uint8, "r"))
+        )
+        self._line_ends = functools.cache(
+            lambda shard: np.flatnonzero(self._text(shard) == ord("\n")).astype(np.uint32)
+        )
         lengths = [np.array(_load(shard / f"{side}_lengths.npy")) for shard in shards]
         self._first = np.cumsum([0, *map(len, lengths)])  # pair of each shard
         self.lengths = np.concatenate([np.zeros(0, np.uint32), *lengths])
@@ -126,16 +131,6 @@ class StoredSide:
             text, ends = self._text(shard), self._line_ends(shard)
             lines[i] = text[ends[index - 1] + 1 if index else 0 : ends[index]].tobytes()
         return lines
-
-    def _map_ids(self, shard: int) -> npt.NDArray[Any]:
-        # A plain array, because slices of memmap take ten times as long.
-        return np.asarray(_load(self._paths[shard]))
-
-    def _map_text(self, shard: int) -> npt.NDArray[np.uint8]:
-        return np.asarray(np.memmap(self._texts[shard], np.uint8, "r"))
-
-    def _find_line_ends(self, shard: int) -> npt.NDArray[Any]:
-        return np.flatnonzero(self._text(shard) == ord("\n")).astype(np.uint32)
 
     def text(self) -> list[str]:
         """Returns all cleaned lines."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -20,6 +19,7 @@ from sacrebleu.significance import PairedTest, Result
 
 from keras_transformer.errors import InputError, check_names, needs_extra, one_line
 from keras_transformer.evaluation.test_sets import EvaluationSet
+from keras_transformer.text.vocabulary import default_normalizer
 
 TOKENIZERS: tuple[str, ...] = tuple(BLEU.TOKENIZERS)
 
@@ -104,7 +104,7 @@ class Scores:
     paper_bleu: float | None = None
     paper_signature: str | None = None
     comparison: SignificanceTest | None = None
-    remarks: tuple[str, ...] | None = None
+    remarks: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """Returns one line per kind of score."""
@@ -116,13 +116,12 @@ class Scores:
             lines.append(f"BLEU as in the paper {self.paper_bleu:.2f} (tokenized, compounds split)")
         if self.comparison is not None:
             lines.append(self.comparison.summary())
-        lines += self.remarks or ()
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.remarks])
 
     def fields(self) -> dict[str, Any]:
-        """Returns the scores as JSON values, without those that were not requested."""
+        """Returns the scores as JSON values, without those that there are not."""
         fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if value is not None}
+        return {name: value for name, value in fields.items() if value not in (None, ())}
 
 
 def evaluate(
@@ -155,7 +154,9 @@ def evaluate(
     score = bleu.corpus_score(hypotheses, test.references).score
     remarks = [
         _tokenizer_remark(test) if tokenize is None else None,
-        _normalization_remark(hypotheses, test, bleu, score, normalize or _nfkc),
+        _normalization_remark(
+            hypotheses, test, bleu, score, normalize or default_normalizer().normalize
+        ),
     ]
     return Scores(
         bleu=score,
@@ -167,16 +168,8 @@ def evaluate(
         paper_bleu=paper,
         paper_signature=paper_signature,
         comparison=comparison,
-        remarks=tuple(filter(None, remarks)) or None,
+        remarks=tuple(filter(None, remarks)),
     )
-
-
-def _nfkc(texts: Sequence[str]) -> list[str]:
-    """Returns texts as the default normalization, nfkc_numbers, writes them."""
-    from keras_transformer.text.charsmap import kept_characters  # late: it takes 0.3 s
-
-    others = re.compile(f"[^{re.escape(''.join(kept_characters()))}]+")
-    return [others.sub(lambda part: unicodedata.normalize("NFKC", part[0]), text) for text in texts]
 
 
 def _normalization_remark(
@@ -184,8 +177,8 @@ def _normalization_remark(
     normalize: Normalization,
 ) -> str | None:  # fmt: skip
     """Returns a remark if BLEU is another one after the normalization of both sides."""
-    references = [normalize(texts) for texts in test.references]
-    after = bleu.corpus_score(normalize(hypotheses), references).score
+    references = [normalize(list(texts)) for texts in test.references]
+    after = bleu.corpus_score(normalize(list(hypotheses)), references).score
     if abs(after - score) < 0.05:
         return None
     rows = zip(zip(*test.references, strict=True), zip(*references, strict=True), strict=True)

@@ -72,13 +72,17 @@ def with_rules(charsmap: bytes, rules: Mapping[str, str]) -> bytes:
     return struct.pack("<I", len(units)) + units + bytes(texts)
 
 
+def _base(index: int, unit: int) -> int:
+    return index ^ ((unit >> 10) << ((unit & 1 << 9) >> 6))
+
+
 class _Trie:
     """A double-array trie in the format of Darts-clone, in which children can be replaced.
 
     - The child of a node for a byte is at `base ^ byte`. The base is the index of the node XOR an
       offset.
-    - Each node is an integer. Bits 0 to 7 are its byte, bits 10 to 31 its offset. Bit 8 is set if
-      there is a leaf at the base.
+    - Each node is an integer. Bits 0 to 7 are its byte, bits 10 to 31 its offset, in units of 256
+      if bit 9 is set. Bit 8 is set if there is a leaf at the base.
     - Bit 31 marks a leaf. The other bits of a leaf are its value.
     """
 
@@ -95,7 +99,7 @@ class _Trie:
     def graft(self, index: int, branch: dict[int, Any], is_new: bool) -> None:
         """Adds a branch, which maps bytes to branches and 0 to a value, below a node."""
         unit, units = self.units[index], self.units
-        base = index ^ ((unit >> 10) << ((unit & 1 << 9) >> 6))
+        base = _base(index, unit)
         values = dict.fromkeys([0], branch[0]) if 0 in branch else {}
         old: dict[int, int] = {}
         if not is_new and not values:
@@ -107,8 +111,8 @@ class _Trie:
         moved = self._reserve({*values, *old, *branch})
         for byte, position in old.items():
             child = units[position]
-            its_base = position ^ ((child >> 10) << ((child & 1 << 9) >> 6))
-            self._set(moved ^ byte, its_base, byte | child & self._HAS_LEAF)
+            flags = byte | child & self._HAS_LEAF
+            self._set(moved ^ byte, _base(position, child), flags)
         has_leaf = self._HAS_LEAF if values else 0
         self._set(index, moved, (unit & 0xFF) | has_leaf)
         for value in values.values():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -42,29 +41,6 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # of byte fallback
 
 
-def sample_lines(lines: Iterable[bytes], max_lines: int = MAX_LINES, seed: int = 1) -> list[bytes]:
-    """Samples lines uniformly in one pass (Vitter, 1985, algorithm R).
-
-    Returns all lines of a text within both limits. The sample is halved whenever it exceeds
-    `MAX_BYTES`.
-    """
-    random_ = random.Random(seed)
-    sample: list[bytes] = []
-    in_bytes = 0
-    for number, line in enumerate(lines):
-        if number < max_lines:
-            sample.append(line)
-            in_bytes += len(line)
-        elif (index := random_.randrange(number + 1)) < max_lines:
-            in_bytes += len(line) - len(sample[index])
-            sample[index] = line
-        if in_bytes > MAX_BYTES and len(sample) > 1:
-            max_lines = len(sample) // 2
-            sample = random_.sample(sample, max_lines)
-            in_bytes = sum(map(len, sample))
-    return sample
-
-
 def learn_vocabulary(
     lines: Iterable[bytes],
     vocab_size: int,
@@ -88,7 +64,7 @@ def learn_vocabulary(
     model = io.BytesIO()
     keeps_numbers = normalization == "nfkc_numbers"
     if keeps_numbers:  # SentencePiece learns only with its own rules
-        lines = map(_normalizer(charsmap.numbers_kept_apart()).normalize, map(bytes.decode, lines))
+        lines = map(default_normalizer().normalize, map(bytes.decode, lines))
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
@@ -128,13 +104,13 @@ def learn_vocabulary(
     return proto.SerializeToString(deterministic=True)
 
 
-def _normalizer(rules: bytes) -> sentencepiece.SentencePieceNormalizer:
-    """Returns a normalizer with compiled rules. It leaves spaces as they are."""
+def default_normalizer() -> sentencepiece.SentencePieceNormalizer:
+    """Returns the normalizer `nfkc_numbers`. It leaves spaces as they are."""
     proto = ModelProto()
     spec = proto.normalizer_spec
-    spec.precompiled_charsmap = rules
+    spec.precompiled_charsmap = charsmap.numbers_kept_apart()
     spec.add_dummy_prefix = spec.remove_extra_whitespaces = spec.escape_whitespaces = False
-    return sentencepiece.SentencePieceNormalizer(model_proto=proto.SerializeToString())
+    return sentencepiece.SentencePieceNormalizer(model_proto=proto)
 
 
 def _make_sums_exact(proto: Any) -> None:
