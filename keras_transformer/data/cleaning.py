@@ -185,8 +185,7 @@ def _read(
     sides: list[list[bytes]] = []
     well_formed = np.ones(block.texts[0].count(b"\n"), np.bool_)
     for name, text in zip(block.names, block.texts, strict=True):
-        lines = text.split(b"\n")
-        lines.pop()
+        lines = text.split(b"\n")[:-1]
         if b"\0" in text or not _is_utf8(text):
             for i, line in enumerate(lines):
                 if b"\0" in line or options.on_bad_utf8 == "fail":

@@ -142,24 +142,12 @@ def prepare(
 
     `output_dir` appears when it is complete, with `tokenizer/`, the token stores `train/` and
     `valid/`, and `report.json`. Until then, a hidden directory next to it has the finished parts.
-    If the process is killed, the same call resumes. Memory does not grow with the corpus, because
-    text is processed in blocks.
+    If the process is killed, the same call resumes. Complete data for the same input and options
+    are returned unchanged. Memory does not grow with the corpus, because text is processed in
+    blocks. The result does not depend on `num_workers`, the number of processes.
 
-    Args:
-        corpora: training corpora.
-        output_dir: a new directory. If it is complete for the same input and options, nothing
-            changes.
-        options: None for the defaults.
-        valid_corpora: validation corpora. By default pairs are held out of `corpora`.
-        vocab_from: directory of a tokenizer or of prepared data, a SentencePiece model, or a
-            vocabulary; None to learn one. Symbols that it lacks are appended.
-        num_workers: number of processes. The result does not depend on it.
-
-    Example:
-    >>> from keras_transformer.data.corpus import parallel_files
-    >>> corpora = parallel_files(["train.en"], ["train.de"])
-    >>> prepare(corpora, "build/small", PrepareOptions(vocab_size=60)).directory
-    PosixPath('build/small')
+    `vocab_from` is a vocabulary, or the path of a tokenizer, of prepared data or of a SentencePiece
+    model. Symbols that the vocabulary lacks are appended.
     """
     kinds = ", ".join(("parallel files", "tsv", *plugins.names("corpora")))
     require(bool(corpora), f"Give a corpus. The formats are {kinds}.")

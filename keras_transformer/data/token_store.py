@@ -152,13 +152,7 @@ def write_shard(
     ids: Sequence[Sequence[Sequence[int]]],
     vocab_sizes: Sequence[int],
 ) -> str:
-    """Writes one shard atomically, and returns its SHA-256.
-
-    Args:
-        lines: the source lines and the target lines.
-        ids: the ids of each source, and of each target.
-        vocab_sizes: numbers of source ids and of target ids.
-    """
+    """Writes one shard atomically, and returns its SHA-256. Each sequence has the source first."""
     digest = hashlib.sha256()
     with atomic_path(directory) as partial:
         partial.mkdir(parents=True)

@@ -134,15 +134,12 @@ def evaluate(
     lowercase: bool = False,
     normalize: Normalization | None = None,
 ) -> Scores:
-    """Scores hypotheses against references.
+    """Scores hypotheses against references, and compares them with those of a baseline.
 
-    Args:
-        baseline: translations of another system, for the comparison.
-        as_in_paper: whether to compute `paper_bleu`, too.
-        tokenize: one of `TOKENIZERS`, for BLEU. "none" uses the text unchanged. sacreBLEU downloads
-            a model for the families "flores" and "sp". None means `choose_tokenizer`.
-        normalize: the normalization of the model, for a remark on references that it cannot write;
-            None for the default of `prepare`. It does not change the scores.
+    `tokenize` is one of `TOKENIZERS`, or None for `choose_tokenizer`. sacreBLEU downloads a model
+    for the families "flores" and "sp". `normalize` is the normalization of the model, for a remark
+    on references that it cannot write, or None for the default of `prepare`. It does not change the
+    scores.
     """
     test = _checked(hypotheses, references)
     bleu, chrf = _bleu(test, tokenize, lowercase), CHRF(lowercase=lowercase)
@@ -205,10 +202,7 @@ def choose_tokenizer(references: Sequence[str], language: str = "") -> str:
 
     Words of Chinese, Japanese, Thai and other scripts have no spaces between them. The tokenizer
     "13a" would take a sentence for a word, and BLEU would be 0. "char" is used if the package of
-    a tokenizer is missing.
-
-    Args:
-        language: its code (ISO 639), such as "zh"; empty if unknown.
+    a tokenizer is missing. The language is a code such as "zh" (ISO 639), or empty if unknown.
     """
     tokenizer = _tokenizer_for(references, language)
     return "char" if _is_missing(tokenizer) else tokenizer

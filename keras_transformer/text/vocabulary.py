@@ -54,12 +54,9 @@ def learn_vocabulary(
     """Learns a SentencePiece model (Kudo and Richardson, 2018, arXiv:1808.06226).
 
     The same lines and options give the same bytes. A short text gives a model with fewer than
-    `vocab_size` tokens.
-
-    Args:
-        byte_fallback: spell unknown characters in bytes, so that nothing is unknown.
-        normalization: a rule of SentencePiece, or `nfkc_numbers`, which is nmt_nfkc without what
-            changes numbers (10³ to 103) or how letters join.
+    `vocab_size` tokens. With `byte_fallback` the model spells unknown characters in bytes. The
+    normalization nfkc_numbers is nmt_nfkc without the rules that change numbers (10³ to 103) or how
+    letters join.
     """
     model = io.BytesIO()
     keeps_numbers = normalization == "nfkc_numbers"
