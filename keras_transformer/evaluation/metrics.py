@@ -151,9 +151,7 @@ def evaluate(
     score = bleu.corpus_score(hypotheses, test.references).score
     remarks = [
         _tokenizer_remark(test) if tokenize is None else None,
-        _normalization_remark(
-            hypotheses, test, bleu, score, normalize or default_normalizer().normalize
-        ),
+        _normalization_remark(hypotheses, test, bleu, score, normalize),
     ]
     return Scores(
         bleu=score,
@@ -171,9 +169,11 @@ def evaluate(
 
 def _normalization_remark(
     hypotheses: Sequence[str], test: EvaluationSet, bleu: BLEU, score: float,
-    normalize: Normalization,
+    normalize: Normalization | None,
 ) -> str | None:  # fmt: skip
     """Returns a remark if BLEU is another one after the normalization of both sides."""
+    if normalize is None:
+        normalize = default_normalizer(add_dummy_prefix=False, escape_whitespaces=False).normalize
     references = [normalize(list(texts)) for texts in test.references]
     after = bleu.corpus_score(normalize(list(hypotheses)), references).score
     if abs(after - score) < 0.05:

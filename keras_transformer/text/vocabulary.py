@@ -59,9 +59,9 @@ def learn_vocabulary(
     letters join.
     """
     model = io.BytesIO()
-    keeps_numbers = normalization == "nfkc_numbers"
-    if keeps_numbers:  # SentencePiece learns only with its own rules
-        lines = map(default_normalizer().normalize, map(bytes.decode, lines))
+    rules: dict[str, Any] = {"normalization_rule_name": normalization}
+    if normalization == "nfkc_numbers":  # a rule of this package
+        rules = {"normalizer": default_normalizer()}
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
@@ -70,7 +70,7 @@ def learn_vocabulary(
             model_type=model_type,
             byte_fallback=byte_fallback,
             character_coverage=character_coverage,
-            normalization_rule_name="identity" if keeps_numbers else normalization,
+            **rules,
             max_sentence_length=MAX_LINE_BYTES,
             hard_vocab_limit=False,
             pad_id=0,
@@ -93,21 +93,17 @@ def learn_vocabulary(
             raise InputError("There is no text to learn a vocabulary from.") from error
         raise
     proto = ModelProto.FromString(model.getvalue())
-    if keeps_numbers:
-        proto.normalizer_spec.name = normalization
-        proto.normalizer_spec.precompiled_charsmap = charsmap.numbers_kept_apart()
     if model_type == "unigram":
         _make_sums_exact(proto)
     return proto.SerializeToString(deterministic=True)
 
 
-def default_normalizer() -> sentencepiece.SentencePieceNormalizer:
-    """Returns the normalizer `nfkc_numbers`. It leaves spaces as they are."""
-    proto = ModelProto()
-    spec = proto.normalizer_spec
+def default_normalizer(**changes: Any) -> sentencepiece.SentencePieceNormalizer:
+    """Returns the normalizer `nfkc_numbers`, with changed flags such as `add_dummy_prefix`."""
+    spec = ModelProto().normalizer_spec
+    spec.name = "nfkc_numbers"
     spec.precompiled_charsmap = charsmap.numbers_kept_apart()
-    spec.add_dummy_prefix = spec.remove_extra_whitespaces = spec.escape_whitespaces = False
-    return sentencepiece.SentencePieceNormalizer(model_proto=proto)
+    return sentencepiece.SentencePieceNormalizer(normalizer_spec=spec, **changes)
 
 
 def _make_sums_exact(proto: Any) -> None:
