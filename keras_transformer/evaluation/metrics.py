@@ -19,7 +19,7 @@ from sacrebleu.significance import PairedTest, Result
 
 from keras_transformer.errors import InputError, check_names, needs_extra, one_line
 from keras_transformer.evaluation.test_sets import EvaluationSet
-from keras_transformer.text.vocabulary import default_normalizer
+from keras_transformer.text.charsmap import default_normalizer
 
 TOKENIZERS: tuple[str, ...] = tuple(BLEU.TOKENIZERS)
 

@@ -28,7 +28,7 @@ _APART = ("<super>", "<sub>", "<fraction>", "<circle>")
 
 @functools.cache
 def kept_characters() -> frozenset[str]:
-    """Returns the characters that `numbers_kept_apart` keeps as they are.
+    """Returns the characters that `default_normalizer` keeps as they are.
 
     Without them, NFKC turns 10³ into 103, 2½ into 21⁄2 and 25 m² into 25 m2. Full-width and
     mathematical digits are not among them: they are digits of a number in another form.
@@ -44,11 +44,18 @@ def kept_characters() -> frozenset[str]:
 
 
 @functools.cache
-def numbers_kept_apart() -> bytes:
-    """Returns the rules of SentencePiece's nmt_nfkc, without those for `kept_characters`."""
-    normalizer = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
-    spec = ModelProto.FromString(normalizer.serialized_model_proto()).normalizer_spec
-    return with_rules(spec.precompiled_charsmap, {c: c for c in sorted(kept_characters())})
+def default_normalizer(**changes: bool) -> sentencepiece.SentencePieceNormalizer:
+    """Returns the normalizer nfkc_numbers: nmt_nfkc without its rules for `kept_characters`.
+
+    The changes are flags of SentencePiece, such as `add_dummy_prefix`.
+    """
+    normalizer: Any = sentencepiece.SentencePieceNormalizer
+    proto = ModelProto.FromString(normalizer(rule_name="nmt_nfkc").serialized_model_proto())
+    spec = proto.normalizer_spec
+    spec.name = "nfkc_numbers"
+    kept = {character: character for character in sorted(kept_characters())}
+    spec.precompiled_charsmap = with_rules(spec.precompiled_charsmap, kept)
+    return normalizer(normalizer_spec=spec, **changes)
 
 
 def with_rules(charsmap: bytes, rules: Mapping[str, str]) -> bytes:

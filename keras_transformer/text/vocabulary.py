@@ -17,7 +17,7 @@ from typing import Any, Literal
 import sentencepiece
 
 from keras_transformer.errors import InputError
-from keras_transformer.text import charsmap
+from keras_transformer.text.charsmap import default_normalizer
 from keras_transformer.text.model_proto import (
     MODEL_TYPES,
     USER_DEFINED,
@@ -96,14 +96,6 @@ def learn_vocabulary(
     if model_type == "unigram":
         _make_sums_exact(proto)
     return proto.SerializeToString(deterministic=True)
-
-
-def default_normalizer(**changes: Any) -> sentencepiece.SentencePieceNormalizer:
-    """Returns the normalizer `nfkc_numbers`, with changed flags such as `add_dummy_prefix`."""
-    spec = ModelProto().normalizer_spec
-    spec.name = "nfkc_numbers"
-    spec.precompiled_charsmap = charsmap.numbers_kept_apart()
-    return sentencepiece.SentencePieceNormalizer(normalizer_spec=spec, **changes)
 
 
 def _make_sums_exact(proto: Any) -> None:
