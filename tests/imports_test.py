@@ -1,7 +1,5 @@
 """The layout of the package: which component may import which, and which may import TensorFlow."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from collections.abc import Iterator

@@ -7,6 +7,7 @@ import sentencepiece
 
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from tests.builders import refuses
 from tests.messages import mentions
 
 LINES = [f"the {a} {b} sees a {a}er {b}".encode() for a in ("red", "big", "old") for b in "xyzü"]
@@ -84,8 +85,7 @@ def test_texts_that_are_too_small_are_refused():
         ([b"", b" "], ["no text"]),
         (LINES, [8, "at least 21"]),
     ):
-        with pytest.raises(InputError, match=mentions(*facts)):
-            learn_vocabulary(lines, 8)
+        refuses(learn_vocabulary, (lines, 8), *facts)
 
 
 @pytest.mark.parametrize("byte_fallback", [False, True])
@@ -119,15 +119,11 @@ def test_special_ids_are_read_from_the_model():
 
 def test_unusable_models_are_refused(tmp_path):
     good = learn_vocabulary(LINES, 40)
-    with pytest.raises(InputError, match=mentions("pad", "pad_id")):
-        Vocabulary(model_with())
+    refuses(Vocabulary, (model_with(),), "pad", "pad_id")
     with pytest.raises(InputError, match=mentions("'pad': 0", "'pad': 4", "source", "target")):
         Vocabulary(good, model_with(unk_id=1, bos_id=2, eos_id=3, pad_id=4))
     for garbage in (b"", b"garbage", good[:500]):
-        with pytest.raises(InputError, match=mentions(len(garbage), "SentencePiece")):
-            Vocabulary(garbage)
-    with pytest.raises(InputError, match=mentions("vocabulary", "joint.model")):
-        Vocabulary.load(tmp_path)
+        refuses(Vocabulary, (garbage,), len(garbage), "SentencePiece")
+    refuses(Vocabulary.load, (tmp_path,), "vocabulary", "joint.model")
     (tmp_path / "joint.model").write_bytes(good[:500])
-    with pytest.raises(InputError, match=mentions("joint.model", "500")):
-        Vocabulary.load(tmp_path)
+    refuses(Vocabulary.load, (tmp_path,), "joint.model", "500")

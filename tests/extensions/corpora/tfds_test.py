@@ -13,6 +13,7 @@ from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.corpora import tfds as tfds_module
 from keras_transformer.extensions.corpora.tfds import READER, TfdsOptions
+from tests.builders import refuses
 from tests.messages import mentions
 
 WMT14 = "wmt14_translate/de-en"
@@ -148,8 +149,7 @@ def test_lines_of_a_folder_end_only_at_lf(folder):
     assert [german[:4] for _, german in pairs] == [b"eins", b"zwei", b"drei"]
     corpus = tfds_corpus(name, "train", "en", target_language="fr")
     assert next(corpus.pairs()) == ("one\u2028".encode(), b"un")
-    with pytest.raises(InputError, match=mentions("target language", "'de'", "'en'", "'fr'")):
-        tfds_corpus(name, "train", "en")
+    refuses(tfds_corpus, (name, "train", "en"), "target language", "'de'", "'en'", "'fr'")
 
 
 def test_errors_name_unusable_folders(folder):
@@ -162,15 +162,13 @@ def test_errors_name_unusable_folders(folder):
         (folder / "empty", "train", ("empty", "LANGUAGE.SPLIT.txt")),
         (folder, "valid", ("valid", "two languages")),
     ):
-        with pytest.raises(InputError, match=mentions(*facts)):
-            tfds_corpus(f"translate_folder:{name}", split, "en")
+        refuses(tfds_corpus, (f"translate_folder:{name}", split, "en"), *facts)
 
 
 def test_a_location_has_a_split(folder):
     (corpus,) = READER.read(f"translate_folder:{folder}@valid", TfdsOptions("en"))
     assert list(corpus.pairs()) == [(b"four", b"vier")]
-    with pytest.raises(InputError, match=mentions(WMT14, "split", f"{WMT14}@train")):
-        READER.read(WMT14, TfdsOptions("en"))
+    refuses(READER.read, (WMT14, TfdsOptions("en")), WMT14, "split", f"{WMT14}@train")
 
 
 # Preparation of sets.
@@ -280,8 +278,7 @@ def test_missing_records_and_records_of_another_set_are_refused(tmp_path):
         with tf.io.TFRecordWriter(file) as writer:
             for record in changed:
                 writer.write(record)
-        with pytest.raises(InputError, match=mentions("wmt14_translate", "read")):
-            pairs(tmp_path)
+        refuses(pairs, (tmp_path,), "wmt14_translate", "read")
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]"])
