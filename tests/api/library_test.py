@@ -173,7 +173,7 @@ def test_unusable_arguments_of_train(
         ({"pairs": [{"en": "a", "de": "b"}, {"de": "c"}]}, ("Pair 1", "None")),
         ({"pairs": []}, ("pairs is empty",)),
         ({"pairs": PAIRS, "vocab_sise": 60}, ("vocab_sise", "vocab_size")),
-        ({"pairs": PAIRS, "vocab_size": "many"}, ("vocab_size", "many", 5)),
+        ({"pairs": PAIRS, "vocab_size": "many"}, ("vocab_size", "many")),
         ({"pairs": PAIRS, "symbols": 5}, ("symbols", 5, "list")),
         ({"source": 3, "target": "a.de"}, ("file", 3, "path")),
         ({"pairs": PAIRS, "output_dir": None}, ("output_dir", "None", "path")),
