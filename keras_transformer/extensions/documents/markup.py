@@ -41,13 +41,7 @@ _NOT_TRANSLATED = regex.compile(r"""\b(?:translate\s*=\s*["']?no|mtype\s*=\s*["'
 
 
 class Token(NamedTuple):
-    """A text or a tag.
-
-    Attributes:
-        kind: "text", "open", "close" or "empty" (anything else that is copied).
-        raw: the characters of the file.
-        name: of an element.
-    """
+    """The characters of a text or of a tag: "text", "open", "close" or "empty" (copied)."""
 
     kind: str
     raw: str
@@ -77,10 +71,7 @@ def broken(label: str, text: str, position: int, reason: str) -> NoReturn:
 def tokenize(text: str, copied: frozenset[str] = COPIED, has_entities: bool = True) -> list[Token]:
     """Splits a text with tags into tokens, whose concatenation is the text.
 
-    Args:
-        copied: elements that become one "empty" token with their content, as elements with
-            `translate="no"` do.
-        has_entities: False if `&` has no meaning.
+    The elements `copied` become one token with their content, as do those with `translate="no"`.
     """
     tokens: list[Token] = []
     cursor = position = 0

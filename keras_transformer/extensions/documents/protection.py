@@ -44,8 +44,7 @@ class Aligned(NamedTuple):
     Attributes:
         text: the translation.
         words: the range of each of its words. A protected span is one word.
-        sources: for each word the index of the word of the source that it translates. It is
-            empty if the source has no words.
+        sources: for each word the index of a word of the source. Empty if the source has no words.
         spans: the ranges of the protected spans in `text`.
         status: None, or the way that kept the spans.
     """
@@ -73,13 +72,10 @@ def ranges_of(text: str, patterns: Sequence[str]) -> list[Range]:
 
 
 def slot_of(position: int, count: int, aligned: Aligned, follows: bool = False) -> int:
-    """Returns before which word of a translation something is inserted that is between words.
+    """Returns before which word of a translation something is inserted.
 
-    Args:
-        position: number of source words before it.
-        count: number of source words.
-        aligned: the translation.
-        follows: whether it stays with the word before it, and not with the one after it.
+    In the source, it is after `position` of the `count` words. If it `follows`, it stays with the
+    word before it, and not with the one after it.
     """
     if position == 0 or not aligned.sources:
         return 0

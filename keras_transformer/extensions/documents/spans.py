@@ -59,14 +59,7 @@ BRANCH_PATTERNS = (r"(?<!\w)#(?!\w)", r"'[{}#|][^']*'")
 
 
 class Span(NamedTuple):
-    """A protected part of a text.
-
-    Attributes:
-        start: index of its first character.
-        end: index after its last character.
-        kind: a name such as "url"; "own" for a pattern of the user.
-        branches: the ranges of the branches of an ICU message, which are translated.
-    """
+    """A protected range of a text. `branches` of ICU messages are the ranges that are translated."""
 
     start: int
     end: int
