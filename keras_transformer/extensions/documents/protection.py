@@ -318,10 +318,8 @@ def _align(
 
 
 def _positions(pieces: Sequence[str], text: str) -> list[int]:
-    """Returns the index of the character in the middle of each piece of a text.
-
-    The vocabulary may have normalized the text. Then positions are scaled to its length.
-    """
+    """Returns the index of the character in the middle of each piece of a text."""
+    # The vocabulary may have normalized the text. Then positions are scaled to its length.
     letters = [index for index, character in enumerate(text) if not character.isspace()]
     # Tokens such as </s> and <0xE4> are not the text of one.
     sizes = [0 if regex.fullmatch(r"</?\w+>", p) else len(p.replace("▁", "")) for p in pieces]

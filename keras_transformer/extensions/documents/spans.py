@@ -59,7 +59,7 @@ BRANCH_PATTERNS = (r"(?<!\w)#(?!\w)", r"'[{}#|][^']*'")
 
 
 class Span(NamedTuple):
-    """A protected range of a text. `branches` of ICU messages are the ranges that are translated."""
+    """A protected range of a text. The `branches` of an ICU message are translated."""
 
     start: int
     end: int
