@@ -149,11 +149,6 @@ class Run:
         data: its prepared data, whose validation pairs `export` uses.
         result: how the training ended, if it was trained in this process.
 
-    Attributes:
-        path: the directory.
-        data: the prepared data, or None.
-        result: how the training ended, or None.
-
     Example:
     >>> import keras_transformer as kt
     >>> run = kt.Run("build/run", data="build/data")

@@ -38,9 +38,6 @@ class Block:
         kernel_regularizer: a loss that depends on the kernels.
         bias_regularizer: a loss that depends on the biases.
 
-    Raises:
-        ValueError: for another `norm_position`.
-
     Example:
     >>> Block(num_heads=2, d_ff=16, dropout=0.1).norm_position
     'post'

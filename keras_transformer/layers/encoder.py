@@ -85,9 +85,6 @@ class Encoder(Stack):
         The memory `[B, S, d_model]`; with `return_attention_scores` a tuple of it and a list of
         the weights of each layer, `[B, H, S, S]`.
 
-    Raises:
-        ValueError: for a number of layers below 1.
-
     Example:
     >>> encoder = Encoder(num_layers=2, num_heads=2, d_ff=16)
     >>> tuple(encoder(keras.ops.ones((1, 3, 8))).shape)

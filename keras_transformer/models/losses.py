@@ -36,9 +36,6 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         y_pred: logits `[B, T, V]`.
         sample_weight: `[B]` or `[B, T]`, factors of the loss of each token.
 
-    Raises:
-        ValueError: for a label smoothing below 0 or not below 1.
-
     Example:
     >>> loss = LabelSmoothedCrossEntropy(label_smoothing=0.0)
     >>> labels, logits = keras.ops.array([[1, 0]]), keras.ops.zeros((1, 2, 4))
