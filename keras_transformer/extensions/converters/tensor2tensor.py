@@ -201,13 +201,7 @@ class SubwordText:
 
     `encode` makes the texts that a converted model reads: subwords between spaces. `decode` makes
     text of its translations. `subwords` are in the order of their ids, with the two reserved ones.
-
-    Example:
-    >>> subwords = SubwordText(["<pad>", "<EOS>", "dog", "s_", "d", "o", "g", "_", ". ", "."])
-    >>> subwords.encode("dogs. dog")
-    'dog s_ .␣ _ dog _'
-    >>> subwords.decode("dog s_ .␣ _ dog _")
-    'dogs. dog'
+    docs/convert.md has an example.
     """
 
     def __init__(self, subwords: Sequence[str]):

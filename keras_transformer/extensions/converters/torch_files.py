@@ -152,7 +152,7 @@ def _parts(content: Any) -> Collection[Any]:
 def check_archive(archive: zipfile.ZipFile, size: int) -> None:
     """Raises a `ValueError` if an archive of `size` bytes unpacks to far more.
 
-    Weights can hardly be compressed, and neither PyTorch nor Marian compresses them.
+    Weights can barely be compressed, and neither PyTorch nor Marian compresses them.
     """
     unpacked = sum(info.file_size for info in archive.infolist())
     if unpacked > _MAX_RATIO * size:

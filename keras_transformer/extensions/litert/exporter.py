@@ -149,12 +149,7 @@ def _lines(text: Any) -> list[str]:
 
 
 class LiteRTExporter(Exporter):
-    """Writes a LiteRT model. In float32, it must find the tokens of the run.
-
-    Args:
-        for_cpu: write a model for servers on CPUs: `translate_batch`, by default in int8. Other
-            models are for phones.
-    """
+    """Writes a LiteRT model, for phones or for servers on CPUs (`translate_batch`)."""
 
     options = frozenset({"shortlist"})
     kind = "a LiteRT model"

@@ -38,9 +38,7 @@ class TreeConstraint:
     A prefix must be the beginning of a tree. Bans can leave a tree without a next token, and
     its sentence without a result.
 
-    Attributes:
-        opening, closing, leaves: ids of the tokens of each kind.
-        end: id of the end token.
+    `opening`, `closing` and `leaves` are the ids of the tokens of each kind.
     """
 
     opening: Sequence[int]
@@ -66,14 +64,7 @@ class TreeConstraint:
         length: tf.Tensor,
         max_lengths: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns the tokens that may come next, bool `[rows, vocab]`.
-
-        Args:
-            inputs: int32 `[rows]`, the number of leaves of the whole tree.
-            histories: int32 `[rows, longest]`, the ids of the beginning of a tree.
-            length: int32 scalar, the number of ids that each history has.
-            max_lengths: int32 `[rows]`, the maximum number of tokens, including the end token.
-        """
+        """Returns the tokens that may come next; `inputs` are the numbers of leaves, `[rows]`."""
         if inputs is None:
             raise InputError(
                 "Trees need the number of leaves of each sentence. Pass it as constraint_inputs."
@@ -112,7 +103,7 @@ class Parser(tf.Module):
     """Translates sentences to bracket symbols and converts the symbols to trees.
 
     The search only finds trees with as many leaves as the text has words. If a model lost count,
-    all following brackets would be in the wrong place.
+    all following brackets would be at the wrong words.
 
     No text and no output of the model fails. The leaves of every tree are exactly the words of the
     text, in their order, including words that were truncated.
@@ -144,11 +135,9 @@ class Parser(tf.Module):
     def parse_tokens(self, tokens: tf.Tensor) -> dict[str, tf.Tensor]:
         """Parses sentences whose words are separated by spaces, UTF-8 strings `[B]`.
 
-        Returns:
-            `trees`, string `[B, K]`, best first, and `scores`, float32 `[B, K]`, where K is
-            `decoding.n_best`. Missing results are empty texts with the score -1e9. The first result
-            always is a tree, flat if necessary, unless the text has no words. `truncated`, bool
-            `[B]`, is true if the text was too long.
+        The outputs are `trees`, string `[B, K]`, and `scores`, float32 `[B, K]`, best first, where
+        K is `decoding.n_best`, and `truncated`, bool `[B]`. Missing results are empty texts with
+        the score -1e9. The first result is a tree, flat if necessary, unless a text has no words.
         """
         return self._parse_words(words_of(tokens))
 
@@ -185,30 +174,21 @@ class Parser(tf.Module):
     def parse_ids(
         self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, leaves: tf.Tensor
     ) -> SearchResult:
-        """Searches for trees, as one function that the signatures of an export share.
+        """Searches for trees with these numbers of leaves, int32 `[B]`.
 
-        Args:
-            source_ids, max_lengths, offsets: as in `TranslationModule.translate_ids_once`.
-            leaves: int32 `[B]`, the number of leaves of each tree.
+        The signatures of an export share this function.
         """
         inputs = SearchInputs(max_lengths, sample_offsets=offsets, constraint_inputs=leaves)
         return self.translator.translate_ids(source_ids, inputs, constraint=self._constraint)
 
 
 class ParserModel(NamedTuple):
-    """A parser read from disk.
-
-    Attributes:
-        path: the path that it was read from.
-        parse: the signature of `Parser.parse`, from texts, string `[B]`.
-        parse_tokens: the signature of `Parser.parse_tokens`, from tokens, string `[B]`.
-        owner: the object that keeps the weights alive.
-    """
+    """A parser read from disk, with the signatures of `Parser.parse` and `Parser.parse_tokens`."""
 
     path: str
     parse: Callable[..., dict[str, tf.Tensor]]
     parse_tokens: Callable[..., dict[str, tf.Tensor]]
-    owner: Any
+    owner: Any  # keeps the weights alive
 
 
 def load_parser(
@@ -230,16 +210,10 @@ def load_parser(
 
 
 class ParseResult(NamedTuple):
-    """The best tree of a line.
+    """The best tree of a line."""
 
-    Attributes:
-        tree: in brackets; "" for a line without words.
-        score: log-probability with penalties; minus infinity if the model found nothing.
-        truncated: True if the line was too long for the model.
-    """
-
-    tree: str
-    score: float
+    tree: str  # in brackets; "" for a line without words
+    score: float  # log-probability with penalties; minus infinity if the model found nothing
     truncated: bool
 
 

@@ -95,14 +95,10 @@ def restored(
     words: tf.RaggedTensor,
     max_length: int,
 ) -> tf.Tensor:
-    """Returns trees, string `[N]`, over exactly the words; "" without words.
+    """Returns trees, string `[N]`, over exactly the words, string `[N, any]`; "" without words.
 
-    Args:
-        symbols: symbol of each id, or "".
-        ids: int32 `[N, L]`. Other ids are ignored.
-        lengths: int32 `[N]`, number of valid ids in each row.
-        words: string `[N, any]`.
-        max_length: maximum of L.
+    `symbols` has the symbol of each id, or "". Rows of `ids`, `[N, L]`, have `lengths` valid ids,
+    and L is at most `max_length`.
     """
     kinds, names = _looked_up(symbols, ids, lengths)  # --> [N, L + 1], the last nothing
     counts = tf.expand_dims(tf.cast(words.row_lengths(), tf.int32), 1)  # --> [N, 1]
@@ -189,12 +185,9 @@ def _running_minimum(values: tf.Tensor, most: int) -> tf.Tensor:
 
 
 def _minimum_to_the_end_of_the_gap(depth: tf.Tensor, gap: tf.Tensor, most: int) -> tf.Tensor:
-    """Returns the minimum of each depth and all later depths in the same gap.
+    """Returns the minimum of each depth and all later depths in the same gap, int32 `[N, L]`.
 
-    Args:
-        depth: int32 `[N, L]`.
-        gap: int32 `[N, L]`, the number of the gap of each position, in rising order.
-        most: maximum of L.
+    `gap` has the number of the gap of each position, in rising order, and L is at most `most`.
     """
     reach = 1
     while reach < most:
