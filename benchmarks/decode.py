@@ -263,7 +263,7 @@ def latency_and_throughput(
 
 def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
     """Measures translations of a trained model, and returns the results."""
-    from marian_model import POSITIONS, write_marian  # late: TensorFlow takes seconds
+    from marian_model import POSITIONS, write_marian  # loads TensorFlow
 
     from keras_transformer.evaluation import metrics
     from keras_transformer.export import ExportOptions, export
@@ -381,7 +381,7 @@ def _export_litert(
     decoding: Mapping[str, Any],
 ) -> Path:
     """Exports a run as a LiteRT model, and returns the version."""
-    from keras_transformer.export import ExportOptions, export  # late: TensorFlow takes seconds
+    from keras_transformer.export import ExportOptions, export  # loads TensorFlow
 
     sources, references = (lines[:_COMPARED] for lines in texts)
     rounds, limits = variant.precision != "float32", "shortlist" in variant.options

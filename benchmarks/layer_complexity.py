@@ -72,7 +72,7 @@ def make_layers(name: str, length: int, width: int) -> list[keras.Layer]:
         length: n; it decides the number of dilated convolutions.
         width: d.
     """
-    import keras  # late, so that --help is fast and quiet
+    import keras  # slow to import
 
     from keras_transformer.layers import SelfAttention
 

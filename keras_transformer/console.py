@@ -54,7 +54,7 @@ def without_native_log() -> Iterator[None]:
 
 def duration(seconds: float) -> str:
     """Formats a time, such as "4.2 s", "12.5 min" or "3 h 07 min"."""
-    if not 60 <= seconds < math.inf:  # also for NaN
+    if not 60 <= seconds < math.inf:  # True for NaN, too
         return f"{seconds:.1f} s"
     if seconds < 3600:
         return f"{seconds / 60:.1f} min"

@@ -67,6 +67,6 @@ def needs_extra(extra: str, feature: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] == __package__:
             raise  # a defect of this package
         command = f"pip install 'keras-transformer-mt[{extra}]'"
-        if (Path(__file__).resolve().parents[1] / "setup.cfg").exists():  # in a clone
+        if (Path(__file__).resolve().parents[1] / "setup.cfg").exists():  # this is a clone
             command = f"pip install -e '.[{extra}]' -c constraints.txt"
         raise InputError(f"{feature} needs the extra {extra} ({error}). Run: {command}") from error

@@ -74,7 +74,7 @@ class Translator:
             decoding = Config().updated(_settings(decoding or {})).decoding
         module = TranslationModule(models, tokenizer, decoding)
         self._model: Engine = KerasEngine(module, "the model in memory")
-        self._variants: dict[str, Engine] = {}  # by their options, the newest last
+        self._variants: dict[str, Engine] = {}  # key: the options; the newest is last
         self._load: Callable[[], Translator] | None = None
 
     @classmethod

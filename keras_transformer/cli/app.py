@@ -77,7 +77,7 @@ def exit_code(program: Callable[[], int | None]) -> int:
         with _interrupted_by_signals():
             try:
                 code = program() or 0
-            except SystemExit as ended:  # also --help, whose output may be a closed pipe
+            except SystemExit as ended:  # for --help, too: its reader may have ended
                 code = int(ended.code or 0)
             sys.stdout.flush()
             return code
@@ -107,7 +107,7 @@ def _set_up_streams() -> None:
             setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115
         # A path may contain invalid UTF-8. Python represents such bytes as surrogates.
         errors = "backslashreplace" if name == "stderr" else "surrogateescape"
-        if reconfigure := getattr(getattr(sys, name), "reconfigure", None):  # not in a notebook
+        if reconfigure := getattr(getattr(sys, name), "reconfigure", None):  # notebooks lack it
             reconfigure(encoding="utf-8", errors=errors)
 
 
@@ -130,7 +130,7 @@ def _interrupted_by_signals() -> Iterator[None]:
 
 def load_engine(model_dir: str) -> None:
     """Loads TensorFlow if the model needs it."""
-    from keras_transformer.inference import loading  # late, so that --help is fast
+    from keras_transformer.inference import loading  # slow to import
 
     model_dir = plugins.resolve(model_dir)
     with console.without_native_log():  # an exporter may import TensorFlow

@@ -88,7 +88,7 @@ def _sentences() -> tuple[list[str], list[str] | None]:
 def main() -> None:
     """Runs `export` with the flags."""
     app.load_tensorflow()
-    from keras_transformer import export  # late, so that --help is fast
+    from keras_transformer import export  # slow to import
 
     languages = FLAGS.languages and tuple(FLAGS.languages)
     if languages and len(languages) != 2:

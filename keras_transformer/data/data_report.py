@@ -31,7 +31,7 @@ _FORMS = {
         "Join the words: prepare learns its own pieces.",
     ),
 }
-_COMPARED_TEXTS = 1000  # of each side of a store, compared with their normalized text
+_COMPARED_TEXTS = 1000  # texts of each side that are compared with their normalized form
 
 
 def describe_side(side: StoredSide, unknown: int) -> dict[str, Any]:

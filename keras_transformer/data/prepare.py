@@ -50,7 +50,7 @@ __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 _FORMAT = 3
 # Raised when the intermediate files of a stage change. Then unfinished work starts again.
 _WORK_FORMAT = 7
-_EXAMPLE_CHARACTERS = 200  # of the first validation sources
+_EXAMPLE_CHARACTERS = 200  # shown of the first validation sources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ class PreparedData:
     @property
     def tokenizer(self) -> Tokenizer:
         """A new tokenizer with the vocabulary of the data."""
-        from keras_transformer.text.tokenizer import Tokenizer  # late: it loads TensorFlow
+        from keras_transformer.text.tokenizer import Tokenizer  # loads TensorFlow
 
         return Tokenizer.load(self.directory)
 
@@ -117,7 +117,7 @@ class PreparedData:
         return batches.dataset(num_steps=batches.steps_per_epoch)
 
     def _batches(self, split: str, batch_tokens: int, seed: int | None) -> Batches:
-        from keras_transformer.data.batches import Batches  # late, as above
+        from keras_transformer.data.batches import Batches  # loads TensorFlow
 
         stores = [TokenStore(self.directory / split)]
         return Batches(stores, batch_tokens, seed, Vocabulary.load(self.directory))
@@ -344,7 +344,7 @@ def _encode(
             "target": describe_side(store.target, target)
             | count_rewritten(store.target, "target", vocabulary),
         }
-    first = store.source.lines(np.arange(min(3, len(store))))  # of the validation pairs
+    first = store.source.lines(np.arange(min(3, len(store))))  # validation pairs
     report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]
     return report
 

@@ -79,7 +79,7 @@ def reading_errors() -> tuple[type[Exception], ...]:
     errors = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeError)
     try:
         from backports import zstd
-    except ImportError:  # then no such file was opened
+    except ImportError:  # the module is missing, so no such file was opened
         return errors
     return (*errors, zstd.ZstdError)
 

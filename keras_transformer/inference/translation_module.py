@@ -291,7 +291,7 @@ class TranslationModule(tf.Module):
 
         used_text, is_cut = truncate_text(text, self.config.max_source_bytes)
         tokens, unknown = counts(used_text)
-        rows = tf.where(is_cut)  # only these have other counts
+        rows = tf.where(is_cut)  # only truncated texts have other counts
         whole_tokens, whole_unknown = counts(tf.gather_nd(text, rows))
         return {
             "tokens": tf.tensor_scatter_nd_update(tokens, rows, whole_tokens),

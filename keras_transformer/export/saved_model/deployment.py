@@ -48,7 +48,7 @@ _USE = """\
 B is the number of sentences in the request. `translations` are sorted, best first. An unused place
 has an empty text and the score -1e9.{usage}"""
 
-_WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"  # where TF Serving looks
+_WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"  # TF Serving looks there
 _WARMUP_ROWS = 16  # sentences of the request that has sentences of all lengths
 
 

@@ -34,7 +34,7 @@ def _main(model: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is not an answer
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ["TF_NUM_INTRAOP_THREADS"] = "1"  # one call per core
+    os.environ["TF_NUM_INTRAOP_THREADS"] = "1"  # each core runs one call
     cores = len(os.sched_getaffinity(0))
     cores = int(os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(cores)))
     # TensorFlow imports these if they are installed. No export needs them.

@@ -31,8 +31,8 @@ from keras_transformer.text.vocabulary import SPECIAL_PIECES, Vocabulary
 
 _PAD, _UNKNOWN, _START, _END = SPECIAL_PIECES
 SPACE = "\u2581"
-_SPECIAL_TOKENS = {"<blank>", "<pad>", "<unk>", "<s>", "</s>"}  # in vocabularies of all toolkits
-_MIN_KNOWN = 0.5  # of the pieces of a SentencePiece model; models of OPUS-MT have nearly all
+_SPECIAL_TOKENS = {"<blank>", "<pad>", "<unk>", "<s>", "</s>"}  # names of all toolkits
+_MIN_KNOWN = 0.5  # share of a SentencePiece model's pieces; OPUS-MT's is nearly 1
 _LANGUAGE = re.compile(r">>[^\s<>]+<<")
 
 

@@ -37,7 +37,7 @@ _SPACE = "\u2423"  # how a space inside a subword is written
 _QUOTED = re.compile(r"""^(['"])(.*)\1$""")
 _ESCAPED = re.compile(r"\\u|\\\\|\\([0-9]+);")
 _ESCAPE_CHARACTERS = set("\\_u;0123456789")
-_UNDEFINED = "\u3013"  # for numbers of characters that do not exist
+_UNDEFINED = "\u3013"  # stands for a character that does not exist
 
 
 # The values of hparams.json that can be converted. The first one is the default.

@@ -19,7 +19,7 @@ from keras_transformer.extensions.converters.source import fairseq_table
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.checkpoints import Arrays
 
-EPSILON = 1e-5  # of all layer norms; MarianMT cannot change it
+EPSILON = 1e-5  # MarianMT uses it in all layer norms
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swish"}
 
 # The only values of these fields that MarianMT can express.

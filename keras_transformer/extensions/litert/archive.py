@@ -20,7 +20,7 @@ from keras_transformer.text.vocabulary import Vocabulary
 # 1 had ids of any length, and no input `lengths`. 2 was never released.
 FORMAT_VERSION = 3
 _METADATA = "model.json"
-_CHECKSUM = "model_crc32"  # in the metadata: of the bytes before the archive
+_CHECKSUM = "model_crc32"  # key in the metadata: CRC-32 of the bytes before the archive
 _ADVICE = "Copy or export it again."
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MAX_THREADS = 1024
 _SIGNATURE = "translate_ids"
-_BATCH_SIGNATURE = "translate_batch"  # only of --format=cpu
+_BATCH_SIGNATURE = "translate_batch"  # only files of --format=cpu have it
 _WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's name for a cache of packed weights without a file
 # A signature: a function from inputs to outputs, by name.
 Runtime = Callable[..., dict[str, np.ndarray]]
@@ -115,7 +115,7 @@ class LiteRTModel:
         next. Without pages that the kernel must clear again, an int8 search of `small` takes 13 %
         less time. Variables of the environment have an effect only when a process starts.
         """
-        with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
+        with contextlib.suppress(AttributeError, OSError, TypeError):  # the C library is not glibc
             for option, size in _MALLOC_OPTIONS:
                 ctypes.CDLL(None).mallopt(option, size)
 
@@ -262,7 +262,7 @@ class LiteRTModel:
 
 def _compiled(path: Path) -> Runtime:
     """Returns the signature `translate_ids` in LiteRT's `CompiledModel`, with constant buffers."""
-    from ai_edge_litert import compiled_model  # late: it takes as long as loading a model
+    from ai_edge_litert import compiled_model  # imported here: it takes as long as loading a model
 
     # Its library also logs when it is unloaded, after Python has ended.
     atexit.register(discard_native_log)

@@ -216,7 +216,7 @@ class LiteRTExporter(Exporter):
     ) -> VersionFacts:
         from keras_transformer.extensions.litert import passes
 
-        translator.tokenizer.save(folder)  # for programs that do not read the archive
+        translator.tokenizer.save(folder)  # some programs do not read the archive
         signatures = passes.describe_signatures(passes.read((folder / FILE).read_bytes()))
         names, files = (
             ", ".join(f"`{name}`" for name in found)

@@ -322,7 +322,7 @@ def project(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     points = centred @ (axes * np.sign(largest)).T[:, :2]
     variances = lengths**2
     explained = variances[:2] / max(variances.sum(), np.finfo(np.float64).tiny)
-    missing = 2 - points.shape[1]  # for one sentence, or embeddings of one number
+    missing = 2 - points.shape[1]  # one sentence, or embeddings of one number, have fewer axes
     return np.pad(points, [[0, 0], [0, missing]]), np.pad(explained, [0, missing])
 
 

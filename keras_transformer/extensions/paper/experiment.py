@@ -148,7 +148,7 @@ class Experiment:
             record = {"row": row.name, **metadata, **self.facts, **found}
             line = json.dumps(record) + "\n"
             with (self.work_dir / RESULTS).open("ab", buffering=0) as file:
-                file.write(line.encode())  # in one call, which a kill does not split
+                file.write(line.encode())  # one call, because a kill cannot split it
             sync_tree(self.work_dir / RESULTS)
         return record
 
@@ -213,7 +213,7 @@ def train(
     init_from: str | None = None,
 ) -> tuple[TrainingResult, RunDirectory]:
     """Trains or resumes the run of a row, with the arguments of `training_run.train`."""
-    load_tensorflow()  # here, because the parent process must not hold the GPU
+    load_tensorflow()  # the parent process must not hold the GPU
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.runs.run_directory import RunDirectory
     from keras_transformer.training import training_run

@@ -305,7 +305,7 @@ def split_by_source(
         for part in (TRAIN, *held_out)
     }
     first: dict[bytes, tuple[bytes, bytes]] = {}  # pair of each source that is held out
-    seen: set[bytes] = set()  # of the others
+    seen: set[bytes] = set()  # pairs that are not held out
     with contextlib.ExitStack() as stack:
         out = {
             part: [

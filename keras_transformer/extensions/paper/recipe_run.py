@@ -88,7 +88,7 @@ def run_recipe(
     for kind, model_dir in synthetic_from.items():
         check_generator(work_dir / "synthetic" / kind, model_dir)
     if recipe.held_out:
-        experiment.start()  # because the parts are written
+        experiment.start()  # creates the directory of the parts
     train, valid, tests = open_texts(recipe, Path(corpus_dir), work_dir / "text")
     experiment.start()
 

@@ -34,7 +34,7 @@ _EXPORTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "int8_greedy": ("int8", {"decoding.beam_size": 1, "decoding.n_best": 1}),
 }
 _SHAPE = ("num_encoder_layers", "num_decoder_layers", "d_model")
-_ROUNDS = 3  # in which the models take turns
+_ROUNDS = 3  # rounds in which the models take turns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Distillation:
 
     teacher: str  # the run, or `RUN@NAME`
     work_dir: Path
-    valid: EvaluationSet  # on which exports are compared with their runs
-    tests: Mapping[str, EvaluationSet]  # to measure on; if there are none, `valid`
+    valid: EvaluationSet  # exports are compared with their runs on it
+    tests: Mapping[str, EvaluationSet]  # measured texts; if there are none, `valid`
     scoring: Scoring
 
     def export_teacher(self, directory: Path, max_minutes: float | None) -> dict[str, Any]:

@@ -337,7 +337,7 @@ def train_row(
     directory: Path, max_minutes: float | None, row: TableRow, job: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Trains or resumes a row, and scores its weights, in a process without TensorFlow."""
-    load_tensorflow()  # here, because the parent process must not hold the GPU
+    load_tensorflow()  # the parent process must not hold the GPU
     from keras_transformer.extensions.paper import baselines  # noqa: F401  registers them
     from keras_transformer.inference import loading, scoring, translate
     from keras_transformer.inference.engine import KerasEngine

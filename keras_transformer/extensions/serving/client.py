@@ -275,7 +275,7 @@ class Client:
             self._signatures = {
                 name: Signature(_tensors(infos["inputs"]), _tensors(infos["outputs"]))
                 for name, infos in fields["signature_def"]["signature_def"].items()
-                if infos.get("inputs")  # without the initialization of the model
+                if infos.get("inputs")  # the initialization of the model has none
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ServerError(
@@ -350,7 +350,7 @@ class Client:
             return fields[field]
         details = fields.get("error", response.text[:200].strip())
         sentence = f"{self.address} answers {response.status_code}: {details}"
-        if answer is None:  # not of a server of models
+        if answer is None:  # the answer is not from a server of models
             sentence += _proxy_remark(self.address)
         if response.status_code in (429, 503):
             raise _NotNowError(sentence)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 10.0
-KEEP_ALIVE_SECONDS = 75  # for reading a piece of an answer and sending the next header
+KEEP_ALIVE_SECONDS = 75  # limit for reading a piece of an answer, and for the next header
 ACCEPTED_AT_ONCE = 64  # connections that asyncio accepts before it runs anything else
 _OTHER_FILES = 512  # descriptors for models, libraries and connections that are being closed
 
@@ -73,7 +73,7 @@ class Connection(H11Protocol):
 
     def _wait(self, seconds: float) -> None:
         self._idle.pop(self, None)
-        self._idle[self] = None  # at the end
+        self._idle[self] = None  # moves to the end
         self._start_timer("header", seconds)
 
     def _start_timer(self, name: str, seconds: float) -> None:

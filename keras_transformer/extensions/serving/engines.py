@@ -86,7 +86,7 @@ def _with_text_signatures(engine: Engine) -> Version:
     warm_up: Callable[[], object] = functools.partial(engine.translate, line)
     if isinstance(engine, LiteRTEngine):
         model = engine.model
-        warm_up = model.warm_up  # all interpreters
+        warm_up = model.warm_up  # makes all interpreters
         width = model.metadata.max_source_tokens
         options = {"max_length": _NUMBER, "length_penalty": Tensor(np.float32, (-1,))}
         details = {

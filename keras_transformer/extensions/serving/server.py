@@ -44,8 +44,8 @@ _BODY_SECONDS = 60  # time limit for receiving a body
 _SMALL_BODY_BYTES = 2**16  # smaller bodies need no limit besides that of connections
 _LARGE_BODIES = 4  # how many of the largest size the server may hold at the same time
 _BACKLOG = 2048  # connections that are not accepted yet
-_DRAIN_SECONDS = 0.5  # after a stop signal, in which new requests are still answered
-_LAST_SECONDS = 3.0  # that stopping may take after the grace period
+_DRAIN_SECONDS = 0.5  # new requests are still answered after a stop signal
+_LAST_SECONDS = 3.0  # longest stop after the grace period
 _MAX_ANSWER_BYTES = 2**27  # size as arrays; JSON needs ten times this memory
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -87,7 +87,7 @@ class Server:
         self._max_rows = min(settings.max_rows or settings.max_queue, settings.max_queue)
         self._request_seconds = settings.request_seconds
         self._max_body_bytes = settings.max_body_bytes
-        self._large_bytes = 0  # of the large bodies that the server holds
+        self._large_bytes = 0  # size of the large bodies that the server holds
         self._reading_large = asyncio.Lock()
         routes = [
             Route("/healthz", self._health),
@@ -247,7 +247,7 @@ class Server:
 
 async def _refusal(request: Request, error: Exception) -> Response:
     """Returns the answer to a failed request, the JSON `{"error": message}`."""
-    if isinstance(error, HTTPException):  # of Starlette: 404 or 405
+    if isinstance(error, HTTPException):  # from Starlette: 404 or 405
         message = f"{error.detail}: {request.method} {request.url.path}"
         return JSONResponse({"error": message}, error.status_code, error.headers)
     status = error.status if isinstance(error, RequestError) else 500
@@ -284,8 +284,8 @@ class _Uvicorn(uvicorn.Server):
     def close_connections(self) -> None:
         """Makes every answer from now on close its connection, so that clients use another."""
         header = (b"connection", b"close")
-        self.config.encoded_headers.append(header)  # for the next seconds
-        self.server_state.default_headers.append(header)  # for this second
+        self.config.encoded_headers.append(header)  # used from the next second on
+        self.server_state.default_headers.append(header)  # used in this second
 
 
 async def serve(
@@ -312,7 +312,7 @@ async def serve(
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                log_level=logging.ERROR,  # not a line for each refused connection
+                log_level=logging.ERROR,  # otherwise each refused connection writes a line
                 ws="none",
                 http=connections.limited(settings.max_connections),  # type: ignore[arg-type]
                 backlog=connections.ACCEPTED_AT_ONCE,

@@ -46,7 +46,7 @@ def main() -> None:
         raise InputError(f"--model_dir names {len(labels)} models. Give one, or two to compare.")
     app.load_tensorflow()
     with needs_extra("demo", "the page"):
-        from keras_transformer.extensions.pages import playground  # late: --help is fast
+        from keras_transformer.extensions.pages import playground  # slow to import
 
     models = []
     for label in labels:

@@ -55,7 +55,7 @@ def main() -> None:
     """Runs `run_table3` with the flags."""
     with needs_extra("plots", "the chart of the results"):
         import matplotlib  # noqa: F401  found missing now, not after training
-    from keras_transformer.extensions.paper import tables  # late, so that --help is fast
+    from keras_transformer.extensions.paper import tables  # slow to import
 
     if not FLAGS.table3:
         raise InputError("Name a table: --table3.")

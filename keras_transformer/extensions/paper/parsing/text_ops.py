@@ -105,7 +105,7 @@ def restored(
     is_word, is_opening, is_closing = (
         kinds == kind for kind in (SymbolKind.WORD, SymbolKind.OPEN, SymbolKind.CLOSE)
     )
-    number = tf.cumsum(tf.cast(is_word, tf.int32), axis=1)  # of words up to each position
+    number = tf.cumsum(tf.cast(is_word, tf.int32), axis=1)  # words up to each position
     stands = is_word & (number <= counts)
     number = tf.minimum(number, counts)
     more = number < counts  # True if words follow
