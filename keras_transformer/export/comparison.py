@@ -17,7 +17,7 @@ from keras_transformer.export.probes import escaped, texts_to_translate, token_d
 from keras_transformer.inference.engine import Engine, Hypotheses, KerasEngine
 from keras_transformer.inference.translation_module import TranslationModule
 
-TIE = 1e-4  # hypotheses whose scores differ by less may swap places on another machine
+TIE = 1e-4  # hypotheses whose scores differ by less may swap on another machine
 _MAX_TIES = 0.01  # largest share of sentences with ties, which are rare in a trained model
 _TOLERANCE = 1e-3  # a log-probability is a sum of many rounded terms
 # Below this BLEU of the run, the allowed losses are a large part of the score, which depends on a

@@ -45,7 +45,7 @@ _USE = """\
 
 {signatures}
 
-B is the number of sentences in the request. `translations` are sorted, best first. An unused place
+B is the number of sentences in the request. `translations` are sorted, best first. A missing one
 has an empty text and the score -1e9.{usage}"""
 
 _WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"  # TF Serving looks there

@@ -382,7 +382,7 @@ def _pieces(
 
 
 def _pad_last(tensor: tf.Tensor, width: int, value: int = 0) -> tf.Tensor:
-    """Pads the last dimension to `width`. It must not be larger."""
+    """Pads the last dimension, which has at most `width` elements, to `width`."""
     missing = tf.maximum(width - tf.shape(tensor)[-1], 0)
     paddings = [*[[0, 0]] * (len(tensor.shape) - 1), [0, missing]]
     padded = tf.pad(tensor, paddings, constant_values=tf.cast(value, tensor.dtype))[..., :width]
