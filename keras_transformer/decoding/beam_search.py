@@ -48,7 +48,7 @@ class _BeamState(NamedTuple):
     histories: Histories  # the open hypotheses
     complete: SearchResult  # the best ones, `[batch, beam, ...]`, best first
     longest_penalty: tf.Tensor  # float32 [batch]: length penalty at `max_lengths`; constant
-    cache: Any  # the decoder's
+    cache: Any  # belongs to the decoder
 
 
 class BeamSearch(SearchLoop):

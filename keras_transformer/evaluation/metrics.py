@@ -293,7 +293,7 @@ def _compare(
 ) -> SignificanceTest:
     """Tests whether the difference in BLEU between two systems could be chance.
 
-    1,000 test sets are drawn with replacement from the sentences. The seed is sacreBLEU's: 12345,
+    1,000 test sets are drawn with replacement from the sentences. The seed is that of sacreBLEU: 12345,
     or the environment variable SACREBLEU_SEED.
     """
     systems = [("baseline", baseline), ("system", hypotheses)]

@@ -33,7 +33,7 @@ def check_codes(languages: Iterable[str], license: str | None) -> None:
 
 
 class VersionFacts(NamedTuple):
-    """What an exporter tells about a version, for the model card and the manifest.
+    """Facts about a version, for the model card and the manifest.
 
     Attributes:
         about: sentences about the files.

@@ -19,7 +19,7 @@ from keras_transformer.console import duration, progress_bar, say
 from keras_transformer.errors import DivergedError, require
 from keras_transformer.runs.run_directory import RunDirectory
 
-# Training fails after as many steps in a row without finite gradients.
+# Training fails after this number of steps in a row without finite gradients.
 MAX_SKIPPED_STEPS = 20
 
 

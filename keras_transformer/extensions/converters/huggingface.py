@@ -310,7 +310,7 @@ def read_search(
     if "suppress_tokens" in generation:  # exports of this package have it
         forbids = unknown_id in generation["suppress_tokens"]
         settings["decoding.unknown"] = "forbid" if forbids else "allow"
-    # "never" and False are rules that need at least as many steps.
+    # With the rules "never" and False, a search is at least as long.
     early = generation.get("early_stopping") in (True, "true")
     settings |= {"decoding.sample": samples, "decoding.early_stopping": early and not samples}
     if samples:

@@ -42,7 +42,7 @@ MEASURES: Mapping[str, str] = {
 
 
 class VisibleModel(NamedTuple):
-    """A run, an ensemble or an export. For an ensemble, attention is its first model's.
+    """A run, an ensemble or an export. For an ensemble, attention is from its first model.
 
     Attributes:
         label: the path of the model.

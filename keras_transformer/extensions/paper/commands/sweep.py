@@ -1,4 +1,4 @@
-r"""Trains the models of a table of the paper, and shows the results next to the paper's.
+r"""Trains the models of a table of the paper, and shows the results next to the published ones.
 
 Example:
     keras-transformer prepare --source=train.en --target=train.de --valid_source=val.en \

@@ -102,7 +102,7 @@ class TreeConstraint:
 class Parser(tf.Module):
     """Translates sentences to bracket symbols and converts the symbols to trees.
 
-    The search only finds trees with as many leaves as the text has words. If a model lost count,
+    The search only finds trees with one leaf for each word of the text. If a model lost count,
     all following brackets would be at the wrong words.
 
     No text and no output of the model fails. The leaves of every tree are exactly the words of the
