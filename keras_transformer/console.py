@@ -19,10 +19,10 @@ _LOCK = threading.RLock()  # garbage collection may enter a block of its thread 
 
 def warn(message: str) -> None:
     """Prints a warning, a sentence, on standard error, above a progress bar."""
-    say(f"Warning: {message}")
+    info(f"Warning: {message}")
 
 
-def say(line: str) -> None:
+def info(line: str) -> None:
     """Prints a line on standard error, above a progress bar."""
     from tqdm import tqdm
 

@@ -139,12 +139,8 @@ def load_engine(model_dir: str) -> None:
         load_tensorflow()
 
 
-def refuse(names: Iterable[str], reason: str) -> None:
-    """Raises `InputError` for the first of these flags that was given but would have no effect.
-
-    Args:
-        reason: end of the message, such as "together with --vocab_from. Remove one of them."
-    """
+def reject_unused(names: Iterable[str], reason: str) -> None:
+    """Raises an error for the first of these flags that was given but would have no effect."""
     for name in names:
         if FLAGS[name].present:
             raise InputError(f"--{name} does nothing {reason}")

@@ -100,7 +100,7 @@ def main() -> None:
     source = FLAGS.valid_source
     given, learned = _extension_options()
     if source is not None and not learned:
-        app.refuse(["data_dir"], "together with --valid_source. Remove one of them.")
+        app.reject_unused(["data_dir"], "together with --valid_source. Remove one of them.")
     options = export.ExportOptions.of(
         references=references,
         languages=languages,

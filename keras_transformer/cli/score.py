@@ -87,7 +87,7 @@ def main() -> int:
     warnings = batching.source_warnings(batching.token_counts(translator.lengths, sources))
     for warning in warnings:
         console.warn(warning)
-    console.say(scoring.summary(results, seconds))
+    console.info(scoring.summary(results, seconds))
     return 3 if warnings else 0
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export import Engine, Hypotheses
-from keras_transformer.export.saved_model import fresh_process
+from keras_transformer.export.saved_model import isolated_process
 from keras_transformer.inference import manifest
 from keras_transformer.inference.batching import BatchFunction, batches
 
@@ -82,7 +82,7 @@ class SavedModelEngine(Engine):
         Args:
             calls: for each call the name of a signature, or `search`, and its inputs as lists.
         """
-        return [fresh_process.numeric_outputs(self.loaded, *call) for call in calls]
+        return [isolated_process.numeric_outputs(self.loaded, *call) for call in calls]
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         starts = range(0, len(texts), _TOKENIZED_AT_ONCE)
@@ -114,7 +114,7 @@ class IsolatedSavedModel(SavedModelEngine):
         self.folder = folder
         self._files = tempfile.TemporaryDirectory()
         self._log = Path(self._files.name) / "log"
-        command = [sys.executable, "-I", fresh_process.__file__, str(folder)]
+        command = [sys.executable, "-I", isolated_process.__file__, str(folder)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True

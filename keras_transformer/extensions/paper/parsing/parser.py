@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.text_ops import restored, tokenize, words_of
+from keras_transformer.extensions.paper.parsing.text_ops import restore_trees, tokenize, words_of
 from keras_transformer.extensions.paper.parsing.treebank import require_parser, word_boundaries
 from keras_transformer.extensions.paper.parsing.trees import SymbolKind
 from keras_transformer.inference import batching, loading
@@ -143,7 +143,7 @@ class Parser(tf.Module):
 
     def _parse_words(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         text = tf.strings.reduce_join(words, axis=-1, separator=" ")
-        source_ids, lengths, is_cut = self.translator.cut_source_ids(text)
+        source_ids, lengths, is_cut = self.translator.source_ids(text)
         # The words of a truncated text are those that start with one of its tokens. The end counts
         # as a word. The words of a complete text cannot be counted in this way, because
         # SentencePiece drops some words completely.
@@ -155,7 +155,7 @@ class Parser(tf.Module):
         )
         batch, count, length = tf.unstack(tf.shape(result.ids))
         # --> [batch * count, length]
-        trees = restored(
+        trees = restore_trees(
             self._symbols,
             tf.reshape(result.ids, [batch * count, length]),
             tf.reshape(result.lengths, [batch * count]),
@@ -226,13 +226,13 @@ def parse_lines(
         text = tf.constant(text)
         return model.parse_tokens(tokens=text) if tokens else model.parse(text=text)
 
-    def parsed(row: Mapping[str, Any]) -> ParseResult:
+    def result_of(row: Mapping[str, Any]) -> ParseResult:
         tree, score = row["trees"][0].decode("utf-8", "replace"), float(row["scores"][0])
         return ParseResult(
             tree, score if score > NEG_INF / 2 else -math.inf, bool(row["truncated"])
         )
 
-    return list(map(parsed, batching.outputs_by_line(trees, lines)))
+    return list(map(result_of, batching.outputs_by_line(trees, lines)))
 
 
 def remarks(results: Sequence[ParseResult]) -> list[str]:

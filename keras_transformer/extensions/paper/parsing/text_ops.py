@@ -3,9 +3,9 @@
 Text is split into words at spaces, or as in treebanks. Words change in two ways: `(` and `)` become
 `-LRB-` and `-RRB-`, as in trees, and invalid UTF-8 becomes U+FFFD.
 
-`restored` is `trees.restore` in a graph. All positions of all sequences are processed in parallel.
-Running sums and running minima of the depth replace the stack. A minimum over up to n positions
-takes log₂ n steps. There are no loops, and every input is valid.
+`restore_trees` is `trees.restore` in a graph. All positions of all sequences are processed in
+parallel. Running sums and running minima of the depth replace the stack. A minimum over up to n
+positions takes log₂ n steps. There are no loops, and every input is valid.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _escape_brackets(words: tf.Tensor) -> tf.Tensor:
 _UNIT = 32  # closing brackets in one string, which is cut to the needed length
 
 
-def restored(
+def restore_trees(
     symbols: Sequence[str],
     ids: tf.Tensor,
     lengths: tf.Tensor,

@@ -243,7 +243,7 @@ def restore(words: Sequence[str], symbols: Iterable[str]) -> Tree:
       inside the open brackets, with the tag `XX`.
     * Open brackets are closed at the end. Constituents without words are left out.
 
-    `text_ops.restored` does the same in a graph.
+    `text_ops.restore_trees` does the same in a graph.
     """
     tags: list[str] = []
     constituents: list[Constituent] = []

@@ -1,6 +1,6 @@
 """Runs a SavedModel with only TensorFlow and tensorflow-text.
 
-This file runs as a script: `python -I fresh_process.py MODEL`. It does not import this package,
+This file runs as a script: `python -I isolated_process.py MODEL`. It does not import this package,
 because the package could provide what the export lacks.
 
 Each line of standard input is a request in JSON: calls, each with the name of a signature, or
