@@ -69,12 +69,7 @@ def progress_bar(
     is_shown: bool = True,
     **options: Any,
 ) -> tqdm[Any]:
-    """Returns a progress bar with the time left, which is shown only on a terminal.
-
-    Args:
-        total: number of items, or None if it is not known.
-        **options: other arguments of tqdm.
-    """
+    """Returns a progress bar with the time left, which is shown only on a terminal."""
     from tqdm import tqdm
 
     can_draw = is_shown and os.environ.get("TERM") != "dumb"

@@ -105,17 +105,10 @@ def compare_log_probs(
 def check_quality(
     other: Sequence[str], own: Sequence[str], score: Callable[..., Scores], losses: dict[str, float]
 ) -> str:
-    """Refuses an export whose rounded weights or shortlist change the translations too much.
+    """Refuses an export whose translations differ too much, and describes the agreement.
 
-    Args:
-        other: the translations of the export.
-        own: the translations of the run.
-        score: compares translations with the references.
-        losses: the options that change translations, with the allowed loss of BLEU. 100 allows all
-            translations.
-
-    Returns:
-        Sentences about the agreement, for the model card.
+    `own` are the translations of the run. `losses` has the options that change translations, with
+    the allowed loss of BLEU; 100 allows all translations.
     """
     bleu, exact_bleu, max_loss = score(other).bleu, score(own).bleu, max(losses.values())
     equal = metrics.evaluate(other, own, tokenize="none")

@@ -274,11 +274,9 @@ class RunDirectory:
     def select(self, name: str) -> None:
         """Selects the weights for evaluation, export and translation.
 
-        Args:
-            name: "last" for the newest checkpoint, "ema" for its moving average, "best" for the
-                best on validation (its moving average if there is one), "step-00001000" for a
-                checkpoint, or the name of an average. The first three are looked up when the
-                weights are read.
+        The name is "last" for the newest checkpoint, "ema" for its moving average, "best" for the
+        best on validation (its moving average if there is one), "step-00001000" for a checkpoint,
+        or the name of an average. The first three are looked up when the weights are read.
         """
         self._find(name)
         with writing(self.path / "selected.json"):

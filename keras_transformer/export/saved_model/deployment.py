@@ -109,7 +109,7 @@ def _tensors(tensors: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def write_settings(folder: Path) -> None:
-    """Writes the batching settings of a version, and `models.config` next to it if it is missing."""
+    """Writes the batching settings of a version, and `models.config` next to it if it lacks one."""
     output_dir = folder.parent
     (folder / "batching_params.pbtxt").write_text(_MODEL_BATCHING, encoding="utf-8")
     for file, text in (

@@ -22,14 +22,7 @@ _TOKENIZED_AT_ONCE = 100
 
 
 class SavedModelEngine(Engine):
-    """A SavedModel in this process.
-
-    Args:
-        folder: directory of the SavedModel.
-
-    Attributes:
-        loaded: the loaded SavedModel.
-    """
+    """A SavedModel in this process, as `loaded`."""
 
     def __init__(self, folder: Path):
         self.folder, self.label = folder, str(folder)
@@ -77,11 +70,7 @@ class SavedModelEngine(Engine):
         return self._lengths(text=text)
 
     def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, np.ndarray]]:
-        """Calls signatures and returns their numeric outputs.
-
-        Args:
-            calls: for each call the name of a signature, or `search`, and its inputs as lists.
-        """
+        """Returns the numeric outputs of calls of signatures, or of `search`, with lists as inputs."""
         return [isolated_process.numeric_outputs(self.loaded, *call) for call in calls]
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
@@ -104,11 +93,7 @@ class SavedModelEngine(Engine):
 
 
 class IsolatedSavedModel(SavedModelEngine):
-    """A SavedModel in a separate process, so that it cannot depend on this package.
-
-    Args:
-        folder: directory of the SavedModel.
-    """
+    """A SavedModel in a separate process, so that it cannot depend on this package."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -123,8 +108,7 @@ class IsolatedSavedModel(SavedModelEngine):
     def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, np.ndarray]]:
         """Calls signatures like `SavedModelEngine.call`, but on all cores at the same time.
 
-        Raises:
-            RuntimeError: if the SavedModel needs more than TensorFlow and tensorflow-text.
+        If the SavedModel needs more than TensorFlow and tensorflow-text, it raises `RuntimeError`.
         """
         results = Path(self._files.name) / "results.npz"
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -37,16 +37,8 @@ def translate_corpus(
 
     When everything is translated, `output_dir` appears with `translations.txt` (line i is the best
     translation of line i) and `report.json`. Until then, finished blocks are kept in a hidden
-    directory next to it.
-
-    Args:
-        model_dir: a SavedModel or a LiteRT model.
-        source: the file, which may be compressed.
-        output_dir: a new directory.
-        num_workers: number of processes, each of which uses all cores.
-
-    Returns:
-        The report: lines, lines without a translation, hashes, and the total seconds of the blocks.
+    directory next to it. Each of the processes uses all cores. The report has the numbers of lines
+    and of lines without a translation, hashes, and the total seconds of the blocks.
     """
     model_dir, source, output_dir = Path(model_dir), Path(source), Path(output_dir)
     check_export(model_dir)
@@ -113,8 +105,7 @@ def translate_block(
 ) -> dict[str, Any]:
     """Translates a block, unless an earlier process has written its result.
 
-    Returns:
-        The `texts` without line breaks, the number of `untranslated` lines, and the `seconds`.
+    The result has `texts` without line breaks, the number of `untranslated` lines, and `seconds`.
     """
     if result_path.exists():
         return dict(json.loads(result_path.read_bytes()))

@@ -60,19 +60,13 @@ def tfds_corpus(
     target_language: str | None = None,
     download: bool = False,
 ) -> Corpus:
-    """Returns a split of a set in one direction. It does not read sentences.
+    """Returns a split of a set in one direction, such as "train[:10%]". It does not read sentences.
 
-    Args:
-        name: a registered set such as "wmt14_translate/de-en" or "multi30k/de-en", a set that was
-            prepared in `data_dir`, or "translate_folder:DIR". The latter means the files
-            DIR/{language}.{split}.txt, as in `tfds.TranslateFolder`. Their lines end only at LF.
-            TFDS itself would also end them at characters such as U+2028, which misaligns the two
-            sides.
-        split: split, such as "train" or "train[:10%]"; for a folder the part of the files' names.
-        source_language: key of the source text, such as "de"; None if it follows from the target.
-        data_dir: directory of prepared sets; None for the default of TFDS.
-        target_language: key of the target text; None for the other one of two.
-        download: whether a set that is not in `data_dir` may be downloaded.
+    The name is a registered set such as "wmt14_translate/de-en" or "multi30k/de-en", a set that was
+    prepared in `data_dir`, or "translate_folder:DIR". The last one means the files
+    DIR/{language}.{split}.txt, as in `tfds.TranslateFolder`, but their lines end only at LF. TFDS
+    itself would also end them at characters such as U+2028, which misaligns the two sides. One of
+    two languages follows from the other.
     """
     if name.startswith(FOLDER_PREFIX):
         directory = Path(name.removeprefix(FOLDER_PREFIX)).expanduser()

@@ -160,16 +160,12 @@ class LiteRTModel:
     def translate(
         self, text: str, max_length: int = 0, length_penalty: float = math.nan
     ) -> list[Translation]:
-        """Translates one sentence.
+        """Translates one sentence, truncated if necessary. The translations are sorted, best first.
 
         Args:
-            text: the sentence, truncated if it is longer than the model accepts.
             max_length: the longest translation, including the end token. 0 means the limit of the
                 export. It cannot exceed the limit for the length of the sentence.
             length_penalty: α, clamped to the range from 0 to 10. NaN means the α of the export.
-
-        Returns:
-            The translations, best first; empty if there are none.
         """
         result = self.translate_ids(self.source_ids(text), max_length, length_penalty)
         return translations_of(self.texts(result), result.scores)
