@@ -70,7 +70,7 @@ class SavedModelEngine(Engine):
         return self._lengths(text=text)
 
     def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, np.ndarray]]:
-        """Returns the numeric outputs of calls of signatures, or of `search`, with lists as inputs."""
+        """Returns the numeric outputs of signatures, or of `search`, for inputs that are lists."""
         return [isolated_process.numeric_outputs(self.loaded, *call) for call in calls]
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
