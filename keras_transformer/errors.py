@@ -15,7 +15,10 @@ _MAX_REASON = 200  # characters
 
 
 class InputError(ValueError):
-    """Invalid input. The message says what is wrong, with the value, and what to do."""
+    """Invalid input. The message says what is wrong, with the value, and what to do.
+
+    Everything in this package that takes input of a user raises it.
+    """
 
 
 class DivergedError(InputError):

@@ -76,9 +76,6 @@ class Transformer(EncoderDecoder):
 
     Call arguments: see `EncoderDecoder`.
 
-    Raises:
-        InputError: for a field that does not exist, or values that do not fit.
-
     Example:
     >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
     >>> model = Transformer({**sizes, "source_vocab_size": 20, "target_vocab_size": 20})
@@ -137,9 +134,6 @@ class Transformer(EncoderDecoder):
             preset_name: name of a preset, such as "tiny" or "base".
             vocab_size: number of tokens, the same for source and target.
             **changes: other fields of `ModelConfig`, and `dtype` or `name` of the model.
-
-        Raises:
-            InputError: for an unknown preset, or a value that does not fit.
 
         Example:
         >>> model = Transformer.from_preset("tiny", vocab_size=50, num_decoder_layers=1)
