@@ -225,9 +225,9 @@ class LiteRTModel:
             }
         except (OverflowError, TypeError, ValueError) as error:
             raise InputError(
-                "ids, max_length and length_penalty must be int32 or float32 numbers, one length "
-                "and one penalty for each sentence, but are "
-                f"{str([sources, limits, alphas])[:300]} ({error})."
+                "ids, max_length and length_penalty must be int32 or float32 numbers for each of "
+                f"{len(sources)} sentences, but are {str([sources, limits, alphas])[:300]} "
+                f"({error})."
             ) from None
         return inputs
 
