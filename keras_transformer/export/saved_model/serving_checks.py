@@ -128,7 +128,7 @@ def check_batching(signatures: Any) -> None:
                     raise RuntimeError(f"{label}. It must accept any number of rows.")
                 ids = kind == "input" and shape.rank == 2 and tf.as_dtype(info.dtype).is_integer
                 if not shape[1:].is_fully_defined() and not ids:
-                    raise RuntimeError(f"{label}. Its other dimensions must be constant.")
+                    raise RuntimeError(f"{label}. Its other dimensions must be constants.")
 
 
 def _must_compile(node: Any) -> bool:
