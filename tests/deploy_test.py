@@ -1,7 +1,5 @@
 """The files in deploy/ match their schemas, the export and each other."""
 
-from __future__ import annotations
-
 import asyncio
 import configparser
 import dataclasses

@@ -1,7 +1,5 @@
 """The documents agree with the repository: links, commands, flags and functions exist."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

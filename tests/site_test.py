@@ -1,7 +1,5 @@
 """The documentation: it builds without warnings, and the tutorials' commands and code run."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

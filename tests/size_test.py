@@ -4,8 +4,6 @@ A change that needs more deletes something first, or argues for a new budget in 
 Docstrings, comments and blank lines are not code.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import tokenize

@@ -2,8 +2,6 @@
 has neither the messages of its text files nor the flags of its binary.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

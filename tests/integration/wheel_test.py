@@ -3,8 +3,6 @@
 No other extra is installed, so the test finds undeclared packages.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
