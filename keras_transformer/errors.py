@@ -16,7 +16,10 @@ _MAX_REASON = 200  # characters
 
 
 class InputError(ValueError):
-    """Invalid input. The message says what is wrong, with the value, and what to do."""
+    """Invalid input. The message says what is wrong, with the value, and what to do.
+
+    Everything in this package that takes input of a user raises it.
+    """
 
 
 class DivergedError(InputError):
@@ -82,6 +85,6 @@ def needs_extra(extra: str, feature: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] == __package__:
             raise  # a defect of this package
         command = f"pip install 'keras-transformer-mt[{extra}]'"
-        if (Path(__file__).resolve().parents[1] / "setup.cfg").exists():  # in a clone
+        if (Path(__file__).resolve().parents[1] / "setup.cfg").exists():  # this is a clone
             command = f"pip install -e '.[{extra}]' -c constraints.txt"
         raise InputError(f"{feature} needs the extra {extra} ({error}). Run: {command}") from error

@@ -69,11 +69,11 @@ class Translator:
             decoding = Config().updated(_settings(decoding or {})).decoding
         module = TranslationModule(models, tokenizer, decoding)
         self._model: Engine = KerasEngine(module, "the model in memory")
-        self._variants: dict[str, Engine] = {}  # by their options, the newest last
+        self._variants: dict[str, Engine] = {}  # key: the options; the newest is last
         self._load: Callable[[], Translator] | None = None
 
     @classmethod
-    def of(cls, model: Engine, load: Callable[[], Translator] | None = None) -> Translator:
+    def from_engine(cls, model: Engine, load: Callable[[], Translator] | None = None) -> Translator:
         """Returns a translator for a loaded model. `load` loads it again in another process."""
         translator = cls.__new__(cls)
         translator._model, translator._variants, translator._load = model, {}, load
@@ -83,7 +83,7 @@ class Translator:
         return f"<Translator of {self._model.label}>"
 
     def __copy__(self) -> Translator:
-        return Translator.of(self._model, self._load)
+        return Translator.from_engine(self._model, self._load)
 
     def __reduce__(self) -> Any:
         """Makes a translator in another process load the model again, from the same path."""
@@ -327,7 +327,7 @@ def load(
     }
     loaded = loading.load_model(",".join(paths), _settings(decoding), **options)
     absolute = [os.path.abspath(p) if os.path.exists(p.rsplit("@", 1)[0]) else p for p in paths]
-    return Translator.of(loaded, functools.partial(load, absolute, **options, **decoding))
+    return Translator.from_engine(loaded, functools.partial(load, absolute, **options, **decoding))
 
 
 def convert(

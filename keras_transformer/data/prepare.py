@@ -51,7 +51,7 @@ __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 _FORMAT = 4
 # Raised when the intermediate files of a stage change. Then unfinished work starts again.
 _WORK_FORMAT = 8
-_EXAMPLE_CHARACTERS = 200  # of the first validation sources
+_EXAMPLE_CHARACTERS = 200  # shown of the first validation sources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class PreparedData:
     @property
     def tokenizer(self) -> Tokenizer:
         """A new tokenizer with the vocabulary of the data."""
-        from keras_transformer.text.tokenizer import Tokenizer  # late: it loads TensorFlow
+        from keras_transformer.text.tokenizer import Tokenizer  # loads TensorFlow
 
         return Tokenizer.load(self.directory)
 
@@ -118,7 +118,7 @@ class PreparedData:
         return batches.dataset(num_steps=batches.steps_per_epoch)
 
     def _batches(self, split: str, batch_tokens: int, seed: int | None) -> Batches:
-        from keras_transformer.data.batches import Batches  # late, as above
+        from keras_transformer.data.batches import Batches  # loads TensorFlow
 
         stores = [TokenStore(self.directory / split)]
         return Batches(stores, batch_tokens, seed, Vocabulary.load(self.directory))
@@ -348,7 +348,7 @@ def _encode(
             "source": describe_side(store.source.lengths, [part["source"] for part in parts]),
             "target": describe_side(store.target.lengths, [part["target"] for part in parts]),
         }
-    first = store.source.lines(np.arange(min(3, len(store))))  # of the validation pairs
+    first = store.source.lines(np.arange(min(3, len(store))))  # validation pairs
     report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]
     return report
 

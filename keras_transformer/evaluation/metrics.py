@@ -280,8 +280,8 @@ def _compare(
 ) -> SignificanceTest:
     """Tests whether the difference in BLEU between two systems could be chance.
 
-    1,000 test sets are drawn with replacement from the sentences. The seed is sacreBLEU's: 12345,
-    or the environment variable SACREBLEU_SEED.
+    1,000 test sets are drawn with replacement from the sentences. The seed is 12345, as
+    in sacreBLEU, or the environment variable SACREBLEU_SEED.
     """
     systems = [("baseline", baseline), ("system", hypotheses)]
     signatures, results = PairedTest(systems, {"BLEU": bleu}, test.references, test_type="bs")()

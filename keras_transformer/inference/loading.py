@@ -41,7 +41,7 @@ def _open_run(
     return KerasEngine(module, model, jit_compile)
 
 
-RUN_LOADER = plugins.Loader("a run", _find_run, _open_run)  # also ensembles
+RUN_LOADER = plugins.Loader("a run", _find_run, _open_run)  # ensembles, too
 
 
 def find_loader(model: str) -> tuple[Any, Any]:

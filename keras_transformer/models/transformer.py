@@ -216,7 +216,7 @@ class Transformer(EncoderDecoder):
         kernel, bias = self.output_weights()
         if self.config.tie_embeddings == "none":
             rows = ops.transpose(ops.take(kernel, ids, axis=1))
-        else:  # not from the kernel, which may be int8
+        else:  # the kernel may be int8
             rows = self.target_embedding.rows(ids)
         biases = None if bias is None else ops.cast(ops.take(bias, ids), self.compute_dtype)
         return ops.cast(rows, self.compute_dtype), biases

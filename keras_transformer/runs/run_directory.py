@@ -341,7 +341,7 @@ class RunDirectory:
             reports = [json.loads(path.read_bytes()) for path in self.data_reports()]
             return max(int(report["train"]["source"]["max_length"]) for report in reports)
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # only a warning depends on it
+            return None  # harmless: only a warning depends on it
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Adds a line to metrics.jsonl."""

@@ -38,7 +38,7 @@ MAX_LINE_BYTES = 16_384
 MAX_UNKNOWN_RATE = 0.01
 _SPACE = "\u2581"  # how SentencePiece writes a space
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
-BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # of byte fallback
+BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # the pieces of byte fallback
 
 
 def learn_vocabulary(

@@ -195,7 +195,7 @@ def replica_function(
     traces: dict[tuple[tf.TensorSpec, ...], Any] = {}
 
     def handle(variable: keras.Variable) -> tf.Tensor:
-        return variable.value.handle  # in a replica, the handle of its own copy
+        return variable.value.handle  # a replica gets the handle of its copy
 
     def call(*arguments: Any) -> Any:
         tensors = map(tf.convert_to_tensor, tf.nest.flatten(arguments))

@@ -32,7 +32,7 @@ class RunStart:
         self.config_type = config_type
         self.init_from = init_from
         self.run: RunDirectory | None = None
-        self._initial: tuple[RunDirectory, str | None] | None = None  # with the name of the weights
+        self._initial: tuple[RunDirectory, str | None] | None = None  # with its weights
 
     def config(
         self, preset: str | RunConfig | None, settings: Mapping[str, Any], vocabulary: Vocabulary

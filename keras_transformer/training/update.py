@@ -161,7 +161,7 @@ class Update:
         for weight, gradient, first, second in zip(
             self.trained.values(), gradients, first_moments, second_moments, strict=True
         ):
-            if config.weight_decay and len(weight.shape) > 1:  # not biases and layer norms
+            if config.weight_decay and len(weight.shape) > 1:  # biases and layer norms do not decay
                 _subtract(weight, weight.value * (rate * config.weight_decay))
             tf.raw_ops.ResourceApplyAdam(
                 var=weight.value.handle,

@@ -241,7 +241,7 @@ def _section(configuration: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _tokens(name: Any, directory: Path) -> list[str]:
-    """Returns the tokens of a vocabulary, with the unknown token in the fourth place.
+    """Returns the tokens of a vocabulary, with the unknown token at the fourth position.
 
     In OpenNMT-tf its id is the last one, which usually differs between source and target.
     """

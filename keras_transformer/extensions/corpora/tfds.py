@@ -118,7 +118,7 @@ class TfdsCorpus:
         try:
             for source, target in self._texts():
                 yield _LINE_BREAKS.sub(b" ", source), _LINE_BREAKS.sub(b" ", target)
-        except Exception as error:  # of TensorFlow, TFDS or the file system
+        except Exception as error:  # from TensorFlow, TFDS or the file system
             raise InputError(
                 f"{self.name} in {self.builder.data_dir} cannot be read ({_reason(error)}). "
                 "Prepare the dataset again with TFDS."

@@ -169,12 +169,7 @@ def _lines(text: Any) -> list[str]:
 
 
 class LiteRTExporter(Exporter):
-    """Writes a LiteRT model. In float32, it must find the tokens of the run.
-
-    Args:
-        for_cpu: write a model for servers on CPUs: `translate_batch`, by default in int8. Other
-            models are for phones.
-    """
+    """Writes a LiteRT model, for phones or for servers on CPUs (`translate_batch`)."""
 
     options = frozenset({"shortlist"})
     kind = "a LiteRT model"
@@ -241,7 +236,7 @@ class LiteRTExporter(Exporter):
     ) -> VersionFacts:
         from keras_transformer.extensions.litert import passes
 
-        translator.tokenizer.save(folder)  # for programs that do not read the archive
+        translator.tokenizer.save(folder)  # some programs do not read the archive
         signatures = passes.describe_signatures(passes.read((folder / FILE).read_bytes()))
         names, files = (
             ", ".join(f"`{name}`" for name in found)

@@ -31,10 +31,10 @@ class _Part:
     call: Call
     inputs: Arrays
     rows: int
-    row_bytes: int  # of the longest row
+    row_bytes: int  # size of the longest row
     most: int  # rows of a batch
     arrived: float  # time of the event loop
-    turn: int  # by which the parts are ordered
+    turn: int  # orders the parts
     result: asyncio.Future[Arrays]
 
 
@@ -67,8 +67,8 @@ class Batcher:
         self._threads = concurrent.futures.ThreadPoolExecutor(num_threads, "batch")
         self._idle = num_threads
         self._waiting: list[_Part] = []
-        self._turn = 0  # of the last batch
-        self._next_turn = 0  # of requests that are not split
+        self._turn = 0  # turn of the last batch
+        self._next_turn = 0  # next turn of a request that is not split
         self._running: set[asyncio.Task[None]] = set()
 
     @property

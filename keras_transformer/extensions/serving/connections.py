@@ -74,7 +74,7 @@ class Connection(H11Protocol):
 
     def _wait(self, seconds: float) -> None:
         self._idle.pop(self, None)
-        self._idle[self] = None  # at the end
+        self._idle[self] = None  # moves to the end
         self._start_timer("header", seconds)
 
     def _start_timer(self, name: str, seconds: float, end: float | None = None) -> None:

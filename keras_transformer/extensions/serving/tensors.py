@@ -236,7 +236,7 @@ def write_outputs(outputs: Arrays, by_row: bool) -> bytes:
         instances = zip(*columns.values(), strict=True)
         columns = [dict(zip(columns, row, strict=True)) for row in instances]
     answer = {"predictions" if by_row else "outputs": columns}
-    return json.dumps(answer, ensure_ascii=False).encode()  # with NaN and Infinity
+    return json.dumps(answer, ensure_ascii=False).encode()  # may contain NaN and Infinity
 
 
 def _values(array: np.ndarray, name: str) -> Any:

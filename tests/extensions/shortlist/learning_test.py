@@ -124,7 +124,7 @@ def test_ctranslate2_uses_the_shortlist(run_directory, tmp_path):
     whole = 0
     for phrase in PHRASES:
         source = processor.id_to_piece(processor.encode(phrase))
-        ids, _ = translator.source_ids([phrase])
+        ids, *_ = translator.source_ids([phrase])
         found, _ = shortlist.candidates(ids, translator.tokenizer.target_vocab_size)
         allowed = {target[i] for i in found.numpy()} | {"<s>"}
         (result,) = engine.translate_batch([source], use_vmap=True, max_decoding_length=20)
