@@ -6,14 +6,14 @@ import keras_transformer as kt
 
 NAMES = set(
     "Config DecodingConfig InputError ModelConfig PreparedData Run Tokenizer TrainingConfig "
-    "Transformer Translator convert decoding layers load losses metrics prepare preset schedules "
-    "train".split()
+    "Transformer Translator convert decoding generate layers load losses metrics prepare preset "
+    "schedules train".split()
 )
 NAMESPACES = {
     "layers": set(
         "Block CrossAttention Decoder DecodeState DecoderLayer Dropout Encoder EncoderLayer "
         "FeedForward LayerNorm LearnedPositions SelfAttention SinusoidalPositions "
-        "TokenEmbedding dropout_seed padding_mask position_mask "
+        "TokenAndPositionEmbedding TokenEmbedding dropout_seed padding_mask position_mask "
         "scaled_dot_product_attention".split()
     ),
     "losses": {"LabelSmoothedCrossEntropy"},

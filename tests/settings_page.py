@@ -1,17 +1,23 @@
-"""Writes the tables of docs/settings.md from the declarations: `python -m tests.settings_page`."""
+"""Writes docs/settings.md and the types of options for type checkers from the declarations.
+
+Run: `python -m tests.settings_page`.
+"""
 
 import dataclasses
 import re
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from keras_transformer.config import DecodingConfig, ModelConfig, TrainingConfig
 from keras_transformer.config.model import OtherToolkits, TokenIds
-from keras_transformer.config.schema import Settings
+from keras_transformer.config.schema import Settings, without_none
 
-PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "settings.md"
+TYPES = ROOT / "keras_transformer" / "config" / "options.pyi"
 # In the order of the page.
 SECTIONS = (ModelConfig, TokenIds, OtherToolkits, TrainingConfig, DecodingConfig)
 
@@ -47,5 +53,51 @@ def page() -> str:
     return re.sub(r"(^\|.*\n)+", lambda _: next(tables), PAGE.read_text("utf-8"), flags=re.M)
 
 
+def type_of(hint: Any) -> str:
+    """Returns a type as source text, such as "int | None"."""
+    if (required := without_none(hint)) is not hint:
+        return f"{type_of(required)} | None"
+    if typing.get_origin(hint) is Literal:
+        return str(hint).removeprefix("typing.").replace("'", '"')
+    return "Sequence[str]" if typing.get_origin(hint) is tuple else hint.__name__
+
+
+def types_of(declaring: type) -> dict[str, str]:
+    """Returns the types of the fields of a class, including those of groups."""
+    types: dict[str, str] = {}
+    for name, hint in typing.get_type_hints(declaring).items():
+        if isinstance(hint, type) and issubclass(hint, Settings):
+            types |= types_of(hint)
+        elif name != "section":
+            types[name] = type_of(hint)
+    return types
+
+
+def stub() -> str:
+    """Returns the module with a `TypedDict` for each group of options."""
+    from keras_transformer.data.options import PrepareOptions
+    from keras_transformer.training.training_run import TrainOptions  # late: TensorFlow
+
+    search, model, prepare = map(types_of, (DecodingConfig, ModelConfig, PrepareOptions))
+    training = types_of(TrainingConfig) | types_of(TrainOptions)
+    both = {f"decoding__{name}": search[name] for name in search if name in training}
+    del prepare["valid_pairs"], training["init_from"]  # arguments of their own
+    load = {"precision": "str", "jit_compile": "bool", "threads": "int | None"}
+    sections: dict[str, Mapping[str, str]] = {
+        "SearchOptions(TypedDict": search,
+        "LoadOptions(SearchOptions": load,
+        "ScoreOptions(TypedDict": {"tokenize": "str | None", "lowercase": "bool"},
+        "PrepareSettings(TypedDict": prepare | {"num_workers": "int | None"},
+        "TrainSettings(TypedDict": model | search | training | both,
+    }
+    text = "# Written by `python -m tests.settings_page`.\n"
+    text += "from collections.abc import Sequence\nfrom typing import Literal, TypedDict\n"
+    for head, options in sections.items():
+        fields = (f"    {name}: {kind}\n" for name, kind in options.items())
+        text += f"\nclass {head}, total=False):\n{''.join(fields)}"
+    return text
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    TYPES.write_text(stub(), encoding="utf-8")

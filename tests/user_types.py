@@ -16,3 +16,8 @@ number: int = translator("a dog")  # type: ignore[assignment]
 kt.load(3)  # type: ignore[arg-type]
 kt.nonsense  # type: ignore[attr-defined]  # noqa: B018
 kt.prepare("a.en", "a.de")  # type: ignore[call-arg]
+kt.train(data, "run", label_smothing=0.1)  # type: ignore[call-arg]
+translator.translate([text], beam_size="a")  # type: ignore[arg-type]
+kt.load("run", sample=1.5, seed=2)  # type: ignore[arg-type]
+run.translator(precision=8)  # type: ignore[arg-type]
+length: int = model.generate([[5, 3]], n_best=2).ids_of_no_name  # type: ignore[attr-defined]

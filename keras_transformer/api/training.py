@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 import numpy as np
@@ -24,6 +24,9 @@ from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
 from keras_transformer.training.training_run import TrainingResult, TrainOptions
+
+if TYPE_CHECKING:
+    from keras_transformer.config.options import LoadOptions, PrepareSettings, TrainSettings
 
 # One path or several.
 Paths = str | Path | Sequence[str | Path]
@@ -45,7 +48,7 @@ def prepare(
     valid_target: Paths | None = None,
     valid_pairs: int | Pairs | None = None,
     vocab_from: str | Path | None = None,
-    **options: Any,
+    **options: Unpack[PrepareSettings],
 ) -> PreparedData:
     """Prepares parallel text for training: cleans it, learns a vocabulary, and encodes it.
 
@@ -182,7 +185,9 @@ class Run:
         """The configuration of the run."""
         return RunDirectory(self.path).config
 
-    def translator(self, checkpoint: str | None = None, **options: Any) -> Translator:
+    def translator(
+        self, checkpoint: str | None = None, **options: Unpack[LoadOptions]
+    ) -> Translator:
         """Loads the translator of this run.
 
         Args:
@@ -251,7 +256,7 @@ def train(
     *,
     init_from: str | os.PathLike[str] | None = None,
     callbacks: Sequence[keras.callbacks.Callback] | None = None,
-    **settings: Any,
+    **settings: Unpack[TrainSettings],
 ) -> Run:
     """Trains a run on prepared data, or resumes it.
 

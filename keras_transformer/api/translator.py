@@ -9,28 +9,34 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_transformer import plugins
 from keras_transformer.config import Config, DecodingConfig
-from keras_transformer.errors import InputError, check_names, check_path, check_paths
+from keras_transformer.decoding import SearchResult
+from keras_transformer.errors import InputError, check_names, check_path, check_paths, require
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts, texts_to_translate
 from keras_transformer.inference import Translation, loading, translate
 from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.engine import Engine, KerasEngine
 from keras_transformer.inference.translate import Evaluation
-from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.inference.translation_module import TranslationModule, sample_offsets
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.runs.run_directory import write_run
 from keras_transformer.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from keras_transformer.config.options import ScoreOptions, SearchOptions
+
 Texts = list[str] | tuple[str, ...]
 _CHOOSING = threading.Lock()
-_MAX_VARIANTS = 4  # choices of search options whose graphs a translator keeps
+_MAX_VARIANTS = 4  # choices of search options whose graphs a translator or a model keeps
 
 
 class Translator:
@@ -95,12 +101,12 @@ class Translator:
         return self._load, ()
 
     @overload
-    def __call__(self, text: str, **decoding: Any) -> str: ...
+    def __call__(self, text: str, **decoding: Unpack[SearchOptions]) -> str: ...
 
     @overload
-    def __call__(self, text: Texts, **decoding: Any) -> list[str]: ...
+    def __call__(self, text: Texts, **decoding: Unpack[SearchOptions]) -> list[str]: ...
 
-    def __call__(self, text: str | Texts, **decoding: Any) -> str | list[str]:
+    def __call__(self, text: str | Texts, **decoding: Unpack[SearchOptions]) -> str | list[str]:
         """Returns the best translation of a text, or a list of them for a list of texts.
 
         A tensor of texts counts as a list. `decoding` is as in `translate`.
@@ -115,7 +121,7 @@ class Translator:
         *,
         return_details: bool = False,
         prefixes: Sequence[str] | None = None,
-        **decoding: Any,
+        **decoding: Unpack[SearchOptions],
     ) -> list[list[Translation]]:
         """Translates lines and returns all translations of each line, best first.
 
@@ -190,7 +196,9 @@ class Translator:
         method = plugins.find("translator_methods", "translate_file")
         return dict(method(self._model, input, output, **options))
 
-    def evaluate(self, sources: Texts, references: Texts, **options: Any) -> Evaluation:
+    def evaluate(
+        self, sources: Texts, references: Texts, **options: Unpack[ScoreOptions]
+    ) -> Evaluation:
         """Translates texts and scores the translations with BLEU and chrF.
 
         Args:
@@ -286,7 +294,7 @@ def load(
     precision: str = "float32",
     jit_compile: bool = False,
     threads: int | None = None,
-    **decoding: Any,
+    **decoding: Unpack[SearchOptions],
 ) -> Translator:
     """Loads a translator. The kind of the model is recognized by its content.
 
@@ -362,6 +370,56 @@ def convert(
     if output_dir is not None:
         translator.save(output_dir)
     return translator
+
+
+def generate(
+    model: EncoderDecoder, source_ids: Any, **decoding: Unpack[SearchOptions]
+) -> SearchResult:
+    """Searches for the best outputs of a model, such as one that Keras has trained.
+
+    `model.generate(source_ids)` is the same. The first call with new options traces a graph.
+
+    Args:
+        model: a `Transformer`.
+        source_ids: int `[B, S]`: each row ends with the end token, and is padded on the right.
+        **decoding: fields of `DecodingConfig`, such as `beam_size`, `n_best` or `max_length`.
+
+    Returns:
+        A `SearchResult`, best first: `ids` int32 `[B, n_best, L]` without the start id, `scores`
+        float32 `[B, n_best]`, `lengths` int32 `[B, n_best]`, and others.
+
+    Example:
+    >>> import keras_transformer as kt
+    >>> model = kt.Transformer.from_preset("tiny", vocab_size=50)
+    >>> kt.generate(model, [[17, 9, 3], [8, 3, 0]], n_best=2, max_length=5).scores.shape
+    TensorShape([2, 2])
+    """
+    config = Config().updated(_settings(decoding)).decoding
+    ids = keras.ops.convert_to_tensor(source_ids, "int32")
+    require(
+        len(ids.shape) == 2 and ids.shape[1] <= config.max_source_tokens,
+        f"source_ids have the shape {tuple(ids.shape)}. Give [batch, length], with at most "
+        f"{config.max_source_tokens:,} ids (max_source_tokens).",
+    )
+    variants = _checked(model).__dict__.setdefault("_searches", {})  # Keras does not track it
+    return _newest(variants, decoding, lambda: _ids_search(model, config))(ids)
+
+
+def _ids_search(model: EncoderDecoder, config: DecodingConfig) -> Callable[[Any], SearchResult]:
+    """Returns the search of `generate`, a function of int32 `[B, S]`."""
+    require(not config.banned, "banned has texts, but a model has no tokenizer. Use a Translator.")
+    ids: Any = SimpleNamespace(**model.config.as_dict())
+    module = TranslationModule(model, ids, config)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
+    def search(source_ids: tf.Tensor) -> SearchResult:
+        is_real = source_ids != ids.pad_id
+        lengths = tf.reduce_sum(tf.cast(is_real, tf.int32), axis=1)
+        words = tf.where(is_real, tf.strings.as_string(source_ids) + " ", "")
+        offsets = sample_offsets(tf.strings.reduce_join(words, axis=1))
+        return module.translate_ids_once(source_ids, module.max_lengths(lengths), offsets)
+
+    return search
 
 
 def _checked(model: Any) -> EncoderDecoder:

@@ -8,7 +8,7 @@ from keras_transformer.layers.attention import (
 from keras_transformer.layers.block import Block
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.dropout import Dropout, dropout_seed
-from keras_transformer.layers.embedding import TokenEmbedding
+from keras_transformer.layers.embedding import TokenAndPositionEmbedding, TokenEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
@@ -30,6 +30,7 @@ __all__ = [
     "LearnedPositions",
     "SelfAttention",
     "SinusoidalPositions",
+    "TokenAndPositionEmbedding",
     "TokenEmbedding",
     "dropout_seed",
     "padding_mask",

@@ -9,7 +9,9 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import Product, integer_ids
+from keras_transformer.layers.base import Product, integer_ids, shows_arguments
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
 from keras_transformer.layers.projections import ProjectingLayer
 
 
@@ -116,3 +118,54 @@ class TokenEmbedding(ProjectingLayer):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape, self.d_model)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TokenAndPositionEmbedding(TokenEmbedding):
+    """Adds the positions to the embeddings of tokens, and applies dropout (paper, figure 1).
+
+    The Keras mask of the tokens stays with the output, also in subclassed models and behind
+    `keras.layers.Concatenate`.
+
+    Args:
+        vocab_size, d_model and others: see `TokenEmbedding`.
+        max_positions: number of learned positions. By default positions are sinusoids.
+        dropout: dropout of the sum (section 5.4).
+
+    Call arguments:
+        ids: any integer dtype `[..., T]`.
+        training: whether dropout is on.
+
+    Returns:
+        `[..., T, d_model]` in the compute dtype.
+
+    Example:
+    >>> embedding = TokenAndPositionEmbedding(vocab_size=10, d_model=4, mask_zero=True)
+    >>> tuple(embedding(keras.ops.array([[1, 2, 0]])).shape)
+    (1, 3, 4)
+    """
+
+    @shows_arguments(TokenEmbedding.__init__)
+    def __init__(
+        self, *args: Any, max_positions: int | None = None, dropout: float = 0.0, **kwargs: Any
+    ):
+        super().__init__(*args, **kwargs)
+        self.max_positions = max_positions
+        self.dropout = dropout
+        self.positions: Any = (
+            SinusoidalPositions(self.d_model, name="positions")
+            if max_positions is None
+            else LearnedPositions(max_positions, self.d_model, name="positions")
+        )
+        self.embedding_dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
+
+    def build(self, input_shape: Any) -> None:
+        super().build(input_shape)
+        self.positions.build((None,))
+        self.embedding_dropout.build(input_shape)
+
+    def call(self, ids: Any, training: bool | None = None) -> Any:
+        embedded = super().call(ids) + self.positions(ops.arange(ops.shape(ids)[-1]))
+        # The sum is computed in float32 and rounded once.
+        embedded = ops.cast(embedded, self.compute_dtype)
+        return self.embedding_dropout(embedded, training=training)

@@ -20,6 +20,7 @@ def test_there_are_70_fields_and_the_page_has_all_of_them():
     assert sum(len(dataclasses.fields(section)) for section in sections) == 70
     current = settings_page.PAGE.read_text("utf-8")
     assert settings_page.page() == current, "Run: python -m tests.settings_page"
+    assert settings_page.stub() == settings_page.TYPES.read_text("utf-8")
 
 
 class TestNumParameters:

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.layers.embedding import TokenEmbedding
+from keras_transformer.layers.embedding import TokenAndPositionEmbedding, TokenEmbedding
 from keras_transformer.layers.encoder import EncoderLayer
 from keras_transformer.layers.masks import padding_mask
 from tests.layers.layer_check import INTEGERS, assert_same, check_layer, randomize, to_numpy
@@ -74,7 +74,17 @@ def test_ragged_tensors_are_refused() -> None:
             call()
 
 
-@pytest.mark.parametrize("scale", [True, False])
-def test_embedding_is_a_keras_layer(scale: bool) -> None:
-    arguments = {"vocab_size": 5, "d_model": 8, "scale": scale}
+def test_embeddings_are_keras_layers() -> None:
+    arguments = {"vocab_size": 5, "d_model": 8, "scale": False}
     check_layer(TokenEmbedding, arguments, {"ids": IDS}, (2, 3, 8), output_dtype="float32")
+    for changes in ({"dropout": 0.1}, {"max_positions": 4}):
+        check_layer(TokenAndPositionEmbedding, {**arguments, **changes}, {"ids": IDS}, (2, 3, 8))
+
+
+@pytest.mark.parametrize("max_positions", [None, 9])
+def test_tokens_and_positions_are_the_sum_of_two_layers(max_positions: int | None) -> None:
+    layer = TokenAndPositionEmbedding(5, 8, max_positions=max_positions, dropout=0.5)
+    outputs = to_numpy(layer(IDS))
+    tokens = TokenEmbedding.call(layer, IDS)
+    assert_same(outputs, to_numpy(tokens + layer.positions(tokens)))
+    assert (to_numpy(layer(IDS, training=True)) == 0).any()

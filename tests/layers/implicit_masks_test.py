@@ -18,6 +18,7 @@ from keras_transformer.layers import (
     LearnedPositions,
     SelfAttention,
     SinusoidalPositions,
+    TokenAndPositionEmbedding,
     TokenEmbedding,
 )
 from tests.layers.layer_check import assert_same, to_numpy
@@ -97,6 +98,22 @@ def test_masks_travel_through_layers_behind_an_operator(between: Any) -> None:
     x = between(x + SinusoidalPositions()(x))
     model = keras.Model(ids, Encoder(num_layers=1, num_heads=2, d_ff=9)(x))
     assert_same(to_numpy(model(right_padded(IDS)))[:, :T], to_numpy(model(IDS)))
+
+
+def test_one_layer_carries_its_mask_in_subclassed_models_and_behind_concatenate() -> None:
+    words, tags = (TokenAndPositionEmbedding(12, D, mask_zero=True) for _ in range(2))
+    encoder, pool = Encoder(1, **SIZES), keras.layers.GlobalAveragePooling1D()
+
+    class Subclassed(keras.Model):
+        def call(self, ids: Any) -> Any:
+            return pool(encoder(keras.layers.Concatenate()([words(ids), tags(ids)])))
+
+    model, ids = Subclassed(), keras.Input((None,), dtype="int32")
+    functional = keras.Model(ids, model.call(ids))
+    expected = to_numpy(functional(IDS))
+    for outputs in (model(right_padded(IDS)), functional(right_padded(IDS))):
+        assert_same(to_numpy(outputs), expected)
+    assert_same(model.predict(right_padded(IDS), verbose=0), expected)
 
 
 @pytest.mark.parametrize("layer", [Decoder(1, **SIZES), CrossAttention(2)])
