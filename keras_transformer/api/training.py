@@ -136,12 +136,11 @@ def _rows(pairs: Any) -> list[Any]:
     if rows and isinstance(rows[0], Mapping):
         names = [*rows[0]]  # the order of the first row
         rows = [[row.get(name) for name in names] for row in rows]
-    return [
-        tuple(t.decode(errors="surrogateescape") if isinstance(t, bytes) else t for t in row)
-        if isinstance(row, list | tuple)
-        else row
-        for row in rows
-    ]
+
+    def decoded(cell: Any) -> Any:
+        return cell.decode(errors="surrogateescape") if isinstance(cell, bytes) else cell
+
+    return [tuple(map(decoded, row)) if isinstance(row, list | tuple) else row for row in rows]
 
 
 class Run:
