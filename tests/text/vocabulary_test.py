@@ -6,8 +6,7 @@ import pytest
 import sentencepiece
 
 from keras_transformer.errors import InputError
-from keras_transformer.text import vocabulary
-from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary, sample_lines
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.builders import refuses
 from tests.messages import mentions
 
@@ -78,24 +77,6 @@ def test_byte_fallback_has_no_unknown_tokens():
         (ids,) = learned.encode_target([text])
         assert (learned.unknown_id in ids) != byte_fallback
     assert len([p for p in pieces(learned.target_model) if p.startswith("<0x")]) == 256
-
-
-def test_a_text_beyond_the_limit_is_sampled_by_the_seed():
-    lines = [bytes([97 + i % 26]) * (1 + i % 7) for i in range(2000)]
-    first, again, other = (
-        learn_vocabulary(sample_lines(iter(lines), 50, seed), 60) for seed in (1, 1, 2)
-    )
-    assert first == again != other
-    numbers = [b"%04d" % number for number in range(1000)]
-    drawn = [int(line) for line in sample_lines(iter(numbers), 100, seed=3)]
-    assert len(set(drawn)) == 100 and 400 < sum(drawn) / 100 < 600
-
-
-def test_a_text_of_long_lines_is_sampled_by_its_bytes(monkeypatch):
-    monkeypatch.setattr(vocabulary, "MAX_BYTES", 3000)
-    lines = [b"%04d" % number + b"x" * 96 for number in range(1000)]
-    drawn = [int(line[:4]) for line in sample_lines(iter(lines), 500, seed=3)]
-    assert 15 <= len(set(drawn)) == len(drawn) <= 30 and 300 < sum(drawn) / len(drawn) < 700
 
 
 def test_texts_that_are_too_small_are_refused():

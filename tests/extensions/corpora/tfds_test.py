@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.corpora import tfds as tfds_module
-from keras_transformer.extensions.corpora.tfds import READER, TfdsOptions, tfds_corpus
+from keras_transformer.extensions.corpora.tfds import READER, TfdsOptions
 from tests.builders import refuses
 from tests.messages import mentions
 
@@ -24,6 +24,10 @@ SETS = [
     ("opus/medical", "de", "en"),
 ]
 PAIRS = [(f"{i} Möwen am Meer\u2028.", f"{i} gulls at sea") for i in range(7)]
+
+
+def tfds_corpus(name, split, source=None, folder=None, **options):
+    return READER.read(f"{name}@{split}", TfdsOptions(source, tfds_data_dir=folder, **options))[0]
 
 
 def write_set(name, data_dir, splits, *, file_format="tfrecord", shards=1):
@@ -217,7 +221,7 @@ def test_reasons_for_unprepared_sets_are_one_sentence(tmp_path, monkeypatch, err
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
     message = mentions("opus/law", tmp_path, str(error).split(".")[0])
     with pytest.raises(InputError, match=message) as caught:
-        tfds_corpus("opus/law", "train", "de", str(tmp_path), download=True)
+        tfds_corpus("opus/law", "train", "de", str(tmp_path), tfds_download=True)
     assert "\n" not in str(caught.value)
 
 
