@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -55,6 +56,20 @@ def check_names(names: Iterable[str], known: Sequence[str], kind: str) -> None:
             near = difflib.get_close_matches(str(name), known, n=1)
             hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
             raise InputError(f"{name!r} is not {kind}. {hint}")
+
+
+def check_path(path: object, name: str) -> str:
+    """Returns a path as a str. Raises an error for anything else."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"{name} is {path!r:.60}. Give a path, such as 'build/run'.")
+    return os.fspath(path)
+
+
+def check_paths(paths: object, name: str) -> list[str]:
+    """Returns one path or several as a list. Raises an error for anything else."""
+    if isinstance(paths, str | bytes) or not isinstance(paths, Iterable):
+        paths = [paths]
+    return [check_path(path, name) for path in paths]
 
 
 @contextlib.contextmanager

@@ -334,7 +334,7 @@ def _planned_lengths(
     require(
         batch_tokens >= longest,
         f"batch_tokens is {batch_tokens}, but the longest target sentence has {longest} tokens. "
-        f"Raise --batch_tokens to at least {longest}, or lower --max_tokens when you prepare the "
+        f"Raise batch_tokens to at least {longest}, or lower max_tokens when you prepare the "
         "data.",
     )
     if samplers is None:
@@ -393,13 +393,13 @@ def parse_mix(mix: str, names: Sequence[str]) -> list[Fraction]:
         found = re.fullmatch(r"(.+):([0-9]+(?:\.[0-9]+)?)", entry.strip())
         if found is None or not Fraction(found[2]) or found[1] in weights:
             raise InputError(
-                f"--mix={mix}: {entry.strip()!r} is not a new name and a weight above 0. Give a "
-                "number for each corpus, as in --mix=a:2,b:0.5."
+                f"mix={mix}: {entry.strip()!r} is not a new name and a weight above 0. Give a "
+                "number for each corpus, as in mix=a:2,b:0.5."
             )
         weights[found[1]] = Fraction(found[2])
     require(
         sorted(weights) == sorted(names),
-        f"--mix={mix} names {', '.join(weights)}, but it needs one weight for each of "
+        f"mix={mix} names {', '.join(weights)}, but it needs one weight for each of "
         f"{', '.join(names)}. Use data directories with different names.",
     )
     return [weights[name] for name in names]

@@ -163,8 +163,7 @@ def prepare(
             report["fingerprint"] == _fingerprint(inputs, options, given),
             f"{output_dir} contains data that was prepared from other input or with other options. "
             "Choose a new directory. If the corpus has grown and a model was trained on this data, "
-            f"add --vocab_from={output_dir}, so that keras-transformer train --init_from can train "
-            "it further.",
+            f"add vocab_from={output_dir}, so that a training with init_from can continue it.",
         )
         for store in ("train", "valid"):  # they may be damaged
             TokenStore(output_dir / store)
@@ -371,8 +370,8 @@ def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOption
     tag = options.source_tag
     require(
         tag is None or tag in vocabulary.source_symbols() | set(options.symbols or ()),
-        f"The vocabulary of {directory} lacks the token {tag}. Append it with --symbols={tag}: a "
-        "model that has the vocabulary can then be trained further with --init_from.",
+        f"The vocabulary of {directory} lacks the token {tag}. Append it with symbols={tag}: a "
+        "model that has the vocabulary can then be trained further with init_from.",
     )
     return vocabulary.with_symbols(options.all_symbols())
 

@@ -253,7 +253,7 @@ def paper_bleu(
     if test.target_language not in ("", "de"):
         raise InputError(
             f"The paper's BLEU splits German compounds, but the target language of "
-            f"{test.language_pair} is not German. Leave out --paper_bleu."
+            f"{test.language_pair} is not German. Leave paper_bleu out."
         )
     with needs_extra("moses", "the paper's BLEU"):
         import sacremoses

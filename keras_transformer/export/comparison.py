@@ -124,7 +124,7 @@ def check_quality(
     if not is_good:
         raise InputError(
             f"{agreement} The limit is a loss of {max_loss:g} BLEU, but {' and '.join(losses)}. "
-            "Nothing was exported. Use a finer type, a larger shortlist, or --max_bleu_loss."
+            "Nothing was exported. Use a finer type, a larger shortlist, or max_bleu_loss."
         )
     return agreement
 

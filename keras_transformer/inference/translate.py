@@ -146,7 +146,7 @@ def number_warnings(model: Engine, lines: Sequence[str], first_line: int = 1) ->
     changed = model.rewritten_sources([word for _, word in numbers])
     return [
         f"Line {numbers[index][0]}: the vocabulary of this model reads {numbers[index][1]!r} as "
-        f"{text!r}. One that is prepared now keeps it (--normalization=nfkc_numbers)."
+        f"{text!r}. One that is prepared now keeps it (normalization=nfkc_numbers)."
         for index, text in changed.items()
     ]
 

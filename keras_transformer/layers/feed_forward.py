@@ -33,9 +33,6 @@ class FeedForward(LinearLayer):
     Returns:
         `[..., d_model]`.
 
-    Raises:
-        ValueError: for a `d_ff` below 1.
-
     Example:
     >>> tuple(FeedForward(d_ff=16)(keras.ops.ones((1, 3, 4))).shape)
     (1, 3, 4)

@@ -314,7 +314,7 @@ def _special_ids(model: sentencepiece.SentencePieceProcessor) -> dict[str, int]:
     if missing:
         raise InputError(
             f"The SentencePiece model lacks the special tokens {', '.join(missing)}. Give its file "
-            "to keras-transformer prepare as --vocab_from=FILE.model, which adds them, or train it "
+            "to the preparation as vocab_from=FILE.model, which adds them, or train it "
             "with pad_id, unk_id, bos_id and eos_id of 0 or more."
         )
     return ids

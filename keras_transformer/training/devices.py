@@ -124,12 +124,12 @@ def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
     if kind == "gpu":
         raise InputError(
             "TensorFlow does not find a GPU. docs/gpu.md lists what to check, beginning with: pip "
-            "install 'tensorflow[and-cuda]'. --device=cpu trains without a GPU."
+            "install 'tensorflow[and-cuda]'. Choose device=cpu to train without a GPU."
         )
     if kind == "auto" and has_driver and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
         warn(
             "This machine has an NVIDIA driver, but TensorFlow does not find a GPU, so the CPU "
-            "trains. docs/gpu.md lists what to check. --device=cpu hides this warning."
+            "trains. docs/gpu.md lists what to check. Choose device=cpu to hide this."
         )
     return tf.config.list_logical_devices("CPU"), False
 

@@ -126,7 +126,7 @@ class Progress:
         last = self.step - len(skipped) + 1 + skipped.index(most)
         source = ""
         if self._run is not None and (checkpoints := self._run.checkpoints()):
-            source = f" with --init_from={self._run.path}@{checkpoints[-1].path.name}"
+            source = f" with init_from={self._run.path}@{checkpoints[-1].path.name}"
         raise DivergedError(
             f"The gradients of {most} steps in a row, from step {last - most + 1} to {last}, were "
             f"not finite. Start a new run{source}, and lower training.learning_rate or set "

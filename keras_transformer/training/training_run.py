@@ -273,7 +273,7 @@ def _bleu_scorer(
             f"Validation BLEU is at most {best.bleu:.1f}, because the normalization of the "
             f"vocabulary changes {sum(map(operator.ne, normal, references)):,} of "
             f"{len(references):,} references. Normalize the text, or prepare it with "
-            "--normalization=identity."
+            "normalization=identity."
         )
     for remark in own.remarks:
         log.warning(remark)

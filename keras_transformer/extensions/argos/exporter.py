@@ -111,7 +111,7 @@ def _languages(options: ExportOptions) -> tuple[str, str]:
     if options.languages is None:
         raise InputError(
             "A package of Argos Translate needs the codes of the source and the target language, "
-            "as in --languages=en,de."
+            "as in languages=en,de."
         )
     return options.languages
 

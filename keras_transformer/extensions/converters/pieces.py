@@ -226,7 +226,7 @@ def word_model(tokens: Iterable[str]) -> tuple[bytes, dict[str, int]]:
         if SPACE in token:
             raise InputError(
                 f"The vocabulary has {token!r}, which is a piece of SentencePiece. Give the "
-                "SentencePiece model of the training data with --source_sentencepiece."
+                "SentencePiece model of the training data as source_sentencepiece."
             )
         if token.split() != [token]:
             raise InputError(f"The vocabulary has {token!r}, which is empty or contains a space.")

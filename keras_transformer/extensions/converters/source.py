@@ -391,7 +391,7 @@ def find_vocabularies(
         file = directory / name if path is None else Path(path)
         if path is None and not file.is_file():
             what = f"{directory} must contain {name or shared}, the vocabulary of the {side}"
-            remedy = f"Copy it there, or give it with --{side}_vocabulary."
+            remedy = f"Copy it there, or give it as {side}_vocabulary."
             file = only_one(directory.glob(shared) if shared else [], what, remedy)
         paths.append(file)
     return paths

@@ -64,8 +64,8 @@ class TfdsReader:
         if not builder.info.splits:
             raise InputError(
                 f"{name} is not prepared in {builder.data_dir}. Name the directory that has it "
-                "(--tfds_data_dir, or --corpus_dir of a recipe), or allow the download with "
-                "--tfds_download of keras-transformer prepare."
+                "(tfds_data_dir, or corpus_dir of a recipe), or allow the download with "
+                "tfds_download."
             )
         try:
             has_pairs = builder.info.splits[split].num_examples > 0

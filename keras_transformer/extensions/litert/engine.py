@@ -100,8 +100,8 @@ class LiteRTModel:
         self.batch_size = self.metadata.batch_size
         if low_memory and self.batch_size > 1:
             raise InputError(
-                f"{path} is for servers (--format=cpu), and CompiledModel cannot run it. Leave "
-                "low_memory out, or export with --format=litert."
+                f"{path} is for servers (format cpu), and CompiledModel cannot run it. Leave "
+                "low_memory out, or export with the format litert."
             )
         self._idle = [self._new_runtime()]  # the last one was used last; its memory is warm
         if self.batch_size > 1:

@@ -193,7 +193,7 @@ class LiteRTExporter(Exporter):
             ("unknown", "replace", "allow", "is replace, which LiteRT does not support"),
         ):
             if getattr(translator.config, name) == value:
-                raise InputError(f"decoding.{name} {reason}. Use --set=decoding.{name}={needed}.")
+                raise InputError(f"decoding.{name} {reason}. Use decoding.{name}={needed}.")
         shortlist = options.shortlist
         if shortlist is not None and self.weights_of(options) in ("int8", "int4"):
             from keras_transformer.extensions.litert.blocks import Int8Shortlist

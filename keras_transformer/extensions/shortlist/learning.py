@@ -46,7 +46,7 @@ def learn_shortlist(
     """
     if data_dir is None:
         raise InputError(
-            "A shortlist is learned from the training data. Give its directory with --data_dir."
+            "A shortlist is learned from the training data. Give its directory as data_dir."
         )
     data_dir = Path(data_dir)
     vocabulary = Vocabulary.load(data_dir)

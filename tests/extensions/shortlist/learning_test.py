@@ -94,7 +94,7 @@ def test_stores_that_cannot_be_learned_from_are_errors(tmp_path, vocabularies):
 
 def test_other_data_is_an_error(run_directory, tagged_run, tmp_path):
     common = {"run": run_directory, "data_dir": tmp_path, "size": 50}
-    refuses(learn_shortlist, {**common, "data_dir": None}, "training data", "--data_dir")
+    refuses(learn_shortlist, {**common, "data_dir": None}, "training data", "data_dir")
     tagged_run.tokenizer().save(tmp_path)
     refuses(learn_shortlist, common, "different vocabularies", run_directory.path)
     run_directory.tokenizer().save(tmp_path)
