@@ -108,10 +108,9 @@ class Batches:
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """Returns the batch of a step, or one part of its rows.
 
-        Returns:
-            `({"source_ids": int32[R, S], "target_ids": int32[R, T]}, labels int32[R, T])`. Labels
-            are the target sentence with its end id. `target_ids` is the same, shifted right by one
-            behind the start id. The rest is pad_id, also in filler rows.
+        It is `({"source_ids": int32[R, S], "target_ids": int32[R, T]}, labels int32[R, T])`. Labels
+        are the target sentence with its end id. `target_ids` is the same, shifted right by one
+        behind the start id. The rest is pad_id, also in filler rows.
         """
         corpus, own_step = self._corpus_of(step)
         (rows, source_length, target_length), pairs, sampled = corpus.rows(own_step)
@@ -231,12 +230,9 @@ class CorpusBatches:
         number: int,
         samplers: Samplers | None,
     ) -> None:
-        """Plans the epoch.
+        """Plans the epoch for these lengths, with the shapes int64[C, 3] that all corpora share.
 
-        Args:
-            lengths: source and target lengths to plan for.
-            shapes: int64[C, 3], the shapes that all corpora share.
-            number: number of the corpus, for orders that differ between equal corpora.
+        `number` is that of the corpus, because the orders of equal corpora differ.
         """
         self.store = store
         self._seed = seed

@@ -166,11 +166,8 @@ def outputs_by_line(
 ) -> list[dict[str, Any]]:
     """Calls a function of a model for all lines, in batches. Returns the outputs of each line.
 
-    Args:
-        function: a function of `text`, string `(batch,)`, and of the `others`.
-        max_lines: the most lines of a batch, as in `batches`.
-        threads: number of calls at the same time; `concurrent_batches` by default.
-        others: further texts for each line.
+    The function has the argument `text`, string `[batch]`, and `others`: further texts for each
+    line. `threads` calls run at the same time, by default `concurrent_batches`.
     """
     columns = {"text": lines, **others}
 

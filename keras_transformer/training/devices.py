@@ -184,10 +184,8 @@ def replica_function(
     """Returns a `tf.function` that is traced in the first replica, and runs in all of them.
 
     `tf.function` would trace it again for each replica, and XLA would compile a program for each.
-
-    Args:
-        function: a function of nested tensors. It must not depend on the replica, except by its
-            arguments and by the values of variables.
+    The function takes nested tensors. It must not depend on the replica, except by its arguments
+    and by the values of variables.
     """
     traced = tf.function(function, jit_compile=jit_compile, autograph=False)
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:

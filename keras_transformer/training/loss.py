@@ -80,16 +80,11 @@ class OutputProjection:
     def loss_and_gradients(
         self, features: tf.Tensor, labels: tf.Tensor, scale: tf.Tensor | float | None = 1.0
     ) -> tuple[LossSums, tf.Tensor | None, dict[str, tf.Tensor]]:
-        """Computes the loss and its gradients in one pass.
+        """Returns the sums, and the gradients of the features and of the weights by path.
 
-        Args:
-            features: `[B, T, d_model]` in the compute dtype.
-            labels: int32 `[B, T]`.
-            scale: factor of the gradients (1 / tokens of the global batch). None for an evaluation:
-                it counts correct tokens, and has no gradients.
-
-        Returns:
-            The sums, the scaled gradients of the features, and those of the weights by path.
+        Features are `[B, T, d_model]` in the compute dtype, and labels int32 `[B, T]`. Gradients
+        are multiplied by `scale` (1 / tokens of the global batch). An evaluation has the scale
+        None: it counts correct tokens, and has no gradients.
         """
         rows, labels = tf.reshape(features, [-1, features.shape[-1]]), tf.reshape(labels, [-1])
         kernel = tf.convert_to_tensor(self._kernel.value)

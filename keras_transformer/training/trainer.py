@@ -316,12 +316,8 @@ class Rhythm(keras.callbacks.Callback):
     It acts at the ends of steps, before other callbacks see the end of an epoch. So its position
     among them does not matter, and they find the validation in the logs of an epoch. Training
     always ends with a checkpoint. In the middle of an interval this is without a validation, so
-    that validations and early stopping do not depend on interruptions.
-
-    Args:
-        run: the run directory, or None for a worker that is not the chief.
-        metrics: metrics of the checkpoint that the run resumes from.
-        bleu: returns the BLEU of the validation set; None if `bleu_steps` is 0.
+    that validations and early stopping do not depend on interruptions. Only the chief has a run
+    directory.
     """
 
     def __init__(

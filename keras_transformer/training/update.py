@@ -64,8 +64,7 @@ def trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, keras
 class Update:
     """Updates the weights, and all other state of the training.
 
-    Args:
-        scales_loss: whether the loss has a factor that keeps small float16 gradients from 0.
+    With `scales_loss`, the loss has a factor that keeps small float16 gradients from 0.
 
     Attributes:
         step: number of steps.

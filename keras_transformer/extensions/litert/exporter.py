@@ -77,8 +77,7 @@ class LiteRTEngine(Engine):
     ) -> Mapping[str, Any]:
         """Translates lines. Each may have its own `max_length` and `length_penalty`.
 
-        Returns:
-            Also `lengths`, `truncated` and `status`, as the signature `translate` of a SavedModel.
+        The result has `lengths`, `truncated` and `status`, too, like the signature of a SavedModel.
         """
         found = self.results(_lines(text), max_length, length_penalty)
         texts = [[best.encode() for best in self.model.texts(result)] for result in found]

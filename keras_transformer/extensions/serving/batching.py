@@ -44,12 +44,8 @@ class Batcher:
     A request with many rows or much text is split. Each such request, and all others together, get
     equal shares, in bytes (start-time fair queueing). So others need not wait for all parts of one.
 
-    Args:
-        max_batch_size: maximum rows of a batch.
-        batch_timeout: seconds that a request waits for others if a thread is idle.
-        max_queue: maximum rows that wait.
-        num_threads: number of threads; each runs one batch at a time.
-        observe: called with the number of rows of each batch.
+    A request waits `batch_timeout` seconds for others if a thread is idle, and at most `max_queue`
+    rows wait. `observe` is called with the number of rows of each batch.
     """
 
     def __init__(

@@ -22,10 +22,7 @@ class Connection(H11Protocol):
     If there are too many connections, the one that has been without a complete request for longest
     is closed. So idle connections cannot keep other clients out.
 
-    Args:
-        idle: the connections without a complete request, oldest first.
-        most: maximum number of connections.
-        arguments: arguments of uvicorn.
+    `idle` has the connections without a complete request, oldest first.
     """
 
     def __init__(self, *, idle: dict[Connection, None], most: int, **arguments: object):
