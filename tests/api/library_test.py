@@ -238,7 +238,7 @@ def test_a_model_generates_ids_like_its_translator(
     translator.transformer.save(tmp_path / "model.keras")
     model = keras.saving.load_model(tmp_path / "model.keras")
     module = translator._with({"beam_size": 3, "n_best": 2}).module  # type: ignore[attr-defined]
-    ids, _ = module.source_ids(tf.constant([PAIRS[0][0], "", PAIRS[7][0]]))
+    ids, *_ = module.source_ids(tf.constant([PAIRS[0][0], "", PAIRS[7][0]]))
     expected = module.search(tf.constant([PAIRS[0][0], "", PAIRS[7][0]]))
     # The limits of the run: a model has none.
     limits = {"max_extra_tokens": 5, "max_source_tokens": 40}
