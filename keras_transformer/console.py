@@ -26,8 +26,9 @@ def say(line: str) -> None:
     """Prints a line on standard error, above a progress bar."""
     from tqdm import tqdm
 
-    tqdm.write(line, file=sys.stderr)
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # a full disk: the work goes on
+        tqdm.write(line, file=sys.stderr)
+        sys.stderr.flush()
 
 
 def discard_native_log() -> None:

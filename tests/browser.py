@@ -3,8 +3,6 @@
 The browser is $KERAS_TRANSFORMER_TEST_BROWSER, or `chromium` or `google-chrome` on the PATH.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Small configurations and trained runs, and the check that bad input is refused."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import shutil
@@ -71,10 +69,12 @@ def tiny_run(**changes: Any) -> Path:
     return path
 
 
-def refuses(function: Callable[..., object], changes: Mapping[str, Any], *facts: object) -> None:
-    """Checks that `function(**changes)` raises an error of one line with all facts."""
+def refuses(
+    function: Callable[..., object], arguments: Mapping[str, Any] | tuple[Any, ...], *facts: object
+) -> None:
+    """Checks that a call, with names or without, raises an error of one line with all facts."""
     with pytest.raises(InputError, match=mentions(*facts)) as error:
-        function(**changes)
+        function(**arguments) if isinstance(arguments, Mapping) else function(*arguments)
     assert "\n" not in str(error.value)
 
 

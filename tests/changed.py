@@ -1,7 +1,5 @@
 """Prints the tests of what changed since the main branch, the nearest first: `bin/test --fast`."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 from collections.abc import Iterable

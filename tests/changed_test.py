@@ -1,7 +1,5 @@
 """Which tests `bin/test --fast` runs."""
 
-from __future__ import annotations
-
 from tests.changed import ALWAYS, paths_of
 
 

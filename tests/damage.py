@@ -1,7 +1,5 @@
 """Damages the files of a copy, as full disks, broken copies and old disks do."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs commands in this process, with their own streams, in the folder they are called in."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging as stdlib_logging

@@ -4,8 +4,6 @@ A virtual environment gets the wheel, and links to those packages of this proces
 that the wheel requires. An extra is one more folder of links.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import os

@@ -1,7 +1,5 @@
 """Error messages name the extra of an optional package."""
 
-from __future__ import annotations
-
 import pytest
 
 from keras_transformer.errors import InputError, needs_extra

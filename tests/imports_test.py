@@ -1,7 +1,5 @@
 """The layout of the package: which component may import which, and which may import TensorFlow."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from collections.abc import Iterator
@@ -28,7 +26,7 @@ COMPONENTS: dict[str, set[str]] = {
     "models": {"config", "layers", "presets"},
     "runs": {"config", "console", "text"},
     "tf_import": {"console", "runs"},  # native logs, and the cores of this machine
-    "data": {"console", "runs", "text"},
+    "data": {"config", "console", "runs", "text"},
     "decoding": {"config", "layers", "models"},
     "evaluation": {"data", "text"},
     "inference": set("config console data decoding evaluation models runs text".split()),

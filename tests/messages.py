@@ -1,7 +1,5 @@
 """Finds facts in messages, in any order, so that tests do not depend on the sentences."""
 
-from __future__ import annotations
-
 import re
 
 

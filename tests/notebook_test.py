@@ -1,7 +1,5 @@
 """The notebook in docs/: its stored outputs are complete and current, and all cells run."""
 
-from __future__ import annotations
-
 import base64
 import re
 

@@ -1,7 +1,5 @@
 """The public names. A change here is a change that users see."""
 
-from __future__ import annotations
-
 import pytest
 
 import keras_transformer as kt

@@ -6,8 +6,6 @@ line can be held against the paper. `weights` is a dictionary from a weight's
 path inside the model to its array. Nothing here is fast.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Writes the tables of docs/settings.md from the declarations: `python -m tests.settings_page`."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import types

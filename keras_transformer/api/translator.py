@@ -174,6 +174,33 @@ class Translator:
                 del self._variants[next(iter(self._variants))]
         return variant
 
+    def translate_file(
+        self, input: str | Path, output: str | Path, **options: Any
+    ) -> dict[str, int]:
+        r"""Translates the text of a file. Everything else in it stays the same, byte for byte.
+
+        Args:
+            input: an HTML, Markdown, DOCX, XLIFF, PO, JSON, SRT, WebVTT, Android strings.xml, iOS
+                .strings or text file.
+            output: the file to write. It appears only when it is complete.
+            **options: `format`, such as "html", if the suffix does not tell; `spans`, regular
+                expressions of more texts to keep, such as r"ACME\w*"; `source_tag`, a symbol for
+                each sentence, such as "<2de>"; and `overwrite`, to replace an existing output.
+
+        Returns:
+            The number of `texts`, and how many sentences with protected spans were `kept`,
+            `aligned` and `appended` (docs/real_text.md).
+
+        Example:
+        >>> import keras_transformer as kt
+        >>> from pathlib import Path
+        >>> _ = Path("page.html").write_text("<p>a <b>dog</b></p>")
+        >>> kt.load("build/run").translate_file("page.html", "seite.html")["texts"]
+        1
+        """
+        method = plugins.find("translator_methods", "translate_file")
+        return dict(method(self._model, input, output, **options))
+
     def evaluate(
         self, sources: Sequence[str], references: Sequence[str], **options: Any
     ) -> Evaluation:

@@ -6,15 +6,15 @@ are its `--help`, which is fast because only `main` loads TensorFlow, by `app.lo
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
+import io
 import logging
 import os
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import NoReturn
@@ -26,7 +26,7 @@ from absl import logging as absl_logging
 from keras_transformer import console, plugins, tf_import
 from keras_transformer.cli import config_flags
 from keras_transformer.errors import InputError
-from keras_transformer.runs.machine import stop_signals
+from keras_transformer.runs.machine import signal_handlers
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when TensorFlow is loaded
 
@@ -72,9 +72,15 @@ def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoRetu
 def exit_code(program: Callable[[], int | None]) -> int:
     """Calls a program, and returns the exit code of the process."""
     tf_import.set_variables()
-    _set_up_streams()
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name) or open(os.devnull, "r+")  # noqa: SIM115  the shell closed it
+        setattr(sys, name, stream)
+        # A path may contain invalid UTF-8. Python represents such bytes as surrogates.
+        errors = "backslashreplace" if name == "stderr" else "surrogateescape"
+        if isinstance(stream, io.TextIOWrapper):  # not in a notebook
+            stream.reconfigure(encoding="utf-8", errors=errors)
     try:
-        with _interrupted_by_signals():
+        with signal_handlers(_interrupt):  # KeyboardInterrupt lets commands clean up files
             try:
                 code = program() or 0
             except SystemExit as ended:  # also --help, whose output may be a closed pipe
@@ -96,36 +102,13 @@ def exit_code(program: Callable[[], int | None]) -> int:
 
 
 def _fail(message: str, code: int = 1) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    console.say(f"error: {message}")
     return code
 
 
-def _set_up_streams() -> None:
-    """Reads and writes UTF-8 in every locale. Streams that the shell has closed lose their text."""
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115
-        # A path may contain invalid UTF-8. Python represents such bytes as surrogates.
-        errors = "backslashreplace" if name == "stderr" else "surrogateescape"
-        if reconfigure := getattr(getattr(sys, name), "reconfigure", None):  # not in a notebook
-            reconfigure(encoding="utf-8", errors=errors)
-
-
-@contextlib.contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP raise `KeyboardInterrupt`, like Ctrl-C, to clean up files."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second signal ends the process
-        raise KeyboardInterrupt
-
-    signals = [number for number in stop_signals() if number != signal.SIGINT]
-    before = {number: signal.signal(number, interrupt) for number in signals}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old or signal.SIG_DFL)  # None: the handler was not set by Python
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(number, signal.SIG_DFL)  # a second signal ends the process
+    raise KeyboardInterrupt
 
 
 def load_engine(model_dir: str) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,6 +21,7 @@ import numpy.typing as npt
 
 from keras_transformer.data.cleaning import CleaningReport, CleanPairs, clean, hash_pairs
 from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
+from keras_transformer.data.data_report import describe_texts
 from keras_transformer.data.options import PrepareOptions
 from keras_transformer.data.reading import Block, raw_lines, reading_errors
 from keras_transformer.data.token_store import write_lines, write_shard
@@ -30,9 +32,12 @@ from keras_transformer.text.vocabulary import Vocabulary
 BLOCK_LINES = 2**16
 BLOCK_BYTES = 2**23  # of the longer sides of all pairs; a longer pair is a separate block
 
-# What happens to a clean pair.
-STORED, HELD_OUT, DUPLICATE = range(3)
+STORES = ("train", "valid")
+# What happens to a clean pair: it goes to one of the stores, or is dropped.
+TRAIN, VALID, DUPLICATE = range(3)
 Fates: TypeAlias = npt.NDArray[np.uint8]
+# A random number in [0, 1), the position of a pair among the clean pairs of a block, and its sides.
+SampledPair: TypeAlias = tuple[float, int, bytes, bytes]
 
 
 def read_blocks(corpus: Corpus | Path, max_lines: int | None = None) -> Iterator[Block]:
@@ -85,50 +90,54 @@ def _chunks(rows: Iterable[tuple[bytes, ...]], max_lines: int) -> Iterator[list[
         yield chunk
 
 
-def clean_block(block: Block, folder: Path, options: PrepareOptions) -> dict[str, Any]:
-    """Cleans a block, and writes the clean pairs and their hashes into a new folder."""
+def clean_block(
+    block: Block, folder: Path, options: PrepareOptions, share: float
+) -> tuple[dict[str, Any], list[SampledPair]]:
+    """Cleans a block, and writes the clean pairs and their hashes into a new folder.
+
+    Returns the counts, and a random share of the pairs, for learning a vocabulary.
+    """
     result_path = folder / "result.json"
-    if result_path.exists():
-        result = dict(json.loads(result_path.read_bytes()))
-        if result["sha256"] == block.sha256:
-            return result
-    report = CleaningReport()
-    pairs = clean(block, options, report)
-    result = {"corpus": pairs.corpus, "sha256": block.sha256, "cleaning": report.as_dict()}
-    with atomic_path(folder) as partial:
-        partial.mkdir(parents=True)
-        write_lines(partial / "source.txt", pairs.sources)
-        write_lines(partial / "target.txt", pairs.targets)
-        np.save(partial / "lines.npy", pairs.lines)
-        np.save(partial / "hashes.npy", hash_pairs(pairs))
-        (partial / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    return result
+    result = json.loads(result_path.read_bytes()) if result_path.exists() else {}
+    is_done = result.get("sha256") == block.sha256
+    if not is_done:
+        report = CleaningReport()
+        pairs = clean(block, options, report)
+        result = {"corpus": pairs.corpus, "sha256": block.sha256, "cleaning": report.as_dict()}
+        with atomic_path(folder) as partial:
+            partial.mkdir(parents=True)
+            write_lines(partial / "source.txt", pairs.sources)
+            write_lines(partial / "target.txt", pairs.targets)
+            np.save(partial / "lines.npy", pairs.lines)
+            np.save(partial / "hashes.npy", hash_pairs(pairs))
+            (partial / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    if not share:
+        return result["cleaning"], []
+    sides = _clean_lines(folder) if is_done else (pairs.sources, pairs.targets)
+    random_ = random.Random(f"{options.seed} {folder.name}")
+    drawn = ((random_.random(), i, *pair) for i, pair in enumerate(zip(*sides, strict=True)))
+    return result["cleaning"], [pair for pair in drawn if pair[0] < share]
 
 
-def clean_lines(folder: Path, side: str) -> list[bytes]:
-    """Returns the lines of a side, "source" or "target", that `clean_block` wrote."""
-    return (folder / f"{side}.txt").read_bytes().split(b"\n")[:-1]
+def _clean_lines(folder: Path) -> Sequence[Sequence[bytes]]:
+    """Returns the source lines and the target lines that `clean_block` wrote."""
+    texts = ((folder / f"{side}.txt").read_bytes() for side in ("source", "target"))
+    return [text.split(b"\n")[:-1] for text in texts]
 
 
 def encode_block(
-    folder: Path, fates: Fates, output_dir: Path, split: str, fingerprint: str, max_tokens: int
+    folder: Path, fates: Fates, output_dir: Path, fingerprint: str, max_tokens: int
 ) -> dict[str, Any]:
-    """Encodes a cleaned block, and writes a shard of each store that gets pairs.
-
-    Args:
-        folder: folder that `clean_block` wrote; gets the hashes of the pairs of each store.
-        fates: uint8 `[pairs]`, what happens to each clean pair.
-        output_dir: directory with the vocabulary and the stores.
-        split: the store of the pairs that are not held out.
-        fingerprint: fingerprint of the vocabulary.
+    """Encodes the block that `clean_block` wrote into `folder`. Writes a shard of each store that
+    gets pairs, and the hashes of these pairs. `fingerprint` is that of the vocabulary.
     """
     result_path = folder / "encoded.json"
     if result_path.exists():
         return dict(json.loads(result_path.read_bytes()))
     report = CleaningReport()
     corpus = json.loads((folder / "result.json").read_bytes())["corpus"]
-    texts = (clean_lines(folder, "source"), clean_lines(folder, "target"))
-    pairs = CleanPairs(corpus, np.load(folder / "lines.npy"), *texts)
+    sources, targets = _clean_lines(folder)
+    pairs = CleanPairs(corpus, np.load(folder / "lines.npy"), sources, targets)
     single = fates != DUPLICATE
     pairs = pairs.keep(single, "duplicate", report)
     hashes, fates = np.load(folder / "hashes.npy")[single], fates[single]
@@ -142,18 +151,21 @@ def encode_block(
     pairs.keep(full, "empty", report)
     pairs.keep(short | ~full, "too_many_tokens", report)
     shards: dict[str, dict[str, Any]] = {}
-    for store, fate in ((split, STORED), ("valid", HELD_OUT)):
+    for fate, store in enumerate(STORES):
         stored = full & short & (fates == fate)
         if stored.any():
             lines = [list(compress(side, stored)) for side in (pairs.sources, pairs.targets)]
             ids = [list(compress(side, stored)) for side in (source_ids, target_ids)]
             sizes = (vocabulary.source_vocab_size, vocabulary.target_vocab_size)
             sha256 = write_shard(output_dir / store / folder.name, lines, ids, sizes)
-            unknown = [sum(row.count(vocabulary.unknown_id) for row in side) for side in ids]
-            shards[store] = {"shard": (folder.name, len(lines[0]), sha256), "unknown": unknown}
+            shards[store] = {
+                "shard": (folder.name, len(lines[0]), sha256),
+                "source": describe_texts("source", lines[0], ids[0], vocabulary),
+                "target": describe_texts("target", lines[1], ids[1], vocabulary),
+            }
             with atomic_path(folder / f"{store}.npy") as partial, partial.open("wb") as file:
                 np.save(file, hashes[stored])
-    result = {"cleaning": report.as_dict(), "shards": shards}
+    result = {"pairs": len(single), "cleaning": report.as_dict(), "shards": shards}
     write_text(result_path, json.dumps(result))  # after all other files
     for name in ("source.txt", "target.txt", "lines.npy"):  # not needed any more
         (folder / name).unlink()

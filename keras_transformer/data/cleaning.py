@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from keras_transformer.data.options import PrepareOptions
 from keras_transformer.data.reading import BOM, Block, check_line, split_columns
-from keras_transformer.data.token_store import IntArray
 from keras_transformer.errors import InputError, needs_extra
 
 DropReason = Literal[
@@ -186,8 +185,7 @@ def _read(
     sides: list[list[bytes]] = []
     well_formed = np.ones(block.texts[0].count(b"\n"), np.bool_)
     for name, text in zip(block.names, block.texts, strict=True):
-        lines = text.split(b"\n")
-        lines.pop()
+        lines = text.split(b"\n")[:-1]
         if b"\0" in text or not _is_utf8(text):
             for i, line in enumerate(lines):
                 if b"\0" in line or options.on_bad_utf8 == "fail":
@@ -210,8 +208,6 @@ def _read(
 
 
 def _is_utf8(text: bytes) -> bool:
-    if text.isascii():
-        return True
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -315,27 +311,24 @@ def hash_pairs(pairs: CleanPairs) -> Hashes:
     return np.frombuffer(b"".join(digests), np.uint64)
 
 
-def find_duplicates(files: Sequence[Path]) -> list[IntArray]:
-    """Returns the sorted positions of repeated hashes in each file.
+def find_duplicates(files: Sequence[Path]) -> Mask:
+    """Returns which of all hashes in the files occur earlier in their file or in a previous file.
 
-    A hash is repeated if it occurs earlier in the file or in a previous file. To limit memory, the
-    hashes are processed in parts. Every part reads all files.
+    To limit memory, the hashes are processed in parts. Every part reads all files.
     """
-    first = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in files)])
-    parts = 1 + int(first[-1]) // _MAX_HASHES
-    repeated = [np.zeros(0, np.int64)]
+    ends = np.cumsum([len(np.load(path, mmap_mode="r")) for path in files])
+    repeated = np.ones(ends[-1], np.bool_)
+    parts = 1 + len(repeated) // _MAX_HASHES
     for part in range(parts):
-        chosen, positions = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-        for path, start in zip(files, first, strict=False):
+        chosen, positions = [], []
+        for path, end in zip(files, ends, strict=True):
             hashes = np.load(path)
             inside = np.flatnonzero(hashes % np.uint64(parts) == part)
             chosen.append(hashes[inside])
-            positions.append(inside + start)
-        _, once = np.unique(np.concatenate(chosen), return_index=True)
-        repeated.append(np.delete(np.concatenate(positions), once))
-    found = np.sort(np.concatenate(repeated))
-    ends = np.searchsorted(found, first)
-    return [found[a:b] - start for a, b, start in zip(ends, ends[1:], first, strict=False)]
+            positions.append(inside + end - len(hashes))
+        _, first = np.unique(np.concatenate(chosen), return_index=True)
+        repeated[np.concatenate(positions)[first]] = False
+    return repeated
 
 
 def count_known(files: Sequence[Path], others: Sequence[Path]) -> int:

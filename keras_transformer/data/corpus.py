@@ -92,13 +92,7 @@ class CorpusReader(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ParallelFiles:
-    r"""A corpus of two files with one sentence per line. Line i translates line i.
-
-    Example:
-    >>> _ = Path("a.en").write_text("A dog.\n"), Path("a.de").write_text("Ein Hund.\n")
-    >>> list(ParallelFiles(Path("a.en"), Path("a.de")).pairs())
-    [(b'A dog.', b'Ein Hund.')]
-    """
+    """A corpus of two files with one sentence per line. Line i translates line i."""
 
     source: Path
     target: Path
@@ -237,14 +231,7 @@ def _separator(lines: Sequence[str]) -> str:
 def parallel_files(
     sources: Sequence[str | Path], targets: Sequence[str | Path]
 ) -> list[ParallelFiles]:
-    r"""Pairs source files with target files, in order.
-
-    Example:
-    >>> _ = Path("a.en").write_text("A dog.\n"), Path("a.de").write_text("Ein Hund.\n")
-    >>> [corpus] = parallel_files(["a.en"], ["a.de"])
-    >>> corpus.name
-    'a.en + a.de'
-    """
+    """Pairs source files with target files, in order."""
     require(
         len(sources) == len(targets),
         f"There are {len(sources)} source files but {len(targets)} target files. Give one target "

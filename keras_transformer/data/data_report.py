@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from keras_transformer.data.cleaning import EXAMPLE_CHARACTERS, EXAMPLES
-from keras_transformer.data.token_store import StoredSide
 from keras_transformer.text.vocabulary import MAX_UNKNOWN_RATE, Vocabulary
 
 _HISTOGRAM_STEP = 16
@@ -31,38 +31,20 @@ _FORMS = {
         "Join the words: prepare learns its own pieces.",
     ),
 }
-_COMPARED_TEXTS = 1000  # of each side of a store, compared with their normalized text
+_COMPARED_TEXTS = 1000  # at most, of each side of a shard
 
 
-def describe_side(side: StoredSide, unknown: int) -> dict[str, Any]:
-    """Returns the report of one side of a store with a number of unknown tokens."""
-    lengths = side.lengths
-    tokens = int(lengths.sum(dtype=np.int64))
-    histogram = np.bincount((lengths - 1) // _HISTOGRAM_STEP).tolist()
-    starts = itertools.count(1, _HISTOGRAM_STEP)
-    return {
-        "tokens": tokens,
-        "unknown": unknown,
-        "unknown_rate": unknown / tokens,
-        "mean_length": round(tokens / len(lengths), 2),
-        "max_length": int(lengths.max()),
-        # Sentences per range of lengths: {"1-16": 12, "17-32": 30, ...}.
-        "length_histogram": {
-            f"{start}-{start + _HISTOGRAM_STEP - 1}": count
-            for start, count in zip(starts, histogram, strict=False)
-        },
-    }
-
-
-def count_rewritten(
-    stored: StoredSide, side: Literal["source", "target"], vocabulary: Vocabulary
+def describe_texts(
+    side: Literal["source", "target"],
+    lines: Sequence[bytes],
+    ids: Sequence[Sequence[int]],
+    vocabulary: Vocabulary,
 ) -> dict[str, Any]:
-    """Counts texts in a sample of one side: those that normalization changes, with examples, and
-    those in one of `_FORMS`.
+    """Counts the unknown tokens of one side of a shard. In a sample of its texts, counts those that
+    normalization changes, with examples, and those in one of `_FORMS`.
     """
-    last = len(stored.lengths) - 1
-    sample = np.unique(np.linspace(0, last, _COMPARED_TEXTS).astype(np.int64))
-    texts = [" ".join(line.decode().split()) for line in stored.lines(sample)]
+    sample = lines[:: -(-len(lines) // _COMPARED_TEXTS)]
+    texts = [" ".join(line.decode().split()) for line in sample]
     rewritten = vocabulary.rewritten(side, texts)
     examples = []
     for index, after in itertools.islice(rewritten.items(), EXAMPLES):
@@ -71,6 +53,7 @@ def count_rewritten(
         part = slice(max(0, start), max(0, start) + EXAMPLE_CHARACTERS)
         examples.append({"before": texts[index][part], "after": after[part]})
     return {
+        "unknown": sum(row.count(vocabulary.unknown_id) for row in ids),
         "compared": len(texts),
         "rewritten": len(rewritten),
         "rewritten_examples": examples,
@@ -78,6 +61,32 @@ def count_rewritten(
             form: sum(map(bool, map(pattern.fullmatch, texts)))
             for form, (pattern, _) in _FORMS.items()
         },
+    }
+
+
+def describe_side(
+    lengths: npt.NDArray[np.uint32], shards: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Returns the report of one side of a store from the results of `describe_texts`."""
+    tokens = int(lengths.sum(dtype=np.int64))
+    histogram = np.bincount((lengths - 1) // _HISTOGRAM_STEP).tolist()
+    starts = itertools.count(1, _HISTOGRAM_STEP)
+    counted = ("unknown", "compared", "rewritten")
+    counts = {name: sum(shard[name] for shard in shards) for name in counted}
+    examples = itertools.chain.from_iterable(shard["rewritten_examples"] for shard in shards)
+    return {
+        "tokens": tokens,
+        **counts,
+        "unknown_rate": counts["unknown"] / tokens,
+        "mean_length": round(tokens / len(lengths), 2),
+        "max_length": int(lengths.max()),
+        # Sentences per range of lengths: {"1-16": 12, "17-32": 30, ...}.
+        "length_histogram": {
+            f"{start}-{start + _HISTOGRAM_STEP - 1}": count
+            for start, count in zip(starts, histogram, strict=False)
+        },
+        "rewritten_examples": list(itertools.islice(examples, EXAMPLES)),
+        "forms": {form: sum(shard["forms"][form] for shard in shards) for form in _FORMS},
     }
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_type_hints
 
+from keras_transformer.config.schema import Limits, PositiveInt, check_scalar
 from keras_transformer.errors import InputError, require
 from keras_transformer.text.vocabulary import (
     BYTE_PIECES,
@@ -15,27 +15,13 @@ from keras_transformer.text.vocabulary import (
     ModelType,
     Normalization,
     learn_vocabulary,
-    sample_lines,
 )
 
 OnBadUtf8 = Literal["fail", "replace", "drop"]
 
+_LEARNING = ("vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization")
 # Options that are ignored if a vocabulary is given. Missing symbols are appended to it.
-LEARNING_OPTIONS = (
-    "vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization",
-    "vocabulary_lines",
-)  # fmt: skip
-_CHOICES = {"model_type": ModelType, "normalization": Normalization, "on_bad_utf8": OnBadUtf8}
-# The smallest and the largest value of each number.
-_RANGES = {
-    "vocab_size": (5, 1_000_000),  # four special tokens, and one of text
-    "character_coverage": (0.98, 1),
-    "vocabulary_lines": (1, math.inf),
-    "max_tokens": (2, math.inf),
-    "valid_pairs": (1, math.inf),
-    "max_bytes": (1, math.inf),
-    "max_length_ratio": (1, math.inf),
-}
+LEARNING_OPTIONS = (*_LEARNING, "vocabulary_lines")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +36,8 @@ class PrepareOptions:
         vocab_size, model_type, byte_fallback, character_coverage, normalization, symbols: see
             `learn_vocabulary`.
         separate_vocabularies: learns a vocabulary for each language, instead of a joint one.
-        vocabulary_lines: largest number of lines that a vocabulary is learned from.
+        vocabulary_lines: largest number of lines that a vocabulary is learned from. A longer text
+            is halved at random until it fits.
         max_tokens: drops pairs if a side has more tokens, including the end token.
         valid_pairs: number of pairs to hold out of the training corpora if there are no validation
             corpora. None for 2 %, but at least 1 and at most 1000.
@@ -72,19 +59,20 @@ class PrepareOptions:
             the target language of a multilingual model (Johnson et al., 2017). None for no tag.
     """
 
-    vocab_size: int = 8000
+    # Four special tokens, and one of text.
+    vocab_size: Annotated[int, Limits(least=5, most=1_000_000)] = 8000
     model_type: ModelType = "unigram"
     byte_fallback: bool = False
     separate_vocabularies: bool = False
-    character_coverage: float = 1.0
+    character_coverage: Annotated[float, Limits(least=0.98, most=1)] = 1.0
     normalization: Normalization = "nfkc_numbers"
-    vocabulary_lines: int = MAX_LINES
+    vocabulary_lines: Annotated[int, Limits(least=2)] = MAX_LINES  # of a pair
     symbols: tuple[str, ...] | None = None
-    max_tokens: int = 256
-    valid_pairs: int | None = None
+    max_tokens: Annotated[int, Limits(least=2)] = 256
+    valid_pairs: PositiveInt | None = None
     seed: int = 1
-    max_bytes: int = 16_384
-    max_length_ratio: float | None = 9.0
+    max_bytes: PositiveInt = 16_384
+    max_length_ratio: Annotated[float, Limits(least=1)] | None = 9.0
     drop_identical: bool = False
     drop_repetitive: bool = False
     drop_duplicates: bool = False
@@ -93,14 +81,9 @@ class PrepareOptions:
     source_tag: str | None = None
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _RANGES.items():
-            value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                limit = "" if most == math.inf else f" and at most {most:,}"
-                raise InputError(f"{name} is {value}, but it must be at least {least}{limit}.")
-        for name, choices in _CHOICES.items():
-            value, known = getattr(self, name), get_args(choices)
-            require(value in known, f"{name} is {value!r}. Choose one of {', '.join(known)}.")
+        for name, hint in get_type_hints(type(self), include_extras=True).items():
+            if name not in ("symbols", "check_languages"):  # sequences
+                check_scalar(name, hint, getattr(self, name))
         languages = ("", "") if self.check_languages is None else self.check_languages
         message = f"check_languages is {','.join(languages)}. Give two languages, as in en,de."
         require(len(languages) == 2, message)
@@ -119,12 +102,5 @@ class PrepareOptions:
 
     def learn(self, lines: Iterable[bytes]) -> bytes:
         """Learns a SentencePiece model from lines with these options, and returns it."""
-        return learn_vocabulary(
-            sample_lines(lines, self.vocabulary_lines, self.seed),
-            self.vocab_size,
-            model_type=self.model_type,
-            byte_fallback=self.byte_fallback,
-            character_coverage=self.character_coverage,
-            normalization=self.normalization,
-            symbols=self.all_symbols(),
-        )
+        values = {name: getattr(self, name) for name in _LEARNING}
+        return learn_vocabulary(lines, symbols=self.all_symbols(), **values)

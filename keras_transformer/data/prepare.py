@@ -19,24 +19,25 @@ from keras_transformer import plugins
 from keras_transformer.console import progress_bar
 from keras_transformer.data.blocks import (
     DUPLICATE,
-    HELD_OUT,
-    STORED,
+    STORES,
+    TRAIN,
+    VALID,
     Fates,
+    SampledPair,
     clean_block,
-    clean_lines,
     encode_block,
     read_blocks,
 )
 from keras_transformer.data.cleaning import CleaningReport, count_known, find_duplicates
 from keras_transformer.data.corpus import Corpus
-from keras_transformer.data.data_report import count_rewritten, describe_side, summarize
+from keras_transformer.data.data_report import describe_side, summarize
 from keras_transformer.data.options import LEARNING_OPTIONS, PrepareOptions
 from keras_transformer.data.reading import Block
-from keras_transformer.data.token_store import TokenStore, write_index
+from keras_transformer.data.token_store import IntArray, TokenStore, write_index
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError, require
 from keras_transformer.runs.atomic import atomic_path, work_directory, write_text
-from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.text.vocabulary import MAX_BYTES, Vocabulary
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
 __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
 # Part of the fingerprint: raised whenever the same input would give another result.
-_FORMAT = 3
+_FORMAT = 4
 # Raised when the intermediate files of a stage change. Then unfinished work starts again.
-_WORK_FORMAT = 7
+_WORK_FORMAT = 8
 _EXAMPLE_CHARACTERS = 200  # of the first validation sources
 
 
@@ -141,24 +142,12 @@ def prepare(
 
     `output_dir` appears when it is complete, with `tokenizer/`, the token stores `train/` and
     `valid/`, and `report.json`. Until then, a hidden directory next to it has the finished parts.
-    If the process is killed, the same call resumes. Memory does not grow with the corpus, because
-    text is processed in blocks.
+    If the process is killed, the same call resumes. Complete data for the same input and options
+    are returned unchanged. Memory does not grow with the corpus, because text is processed in
+    blocks. The result does not depend on `num_workers`, the number of processes.
 
-    Args:
-        corpora: training corpora.
-        output_dir: a new directory. If it is complete for the same input and options, nothing
-            changes.
-        options: None for the defaults.
-        valid_corpora: validation corpora. By default pairs are held out of `corpora`.
-        vocab_from: directory of a tokenizer or of prepared data, a SentencePiece model, or a
-            vocabulary; None to learn one. Symbols that it lacks are appended.
-        num_workers: number of processes. The result does not depend on it.
-
-    Example:
-    >>> from keras_transformer.data.corpus import parallel_files
-    >>> corpora = parallel_files(["train.en"], ["train.de"])
-    >>> prepare(corpora, "build/small", PrepareOptions(vocab_size=60)).directory
-    PosixPath('build/small')
+    `vocab_from` is a vocabulary, or the path of a tokenizer, of prepared data or of a SentencePiece
+    model. Symbols that the vocabulary lacks are appended.
     """
     kinds = ", ".join(("parallel files", "tsv", *plugins.names("corpora")))
     require(bool(corpora), f"Give a corpus. The formats are {kinds}.")
@@ -185,8 +174,11 @@ def prepare(
     key = f"{_WORK_FORMAT} {names!a} {options!a} {given and given.fingerprint}"
     with work_directory(output_dir, key) as directory:
         times = [time.monotonic()]
+        learns = given is None and not (directory / "tokenizer").exists()
         cleaned = {
-            split: _read_and_clean(directory / "work" / split, group, options, num_workers)
+            split: _read_and_clean(
+                directory / "work" / split, group, options, num_workers, learns and split == "train"
+            )
             for split, group in corpora_of.items()
         }
         inputs = {split: part.inputs for split, part in cleaned.items()}
@@ -234,15 +226,23 @@ class _CleanCorpora(NamedTuple):
     """The cleaned corpora of a split.
 
     Attributes:
-        folders: folder of each block.
-        fates: for each block, what happens to its pairs.
         inputs: description of each corpus.
+        folders: folder of each block.
+        samples: for each block, pairs to learn a vocabulary from.
+        ends: int64 `[blocks]`, number of pairs up to the end of each block.
+        fates: uint8 `[pairs]`, what happens to each pair.
     """
 
-    folders: list[Path]
-    fates: list[Fates]
-    report: CleaningReport
     inputs: list[dict[str, Any]]
+    report: CleaningReport
+    folders: list[Path]
+    samples: list[list[SampledPair]]
+    ends: IntArray
+    fates: Fates
+
+    def fates_of_blocks(self) -> list[Fates]:
+        """Returns the fates of the pairs of each block."""
+        return np.split(self.fates, self.ends[:-1])
 
 
 def _read(corpora: Sequence[Corpus], inputs: list[dict[str, Any]]) -> Iterator[Block]:
@@ -258,55 +258,65 @@ def _read(corpora: Sequence[Corpus], inputs: list[dict[str, Any]]) -> Iterator[B
 
 
 def _read_and_clean(
-    work: Path, corpora: Sequence[Corpus], options: PrepareOptions, num_workers: int
+    work: Path, corpora: Sequence[Corpus], options: PrepareOptions, num_workers: int, learns: bool
 ) -> _CleanCorpora:
-    """Reads and cleans the corpora of a split, and finds duplicates."""
-    cleaned = _CleanCorpora([], [], CleaningReport(), [])
-    blocks = enumerate(_read(corpora, cleaned.inputs))
-    tasks = ((block, work / f"{number:05d}", options) for number, block in blocks)
+    """Reads and cleans the corpora of a split, finds duplicates, and samples pairs if `learns`."""
+    inputs, sizes, samples = list[dict[str, Any]](), list[int](), list[list[SampledPair]]()
+    report = CleaningReport()
+    share = float(learns)
+    blocks = enumerate(_read(corpora, inputs))
+    # A worker gets the share from when its task was made, which is at least the final one.
+    tasks = ((block, work / f"{number:05d}", options, share) for number, block in blocks)
     with progress_bar(None, "pairs", f"cleaning {work.name}") as bar:
-        for number, result in enumerate(run_tasks(clean_block, tasks, num_workers)):
-            part = result["cleaning"]
-            cleaned.report.add(part)
-            cleaned.folders.append(work / f"{number:05d}")
-            cleaned.fates.append(np.full(part["kept"], STORED, np.uint8))
+        for part, sample in run_tasks(clean_block, tasks, num_workers):
+            report.add(part)
+            sizes.append(part["kept"])
+            samples.append([pair for pair in sample if pair[0] < share])
+            share = _shrink(samples, share, options)
             bar.update(part["read"])
+    _require_pairs(report.kept, work.name, report)
+    folders = [work / f"{number:05d}" for number in range(len(sizes))]
+    fates = np.full(report.kept, STORES.index(work.name), np.uint8)
     if options.drop_duplicates:
-        duplicates = find_duplicates([folder / "hashes.npy" for folder in cleaned.folders])
-        for fates, positions in zip(cleaned.fates, duplicates, strict=True):
-            fates[positions] = DUPLICATE
-    _require_pairs(cleaned.report.kept, work.name, cleaned.report)
-    return cleaned
+        fates[find_duplicates([folder / "hashes.npy" for folder in folders])] = DUPLICATE
+    return _CleanCorpora(inputs, report, folders, samples, np.cumsum(sizes), fates)
 
 
-def _hold_out(fates: Sequence[Fates], options: PrepareOptions) -> None:
+def _shrink(samples: list[list[SampledPair]], share: float, options: PrepareOptions) -> float:
+    """Halves samples until a vocabulary can be learned from them. Returns their share of all pairs.
+
+    The result is a function of all pairs, so it does not depend on the order of the calls.
+    """
+    vocabularies = 1 + options.separate_vocabularies
+    while (
+        2 * sum(map(len, samples)) > options.vocabulary_lines * vocabularies
+        or sum(len(source) + len(target) for part in samples for *_, source, target in part)
+        > MAX_BYTES * vocabularies
+    ):
+        share /= 2
+        samples[:] = [[pair for pair in part if pair[0] < share] for part in samples]
+    return share
+
+
+def _hold_out(fates: Fates, options: PrepareOptions) -> None:
     """Draws the pairs that are held out for validation."""
-    pairs = sum(int((block == STORED).sum()) for block in fates)
-    wanted = options.valid_pairs or min(1000, max(1, pairs // 50))
+    single = np.flatnonzero(fates == TRAIN)
+    wanted = options.valid_pairs or min(1000, max(1, len(single) // 50))
     require(
-        wanted < pairs,
-        f"The corpus has {pairs} clean pairs, which is too few to hold out {wanted} for "
+        wanted < len(single),
+        f"The corpus has {len(single)} clean pairs, which is too few to hold out {wanted} for "
         "validation. Use a larger corpus, fewer valid_pairs, or separate validation files.",
     )
-    drawn = np.sort(random.Random(options.seed).sample(range(pairs), wanted))
-    for block in fates:
-        single = np.flatnonzero(block == STORED)
-        block[single[drawn[(drawn >= 0) & (drawn < len(single))]]] = HELD_OUT
-        drawn -= len(single)
+    fates[single[random.Random(options.seed).sample(range(len(single)), wanted)]] = VALID
 
 
 def _learn(cleaned: _CleanCorpora, options: PrepareOptions) -> Vocabulary:
-    """Learns a vocabulary from the pairs that are stored for training."""
-
-    def lines(*sides: str) -> Iterator[bytes]:
-        for folder, fates in zip(cleaned.folders, cleaned.fates, strict=True):
-            texts = zip(*(clean_lines(folder, side) for side in sides), strict=True)
-            for pair in itertools.compress(texts, fates == STORED):
-                yield from pair
-
+    """Learns a vocabulary from the sampled pairs that are stored for training."""
+    blocks = zip(cleaned.fates_of_blocks(), cleaned.samples, strict=True)
+    pairs = [pair for fates, part in blocks for _, i, *pair in part if fates[i] == TRAIN]
     if options.separate_vocabularies:
-        return Vocabulary(options.learn(lines("source")), options.learn(lines("target")))
-    return Vocabulary(options.learn(lines("source", "target")))
+        return Vocabulary(*(options.learn([pair[side] for pair in pairs]) for side in (0, 1)))
+    return Vocabulary(options.learn([line for pair in pairs for line in pair]))
 
 
 def _encode(
@@ -314,35 +324,30 @@ def _encode(
     num_workers: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Writes both token stores, and returns their part of the report."""
-    shards: dict[str, list[dict[str, Any]]] = {"train": [], "valid": []}
-    hashes: dict[str, list[Path]] = {"train": [], "valid": []}
+    shards: dict[str, list[dict[str, Any]]] = {store: [] for store in STORES}
     for split, part in cleaned.items():
-        shared = (directory, split, vocabulary.fingerprint, max_tokens)
-        blocks = list(zip(part.folders, part.fates, strict=True))
-        results = run_tasks(encode_block, ((*block, *shared) for block in blocks), num_workers)
+        blocks = zip(part.folders, part.fates_of_blocks(), strict=True)
+        tasks = ((*block, directory, vocabulary.fingerprint, max_tokens) for block in blocks)
         with progress_bar(part.report.kept, "pairs", f"encoding {split}") as bar:
-            for (folder, fates), result in zip(blocks, results, strict=True):
+            for result in run_tasks(encode_block, tasks, num_workers):
                 part.report.add(result["cleaning"])
                 for store, shard in result["shards"].items():
                     shards[store].append(shard)
-                    hashes[store].append(folder / f"{store}.npy")
-                bar.update(len(fates))
+                bar.update(result["pairs"])
+    hashes = [sorted((directory / "work").glob(f"*/*/{store}.npy")) for store in STORES]
     report: dict[str, Any] = {
-        "held_out": sum(int((fates == HELD_OUT).sum()) for fates in cleaned["train"].fates),
-        "valid_pairs_in_train": count_known(hashes["valid"], hashes["train"]),
+        "held_out": int((cleaned["train"].fates == VALID).sum()),
+        "valid_pairs_in_train": count_known(hashes[VALID], hashes[TRAIN]),
         "cleaning": {split: part.report.as_dict() for split, part in cleaned.items()},
     }
     for split, parts in shards.items():
         pairs = write_index(directory / split, [part["shard"] for part in parts])
         _require_pairs(pairs, split, cleaned.get(split, cleaned["train"]).report)
         store = TokenStore(directory / split)
-        source, target = (sum(part["unknown"][side] for part in parts) for side in (0, 1))
         report[split] = {
             "pairs": pairs,
-            "source": describe_side(store.source, source)
-            | count_rewritten(store.source, "source", vocabulary),
-            "target": describe_side(store.target, target)
-            | count_rewritten(store.target, "target", vocabulary),
+            "source": describe_side(store.source.lengths, [part["source"] for part in parts]),
+            "target": describe_side(store.target.lengths, [part["target"] for part in parts]),
         }
     first = store.source.lines(np.arange(min(3, len(store))))  # of the validation pairs
     report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]

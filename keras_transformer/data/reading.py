@@ -13,6 +13,7 @@ import itertools
 import lzma
 import os
 import re
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -77,11 +78,8 @@ def open_binary(path: Path) -> IO[bytes]:
 def reading_errors() -> tuple[type[Exception], ...]:
     """Returns the exceptions that reading a file from `open_binary` may raise."""
     errors = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeError)
-    try:
-        from backports import zstd
-    except ImportError:  # then no such file was opened
-        return errors
-    return (*errors, zstd.ZstdError)
+    zstd = sys.modules.get("backports.zstd")  # imported if such a file was opened
+    return (*errors, zstd.ZstdError) if zstd else errors
 
 
 def read_text(path: str | Path) -> list[str]:

@@ -210,19 +210,15 @@ def draw(
 def regroup(
     bounds: IntArray, lengths: IntArray, least: IntArray
 ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-    """Assigns each of N pairs to one of N rows.
+    """Assigns each of N pairs to one of N rows: int64[N], and bool[N], True if it is too long.
 
     The smallest rows take the longest pairs that they hold, then the next larger rows. A pair
     without a row takes the largest free row that holds it with a shorter segmentation. If there is
     none, it takes the row with its number, and the pair in that row moves in the same way.
 
-    Args:
-        bounds: int64[N, 2], the S and T of row i. Pair i fits it with its shortest segmentation.
-        lengths: int64[N, 2], source and target lengths of each pair.
-        least: int64[N, 2], lengths of the shortest segmentation.
-
-    Returns:
-        int64[N], the row of each pair; bool[N], whether the pair is too long for its row.
+    All arguments are int64[N, 2], for source and target: `bounds` the sizes of each row, `lengths`
+    those of each pair, and `least` those of its shortest segmentation. Pair i fits into row i with
+    the shortest one.
     """
     pairs = np.argsort(-lengths.sum(axis=1), kind="stable")  # the longest first
     shapes, shape_of_row = np.unique(bounds, axis=0, return_inverse=True)

@@ -90,10 +90,15 @@ class StoredSide:
 
     def __init__(self, shards: Sequence[Path], side: str) -> None:
         self._texts = [shard / f"{side}.txt" for shard in shards]
-        self._paths = [shard / f"{side}_ids.npy" for shard in shards]
-        self._ids = functools.lru_cache(_MAPS)(self._map_ids)
-        self._text = functools.lru_cache(_MAPS)(self._map_text)
-        self._line_ends = functools.cache(self._find_line_ends)
+        ids = [shard / f"{side}_ids.npy" for shard in shards]
+        # Plain arrays, because slices of memmap take ten times as long.
+        self._ids = functools.lru_cache(_MAPS)(lambda shard: np.asarray(_load(ids[shard])))
+        self._text = functools.lru_cache(_MAPS)(
+            lambda shard: np.asarray(np.memmap(self._texts[shard], np.uint8, "r"))
+        )
+        self._line_ends = functools.cache(
+            lambda shard: np.flatnonzero(self._text(shard) == ord("\n")).astype(np.uint32)
+        )
         lengths = [np.array(_load(shard / f"{side}_lengths.npy")) for shard in shards]
         self._first = np.cumsum([0, *map(len, lengths)])  # pair of each shard
         self.lengths = np.concatenate([np.zeros(0, np.uint32), *lengths])
@@ -127,16 +132,6 @@ class StoredSide:
             lines[i] = text[ends[index - 1] + 1 if index else 0 : ends[index]].tobytes()
         return lines
 
-    def _map_ids(self, shard: int) -> npt.NDArray[Any]:
-        # A plain array, because slices of memmap take ten times as long.
-        return np.asarray(_load(self._paths[shard]))
-
-    def _map_text(self, shard: int) -> npt.NDArray[np.uint8]:
-        return np.asarray(np.memmap(self._texts[shard], np.uint8, "r"))
-
-    def _find_line_ends(self, shard: int) -> npt.NDArray[Any]:
-        return np.flatnonzero(self._text(shard) == ord("\n")).astype(np.uint32)
-
     def text(self) -> list[str]:
         """Returns all cleaned lines."""
         # str.splitlines would also split at characters other than \n.
@@ -157,13 +152,7 @@ def write_shard(
     ids: Sequence[Sequence[Sequence[int]]],
     vocab_sizes: Sequence[int],
 ) -> str:
-    """Writes one shard atomically, and returns its SHA-256.
-
-    Args:
-        lines: the source lines and the target lines.
-        ids: the ids of each source, and of each target.
-        vocab_sizes: numbers of source ids and of target ids.
-    """
+    """Writes one shard atomically, and returns its SHA-256. Each sequence has the source first."""
     digest = hashlib.sha256()
     with atomic_path(directory) as partial:
         partial.mkdir(parents=True)

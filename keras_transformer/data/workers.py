@@ -29,11 +29,7 @@ def run_tasks(
 
     With one worker, this process does the work. With more, it is done in processes that stop
     immediately on Ctrl-C, after an error, and when the iterator is closed. Only a few tasks are
-    taken ahead of their results.
-
-    Args:
-        function: a function at the top of a module.
-        tasks: the positional arguments of each call.
+    taken ahead of their results. The function must be at the top of a module.
     """
     remaining = iter(tasks)
     first = list(itertools.islice(remaining, 2))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -20,6 +19,7 @@ from sacrebleu.significance import PairedTest, Result
 
 from keras_transformer.errors import InputError, check_names, needs_extra, one_line
 from keras_transformer.evaluation.test_sets import EvaluationSet
+from keras_transformer.text.charsmap import default_normalizer
 
 TOKENIZERS: tuple[str, ...] = tuple(BLEU.TOKENIZERS)
 
@@ -104,7 +104,7 @@ class Scores:
     paper_bleu: float | None = None
     paper_signature: str | None = None
     comparison: SignificanceTest | None = None
-    remarks: tuple[str, ...] | None = None
+    remarks: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """Returns one line per kind of score."""
@@ -116,13 +116,12 @@ class Scores:
             lines.append(f"BLEU as in the paper {self.paper_bleu:.2f} (tokenized, compounds split)")
         if self.comparison is not None:
             lines.append(self.comparison.summary())
-        lines += self.remarks or ()
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.remarks])
 
     def fields(self) -> dict[str, Any]:
-        """Returns the scores as JSON values, without those that were not requested."""
+        """Returns the scores as JSON values, without those that there are not."""
         fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if value is not None}
+        return {name: value for name, value in fields.items() if value not in (None, ())}
 
 
 def evaluate(
@@ -135,15 +134,12 @@ def evaluate(
     lowercase: bool = False,
     normalize: Normalization | None = None,
 ) -> Scores:
-    """Scores hypotheses against references.
+    """Scores hypotheses against references, and compares them with those of a baseline.
 
-    Args:
-        baseline: translations of another system, for the comparison.
-        as_in_paper: whether to compute `paper_bleu`, too.
-        tokenize: one of `TOKENIZERS`, for BLEU. "none" uses the text unchanged. sacreBLEU downloads
-            a model for the families "flores" and "sp". None means `choose_tokenizer`.
-        normalize: the normalization of the model, for a remark on references that it cannot write;
-            None for the default of `prepare`. It does not change the scores.
+    `tokenize` is one of `TOKENIZERS`, or None for `choose_tokenizer`. sacreBLEU downloads a model
+    for the families "flores" and "sp". `normalize` is the normalization of the model, for a remark
+    on references that it cannot write, or None for the default of `prepare`. It does not change the
+    scores.
     """
     test = _checked(hypotheses, references)
     bleu, chrf = _bleu(test, tokenize, lowercase), CHRF(lowercase=lowercase)
@@ -155,7 +151,7 @@ def evaluate(
     score = bleu.corpus_score(hypotheses, test.references).score
     remarks = [
         _tokenizer_remark(test) if tokenize is None else None,
-        _normalization_remark(hypotheses, test, bleu, score, normalize or _nfkc),
+        _normalization_remark(hypotheses, test, bleu, score, normalize),
     ]
     return Scores(
         bleu=score,
@@ -167,25 +163,19 @@ def evaluate(
         paper_bleu=paper,
         paper_signature=paper_signature,
         comparison=comparison,
-        remarks=tuple(filter(None, remarks)) or None,
+        remarks=tuple(filter(None, remarks)),
     )
-
-
-def _nfkc(texts: Sequence[str]) -> list[str]:
-    """Returns texts as the default normalization, nfkc_numbers, writes them."""
-    from keras_transformer.text.charsmap import kept_characters  # late: it takes 0.3 s
-
-    others = re.compile(f"[^{re.escape(''.join(kept_characters()))}]+")
-    return [others.sub(lambda part: unicodedata.normalize("NFKC", part[0]), text) for text in texts]
 
 
 def _normalization_remark(
     hypotheses: Sequence[str], test: EvaluationSet, bleu: BLEU, score: float,
-    normalize: Normalization,
+    normalize: Normalization | None,
 ) -> str | None:  # fmt: skip
     """Returns a remark if BLEU is another one after the normalization of both sides."""
-    references = [normalize(texts) for texts in test.references]
-    after = bleu.corpus_score(normalize(hypotheses), references).score
+    if normalize is None:
+        normalize = default_normalizer(add_dummy_prefix=False, escape_whitespaces=False).normalize
+    references = [normalize(list(texts)) for texts in test.references]
+    after = bleu.corpus_score(normalize(list(hypotheses)), references).score
     if abs(after - score) < 0.05:
         return None
     rows = zip(zip(*test.references, strict=True), zip(*references, strict=True), strict=True)
@@ -212,10 +202,7 @@ def choose_tokenizer(references: Sequence[str], language: str = "") -> str:
 
     Words of Chinese, Japanese, Thai and other scripts have no spaces between them. The tokenizer
     "13a" would take a sentence for a word, and BLEU would be 0. "char" is used if the package of
-    a tokenizer is missing.
-
-    Args:
-        language: its code (ISO 639), such as "zh"; empty if unknown.
+    a tokenizer is missing. The language is a code such as "zh" (ISO 639), or empty if unknown.
     """
     tokenizer = _tokenizer_for(references, language)
     return "char" if _is_missing(tokenizer) else tokenizer

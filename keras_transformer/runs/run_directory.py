@@ -115,10 +115,8 @@ class RunDirectory:
             sync_tree(path / "tokenizer")
             data = {"fingerprint": data_fingerprint, "init_from": init_from}
             write_text(path / "data.json", json.dumps(data) + "\n")
-        run = cls.__new__(cls)  # nothing has to be read back
-        run.path, run.data_fingerprint, run.init_from = path, data_fingerprint, init_from
-        run._write_config(config)  # last, because it completes the run
-        return run
+        cls._write_config(path, config)  # last, because it completes the run
+        return cls(path, type(config))
 
     def resume(self, config: RunConfig, tokenizer: Tokenizer, data_fingerprint: str) -> None:
         """Continues the run, with a configuration that may differ in some settings."""
@@ -140,14 +138,15 @@ class RunDirectory:
                 f"{self.path} contains a run with {difference}. Use its configuration, or choose "
                 "another --run_dir."
             )
-        self._write_config(config)
-
-    def _write_config(self, config: RunConfig) -> None:
+        self._write_config(self.path, config)
         self.config = config
-        with writing(self.path):
+
+    @staticmethod
+    def _write_config(path: Path, config: RunConfig) -> None:
+        with writing(path):
             # Other processes may write exports and other files below a run.
-            remove_leftovers(self.path, self.path / "checkpoints", self.path / "averages")
-            write_text(self.path / "config.json", config.to_json())
+            remove_leftovers(path, path / "checkpoints", path / "averages")
+            write_text(path / "config.json", config.to_json())
 
     def tokenizer(self) -> Tokenizer:
         """Returns the run's tokenizer."""
@@ -274,11 +273,9 @@ class RunDirectory:
     def select(self, name: str) -> None:
         """Selects the weights for evaluation, export and translation.
 
-        Args:
-            name: "last" for the newest checkpoint, "ema" for its moving average, "best" for the
-                best on validation (its moving average if there is one), "step-00001000" for a
-                checkpoint, or the name of an average. The first three are looked up when the
-                weights are read.
+        The name is "last" for the newest checkpoint, "ema" for its moving average, "best" for the
+        best on validation (its moving average if there is one), "step-00001000" for a checkpoint,
+        or that of an average. The first three are looked up when the weights are read.
         """
         self._find(name)
         with writing(self.path / "selected.json"):

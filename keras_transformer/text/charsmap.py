@@ -28,7 +28,7 @@ _APART = ("<super>", "<sub>", "<fraction>", "<circle>")
 
 @functools.cache
 def kept_characters() -> frozenset[str]:
-    """Returns the characters that `numbers_kept_apart` keeps as they are.
+    """Returns the characters that `default_normalizer` keeps as they are.
 
     Without them, NFKC turns 10³ into 103, 2½ into 21⁄2 and 25 m² into 25 m2. Full-width and
     mathematical digits are not among them: they are digits of a number in another form.
@@ -44,11 +44,18 @@ def kept_characters() -> frozenset[str]:
 
 
 @functools.cache
-def numbers_kept_apart() -> bytes:
-    """Returns the rules of SentencePiece's nmt_nfkc, without those for `kept_characters`."""
-    normalizer = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
-    spec = ModelProto.FromString(normalizer.serialized_model_proto()).normalizer_spec
-    return with_rules(spec.precompiled_charsmap, {c: c for c in sorted(kept_characters())})
+def default_normalizer(**changes: bool) -> sentencepiece.SentencePieceNormalizer:
+    """Returns the normalizer nfkc_numbers: nmt_nfkc without its rules for `kept_characters`.
+
+    The changes are flags of SentencePiece, such as `add_dummy_prefix`.
+    """
+    normalizer: Any = sentencepiece.SentencePieceNormalizer
+    proto = ModelProto.FromString(normalizer(rule_name="nmt_nfkc").serialized_model_proto())
+    spec = proto.normalizer_spec
+    spec.name = "nfkc_numbers"
+    kept = {character: character for character in sorted(kept_characters())}
+    spec.precompiled_charsmap = with_rules(spec.precompiled_charsmap, kept)
+    return normalizer(normalizer_spec=spec, **changes)
 
 
 def with_rules(charsmap: bytes, rules: Mapping[str, str]) -> bytes:
@@ -72,13 +79,17 @@ def with_rules(charsmap: bytes, rules: Mapping[str, str]) -> bytes:
     return struct.pack("<I", len(units)) + units + bytes(texts)
 
 
+def _base(index: int, unit: int) -> int:
+    return index ^ ((unit >> 10) << ((unit & 1 << 9) >> 6))
+
+
 class _Trie:
     """A double-array trie in the format of Darts-clone, in which children can be replaced.
 
     - The child of a node for a byte is at `base ^ byte`. The base is the index of the node XOR an
       offset.
-    - Each node is an integer. Bits 0 to 7 are its byte, bits 10 to 31 its offset. Bit 8 is set if
-      there is a leaf at the base.
+    - Each node is an integer. Bits 0 to 7 are its byte, bits 10 to 31 its offset, in units of 256
+      if bit 9 is set. Bit 8 is set if there is a leaf at the base.
     - Bit 31 marks a leaf. The other bits of a leaf are its value.
     """
 
@@ -95,7 +106,7 @@ class _Trie:
     def graft(self, index: int, branch: dict[int, Any], is_new: bool) -> None:
         """Adds a branch, which maps bytes to branches and 0 to a value, below a node."""
         unit, units = self.units[index], self.units
-        base = index ^ ((unit >> 10) << ((unit & 1 << 9) >> 6))
+        base = _base(index, unit)
         values = dict.fromkeys([0], branch[0]) if 0 in branch else {}
         old: dict[int, int] = {}
         if not is_new and not values:
@@ -107,8 +118,8 @@ class _Trie:
         moved = self._reserve({*values, *old, *branch})
         for byte, position in old.items():
             child = units[position]
-            its_base = position ^ ((child >> 10) << ((child & 1 << 9) >> 6))
-            self._set(moved ^ byte, its_base, byte | child & self._HAS_LEAF)
+            flags = byte | child & self._HAS_LEAF
+            self._set(moved ^ byte, _base(position, child), flags)
         has_leaf = self._HAS_LEAF if values else 0
         self._set(index, moved, (unit & 0xFF) | has_leaf)
         for value in values.values():

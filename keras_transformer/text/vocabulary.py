@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Literal
 import sentencepiece
 
 from keras_transformer.errors import InputError
-from keras_transformer.text import charsmap
+from keras_transformer.text.charsmap import default_normalizer
 from keras_transformer.text.model_proto import (
     MODEL_TYPES,
     USER_DEFINED,
@@ -42,29 +41,6 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # of byte fallback
 
 
-def sample_lines(lines: Iterable[bytes], max_lines: int = MAX_LINES, seed: int = 1) -> list[bytes]:
-    """Samples lines uniformly in one pass (Vitter, 1985, algorithm R).
-
-    Returns all lines of a text within both limits. The sample is halved whenever it exceeds
-    `MAX_BYTES`.
-    """
-    random_ = random.Random(seed)
-    sample: list[bytes] = []
-    in_bytes = 0
-    for number, line in enumerate(lines):
-        if number < max_lines:
-            sample.append(line)
-            in_bytes += len(line)
-        elif (index := random_.randrange(number + 1)) < max_lines:
-            in_bytes += len(line) - len(sample[index])
-            sample[index] = line
-        if in_bytes > MAX_BYTES and len(sample) > 1:
-            max_lines = len(sample) // 2
-            sample = random_.sample(sample, max_lines)
-            in_bytes = sum(map(len, sample))
-    return sample
-
-
 def learn_vocabulary(
     lines: Iterable[bytes],
     vocab_size: int,
@@ -78,17 +54,14 @@ def learn_vocabulary(
     """Learns a SentencePiece model (Kudo and Richardson, 2018, arXiv:1808.06226).
 
     The same lines and options give the same bytes. A short text gives a model with fewer than
-    `vocab_size` tokens.
-
-    Args:
-        byte_fallback: spell unknown characters in bytes, so that nothing is unknown.
-        normalization: a rule of SentencePiece, or `nfkc_numbers`, which is nmt_nfkc without what
-            changes numbers (10³ to 103) or how letters join.
+    `vocab_size` tokens. With `byte_fallback` the model spells unknown characters in bytes. The
+    normalization nfkc_numbers is nmt_nfkc without the rules that change numbers (10³ to 103) or how
+    letters join.
     """
     model = io.BytesIO()
-    keeps_numbers = normalization == "nfkc_numbers"
-    if keeps_numbers:  # SentencePiece learns only with its own rules
-        lines = map(_normalizer(charsmap.numbers_kept_apart()).normalize, map(bytes.decode, lines))
+    rules: dict[str, Any] = {"normalization_rule_name": normalization}
+    if normalization == "nfkc_numbers":  # a rule of this package
+        rules = {"normalizer": default_normalizer()}
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
@@ -97,7 +70,7 @@ def learn_vocabulary(
             model_type=model_type,
             byte_fallback=byte_fallback,
             character_coverage=character_coverage,
-            normalization_rule_name="identity" if keeps_numbers else normalization,
+            **rules,
             max_sentence_length=MAX_LINE_BYTES,
             hard_vocab_limit=False,
             pad_id=0,
@@ -120,21 +93,9 @@ def learn_vocabulary(
             raise InputError("There is no text to learn a vocabulary from.") from error
         raise
     proto = ModelProto.FromString(model.getvalue())
-    if keeps_numbers:
-        proto.normalizer_spec.name = normalization
-        proto.normalizer_spec.precompiled_charsmap = charsmap.numbers_kept_apart()
     if model_type == "unigram":
         _make_sums_exact(proto)
     return proto.SerializeToString(deterministic=True)
-
-
-def _normalizer(rules: bytes) -> sentencepiece.SentencePieceNormalizer:
-    """Returns a normalizer with compiled rules. It leaves spaces as they are."""
-    proto = ModelProto()
-    spec = proto.normalizer_spec
-    spec.precompiled_charsmap = rules
-    spec.add_dummy_prefix = spec.remove_extra_whitespaces = spec.escape_whitespaces = False
-    return sentencepiece.SentencePieceNormalizer(model_proto=proto.SerializeToString())
 
 
 def _make_sums_exact(proto: Any) -> None:

@@ -279,7 +279,7 @@ def _bleu_scorer(
             f"{len(references):,} references. Normalize the text, or prepare it with "
             "--normalization=identity."
         )
-    for remark in own.remarks or ():
+    for remark in own.remarks:
         log.warning(remark)
 
     def score() -> float:

@@ -1,7 +1,5 @@
 """Benchmarks start: their help is printed without noise."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,6 @@
-"""Turns, ratios, and batches: errors in them would be seen only as other figures."""
+"""Turns, ratios, engines and batches: errors in them would be seen only as other figures."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from types import SimpleNamespace
 
 import measuring
@@ -9,6 +8,9 @@ import numpy as np
 import pytest
 import sentence_batches
 from measuring import Turn
+from variants import Variant, grouped
+
+KNOWN = {"keras": (["bfloat16"], ["xla", "number"]), "torch": (["float32"], ["compile"])}
 
 
 def rates(*values: float, cores: float | None = None) -> list[Turn]:
@@ -49,6 +51,28 @@ def test_ratios_by_cpu_time_when_both_are_known() -> None:
     assert found["cpu_time"] == {"median": 0.375, "min": 0.25, "max": 0.5}
     turns["peer"] = rates(10, 10)
     assert "cpu_time" not in measuring.ratio(turns, "own", "peer")
+
+
+def test_names_of_engines() -> None:
+    ours, peer = (Variant.parse(n, KNOWN) for n in ("keras:bfloat16:xla:2", "torch:float32"))
+    assert (ours.engine, ours.precision, ours.options) == ("keras", "bfloat16", ("xla", "2"))
+    variables = ours.environment(intraop_threads=1, threads=ours.number or 0)
+    assert variables["TF_NUM_INTRAOP_THREADS"] == "1" and variables["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert "CUDA_VISIBLE_DEVICES" not in ours.environment(1, 2, "gpu")
+    assert grouped([ours, peer]) == ([ours.name], {"torch": [peer.name]})
+    for name in ("keras", "keras:int8", "jax:float32", "keras:bfloat16:0", "torch:float32:2", ""):
+        with pytest.raises(ValueError, match="unknown"):
+            Variant.parse(name, KNOWN)
+
+
+def test_batches_are_saved_and_read(tmp_path: Path) -> None:
+    batches = sentence_batches.sorted_batches([[1, 2, 3], [4], [5, 6], [7]], 2, count=3, seed=1)
+    assert sorted(map(sorted, batches[:2])) == [[[1, 2, 3], [5, 6]], [[4], [7]]]
+    assert batches[2] == batches[0]
+    sentence_batches.save(tmp_path / "b.npz", {2: batches}, pad_id=0)
+    read = sentence_batches.read(str(tmp_path / "b.npz"))[2]
+    assert [sentence_batches.without_padding(batch, 0) for batch in read] == batches
+    assert sentence_batches.widen(read[0], 0).shape == (2, 8)
 
 
 def store(pairs: int) -> SimpleNamespace:

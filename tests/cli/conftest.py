@@ -1,7 +1,5 @@
 """A folder with runs, prepared data, and corpora in several forms, for all commands."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs all command lines of `evaluate` in one process, which loads TensorFlow once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

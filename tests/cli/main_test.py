@@ -1,7 +1,5 @@
 """How commands start, help and fail."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -131,17 +129,18 @@ def test_nohup_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("redirect", "code", "facts"),
+    ("flags", "redirect", "code", "facts"),
     [
-        ("| true", "141", []),
-        (">/dev/full", "1", ["standard output", "No space left"]),
-        (">&-", "0", []),
+        ("--help", "| true", "141", []),
+        ("--help", ">/dev/full", "1", ["standard output", "No space left"]),
+        ("--help", ">&-", "0", []),
+        ("--data_dir=", "2>/dev/full", "2", []),
     ],
 )
 def test_output_that_cannot_be_written(
-    redirect: str, code: str, facts: list[str], tmp_path: Path
+    flags: str, redirect: str, code: str, facts: list[str], tmp_path: Path
 ) -> None:
-    command = f"{sys.executable} -m keras_transformer train --help; echo $? >code"
+    command = f"{sys.executable} -m keras_transformer train {flags}; echo $? >code"
     result = subprocess.run(
         ["bash", "-c", f"(sleep 0.1; {command}) {redirect}"], cwd=tmp_path, check=False,
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -1,7 +1,5 @@
 """Invalid input of any command is an error of one line. A flag without effect is one, too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

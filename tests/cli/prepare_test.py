@@ -1,12 +1,6 @@
 """Runs keras-transformer prepare on corpora in all forms."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-
-from tests.driver import Driver
 
 TEXT = "--source=a.en --target=a.de"
 VALID = "--valid_source=a.en --valid_target=a.de"
@@ -23,7 +17,7 @@ TAKEN = (
 
 
 @pytest.mark.parametrize("number", range(len(TAKEN)))
-def test_flags_that_do_something_are_taken(driver: Driver, folder: Path, number: int) -> None:
+def test_flags_that_do_something_are_taken(driver, folder, number):
     command, *flags = TAKEN[number].split()
     ended = driver.run(folder, command, [*flags, f"--output_dir=new{number}"], "")
     assert ended.code == 0, ended.err

@@ -1,7 +1,5 @@
 """`translate`: tags of target languages, and lines that are translated when they arrive."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

@@ -1,7 +1,5 @@
 """Checks of single values: types, choices, ranges, and strings of flags."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any, Literal
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import resource
+from unittest.mock import Mock
 
 import hypothesis
 import hypothesis.strategies as st
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 from keras_transformer.data import blocks as blocks_module
+from keras_transformer.data import options as options_module
+from keras_transformer.data import prepare as preparation_module
 from keras_transformer.data import token_store
 from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.cleaning import CleaningReport, clean
@@ -21,7 +24,7 @@ from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.runs import atomic
-from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.builders import refuses
 from tests.data.corpora import SMALL, Pairs, numbered, texts
 from tests.messages import mentions, tells
@@ -160,6 +163,30 @@ def test_held_out_pairs_are_a_seeded_sample_that_the_vocabulary_never_saw(tmp_pa
         assert first.fingerprint == second.fingerprint
     defaults = prepare([Pairs(content)], tmp_path / "d", PrepareOptions(vocab_size=800))
     assert defaults.report["held_out"] == 4, "two in a hundred"
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("limits", [(200, 10**9), (10**9, 4000)])
+def test_a_text_beyond_the_limits_is_sampled_by_the_seed(tmp_path, monkeypatch, limits, separate):
+    """Without the pairs that are held out. The clean text is read once, to encode it."""
+    monkeypatch.setattr(blocks_module, "BLOCK_LINES", 70)
+    monkeypatch.setattr(preparation_module, "MAX_BYTES", limits[1])
+    read, learn = Mock(wraps=blocks_module._clean_lines), Mock(wraps=learn_vocabulary)
+    monkeypatch.setattr(blocks_module, "_clean_lines", read)
+    monkeypatch.setattr(options_module, "learn_vocabulary", learn)
+    for name, seed in zip("abc", (1, 1, 2), strict=True):
+        options = changed(vocab_size=60, valid_pairs=200, vocabulary_lines=limits[0], seed=seed)
+        options = dataclasses.replace(options, separate_vocabularies=separate)
+        prepare([Pairs(numbered(1000))], tmp_path / name, options)
+    assert read.call_count == 3 * 15
+    first, again, other = [call.args[0] for call in learn.call_args_list][:: 1 + separate]
+    assert first == again != other
+    size = len(first) if limits[0] == 200 else sum(map(len, first))
+    assert 0.3 * min(limits) < size <= min(limits)
+    drawn = [int(line.split()[1]) for line in first]
+    held_out = {int(source.split()[1]) for source, _ in texts(tmp_path / "a", "valid")}
+    assert len(set(drawn)) * (2 - separate) == len(drawn) and held_out.isdisjoint(drawn)
+    assert 400 < sum(drawn) / len(drawn) < 600
 
 
 def test_many_shards_need_few_open_files(tmp_path, monkeypatch):
@@ -302,8 +329,8 @@ def test_an_empty_corpus_beside_another_is_named(tmp_path):
     ("options", "facts"),
     [
         ({"max_tokens": 1}, ("max_tokens", "1", "2")),
-        ({"valid_pairs": 0}, ("valid_pairs", "0", "1")),
-        ({"max_bytes": 0}, ("max_bytes", "0", "1")),
+        ({"valid_pairs": 0}, ("valid_pairs", "more than 0", "none")),
+        ({"max_bytes": 0}, ("max_bytes", "more than 0")),
         ({"max_length_ratio": 0.5}, ("max_length_ratio", "0.5", "1")),
         ({"vocab_size": 0}, ("vocab_size", "0", "5", "1,000,000")),
         ({"character_coverage": 2.0}, ("character_coverage", "2.0", "0.98", "1")),

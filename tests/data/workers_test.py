@@ -54,13 +54,9 @@ def killed(number, _):
     return {}
 
 
-def in_order(numbers):
-    return ((number,) for number in numbers)
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_results_come_in_the_order_of_the_tasks(count):
-    results = list(run_tasks(slow_first, in_order([0, 1, 0, 1, 2]), count))
+    results = list(run_tasks(slow_first, zip([0, 1, 0, 1, 2], strict=True), count))
     assert [result["task"] for result in results] == [0, 1, 0, 1, 2]
     processes = {result["process"] for result in results}
     assert (os.getpid() in processes) == (count == 1) and len(processes) == count
@@ -74,12 +70,12 @@ def test_a_script_does_not_run_in_its_workers(monkeypatch, tmp_path):
     script.__file__ = str(tmp_path / "script.py")
     (tmp_path / "script.py").write_text("raise SystemExit(3)")
     monkeypatch.setitem(sys.modules, "__main__", script)
-    assert len(list(run_tasks(slow_first, in_order([0, 1]), 2))) == 2
+    assert len(list(run_tasks(slow_first, zip([0, 1], strict=True), 2))) == 2
     assert sys.modules["__main__"] is script
 
 
 def test_a_single_task_needs_no_process():
-    assert next(run_tasks(slow_first, in_order([1]), 2))["process"] == os.getpid()
+    assert next(run_tasks(slow_first, zip([1], strict=True), 2))["process"] == os.getpid()
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -141,7 +137,7 @@ if __name__ == "__main__":
 
 def test_closing_the_results_stops_the_workers(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKERS", str(tmp_path))
-    results = run_tasks(wait_unless_first, in_order(range(9)), 2)
+    results = run_tasks(wait_unless_first, zip(range(9), strict=True), 2)
     assert next(results) == {}
     start = time.monotonic()
     results.close()

@@ -233,8 +233,8 @@ def test_the_same_text_in_another_form_is_remarked():
         assert scores.bleu < 60 and tells(scores.summary(), "BLEU 100.00", "40", "normalization")
     full_width = ["Is it 3 o'clock? No, it is 4.", "Half of the text: wide！"]
     assert tells(evaluate(["Half of the text: wide!"], full_width[1:]).summary(), "1 of 1")
-    assert evaluate(full_width, full_width).remarks is None
-    assert evaluate(["103 kg, 1⁄2 of it now"], ["10³ kg, ½ of it now"]).remarks is None
+    assert evaluate(full_width, full_width).remarks == ()
+    assert evaluate(["103 kg, 1⁄2 of it now"], ["10³ kg, ½ of it now"]).remarks == ()
     scores = evaluate(["a small dog runs"], ["A Small Dog Runs"], normalize=str_lower)
     assert tells(scores.fields()["remarks"][0], "BLEU 100.00", "1 of 1 references")
 
@@ -248,7 +248,7 @@ def test_characters_instead_of_words_are_remarked(monkeypatch):
     monkeypatch.setitem(_PACKAGES, "ja-mecab", "a_package_that_nobody_has")
     assert tells(evaluate(japanese, japanese).summary(), "characters", "sacrebleu[ja]")
     for tokenize, text in (("char", japanese), (None, ["สุนัขวิ่งบนหญ้าสีเขียว"]), (None, ["A dog."])):
-        assert evaluate(text, text, tokenize=tokenize).remarks is None
+        assert evaluate(text, text, tokenize=tokenize).remarks == ()
 
 
 def test_text_without_spaces_has_a_score():

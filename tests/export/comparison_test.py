@@ -10,6 +10,7 @@ from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.export import Hypotheses, KerasEngine, comparison
 from keras_transformer.export.comparison import compare_log_probs, compare_tokens
 from keras_transformer.inference import loading, translate
+from tests.builders import refuses
 from tests.conftest import PHRASES
 from tests.messages import mentions
 
@@ -58,11 +59,9 @@ def test_different_scores_and_tokens_are_errors(translator):
     with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens", "Nothing was exported")):
         compare_tokens(translator, engine, PHRASES[:2], probes)
     engine.token, engine.score = 0, np.array([0, 0, 0.01, 0.01], np.float32)
-    with pytest.raises(InputError, match=mentions("generated text", "score")):
-        compare_tokens(translator, engine, PHRASES[:2], probes)
+    refuses(compare_tokens, (translator, engine, PHRASES[:2], probes), "generated text", "score")
     engine.score, engine.id = np.zeros(1, np.float32), 1
-    with pytest.raises(InputError, match=mentions("2 of 2", "tokens")):
-        compare_tokens(translator, engine, PHRASES[:2], [])
+    refuses(compare_tokens, (translator, engine, PHRASES[:2], []), "2 of 2", "tokens")
 
 
 def test_log_probs_of_an_engine_with_its_own_search(translator):
@@ -76,8 +75,7 @@ def test_log_probs_of_an_engine_with_its_own_search(translator):
     same = compare_log_probs(translator, engine, PHRASES, [])
     assert len(same.translations) == len(PHRASES) and same.largest_difference < 1e-4
     engine.score = np.array([0.01])
-    with pytest.raises(InputError, match=mentions("sentence 1", "log-probability")):
-        compare_log_probs(translator, engine, PHRASES, [])
+    refuses(compare_log_probs, (translator, engine, PHRASES, []), "sentence 1", "log-probability")
     rounded = compare_log_probs(translator, engine, PHRASES, [], is_exact=False)
     assert rounded.largest_difference == pytest.approx(0.01, abs=1e-4)
     engine.score = np.array([np.nan])
@@ -114,8 +112,7 @@ def test_ties_are_reported_and_differences_are_refused(translator):
         return comparison.compare_sentence(own, other, "sentence 1 ('a')", "a")
 
     assert is_tie(5e-5) and not is_tie(5e-5, of_ids=0)
-    with pytest.raises(InputError, match=mentions("sentence 1", "'a'", "score")):
-        is_tie(2e-4)
+    refuses(is_tie, (2e-4,), "sentence 1", "'a'", "score")
     with pytest.raises(InputError, match=mentions("score", "nan")):
         is_tie(float("nan"), of_ids=0)
     # A run that finds nothing is refused, except for empty texts.

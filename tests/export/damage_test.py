@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest, check_needed_files
+from tests.builders import refuses
 from tests.conftest import FORMATS, PHRASES
 from tests.damage import DAMAGES, cut, delete, empty, files_of
 from tests.messages import mentions
@@ -63,8 +64,7 @@ def test_damage_of_every_file_is_found(version_of, tmp_path, format):
 def test_invalid_manifests_are_refused(tmp_path, text, facts):
     if text is not None:
         (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(InputError, match=mentions(*facts)):
-        check_manifest(tmp_path)
+    refuses(check_manifest, (tmp_path,), *facts)
 
 
 def test_a_litert_file_without_its_folder(version_of, tmp_path):
@@ -99,5 +99,4 @@ def test_the_newest_version_is_loaded_even_if_it_is_damaged(version_of, tmp_path
         shutil.copytree(version_of("litert"), tmp_path / number)
     assert loading.load_model(tmp_path).label == str(tmp_path / "10" / "model.tflite")
     (tmp_path / "10" / "model.tflite").unlink()
-    with pytest.raises(InputError, match=mentions("10/model.tflite", "missing")):
-        loading.load_model(tmp_path)
+    refuses(loading.load_model, (tmp_path,), "10/model.tflite", "missing")

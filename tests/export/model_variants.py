@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from keras_transformer.config import Config
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
-from tests.conftest import PHRASES
+from tests.builders import PHRASES, tiny_config
 
 SEARCH_OPTIONS = {
     "decoding.no_repeat_ngram": 2,
@@ -60,20 +59,12 @@ def make_run(path, name="paper", tokenizer=None, **changes):
         tokenizer = Tokenizer(learn_vocabulary(phrases[:3], 40), learn_vocabulary(phrases[3:], 50))
     elif tokenizer is None:
         tokenizer = Tokenizer(learn_vocabulary(phrases, 60))
-    changes = {
+    sizes = {
         "model__source_vocab_size": tokenizer.source_vocab_size,
         "model__target_vocab_size": tokenizer.target_vocab_size,
-        "model__num_encoder_layers": 1,
-        "model__num_decoder_layers": 2,
-        "model__d_model": 16,
-        "model__d_ff": 32,
-        "model__num_heads": 2,
-        "decoding__max_extra_tokens": 5,
-        "decoding__max_source_tokens": 40,
-        **MODELS[name],
-        **changes,
     }
-    run = RunDirectory.create(path, Config().replace(**changes), tokenizer, "fingerprint")
+    config = tiny_config(**{**sizes, **MODELS[name], **changes})
+    run = RunDirectory.create(path, config, tokenizer, "fingerprint")
     model = Transformer(run.config.model, dtype="float32")
     model.build()
     random = np.random.default_rng(1)

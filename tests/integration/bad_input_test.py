@@ -1,7 +1,5 @@
 """Wrong command lines and unusual texts: one-line errors, exit codes, and no partial output."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

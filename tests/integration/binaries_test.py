@@ -1,7 +1,5 @@
 """The commands that use a run, one after the other in a single process."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The core is a whole translator: it works after `extensions/` has been deleted."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Malformed texts for an export, and hostile requests for a server: `python -m tests.stress`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Standard Keras workflows with the model and its layers: fit, save, load and registration."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -3,8 +3,6 @@
 `python -m tests.stress kill` kills thirty times at random moments, with one and two replicas.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

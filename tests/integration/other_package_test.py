@@ -1,7 +1,5 @@
 """The package of docs/api/export.md, which somebody else installs, adds a format like ours."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import tomllib
 import zipfile

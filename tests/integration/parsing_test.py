@@ -1,7 +1,5 @@
 """The commands of the parser, from a treebank to scores, one after the other."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

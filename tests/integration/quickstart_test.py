@@ -1,7 +1,5 @@
 """bin/quickstart from phrases to a SavedModel: its steps, and the whole script in the long test."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A recipe is killed at each stage. The same command resumes and gives the same results."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

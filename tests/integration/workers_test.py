@@ -1,7 +1,5 @@
 """Several worker processes (TF_CONFIG) train together, each in a separate folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Attention against the equations of the paper: results, cache and masks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """Arguments and inputs that do not fit are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

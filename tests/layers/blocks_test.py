@@ -1,7 +1,5 @@
 """Restricted self-attention in blocks against a mask over all pairs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

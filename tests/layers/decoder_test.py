@@ -1,7 +1,5 @@
 """The decoder against the paper's section 3.1, its cache, causality and padding."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Dropout: its rate, and its mask as a function of seed and path."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

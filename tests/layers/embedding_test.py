@@ -1,7 +1,5 @@
 """Token embeddings as a look-up and as the pre-softmax product."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

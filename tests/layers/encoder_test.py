@@ -1,7 +1,5 @@
 """The encoder against the paper's section 3.1."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

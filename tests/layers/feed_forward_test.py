@@ -1,7 +1,5 @@
 """The feed-forward network against equation 2."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Keras masks: read by the layers, kept by their outputs, and without effect on real positions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

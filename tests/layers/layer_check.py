@@ -1,7 +1,5 @@
 """Checks every layer against the rules of Keras, like its `run_layer_test`."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from typing import Any

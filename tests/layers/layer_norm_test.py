@@ -1,7 +1,5 @@
 """Layer norm against its formula."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

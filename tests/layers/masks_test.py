@@ -1,7 +1,5 @@
 """Masks against masks written out by hand."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

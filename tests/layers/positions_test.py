@@ -1,7 +1,5 @@
 """Positions against float64: large positions, and every dtype policy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """Products that an export replaces, against those of the layers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """The model under stock `compile`, `fit` and `save`, with our losses and metrics."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stock `model.fit` of Keras under a strategy: the same update as on one device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The whole model against the float64 reference: forward, backward, cached, masked, saved."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

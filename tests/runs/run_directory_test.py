@@ -48,8 +48,7 @@ class TestCreate:
         with pytest.raises(InputError, match=mentions(tmp_path, "exists", "run directory")):
             RunDirectory.create(tmp_path, config, tokenizer, "corpus")
         assert [path.name for path in tmp_path.iterdir()] == ["chapter.txt"]
-        with pytest.raises(InputError, match=mentions("run directory", "config.json")):
-            RunDirectory(tmp_path)
+        refuses(RunDirectory, (tmp_path,), "run directory", "config.json")
 
     def test_opening_a_missing_or_damaged_run(self, run):
         nowhere = run.path / "nowhere"
@@ -99,16 +98,13 @@ class TestResume:
             ("training.max_steps", 200_000),  # the end of a schedule that falls towards it
         ):
             changed = config.updated({setting: after})
-            with pytest.raises(InputError, match=mentions(run.path, setting, after)):
-                run.resume(changed, tokenizer, "corpus")
+            refuses(run.resume, (changed, tokenizer, "corpus"), run.path, setting, after)
         assert run.config == RunDirectory(run.path).config == config
 
     def test_another_vocabulary_or_corpus_is_refused(self, run, config, tokenizer):
         other = Tokenizer(learn_vocabulary(reversed(LINES[:2]), 30))
-        with pytest.raises(InputError, match=mentions("vocabulary", "data directory")):
-            run.resume(config, other, "corpus")
-        with pytest.raises(InputError, match=mentions("corpus", "data directory")):
-            run.resume(config, tokenizer, "another")
+        refuses(run.resume, (config, other, "corpus"), "vocabulary", "data directory")
+        refuses(run.resume, (config, tokenizer, "another"), "corpus", "data directory")
 
 
 class TestCheckpoints:

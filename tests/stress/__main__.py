@@ -13,8 +13,6 @@ Tests:
 Each test prints one JSON object. The exit code is 1 if a check fails.
 """
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

@@ -19,8 +19,6 @@ For sentences whose tokens differ, the JSON has both translations as pieces with
 (`keras_transformer.inference.scoring`).
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import dataclasses
 import itertools

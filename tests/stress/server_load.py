@@ -24,8 +24,6 @@ Prints one JSON object. The exit code is 1 if a request was lost or answered wro
 is not flat.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -7,11 +7,10 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.errors import InputError
 from keras_transformer.text.model_proto import add_missing_special_pieces
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
-from tests.messages import mentions
+from tests.builders import refuses
 
 LINES = [f"the {a} {b} sees a {a}er {b}" for a in ("red", "big", "old") for b in "xyzü"]
 TEXTS = [
@@ -85,8 +84,7 @@ def test_a_model_that_lacks_nothing_is_unchanged_and_another_file_is_refused(
     (tmp_path / "x.model").write_bytes(model)
     assert Vocabulary.load(tmp_path / "x.model").fingerprint == Vocabulary(model).fingerprint
     (tmp_path / "x.model").write_bytes(b"garbage")
-    with pytest.raises(InputError, match=mentions("x.model", 7, "SentencePiece")):
-        Vocabulary.load(tmp_path / "x.model")
+    refuses(Vocabulary.load, (tmp_path / "x.model",), "x.model", 7, "SentencePiece")
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -114,5 +112,4 @@ def test_symbols_are_appended(tmp_path: Path, kind: str, separate: bool) -> None
 
 def test_a_symbol_that_is_an_ordinary_token_is_refused() -> None:
     vocabulary = Vocabulary(learn_vocabulary([b"ab ab ab ab"], 30))
-    with pytest.raises(InputError, match=mentions("▁", "token")):
-        vocabulary.with_symbols(["▁"])
+    refuses(vocabulary.with_symbols, (["▁"],), "▁", "token")

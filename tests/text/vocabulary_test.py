@@ -6,8 +6,8 @@ import pytest
 import sentencepiece
 
 from keras_transformer.errors import InputError
-from keras_transformer.text import vocabulary
-from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary, sample_lines
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from tests.builders import refuses
 from tests.messages import mentions
 
 LINES = [f"the {a} {b} sees a {a}er {b}".encode() for a in ("red", "big", "old") for b in "xyzü"]
@@ -79,32 +79,13 @@ def test_byte_fallback_has_no_unknown_tokens():
     assert len([p for p in pieces(learned.target_model) if p.startswith("<0x")]) == 256
 
 
-def test_a_text_beyond_the_limit_is_sampled_by_the_seed():
-    lines = [bytes([97 + i % 26]) * (1 + i % 7) for i in range(2000)]
-    first, again, other = (
-        learn_vocabulary(sample_lines(iter(lines), 50, seed), 60) for seed in (1, 1, 2)
-    )
-    assert first == again != other
-    numbers = [b"%04d" % number for number in range(1000)]
-    drawn = [int(line) for line in sample_lines(iter(numbers), 100, seed=3)]
-    assert len(set(drawn)) == 100 and 400 < sum(drawn) / 100 < 600
-
-
-def test_a_text_of_long_lines_is_sampled_by_its_bytes(monkeypatch):
-    monkeypatch.setattr(vocabulary, "MAX_BYTES", 3000)
-    lines = [b"%04d" % number + b"x" * 96 for number in range(1000)]
-    drawn = [int(line[:4]) for line in sample_lines(iter(lines), 500, seed=3)]
-    assert 15 <= len(set(drawn)) == len(drawn) <= 30 and 300 < sum(drawn) / len(drawn) < 700
-
-
 def test_texts_that_are_too_small_are_refused():
     for lines, facts in (
         ([], ["no text"]),
         ([b"", b" "], ["no text"]),
         (LINES, [8, "at least 21"]),
     ):
-        with pytest.raises(InputError, match=mentions(*facts)):
-            learn_vocabulary(lines, 8)
+        refuses(learn_vocabulary, (lines, 8), *facts)
 
 
 @pytest.mark.parametrize("byte_fallback", [False, True])
@@ -138,15 +119,11 @@ def test_special_ids_are_read_from_the_model():
 
 def test_unusable_models_are_refused(tmp_path):
     good = learn_vocabulary(LINES, 40)
-    with pytest.raises(InputError, match=mentions("pad", "pad_id")):
-        Vocabulary(model_with())
+    refuses(Vocabulary, (model_with(),), "pad", "pad_id")
     with pytest.raises(InputError, match=mentions("'pad': 0", "'pad': 4", "source", "target")):
         Vocabulary(good, model_with(unk_id=1, bos_id=2, eos_id=3, pad_id=4))
     for garbage in (b"", b"garbage", good[:500]):
-        with pytest.raises(InputError, match=mentions(len(garbage), "SentencePiece")):
-            Vocabulary(garbage)
-    with pytest.raises(InputError, match=mentions("vocabulary", "joint.model")):
-        Vocabulary.load(tmp_path)
+        refuses(Vocabulary, (garbage,), len(garbage), "SentencePiece")
+    refuses(Vocabulary.load, (tmp_path,), "vocabulary", "joint.model")
     (tmp_path / "joint.model").write_bytes(good[:500])
-    with pytest.raises(InputError, match=mentions("joint.model", "500")):
-        Vocabulary.load(tmp_path)
+    refuses(Vocabulary.load, (tmp_path,), "joint.model", "500")

@@ -33,20 +33,11 @@ BLOCK_LINES = 4096  # lines per block; a kill loses at most the block in progres
 def translate_corpus(
     model_dir: str | Path, source: str | Path, output_dir: str | Path, num_workers: int = 1
 ) -> dict[str, Any]:
-    """Translates all lines of a file with an exported model.
+    """Translates all lines of a file, which may be compressed, with an exported model.
 
     When everything is translated, `output_dir` appears with `translations.txt` (line i is the best
-    translation of line i) and `report.json`. Until then, finished blocks are kept in a hidden
-    directory next to it.
-
-    Args:
-        model_dir: a SavedModel or a LiteRT model.
-        source: the file, which may be compressed.
-        output_dir: a new directory.
-        num_workers: number of processes, each of which uses all cores.
-
-    Returns:
-        The report: lines, lines without a translation, hashes, and the total seconds of the blocks.
+    translation of line i) and `report.json`, which is returned. Until then, finished blocks are
+    kept in a hidden directory next to it. Each process uses all cores.
     """
     model_dir, source, output_dir = Path(model_dir), Path(source), Path(output_dir)
     check_export(model_dir)
@@ -111,10 +102,8 @@ def _unchanged_blocks(source: Path, digest: str) -> Iterator[Block]:
 def translate_block(
     block: Block, result_path: Path, model_dir: Path, fingerprint: str
 ) -> dict[str, Any]:
-    """Translates a block, unless an earlier process has written its result.
-
-    Returns:
-        The `texts` without line breaks, the number of `untranslated` lines, and the `seconds`.
+    """Translates a block, unless an earlier process has written its result: the `texts` without
+    line breaks, the number of `untranslated` lines, and the `seconds`.
     """
     if result_path.exists():
         return dict(json.loads(result_path.read_bytes()))

@@ -31,7 +31,13 @@ class TfdsOptions(LanguageOptions):
 
 
 class TfdsReader:
-    """Reads TFDS sets for `prepare`."""
+    """Reads TFDS sets for `prepare`.
+
+    A set has its registered name ("wmt14_translate/de-en"), or the one in its data directory.
+    "translate_folder:DIR" means the files DIR/{language}.{split}.txt, as in `tfds.TranslateFolder`.
+    Their lines end only at LF. TFDS itself would also end them at characters such as U+2028, which
+    misaligns the two sides.
+    """
 
     options = TfdsOptions
     help = "a TFDS set and its split, as in wmt14_translate/de-en@train"
@@ -41,95 +47,68 @@ class TfdsReader:
         name, _, split = location.rpartition("@")
         if not name:
             raise InputError(f"{location} lacks a split. Add it, as in {location}@train.")
-        corpus = tfds_corpus(
-            name, split, options.source_language, options.tfds_data_dir,
-            target_language=options.target_language, download=options.tfds_download,
-        )  # fmt: skip
-        return [corpus]
+        if name.startswith(FOLDER_PREFIX):
+            return [_folder(name, split, options)]
+        builder = _builder(name, options.tfds_data_dir)
+        languages = _direction(name, _text_keys(builder), options)
+        # The phrasebook is generated from installed packages.
+        may_prepare = options.tfds_download or builder.name == "phrasebook"
+        if may_prepare and not builder.data_path.exists():
+            try:
+                builder.download_and_prepare()
+            except Exception as error:
+                raise InputError(
+                    f"{name} cannot be prepared in {builder.data_dir} ({_reason(error)}). Check "
+                    "that it can be downloaded and that the disk has room for it."
+                ) from error
+        if not builder.info.splits:
+            raise InputError(
+                f"{name} is not prepared in {builder.data_dir}. Name the directory that has it "
+                "(--tfds_data_dir, or --corpus_dir of a recipe), or allow the download with "
+                "--tfds_download of keras-transformer prepare."
+            )
+        try:
+            has_pairs = builder.info.splits[split].num_examples > 0
+        except (AssertionError, ValueError, KeyError):
+            has_pairs = False
+        if not has_pairs:
+            raise InputError(
+                f"{name} lacks the split {split!r}. Choose one of {sorted(builder.info.splits)}, "
+                "or a slice such as train[:10%]."
+            )
+        return [TfdsCorpus(f"{name}[{split}]", split, languages, builder)]
 
 
 READER = TfdsReader()
 
 
-def tfds_corpus(
-    name: str,
-    split: str,
-    source_language: str | None = None,
-    data_dir: str | None = None,
-    *,
-    target_language: str | None = None,
-    download: bool = False,
-) -> Corpus:
-    """Returns a split of a set in one direction. It does not read sentences.
-
-    Args:
-        name: a registered set such as "wmt14_translate/de-en" or "multi30k/de-en", a set that was
-            prepared in `data_dir`, or "translate_folder:DIR". The latter means the files
-            DIR/{language}.{split}.txt, as in `tfds.TranslateFolder`. Their lines end only at LF.
-            TFDS itself would also end them at characters such as U+2028, which misaligns the two
-            sides.
-        split: split, such as "train" or "train[:10%]"; for a folder the part of the files' names.
-        source_language: key of the source text, such as "de"; None if it follows from the target.
-        data_dir: directory of prepared sets; None for the default of TFDS.
-        target_language: key of the target text; None for the other one of two.
-        download: whether a set that is not in `data_dir` may be downloaded.
-    """
-    if name.startswith(FOLDER_PREFIX):
-        directory = Path(name.removeprefix(FOLDER_PREFIX)).expanduser()
-        paths = [
-            path for path in sorted(directory.glob("*.*.txt")) if path.suffixes[0][1:] == split
-        ]
-        files = {path.name.split(".")[0]: path for path in paths}
-        if len(files) < 2:
-            raise InputError(
-                f"{directory} has no texts of the split {split!r} in two languages. It must be a "
-                "directory with files LANGUAGE.SPLIT.txt, such as en.train.txt and de.train.txt."
-            )
-        source, target = _direction(name, sorted(files), source_language, target_language)
-        return ParallelFiles(files[source], files[target])
-    builder = _builder(name, data_dir)
-    source, target = _direction(name, _text_keys(builder), source_language, target_language)
-    # The phrasebook is generated from installed packages.
-    if (download or builder.name == "phrasebook") and not builder.data_path.exists():
-        try:
-            builder.download_and_prepare()
-        except Exception as error:
-            raise InputError(
-                f"{name} cannot be prepared in {builder.data_dir} ({_reason(error)}). Check that "
-                "it can be downloaded and that the disk has room for it."
-            ) from error
-    if not builder.info.splits:
+def _folder(name: str, split: str, options: TfdsOptions) -> ParallelFiles:
+    """Returns the files of a split of "translate_folder:DIR"."""
+    directory = Path(name.removeprefix(FOLDER_PREFIX)).expanduser()
+    paths = [path for path in sorted(directory.glob("*.*.txt")) if path.suffixes[0][1:] == split]
+    files = {path.name.split(".")[0]: path for path in paths}
+    if len(files) < 2:
         raise InputError(
-            f"{name} is not prepared in {builder.data_dir}. Name the directory that has it "
-            "(--tfds_data_dir, or --corpus_dir of a recipe), or allow the download with "
-            "--tfds_download of keras-transformer prepare."
+            f"{directory} has no texts of the split {split!r} in two languages. It must be a "
+            "directory with files LANGUAGE.SPLIT.txt, such as en.train.txt and de.train.txt."
         )
-    try:
-        has_pairs = builder.info.splits[split].num_examples > 0
-    except (AssertionError, ValueError, KeyError):
-        has_pairs = False
-    if not has_pairs:
-        raise InputError(
-            f"{name} lacks the split {split!r}. Choose one of {sorted(builder.info.splits)}, or a "
-            "slice such as train[:10%]."
-        )
-    return TfdsCorpus(name, split, source, target, builder)
+    source, target = _direction(name, sorted(files), options)
+    return ParallelFiles(files[source], files[target])
 
 
 @dataclasses.dataclass(frozen=True)
 class TfdsCorpus:
-    """Sentence pairs of one split of a TFDS translation set, in one direction."""
+    """Sentence pairs of one split of a TFDS translation set, in one direction.
 
-    set_name: str
+    Attributes:
+        name: the set with its split, such as "wmt14_translate/de-en[train]".
+        languages: the keys of the source and the target text.
+    """
+
+    name: str
     split: str
-    source_language: str
-    target_language: str
+    languages: tuple[str, str]
     builder: Any
-
-    @property
-    def name(self) -> str:
-        """The set with its split, such as "wmt14_translate/de-en[train]"."""
-        return f"{self.set_name}[{self.split}]"
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields (source, target), one line each, always in the same order.
@@ -148,22 +127,21 @@ class TfdsCorpus:
     def _texts(self) -> Iterator[tuple[bytes, bytes]]:
         import tensorflow_datasets as tfds
 
-        languages = (self.source_language, self.target_language)
+        source, target = self.languages
         if self.builder.info.file_format == tfds.core.FileFormat.ARRAY_RECORD:
             for example in self.builder.as_data_source(split=self.split):
-                yield example[languages[0]], example[languages[1]]
+                yield example[source], example[target]
             return
         # Files are read one by one, so that the order does not depend on their number.
         in_order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         dataset = self.builder.as_dataset(split=self.split, read_config=in_order)
         for batch in dataset.batch(_BATCH).as_numpy_iterator():
-            yield from zip(*(batch[language].tolist() for language in languages), strict=True)
+            yield from zip(batch[source].tolist(), batch[target].tolist(), strict=True)
 
 
-def _direction(
-    name: str, languages: Sequence[str], source: str | None, target: str | None
-) -> tuple[str, str]:
+def _direction(name: str, languages: Sequence[str], options: TfdsOptions) -> tuple[str, str]:
     """Returns the keys of the source and the target text."""
+    source, target = options.source_language, options.target_language
     if len(languages) == 2:  # the other one is the target
         source = source or next((key for key in languages if target and key != target), None)
         target = target or next((key for key in languages if key != source), None)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # imported late: a model is opened without TensorFlow
     from keras_transformer.inference.translation_module import TranslationModule
 
 FILE = "model.tflite"
+_SOURCE_CUT = 1  # a bit of export.request_params.Status, whose module loads TensorFlow
 _WITHOUT_TEXT = (
     "The model has only the signature translate_ids, not translate, because LiteRT's tokenizer "
     "would find other tokens: {}. Tokenize with the .model file of the export."
@@ -71,11 +72,26 @@ class LiteRTEngine(Engine):
             )
         return changed
 
-    def translate(self, text: Any) -> Mapping[str, Any]:
-        found = self.results(_lines(text))
+    def translate(
+        self, text: Any, max_length: Any = None, length_penalty: Any = None
+    ) -> Mapping[str, Any]:
+        """Translates lines. Each may have its own `max_length` and `length_penalty`.
+
+        Returns:
+            Also `lengths`, `truncated` and `status`, as the signature `translate` of a SavedModel.
+        """
+        found = self.results(_lines(text), max_length, length_penalty)
         texts = [[best.encode() for best in self.model.texts(result)] for result in found]
-        scores = np.array([result.scores for result in found])
-        return {"translations": np.array(texts, object), "scores": scores}
+        limit = self.model.metadata.max_source_bytes
+        was_long = np.array([len(line) > limit for line in np.asarray(text)])
+        status = np.array([result.status for result in found]) | _SOURCE_CUT * was_long
+        return {
+            "translations": np.array(texts, object),
+            "scores": np.array([result.scores for result in found]),
+            "lengths": np.array([result.lengths for result in found]),
+            "truncated": status & _SOURCE_CUT > 0,
+            "status": status,
+        }
 
     def lengths(self, text: Any) -> Mapping[str, Any]:
         counts = zip(*map(self.model.lengths, _lines(text)), strict=True)
@@ -92,9 +108,13 @@ class LiteRTEngine(Engine):
         results = [result for i in starts for result in self.results(texts[i : i + size])]
         return [Hypotheses(result.ids, result.lengths, result.scores) for result in results]
 
-    def results(self, texts: Sequence[str]) -> list[LiteRTResult]:
+    def results(
+        self, texts: Sequence[str], max_length: Any = None, length_penalty: Any = None
+    ) -> list[LiteRTResult]:
         """Returns the search results of the texts of one batch."""
-        limits, penalties = [self._max_length] * len(texts), [self._length_penalty] * len(texts)
+        count = len(texts)
+        limits = [self._max_length] * count if max_length is None else max_length
+        penalties = [self._length_penalty] * count if length_penalty is None else length_penalty
         sources = [self.model.source_ids(text) for text in texts]
         return self.model.translate_batch(sources, limits, penalties)
 
@@ -115,8 +135,8 @@ class ComparedEngine(LiteRTEngine):
         has_text = self.model.metadata.has_text
         self._translate_text = load_text_signature(file) if has_text else None
 
-    def results(self, texts: Sequence[str]) -> list[LiteRTResult]:
-        results = super().results(texts)
+    def results(self, texts: Sequence[str], *options: Any) -> list[LiteRTResult]:
+        results = super().results(texts, *options)
         for text, result in zip(texts, results, strict=True):
             self._check(text, result)
         return results

@@ -16,13 +16,13 @@ import numpy as np
 from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.pages.page import render
-from keras_transformer.inference.batching import map_batches
+from keras_transformer.inference.batching import outputs_by_line
 from keras_transformer.inference.engine import KerasEngine
 from keras_transformer.inference.loading import load_model
 
 # A function that calls a signature of a model: lists by name of the input to arrays by name of the
 # output. For a server it is `lambda inputs: client.predict(inputs, "attention")`.
-Ask = Callable[[Mapping[str, Sequence[Any]]], Mapping[str, Any]]
+Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 TITLES = {
     "encoder": "Encoder self-attention",
@@ -47,14 +47,14 @@ class VisibleModel(NamedTuple):
     Attributes:
         label: the path of the model.
         signatures: functions from lists of inputs to arrays, by name.
-        positions: a function from a count to `source` and `target`, float32 `[count, d_model]`, and
-            `learned`, bool.
+        positions: a function from `{"count": n}` to `source` and `target`, float32 `[n, d_model]`,
+            and `learned`, bool.
         owner: the object that keeps the weights alive.
     """
 
     label: str
     signatures: Mapping[str, Ask]
-    positions: Callable[[int], Mapping[str, np.ndarray]]
+    positions: Ask
     owner: Any
 
 
@@ -71,8 +71,8 @@ def open_visible_model(
     from keras_transformer.export.saved_model.signatures import Signatures
 
     def of_lists(function: Any) -> Ask:
-        def ask(inputs: Mapping[str, Sequence[Any]]) -> Mapping[str, Any]:
-            columns = {name: tf.constant(list(column)) for name, column in inputs.items()}
+        def ask(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            columns = {name: tf.constant(column) for name, column in inputs.items()}
             return {name: array.numpy() for name, array in function(**columns).items()}
 
         return ask
@@ -91,21 +91,7 @@ def open_visible_model(
             "Use the run directory, or a new SavedModel."
         )
     signatures = {name: of_lists(function) for name, function in functions.items()}
-
-    def first_positions(count: int) -> Mapping[str, np.ndarray]:
-        return {n: array.numpy() for n, array in positions(count=tf.constant(count)).items()}
-
-    return VisibleModel(model.label, signatures, first_positions, owner)
-
-
-def model_name(label: str) -> str:
-    """Returns a short name of a model for titles, from its path or address."""
-    if "://" in label:
-        return label
-    paths = [Path(member) for member in label.split(",")]
-    return ", ".join(
-        f"{path.parent.name}/{path.name}" if path.name.isdigit() else path.name for path in paths
-    )
+    return VisibleModel(model.label, signatures, of_lists(positions), owner)
 
 
 class Attention(NamedTuple):
@@ -295,14 +281,8 @@ def summarize_heads(attentions: Iterable[Attention]) -> HeadSummary:
 
 def embed(ask: Ask, sentences: Sequence[str]) -> np.ndarray:
     """Returns the mean encoder output of each sentence, float32 `[N, d_model]`."""
-
-    def embed_batch(batch: list[int]) -> np.ndarray:
-        return np.asarray(ask({"text": [sentences[i] for i in batch]})["embeddings"])
-
-    found: dict[int, np.ndarray] = {}
-    for batch, vectors in map_batches(embed_batch, sentences):
-        found |= dict(zip(batch, vectors, strict=True))
-    result = np.stack([found[i] for i in range(len(sentences))])
+    rows = outputs_by_line(lambda text: ask({"text": text}), sentences)
+    result = np.stack([row["embeddings"] for row in rows])
     if not np.isfinite(result).all():
         raise InputError("The embeddings are not finite. The weights of the model are damaged.")
     return result
@@ -318,12 +298,11 @@ def project(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
     _, lengths, axes = np.linalg.svd(centred, full_matrices=False)
+    axes = np.pad(axes, [[0, 2], [0, 0]])[:2]  # one sentence, or one number, has only one
     largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
-    points = centred @ (axes * np.sign(largest)).T[:, :2]
-    variances = lengths**2
+    variances = np.pad(lengths**2, [0, 1])
     explained = variances[:2] / max(variances.sum(), np.finfo(np.float64).tiny)
-    missing = 2 - points.shape[1]  # for one sentence, or embeddings of one number
-    return np.pad(points, [[0, 0], [0, missing]]), np.pad(explained, [0, missing])
+    return centred @ (axes * np.sign(largest)).T, explained
 
 
 def embeddings_page(vectors: np.ndarray, sentences: Sequence[str], model: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.data.reading import read_text
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.extensions.pages.attention import (
@@ -24,7 +25,6 @@ from keras_transformer.extensions.pages.attention import (
     attention_page,
     embed,
     embeddings_page,
-    model_name,
     open_visible_model,
     read_attention,
     summarize_heads,
@@ -285,7 +285,6 @@ def visualize(
     if sentence is None:
         sentence, translation = sources[0], targets[0] or None
     model = open_visible_model(model_dir)
-    name = model_name(model.label)
 
     def read_batch(batch: list[int]) -> list[Attention]:
         texts = {"source": [sources[i] for i in batch], "target": [targets[i] for i in batch]}
@@ -297,12 +296,16 @@ def visualize(
         (found for _, batch in batches for found in batch) if sources else [pair]
     )
     target_title = "Target" if translation else "Target (by the model)"
-    known = {"Model": name, "Source": sentence, target_title: translation or pair.target_text}
+    known = {
+        "Model": model.label,
+        "Source": sentence,
+        target_title: translation or pair.target_text,
+    }
     links = {"attention.html": "Interactive attention", "heads.tsv": "Statistics of all heads"}
     pages = {"attention.html": attention_page(pair, known)}
     if sources:
         vectors = embed(model.signatures["embed"], sources)
-        pages["embeddings.html"] = embeddings_page(vectors, sources, name)
+        pages["embeddings.html"] = embeddings_page(vectors, sources, model.label)
         links["embeddings.html"] = "Interactive sentence embeddings"
     remarks = pair.remarks()
     if sources and summary.truncated:
@@ -314,7 +317,9 @@ def visualize(
         path.absolute().parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as directory:
             directory.mkdir()
-            for title, file, figure in _pictures(pair, summary, model.positions(_POSITIONS)):
+            for title, file, figure in _pictures(
+                pair, summary, model.positions({"count": _POSITIONS})
+            ):
                 write_png(figure, directory / file)
                 pictures.setdefault(title, []).append(file)
             values = {"known": known, "remarks": remarks, "links": links, "measures": MEASURES}
@@ -333,21 +338,15 @@ def read_pairs(source: str | Path, target: str | Path | None) -> tuple[list[tupl
 
     Without a target file, the targets are empty.
     """
-    sources = read_text(source)
-    targets = [""] * len(sources) if target is None else read_text(target)
-    if len(sources) != len(targets):
-        raise InputError(
-            f"{source} has {len(sources):,} lines, but {target} has {len(targets):,}. Both need "
-            "the same number."
-        )
-    pairs = [
-        (text, translation)
-        for text, translation in zip(sources, targets, strict=True)
-        if text.strip() and (target is None or translation.strip())
-    ]
-    if not pairs:
+    if target is None:
+        pairs = [(text, "") for text in read_text(source)]
+    else:
+        lines = ParallelFiles(Path(source), Path(target)).pairs()
+        pairs = [(text.decode(), translation.decode()) for text, translation in lines]
+    kept = [pair for pair in pairs if pair[0].strip() and (target is None or pair[1].strip())]
+    if not kept:
         raise InputError(f"{source} has no sentence. It must have one per line.")
-    return pairs, len(sources) - len(pairs)
+    return kept, len(pairs) - len(kept)
 
 
 def _pictures(

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from keras_transformer.data.workers import end_with_parent, interrupts_ignored
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.runs.atomic import exclusive_lock, sync_tree, write_text
-from keras_transformer.runs.machine import available_cores, cpu_name, stop_signals
+from keras_transformer.runs.machine import available_cores, cpu_name, signal_handlers, stop_signals
 from keras_transformer.tf_import import load_tensorflow
 
 if TYPE_CHECKING:  # they load TensorFlow, which a process that only starts others does not need
@@ -316,17 +316,13 @@ def call_in_process(function: Callable[..., _Result], *arguments: Any) -> _Resul
 
     with interrupts_ignored():  # until the process has its own process group
         process.start()
-    before = {number: signal.signal(number, pass_on) for number in stop_signals()}
-    try:
+    with signal_handlers(pass_on):
         sender.close()
         try:
             result, error = receiver.recv()
         except EOFError:
             result = error = None
         process.join()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)  # None: not set by Python
     if received:
         raise KeyboardInterrupt
     if error is not None:

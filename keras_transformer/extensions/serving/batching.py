@@ -82,10 +82,6 @@ class Batcher:
         If the caller cancels before the batch starts, the rows are not computed.
         """
         rows, waiting = len(next(iter(inputs.values()))), self.waiting_rows
-        if not 1 <= rows <= self._max_queue:
-            raise RequestError(
-                400, f"The request has {rows:,} rows. It must have 1 to {self._max_queue:,}."
-            )
         if waiting + rows > self._max_queue:
             raise RequestError(
                 429,
@@ -230,10 +226,8 @@ def _concatenate(requests: Sequence[Arrays]) -> Arrays:
         arrays = [inputs[name] for inputs in requests]
         padding = b"" if arrays[0].dtype == object else 0
         shape = np.max([array.shape[1:] for array in arrays], axis=0).astype(int).tolist()
-        joined[name] = np.full([sum(map(len, arrays)), *shape], padding, arrays[0].dtype)
-        start = 0
-        for array in arrays:
-            inner = tuple(slice(size) for size in array.shape[1:])
-            joined[name][(slice(start, start + len(array)), *inner)] = array
-            start += len(array)
+        padded = [np.full([len(array), *shape], padding, array.dtype) for array in arrays]
+        for target, array in zip(padded, arrays, strict=True):
+            target[tuple(map(slice, array.shape))] = array
+        joined[name] = np.concatenate(padded)
     return joined

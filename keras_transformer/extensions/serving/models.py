@@ -127,7 +127,6 @@ class ServedModel:
     def _load(self, path: Path) -> Version:
         version = open_engine(path, self._batches_at_once)
         check_tag(self._source_tag, version.engine.symbols, str(path))
-        version.warm_up()
         return version
 
     def _found(self) -> dict[int, tuple[int, Path]]:

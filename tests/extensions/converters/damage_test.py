@@ -13,9 +13,9 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters.torch_files import read_torch_file
 from keras_transformer.text.model_proto import ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
+from tests.builders import refuses
 from tests.damage import at_random, replace
 from tests.extensions.converters import toolkits
-from tests.messages import mentions
 
 QUERY = "encoder_l1_self_Wq"
 BIAS = "final_logits_bias"
@@ -181,8 +181,7 @@ def test_files_that_do_not_fit_are_named(name: str, row: tuple[Any, ...], tmp_pa
     source_format, _, file = name.partition("/")
     *changes, facts = row
     change(toolkits.copy_of(source_format, tmp_path) / file, *changes)
-    with pytest.raises(InputError, match=mentions(*facts)):
-        toolkits.convert(tmp_path, source_format).transformer()
+    refuses(lambda: toolkits.convert(tmp_path, source_format).transformer(), (), *facts)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -192,11 +191,9 @@ def test_other_sentencepiece_models_are_refused(side: str, tmp_path: Path) -> No
     for field in ("normalizer_spec", "trainer_spec"):
         proto.ClearField(field)
         file.write_bytes(proto.SerializeToString())
-        with pytest.raises(InputError, match=mentions(file.name, "end is missing")):
-            toolkits.convert(tmp_path, "marian")
+        refuses(toolkits.convert, (tmp_path, "marian"), file.name, "end is missing")
     shutil.copy(toolkits.FIXTURES / "opennmt_tf/shared/joint.model", file)
-    with pytest.raises(InputError, match=mentions(side, "24 of the 72 pieces")):
-        toolkits.convert(tmp_path, "marian")
+    refuses(toolkits.convert, (tmp_path, "marian"), side, "24 of the 72 pieces")
 
 
 FILES = {
@@ -218,8 +215,7 @@ def test_damaged_files_are_refused_or_harmless(
     content = file.read_bytes()
     file.unlink()
     facts = {"post_norm.npz": "npz", "joint.subwords": "subwords", "ckpt-1.index": "checkpoint"}
-    with pytest.raises(InputError, match=mentions(facts.get(name, name.split(".")[0]))):
-        toolkits.convert(tmp_path, source_format)
+    refuses(toolkits.convert, (tmp_path, source_format), facts.get(name, name.split(".")[0]))
     file.write_bytes(content[: len(content) // 2])
     with pytest.raises(InputError) as caught:
         toolkits.convert(tmp_path, source_format)

@@ -1,4 +1,4 @@
-"""Converted models of four toolkits give the outputs of these toolkits (tests/fixtures/make*.py).
+"""Converted models of four toolkits give the outputs of these toolkits (`tests/fixtures/make.py`).
 
 `expected.json` has `pairs` of texts and, for each source, the `greedy` translation: its tokens, or
 its text, or null if it was cut. `expected.npz` has the `log_probs` `[B, T]` of the target tokens,

@@ -12,6 +12,7 @@ import pytest
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import make_options, read_model
 from keras_transformer.extensions.converters.torch_files import Inert, read_torch_file
+from tests.builders import refuses
 from tests.damage import replace
 from tests.extensions.converters.toolkits import (
     FIXTURES,
@@ -52,19 +53,15 @@ def test_small_files_that_stand_for_large_objects_are_refused(tmp_path: Path) ->
         with zipfile.ZipFile(file, "w") as archive:
             archive.writestr("archive/data.pkl", pickled)
             archive.writestr("archive/data/1", bytes(padding))
-        with pytest.raises(InputError, match=mentions("model.pt", "parts")):
-            read_torch_file(file)
+        refuses(read_torch_file, (file,), "model.pt", "parts")
     with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data/0", bytes(10**8))
-    with pytest.raises(InputError, match=mentions("unpack", f"{10**8 + len(key):,}")):
-        read_torch_file(file)
+    refuses(read_torch_file, (file,), "unpack", f"{10**8 + len(key):,}")
     write_torch_file(file, {"weight": np.ones(4, np.float32)}, weight=(2**40,))
-    with pytest.raises(InputError, match=mentions("model.pt", "larger than their storages")):
-        read_torch_file(file)
+    refuses(read_torch_file, (file,), "model.pt", "larger than their storages")
     copy_of("marian", tmp_path)
     np.savez_compressed(tmp_path / "post_norm.npz", weight=np.zeros(10**7))
-    with pytest.raises(InputError, match=mentions("post_norm.npz", "unpack")):
-        read_model(tmp_path, "marian")
+    refuses(read_model, (tmp_path, "marian"), "post_norm.npz", "unpack")
 
 
 @pytest.mark.parametrize(("variant", "is_joint"), [("words", True), ("sentencepiece", False)])
@@ -77,8 +74,7 @@ def test_one_dictionary_is_enough_only_for_shared_embeddings(
     if is_joint:
         assert convert(copy, "fairseq").vocabulary.fingerprint == expected
     else:
-        with pytest.raises(InputError, match=mentions(copy, "dict.de.txt", "--target_vocabulary")):
-            convert(copy, "fairseq")
+        refuses(convert, (copy, "fairseq"), copy, "dict.de.txt", "--target_vocabulary")
         given = str(tmp_path / "target.txt")
         found = convert(copy, "fairseq", target_vocabulary=given)
         assert found.vocabulary.fingerprint == expected
@@ -122,8 +118,7 @@ def test_the_number_of_heads_is_read_from_the_description(
     file = opennmt_tf / "model_description.py"
     if description is None:
         file.unlink()
-        with pytest.raises(InputError, match=mentions("model_description.py", "--num_heads")):
-            convert(opennmt_tf, "opennmt_tf")
+        refuses(convert, (opennmt_tf, "opennmt_tf"), "model_description.py", "--num_heads")
         assert convert(opennmt_tf, "opennmt_tf", num_heads=4).config.model.num_heads == 4
         return
     file.write_text(description)

@@ -52,8 +52,7 @@ def test_a_corpus_is_translated_line_by_line_also_after_a_kill(
     assert written == {"translations.txt", "report.json"}
     assert translate_corpus(exported_run, source, tmp_path / "out") == report
     source.write_bytes(gzip.compress(b"another text\n"))
-    with pytest.raises(InputError, match=mentions("out", "exists")):
-        translate_corpus(exported_run, source, tmp_path / "out")
+    refuses(translate_corpus, (exported_run, source, tmp_path / "out"), "out", "exists")
 
 
 def test_a_changed_text_is_detected(tmp_path, source, exported_run, monkeypatch):

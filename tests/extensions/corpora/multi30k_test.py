@@ -6,7 +6,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from keras_transformer.extensions.corpora import multi30k
-from keras_transformer.extensions.corpora.tfds import tfds_corpus
+from tests.extensions.corpora.tfds_test import tfds_corpus
 
 # Sentences per file. All numbers differ, so that a test notices swapped splits.
 LENGTHS = dict(zip(multi30k._SPLITS.values(), (7, 3, 4, 5, 2, 6), strict=True))
@@ -38,7 +38,7 @@ def downloads(tmp_path, monkeypatch):
 def test_every_split_of_a_pair_of_languages(downloads, tmp_path, config):
     data_dir, (source, target) = str(tmp_path / "data"), config.split("-")
     for split, part in multi30k._SPLITS.items():  # downloaded once, in the order of the files
-        corpus = tfds_corpus(f"multi30k/{config}", split, source, data_dir, download=True)
+        corpus = tfds_corpus(f"multi30k/{config}", split, source, data_dir, tfds_download=True)
         assert list(corpus.pairs()) == [
             (sentence(part, source, i).encode(), sentence(part, target, i).encode())
             for i in range(LENGTHS[part])

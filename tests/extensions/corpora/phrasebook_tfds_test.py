@@ -8,7 +8,7 @@ import tensorflow_datasets as tfds
 
 from keras_transformer.extensions.corpora import phrasebook
 from keras_transformer.extensions.corpora.phrasebook import tfds_builder
-from keras_transformer.extensions.corpora.tfds import tfds_corpus
+from tests.extensions.corpora.tfds_test import tfds_corpus
 
 FEW = functools.partial(phrasebook.phrases, per_template=6)  # of each template: done in seconds
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.corpora import tfds as tfds_module
-from keras_transformer.extensions.corpora.tfds import READER, TfdsOptions, tfds_corpus
+from keras_transformer.extensions.corpora.tfds import READER, TfdsOptions
+from tests.builders import refuses
 from tests.messages import mentions
 
 WMT14 = "wmt14_translate/de-en"
@@ -23,6 +24,10 @@ SETS = [
     ("opus/medical", "de", "en"),
 ]
 PAIRS = [(f"{i} Möwen am Meer\u2028.", f"{i} gulls at sea") for i in range(7)]
+
+
+def tfds_corpus(name, split, source=None, folder=None, **options):
+    return READER.read(f"{name}@{split}", TfdsOptions(source, tfds_data_dir=folder, **options))[0]
 
 
 def write_set(name, data_dir, splits, *, file_format="tfrecord", shards=1):
@@ -144,8 +149,7 @@ def test_lines_of_a_folder_end_only_at_lf(folder):
     assert [german[:4] for _, german in pairs] == [b"eins", b"zwei", b"drei"]
     corpus = tfds_corpus(name, "train", "en", target_language="fr")
     assert next(corpus.pairs()) == ("one\u2028".encode(), b"un")
-    with pytest.raises(InputError, match=mentions("target language", "'de'", "'en'", "'fr'")):
-        tfds_corpus(name, "train", "en")
+    refuses(tfds_corpus, (name, "train", "en"), "target language", "'de'", "'en'", "'fr'")
 
 
 def test_errors_name_unusable_folders(folder):
@@ -158,15 +162,13 @@ def test_errors_name_unusable_folders(folder):
         (folder / "empty", "train", ("empty", "LANGUAGE.SPLIT.txt")),
         (folder, "valid", ("valid", "two languages")),
     ):
-        with pytest.raises(InputError, match=mentions(*facts)):
-            tfds_corpus(f"translate_folder:{name}", split, "en")
+        refuses(tfds_corpus, (f"translate_folder:{name}", split, "en"), *facts)
 
 
 def test_a_location_has_a_split(folder):
     (corpus,) = READER.read(f"translate_folder:{folder}@valid", TfdsOptions("en"))
     assert list(corpus.pairs()) == [(b"four", b"vier")]
-    with pytest.raises(InputError, match=mentions(WMT14, "split", f"{WMT14}@train")):
-        READER.read(WMT14, TfdsOptions("en"))
+    refuses(READER.read, (WMT14, TfdsOptions("en")), WMT14, "split", f"{WMT14}@train")
 
 
 # Preparation of sets.
@@ -219,7 +221,7 @@ def test_reasons_for_unprepared_sets_are_one_sentence(tmp_path, monkeypatch, err
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
     message = mentions("opus/law", tmp_path, str(error).split(".")[0])
     with pytest.raises(InputError, match=message) as caught:
-        tfds_corpus("opus/law", "train", "de", str(tmp_path), download=True)
+        tfds_corpus("opus/law", "train", "de", str(tmp_path), tfds_download=True)
     assert "\n" not in str(caught.value)
 
 
@@ -276,8 +278,7 @@ def test_missing_records_and_records_of_another_set_are_refused(tmp_path):
         with tf.io.TFRecordWriter(file) as writer:
             for record in changed:
                 writer.write(record)
-        with pytest.raises(InputError, match=mentions("wmt14_translate", "read")):
-            pairs(tmp_path)
+        refuses(pairs, (tmp_path,), "wmt14_translate", "read")
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]"])

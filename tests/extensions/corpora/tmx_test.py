@@ -11,7 +11,8 @@ from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.corpora import LanguageOptions
 from keras_transformer.extensions.corpora.tmx import READER, TmxFile
-from tests.messages import mentions, tells
+from tests.builders import refuses
+from tests.messages import tells
 
 TMX = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">
@@ -73,8 +74,7 @@ def test_bad_files_and_missing_languages_are_input_errors(tmp_path):
         (str(tmp_path / "m.tmx"), LanguageOptions("en", "de"), ("m.tmx", "missing")),
         ("m.tmx", LanguageOptions("en", None), ("m.tmx", "en", "None")),
     ):
-        with pytest.raises(InputError, match=mentions(*facts)):
-            READER.read(location, options)
+        refuses(READER.read, (location, options), *facts)
     for content, facts in (
         (b"", ("m.tmx", "TMX")),
         (TMX.encode()[:-30], ("m.tmx", "truncated")),
@@ -82,8 +82,7 @@ def test_bad_files_and_missing_languages_are_input_errors(tmp_path):
         (memory(unit("a", "b", "en", "fr")), ("m.tmx", "de", "en, fr")),
         (gzip.compress(TMX.encode())[:-9], ("m.tmx", "read")),
     ):
-        with pytest.raises(InputError, match=mentions(*facts)):
-            read(tmp_path, content)
+        refuses(read, (tmp_path, content), *facts)
 
 
 @pytest.mark.parametrize(

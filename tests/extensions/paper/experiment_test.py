@@ -18,6 +18,7 @@ from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.extensions.paper import experiment
 from keras_transformer.extensions.paper.experiment import Experiment, Row, call_in_process
 from keras_transformer.runs.atomic import exclusive_lock
+from tests.builders import refuses
 from tests.messages import mentions
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -133,8 +134,7 @@ def test_the_identity_is_written_once_and_compared(work: Path) -> None:
         with pytest.raises(InputError, match=message):
             Experiment(work, {**IDENTITY, **changes})
     (work / "experiment.json").write_text("[")
-    with pytest.raises(InputError, match=mentions("work", "read")):
-        Experiment(work, IDENTITY)
+    refuses(Experiment, (work, IDENTITY), "work", "read")
     (work / "experiment.json").unlink()
     with pytest.raises(InputError, match="work exists, but lacks experiment.json. Name a new"):
         Experiment(work, IDENTITY)
@@ -187,8 +187,7 @@ def test_errors_and_kills_of_a_process(capfd: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(InputError, match="^x is 3, not 4$"):
         call_in_process(mistaken)
     assert capfd.readouterr().err == ""
-    with pytest.raises(InputError, match=mentions("signal 9", "memory")):
-        call_in_process(killed)
+    refuses(call_in_process, (killed,), "signal 9", "memory")
     with pytest.raises(RuntimeError, match="exit code 1"):
         call_in_process(os.strerror, "a defect")
 

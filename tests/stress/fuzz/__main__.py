@@ -22,8 +22,6 @@ kind; seconds; peak memory (MB) after a tenth of the batches and at the end; and
 second example repeats a failed batch. The exit code is 1 if there is a failure.
 """
 
-from __future__ import annotations
-
 import collections
 import json
 import math

@@ -1,7 +1,5 @@
 """Checks that every answer must pass."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.stress.fuzz.model import Arrays, Request, Signature

@@ -1,7 +1,5 @@
 """A SavedModel in a process with only TensorFlow and tensorflow-text, and requests."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 from collections.abc import Mapping, Sequence
@@ -93,7 +91,7 @@ class Request(NamedTuple):
     inputs: Arrays
     row: int
 
-    def known_row(self) -> Request:
+    def known_row(self) -> "Request":
         """Returns a request of only the known sentence."""
         known = slice(self.row, self.row + 1)
         return Request(self.signature, {name: v[known] for name, v in self.inputs.items()}, 0)

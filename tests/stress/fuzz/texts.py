@@ -1,7 +1,5 @@
 """Malformed texts, by kind: each kind is a function of a random generator."""
 
-from __future__ import annotations
-
 import sys
 import unicodedata
 from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.runs.atomic import atomic_path
 
 # A sentence in English and in German, with the same `{slot}` names on both sides.
@@ -26,16 +26,14 @@ class Phrase(NamedTuple):
     template: Template
 
 
-def _template(line: str) -> Template:
-    english, german = map(str.strip, line.split("|"))
-    return english, german
-
-
-TEMPLATES = tuple(
-    _template(line)
+TEMPLATES: tuple[Template, ...] = tuple(
+    (english.strip(), german.strip())
     for line in Path(__file__).with_name("templates.txt").read_text("utf-8").splitlines()
     if line and not line.startswith("#")
+    for english, german in [line.split("|")]
 )
+# Phrases that are not for training.
+_TEST, _VALID = 1000, 500
 
 
 def phrases(seed: int = 1, per_template: int = 100) -> list[Phrase]:
@@ -78,25 +76,17 @@ def _render(template: Template, count: int, rng: random.Random) -> list[Phrase]:
     return list(found.values())
 
 
-def split(
-    corpus: Sequence[Phrase], seed: int = 1, valid_size: int = 500, test_size: int = 1000
-) -> dict[str, list[Phrase]]:
+def split(corpus: Sequence[Phrase], seed: int = 1) -> dict[str, list[Phrase]]:
     """Shuffles the phrases and splits them into `train`, `valid` and `test`.
 
     No two phrases of `phrases` have the same English, so that no test phrase is in training.
     """
-    if len(corpus) <= valid_size + test_size:
-        raise InputError(
-            f"The corpus has {len(corpus)} phrases, but {valid_size} + {test_size} of them must be "
-            "held out."
-        )
     shuffled = list(corpus)
     random.Random(f"{seed}/split").shuffle(shuffled)
-    held_out = test_size + valid_size
     return {
-        "train": shuffled[held_out:],
-        "valid": shuffled[test_size:held_out],
-        "test": shuffled[:test_size],
+        "train": shuffled[_TEST + _VALID :],
+        "valid": shuffled[_TEST : _TEST + _VALID],
+        "test": shuffled[:_TEST],
     }
 
 
@@ -113,12 +103,11 @@ def write_corpus(directory: str | os.PathLike[str], seed: int = 1) -> dict[str, 
         for side, language in enumerate(("en", "de"))
     }
     try:
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            for name, content in contents.items():
-                if not (target / name).is_file() or (target / name).read_bytes() != content:
-                    raise InputError(
-                        f"{target} contains other files. Choose a new or empty directory."
-                    )
+        if target.exists() and any(target.iterdir()):
+            paths = {name: target / name for name in contents}
+            found = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
+            message = f"{target} contains other files. Choose a new or empty directory."
+            require(found == contents, message)
             return parts
         with atomic_path(target) as partial:
             partial.mkdir(parents=True)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper.parsing.alignment import GuidedAlignment
+from tests.builders import refuses
 from tests.messages import mentions
 from tests.training.tiny_model import (
     MODEL,
@@ -182,13 +183,11 @@ def test_the_auxiliary_loss_is_logged_separately() -> None:
 
 def test_vocabularies_without_word_boundaries_are_refused() -> None:
     for begins, stands in (([True] + [False] * 9, [True] * 9), ([True] * 9, [False] * 9)):
-        with pytest.raises(InputError, match=mentions("words", "begin")):
-            GuidedAlignment(begins, stands, 0)
+        refuses(GuidedAlignment, (begins, stands, 0), "words", "begin")
 
 
 def test_models_that_cannot_be_guided_are_refused() -> None:
-    with pytest.raises(InputError, match=mentions("0.7", "alignments")):
-        make_trainer(training=GUIDED)
+    refuses(make_trainer, {"training": GUIDED}, "0.7", "alignments")
     windowed = dataclasses.replace(MODEL, attention_window=4)
     with pytest.raises(InputError, match=mentions("0.7", "model.attention_window")):
         make_trainer(windowed, GUIDED, auxiliary_loss=ALIGNMENT)

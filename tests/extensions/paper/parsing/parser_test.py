@@ -17,6 +17,7 @@ from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
+from tests.builders import refuses
 from tests.export.model_variants import make_run
 from tests.extensions.paper.parsing.sentences import TREEBANK
 from tests.messages import mentions, tells
@@ -134,12 +135,10 @@ def test_a_model_without_a_sensible_output_has_flat_trees(model: parser.ParserMo
 def test_ordinary_translators_are_refused_as_parsers(
     run_directory: RunDirectory, exported_run: Path
 ) -> None:
-    with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
-        parser.load_parser(run_directory.path)
+    refuses(parser.load_parser, (run_directory.path,), "run", "parser", "vocabulary")
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
         EXPORTER.prepare(loading.load_translator(run_directory), ExportOptions())
-    with pytest.raises(InputError, match=mentions("/1", "parser", "signature")):
-        parser.load_parser(exported_run)
+    refuses(parser.load_parser, (exported_run,), "/1", "parser", "signature")
 
 
 def test_an_export_with_different_trees_is_an_error(

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper.parsing.scoring import BracketScores, score_trees
 from keras_transformer.extensions.paper.parsing.trees import Tree, parse_trees, restore
+from tests.builders import refuses
 from tests.extensions.paper.parsing.sentences import SYMBOLS, trees
-from tests.messages import mentions, tells
+from tests.messages import tells
 
 
 def read(*texts: str) -> list[Tree]:
@@ -115,15 +115,12 @@ def test_other_words_are_errors_that_are_not_scored() -> None:
 def test_more_than_ten_errors_are_too_many() -> None:
     gold, other = read(*["(S (NN a))"] * 11), read(*["(S (NN b))"] * 11)
     assert score_trees(gold[:10], other[:10])[0].errors == 10
-    with pytest.raises(InputError, match=mentions("11 of 11", "words", "gold")):
-        score_trees(gold, other)
+    refuses(score_trees, (gold, other), "11 of 11", "words", "gold")
 
 
 def test_numbers_of_trees_must_be_equal() -> None:
-    with pytest.raises(InputError, match=mentions("1 gold", "0 predicted")):
-        score_trees(read("(NN a)"), [])
-    with pytest.raises(InputError, match=mentions("0 gold", "0 predicted")):
-        score_trees([], [])
+    refuses(score_trees, (read("(NN a)"), []), "1 gold", "0 predicted")
+    refuses(score_trees, ([], []), "0 gold", "0 predicted")
 
 
 @given(trees(), st.lists(SYMBOLS, max_size=40))

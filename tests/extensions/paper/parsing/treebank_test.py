@@ -17,6 +17,7 @@ from keras_transformer.extensions.paper.parsing import treebank
 from keras_transformer.extensions.paper.parsing.trees import restore
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from tests.builders import refuses
 from tests.extensions.paper.parsing.sentences import TREEBANK
 from tests.messages import mentions
 
@@ -45,18 +46,14 @@ def test_files_follow_patterns_and_names(tmp_path: Path, files: list[Path]) -> N
     ids = tmp_path / "ids.txt"
     ids.write_text("7\n12.tree\n\n7.tree\n")
     assert treebank.find_files([pattern], ids) == [seven, one]
-    with pytest.raises(InputError, match=mentions("file", "none*")):
-        treebank.find_files([str(tmp_path / "none*")])
+    refuses(treebank.find_files, ([str(tmp_path / "none*")],), "file", "none*")
     ids.write_text("12\n4\n")
-    with pytest.raises(InputError, match=mentions("ids.txt", "line 2", "0", "3", "4")):
-        treebank.find_files([pattern], ids)
+    refuses(treebank.find_files, ([pattern], ids), "ids.txt", "line 2", "0", "3", "4")
     files[0].with_name("12.mrg").write_text("(NN a)\n")
     ids.write_text("12\n")
-    with pytest.raises(InputError, match=mentions("line 1", "2 of 4")):
-        treebank.find_files([str(tmp_path / "penn" / "*")], ids)
+    refuses(treebank.find_files, ([str(tmp_path / "penn" / "*")], ids), "line 1", "2 of 4")
     ids.write_text("\n")
-    with pytest.raises(InputError, match=mentions(ids, "files")):
-        treebank.find_files([pattern], ids)
+    refuses(treebank.find_files, ([pattern], ids), ids, "files")
 
 
 def test_pairs_are_words_and_symbols(files: list[Path]) -> None:
@@ -177,5 +174,4 @@ def test_target_tokens_belong_to_words(tokenizer: Tokenizer) -> None:
 )
 def test_other_models_are_refused_as_parsers(vocabulary: Vocabulary) -> None:
     assert treebank.symbols_by_id(vocabulary) is None
-    with pytest.raises(InputError, match=mentions("build/run", "parser", "vocabulary")):
-        treebank.require_parser(vocabulary, "build/run")
+    refuses(treebank.require_parser, (vocabulary, "build/run"), "build/run", "parser", "vocabulary")

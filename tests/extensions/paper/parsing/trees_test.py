@@ -18,6 +18,7 @@ from keras_transformer.extensions.paper.parsing.trees import (
     restore,
     symbols_of,
 )
+from tests.builders import refuses
 from tests.extensions.paper.parsing.sentences import SYMBOLS, TREEBANK, trees
 from tests.messages import mentions, tells
 
@@ -104,10 +105,8 @@ def test_files_are_utf8_text(tmp_path: Path) -> None:
     path.write_bytes("\ufeff(S (NN ä))\r\n".encode())
     assert [tree.words for tree in read_trees(path)] == [("ä",)]
     path.write_bytes(b"(S (NN a))\n(S (NN \xff))\n")
-    with pytest.raises(InputError, match=mentions("line 2", "0xff")):
-        read_trees(path)
-    with pytest.raises(InputError, match=mentions("missing")):
-        read_trees(tmp_path / "none")
+    refuses(read_trees, (path,), "line 2", "0xff")
+    refuses(read_trees, (tmp_path / "none",), "missing")
 
 
 def test_any_depth_is_accepted() -> None:
