@@ -16,6 +16,7 @@ declared in the same way. The groups are:
 * `text_options`: modules that add a flag to `translate` (see `cli/translate.py`);
 * `export_options`: modules with `help`, `default` and optionally `learn`, which add a flag to
   `export` (see `cli/export.py`);
+* `translator_methods`: functions of an engine that are methods of `Translator`: `translate_file`;
 * `presets`: mappings of names to the preset that one changes, and its changes;
 * `converters`: functions that read a model of another toolkit, by the names of formats;
 * `auxiliary_losses`: functions that return the loss for the training with a vocabulary, or None;

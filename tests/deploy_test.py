@@ -92,14 +92,11 @@ def test_servers_are_the_pinned_one_with_flags_that_it_has() -> None:
 
 
 def test_the_model_is_mounted_read_only() -> None:
-    mounts = {
-        by_default(volume["target"]): (by_default(volume["source"]), volume["read_only"])
-        for volume in SERVING["volumes"]
-    }
-    assert mounts == {
-        "/models/export": ("../build/export", True),
-        "/etc/serving/monitoring.config": ("./monitoring.config", True),
-    }
+    mounts = {by_default(volume["target"]): volume for volume in SERVING["volumes"]}
+    assert all(volume["read_only"] for volume in mounts.values())
+    sources = {name: by_default(volume["source"]) for name, volume in mounts.items()}
+    config = {"/etc/serving/monitoring.config": "./monitoring.config"}
+    assert sources == {"/models/export": "../build/export", **config}
     flags = flags_of(SERVING["command"])
     assert flags["monitoring_config_file"] in mounts
     assert {by_default(port) for port in SERVING["ports"]} == {

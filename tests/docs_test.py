@@ -13,13 +13,14 @@ import pytest
 import keras_transformer
 from keras_transformer.cli.main import command_modules
 from tests.driver import Driver
+from tests.site_test import code_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
     path
     for folder, pattern in (
         (".", "*.md"),
-        ("docs", "*.md"),
+        ("docs", "**/*.md"),
         ("docs", "*.ipynb"),
         ("deploy", "*.md"),
         ("recipes", "*/*.md"),
@@ -28,7 +29,8 @@ DOCUMENTS = sorted(
     for path in (ROOT / folder).glob(pattern)
 )
 COMMAND = re.compile(r"(benchmarks/\w+\.py|keras-transformer [a-z_]+)((?:[^\n`|\\]|\\\n)*)")
-LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+LINK = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)[^)]*\)")
+CODE = re.compile(r"```.*?```", re.DOTALL)
 DEFINED = re.compile(r"(?:flags\.DEFINE_\w+|define_numbers)\(\s*\"(\w+)\"")
 FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z_][a-z0-9_]*)")
 
@@ -55,14 +57,32 @@ def help_of(command: str) -> str:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_to_files(path: Path) -> None:
-    prose = re.sub(r"```.*?```", "", text_of(path), flags=re.DOTALL)
-    for target in LINK.findall(prose):
+def test_links_lead_to_files_and_headings(path: Path) -> None:
+    for target, anchor in LINK.findall(CODE.sub("", text_of(path))):
         if not target.startswith(("http://", "https://", "mailto:")):
-            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+            file = path.parent / target if target else path
+            assert file.is_file(), f"{path.name} links to {target}"  # a site has no folders
+            if anchor and file.suffix == ".md":
+                headings = re.findall(r"^#{1,4} (.*)", CODE.sub("", text_of(file)), re.MULTILINE)
+                words = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+                assert anchor in [name.replace(" ", "-") for name in words], (
+                    f"{path.name}: {anchor}"
+                )
 
 
-CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]  # which names old commands
+def test_the_site_has_all_pages_and_begins_with_a_picture_and_code_that_runs() -> None:
+    first = ROOT / "docs/index.md"
+    trees = "".join(re.findall(r"```{toctree}\n(.*?)```", text_of(first), re.DOTALL))
+    names = re.findall(r"^(?:.* <)?([\w./]+)>?$", trees, re.MULTILINE)
+    files = [first.parent / f"{name}{end}" for name in names for end in (".md", ".ipynb")]
+    assert {first, *(file.resolve() for file in files if file.is_file())} == {*DOCUMENTS}
+    assert len(names) == len(DOCUMENTS) - 1 and "](attention.png)" in text_of(first)
+    code, run = (code_of(f"docs/{page}.md", "python").splitlines() for page in ("index", "python"))
+    assert sum(map(bool, code)) == 5 and {*code} <= {*run}  # wheel_test runs the other page
+
+
+# The changelog names old commands, and the page about formats a flag of its example.
+CURRENT = [path for path in DOCUMENTS if path.name not in ("CHANGELOG.md", "export.md")]
 
 
 @pytest.mark.parametrize("path", CURRENT, ids=lambda path: str(path.relative_to(ROOT)))

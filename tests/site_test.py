@@ -11,11 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.M | re.S)
 # docs/python.md is in tests/integration/wheel_test.py.
-PAGES = [
-    "docs/tutorials/own_translator.md",
-    "docs/tutorials/classifier.md",
-    "docs/kerashub.md",
-]
+PAGES = ["tutorials/own_translator", "tutorials/classifier", "kerashub"]
 
 
 @pytest.mark.long
@@ -62,7 +58,7 @@ def test_commands_and_code_of_a_page_run(page: str, tmp_path: Path) -> None:
         (commands / name).chmod(0o755)
     path = f"{commands}:{os.environ['PATH']}"
     result = subprocess.run(
-        ["bash", "-c", script(page)],
+        ["bash", "-c", script(f"docs/{page}.md")],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
         env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip

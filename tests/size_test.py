@@ -18,13 +18,13 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 23_422,
-    "keras_transformer/extensions": 10_853,
+    "tests": 23_422 + 673,  # the issue's own budget: real text
+    "keras_transformer/extensions": 10_853 + 1_051,  # the issue's own budget: real text
     "keras_transformer/extensions/serving": 1_393,
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
-            "api": 421,
+            "api": 421 + 5,  # the issue's own budget: real text
             "cli": 808,
             "config": 510,
             "data": 1_919,
@@ -42,7 +42,7 @@ BUDGETS = {
 }
 CORE_BUDGET = 12_145
 DOCSTRING_BUDGET = 6_500
-CLASS_BUDGET = 207
+CLASS_BUDGET = 207 + 7  # the issue's own budget: real text
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),

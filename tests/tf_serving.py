@@ -23,16 +23,11 @@ FLAGS = frozenset(
 
 # BatchingParameters in tensorflow_serving/servables/tensorflow/session_bundle_config.proto, without
 # its lists. Their values are wrapped.
-BATCHING = {
-    "max_batch_size": int,
-    "batch_timeout_micros": int,
-    "max_enqueued_batches": int,
-    "num_batch_threads": int,
-    "thread_pool_name": str,
-    "pad_variable_length_inputs": bool,
-    "enable_large_batch_splitting": bool,
-    "max_execution_batch_size": int,
-}
+NUMBERS = """max_batch_size batch_timeout_micros max_enqueued_batches num_batch_threads
+    max_execution_batch_size"""
+SWITCHES = "pad_variable_length_inputs enable_large_batch_splitting"
+BATCHING = dict.fromkeys(NUMBERS.split(), int) | dict.fromkeys(SWITCHES.split(), bool)
+BATCHING |= {"thread_pool_name": str}
 
 
 def read_batching_parameters(text: str) -> dict[str, Any]:

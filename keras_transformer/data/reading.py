@@ -117,8 +117,8 @@ def check_line(path: str | Path, number: int, line: bytes) -> None:
         except UnicodeDecodeError as error:
             raise InputError(
                 f"{path}, line {number}: byte {error.start + 1}, 0x{line[error.start]:02x}, is not "
-                f"valid UTF-8 ({error.reason}). Convert the text to UTF-8 (for keras-transformer "
-                "prepare, see also --on_bad_utf8)."
+                f"valid UTF-8 ({error.reason}). Convert the text to UTF-8, or set "
+                "on_bad_utf8 when you prepare it."
             ) from None
 
 
@@ -177,7 +177,7 @@ def split_columns(
         raise InputError(
             f"{name}, line {number} has {len(columns)} columns ({shown}). It must have {needed}. "
             "Repair the line, or choose two columns by number or by their name in the first line, "
-            "as in --tsv_columns=1,2 or --tsv_columns=en,de. For a CSV file or a table with quoted "
-            "columns, as spreadsheets save them, add --tsv_quoted."
+            "as in tsv_columns=1,2 or tsv_columns=en,de. For a CSV file or a table with quoted "
+            "columns, as spreadsheets save them, add tsv_quoted."
         )
     return columns[first], columns[second]

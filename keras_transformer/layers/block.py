@@ -38,9 +38,6 @@ class Block:
         kernel_regularizer: a loss that depends on the kernels.
         bias_regularizer: a loss that depends on the biases.
 
-    Raises:
-        ValueError: for another `norm_position`.
-
     Example:
     >>> Block(num_heads=2, d_ff=16, dropout=0.1).norm_position
     'post'
@@ -131,10 +128,10 @@ class BlockLayer(BaseLayer):
     def _rate(self, rate: float | None) -> float:
         return self.block.dropout if rate is None else rate
 
-    def _build_sublayers(self, inputs_shape: Any) -> None:
+    def build(self, input_shape: Any) -> None:
         for layer in sublayers(self):
             if not layer.built:
-                layer.build(inputs_shape)
+                layer.build(input_shape)
 
     def _pre_norm(self, norm: LayerNorm, inputs: Any, training: bool | None) -> Any:
         return norm(inputs, training=training) if self.block.norm_position == "pre" else inputs
@@ -169,12 +166,6 @@ class Stack(BlockLayer):
     def _arguments(self) -> dict[str, Any]:
         own = {"num_layers": self.num_layers, "final_norm": self.final_norm}
         return {**own, **super()._arguments()}
-
-    def _build_stack(self, inputs_shape: Any, *shapes: Any) -> None:
-        for layer in self.layers:
-            layer.build(inputs_shape, *shapes)
-        if self.norm is not None:
-            self.norm.build(inputs_shape)
 
     def _final_norm(self, inputs: Any, training: bool | None) -> Any:
         return inputs if self.norm is None else self.norm(inputs, training=training)

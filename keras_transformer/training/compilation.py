@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.console import progress_bar, say
+from keras_transformer.console import info, progress_bar
 from keras_transformer.data.batches import Batches, Shape
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.training.devices import make_xla_cache_names_reproducible
@@ -56,7 +56,7 @@ def compile_ahead(
     # A compilation occupies one of TensorFlow's threads per replica.
     threads = max(min(_MOST_THREADS, available_cores() // trainer.num_replicas), 1)
     if is_shown:
-        say(f"Compiling {len(shapes)} batch shapes with XLA, which takes minutes in the first run.")
+        info(f"Compiling {len(shapes)} batch shapes with XLA. The first run takes minutes.")
     with (
         ThreadPoolExecutor(threads) as pool,
         progress_bar(len(shapes), "batch shapes compiled", is_shown=is_shown) as bar,

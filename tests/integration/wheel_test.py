@@ -26,6 +26,7 @@ COMMANDS = {
     "ctranslate2": "export --run_dir=run --valid_source=a.en --output_dir=c --format=ctranslate2",
     "demo": "demo --model_dir=run --port=0 --nobrowser",
     "documents": "translate --model_dir=run --document --input=a.en",
+    "files": "translate_file --model_dir=run --input=a.en --output=b.md --format=markdown",
     "huggingface": "export --run_dir=run --valid_source=a.en --output_dir=h --format=huggingface",
     "languages": "prepare --source=a.en --target=a.de --output_dir=l --check_languages=en,de",
     "litert": "export --run_dir=run --valid_source=a.en --output_dir=lite --format=litert",

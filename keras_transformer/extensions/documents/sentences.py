@@ -150,12 +150,24 @@ def join_translations(pieces: Sequence[str], translations: Sequence[str]) -> str
             continue
         start = piece.index(sentence)
         gap += piece[:start]
-        if last and gap in ("", " "):
-            is_joined = _UNSPACED.match(text[-1:]) or not (gap or _UNSPACED.match(last[-1:]))
-            gap = "" if is_joined else " "
+        gap = gap_between(gap, text, last)
         text += gap + " ".join(next(remaining).splitlines())
         gap, last = piece[start + len(sentence) :], sentence
     return text + gap
+
+
+def gap_between(gap: str, text: str, last: str) -> str:
+    """Returns what separates a translation from the next one, instead of `gap` in the source.
+
+    Args:
+        gap: the white space between two sentences of the source.
+        text: the translation so far, or "".
+        last: the sentence of the source before the gap, or "".
+    """
+    if not last or gap not in ("", " "):
+        return gap
+    is_joined = _UNSPACED.match(text[-1:]) or not (gap or _UNSPACED.match(last[-1:]))
+    return "" if is_joined else " "
 
 
 def translate_document(model: Engine, text: str, source_tag: str = "") -> tuple[str, list[str]]:
@@ -217,6 +229,17 @@ def _split_long_sentences(
         result += [(tag, part) for part in split]
         line += piece[start:].count("\n")
     return result, warnings
+
+
+def split_to_fit(model: Engine, tag: str, sentences: Sequence[str]) -> list[list[str]]:
+    """Splits each sentence that is too long, with its tag, into parts that the model accepts."""
+    counts = token_counts(model.lengths, [add_tag(sentence, tag) for sentence in sentences])
+    result = []
+    for sentence, tokens, used in zip(sentences, counts["tokens"], counts["used"], strict=True):
+        limit = int(min(used, model.max_train_source_length or used))
+        split = tokens > limit
+        result.append(_parts(model, tag, sentence, int(tokens), limit) if split else [sentence])
+    return result
 
 
 def _parts(model: Engine, tag: str, sentence: str, tokens: int, limit: int) -> list[str]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # imported late: a model is opened without TensorFlow
     from keras_transformer.inference.translation_module import TranslationModule
 
 FILE = "model.tflite"
+_SOURCE_CUT = 1  # a bit of export.request_params.Status, whose module loads TensorFlow
 _WITHOUT_TEXT = (
     "The model has only the signature translate_ids, not translate, because LiteRT's tokenizer "
     "would find other tokens: {}. Tokenize with the .model file of the export."
@@ -71,11 +72,25 @@ class LiteRTEngine(Engine):
             )
         return changed
 
-    def translate(self, text: Any) -> Mapping[str, Any]:
-        found = self.results(_lines(text))
+    def translate(
+        self, text: Any, max_length: Any = None, length_penalty: Any = None
+    ) -> Mapping[str, Any]:
+        """Translates lines. Each may have its own `max_length` and `length_penalty`.
+
+        The result has `lengths`, `truncated` and `status`, too, like the signature of a SavedModel.
+        """
+        found = self.results(_lines(text), max_length, length_penalty)
         texts = [[best.encode() for best in self.model.texts(result)] for result in found]
-        scores = np.array([result.scores for result in found])
-        return {"translations": np.array(texts, object), "scores": scores}
+        limit = self.model.metadata.max_source_bytes
+        was_long = np.array([len(line) > limit for line in np.asarray(text)])
+        status = np.array([result.status for result in found]) | _SOURCE_CUT * was_long
+        return {
+            "translations": np.array(texts, object),
+            "scores": np.array([result.scores for result in found]),
+            "lengths": np.array([result.lengths for result in found]),
+            "truncated": status & _SOURCE_CUT > 0,
+            "status": status,
+        }
 
     def lengths(self, text: Any) -> Mapping[str, Any]:
         counts = zip(*map(self.model.lengths, _lines(text)), strict=True)
@@ -92,9 +107,13 @@ class LiteRTEngine(Engine):
         results = [result for i in starts for result in self.results(texts[i : i + size])]
         return [Hypotheses(result.ids, result.lengths, result.scores) for result in results]
 
-    def results(self, texts: Sequence[str]) -> list[LiteRTResult]:
+    def results(
+        self, texts: Sequence[str], max_length: Any = None, length_penalty: Any = None
+    ) -> list[LiteRTResult]:
         """Returns the search results of the texts of one batch."""
-        limits, penalties = [self._max_length] * len(texts), [self._length_penalty] * len(texts)
+        count = len(texts)
+        limits = [self._max_length] * count if max_length is None else max_length
+        penalties = [self._length_penalty] * count if length_penalty is None else length_penalty
         sources = [self.model.source_ids(text) for text in texts]
         return self.model.translate_batch(sources, limits, penalties)
 
@@ -115,8 +134,8 @@ class ComparedEngine(LiteRTEngine):
         has_text = self.model.metadata.has_text
         self._translate_text = load_text_signature(file) if has_text else None
 
-    def results(self, texts: Sequence[str]) -> list[LiteRTResult]:
-        results = super().results(texts)
+    def results(self, texts: Sequence[str], *options: Any) -> list[LiteRTResult]:
+        results = super().results(texts, *options)
         for text, result in zip(texts, results, strict=True):
             self._check(text, result)
         return results
@@ -149,12 +168,7 @@ def _lines(text: Any) -> list[str]:
 
 
 class LiteRTExporter(Exporter):
-    """Writes a LiteRT model. In float32, it must find the tokens of the run.
-
-    Args:
-        for_cpu: write a model for servers on CPUs: `translate_batch`, by default in int8. Other
-            models are for phones.
-    """
+    """Writes a LiteRT model, for phones or for servers on CPUs (`translate_batch`)."""
 
     options = frozenset({"shortlist"})
     kind = "a LiteRT model"
@@ -179,7 +193,7 @@ class LiteRTExporter(Exporter):
             ("unknown", "replace", "allow", "is replace, which LiteRT does not support"),
         ):
             if getattr(translator.config, name) == value:
-                raise InputError(f"decoding.{name} {reason}. Use --set=decoding.{name}={needed}.")
+                raise InputError(f"decoding.{name} {reason}. Use decoding.{name}={needed}.")
         shortlist = options.shortlist
         if shortlist is not None and self.weights_of(options) in ("int8", "int4"):
             from keras_transformer.extensions.litert.blocks import Int8Shortlist
@@ -221,7 +235,7 @@ class LiteRTExporter(Exporter):
     ) -> VersionFacts:
         from keras_transformer.extensions.litert import passes
 
-        translator.tokenizer.save(folder)  # for programs that do not read the archive
+        translator.tokenizer.save(folder)  # some programs do not read the archive
         signatures = passes.describe_signatures(passes.read((folder / FILE).read_bytes()))
         names, files = (
             ", ".join(f"`{name}`" for name in found)

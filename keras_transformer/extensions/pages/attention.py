@@ -16,13 +16,13 @@ import numpy as np
 from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.pages.page import render
-from keras_transformer.inference.batching import map_batches
+from keras_transformer.inference.batching import outputs_by_line
 from keras_transformer.inference.engine import KerasEngine
 from keras_transformer.inference.loading import load_model
 
 # A function that calls a signature of a model: lists by name of the input to arrays by name of the
 # output. For a server it is `lambda inputs: client.predict(inputs, "attention")`.
-Ask = Callable[[Mapping[str, Sequence[Any]]], Mapping[str, Any]]
+Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 TITLES = {
     "encoder": "Encoder self-attention",
@@ -42,37 +42,33 @@ MEASURES: Mapping[str, str] = {
 
 
 class VisibleModel(NamedTuple):
-    """A run, an ensemble or an export. For an ensemble, attention is its first model's.
+    """A run, an ensemble or an export. For an ensemble, attention is from its first model.
 
     Attributes:
         label: the path of the model.
         signatures: functions from lists of inputs to arrays, by name.
-        positions: a function from a count to `source` and `target`, float32 `[count, d_model]`, and
-            `learned`, bool.
+        positions: a function from `{"count": n}` to `source` and `target`, float32 `[n, d_model]`,
+            and `learned`, bool.
         owner: the object that keeps the weights alive.
     """
 
     label: str
     signatures: Mapping[str, Ask]
-    positions: Callable[[int], Mapping[str, np.ndarray]]
+    positions: Ask
     owner: Any
 
 
 def open_visible_model(
     model_dir: str | Path, settings: Mapping[str, Any] | None = None
 ) -> VisibleModel:
-    """Opens a model.
-
-    Args:
-        settings: changes of the configuration of a run, such as `decoding.beam_size`.
-    """
+    """Opens a model; `settings` change the configuration of a run."""
     import tensorflow as tf
 
     from keras_transformer.export.saved_model.signatures import Signatures
 
     def of_lists(function: Any) -> Ask:
-        def ask(inputs: Mapping[str, Sequence[Any]]) -> Mapping[str, Any]:
-            columns = {name: tf.constant(list(column)) for name, column in inputs.items()}
+        def ask(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            columns = {name: tf.constant(column) for name, column in inputs.items()}
             return {name: array.numpy() for name, array in function(**columns).items()}
 
         return ask
@@ -91,21 +87,7 @@ def open_visible_model(
             "Use the run directory, or a new SavedModel."
         )
     signatures = {name: of_lists(function) for name, function in functions.items()}
-
-    def first_positions(count: int) -> Mapping[str, np.ndarray]:
-        return {n: array.numpy() for n, array in positions(count=tf.constant(count)).items()}
-
-    return VisibleModel(model.label, signatures, first_positions, owner)
-
-
-def model_name(label: str) -> str:
-    """Returns a short name of a model for titles, from its path or address."""
-    if "://" in label:
-        return label
-    paths = [Path(member) for member in label.split(",")]
-    return ", ".join(
-        f"{path.parent.name}/{path.name}" if path.name.isdigit() else path.name for path in paths
-    )
+    return VisibleModel(model.label, signatures, of_lists(positions), owner)
 
 
 class Attention(NamedTuple):
@@ -211,9 +193,7 @@ def decode_texts(values: Iterable[bytes]) -> list[str]:
 def attention_page(pair: Attention, known: Mapping[str, str]) -> str:
     """Returns an interactive page: lines and a matrix for a chosen layer and head.
 
-    Args:
-        pair: the attention of a pair of sentences.
-        known: facts about the pair, such as {"Source": "A dog ."}.
+    `known` has facts about the pair, such as {"Source": "A dog ."}.
     """
     data = {}
     for kind in TITLES:
@@ -256,8 +236,7 @@ class HeadSummary(NamedTuple):
 def measure_heads(weights: np.ndarray) -> dict[str, np.ndarray]:
     """Returns the sum over the queries of each of `MEASURES`, float64 `[layers, heads]`.
 
-    Args:
-        weights: `[layers, heads, queries, keys]`.
+    The weights are `[layers, heads, queries, keys]`.
     """
     weights = weights.astype(np.float64)
     queries, keys = weights.shape[-2:]
@@ -295,35 +274,26 @@ def summarize_heads(attentions: Iterable[Attention]) -> HeadSummary:
 
 def embed(ask: Ask, sentences: Sequence[str]) -> np.ndarray:
     """Returns the mean encoder output of each sentence, float32 `[N, d_model]`."""
-
-    def embed_batch(batch: list[int]) -> np.ndarray:
-        return np.asarray(ask({"text": [sentences[i] for i in batch]})["embeddings"])
-
-    found: dict[int, np.ndarray] = {}
-    for batch, vectors in map_batches(embed_batch, sentences):
-        found |= dict(zip(batch, vectors, strict=True))
-    result = np.stack([found[i] for i in range(len(sentences))])
+    rows = outputs_by_line(lambda text: ask({"text": text}), sentences)
+    result = np.stack([row["embeddings"] for row in rows])
     if not np.isfinite(result).all():
         raise InputError("The embeddings are not finite. The weights of the model are damaged.")
     return result
 
 
 def project(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Projects vectors `[N, d]` to their first two principal components.
+    """Projects vectors `[N, d]` to their first two principal components, `[N, 2]`.
 
-    The sign of each axis is chosen so that its largest component is positive.
-
-    Returns:
-        The points, float64 `[N, 2]`, and the share of the variance that each axis shows.
+    The sign of each axis is chosen so that its largest component is positive. The second result is
+    the share of the variance that each axis shows.
     """
     centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
     _, lengths, axes = np.linalg.svd(centred, full_matrices=False)
+    axes = np.pad(axes, [[0, 2], [0, 0]])[:2]  # one sentence, or one number, has only one
     largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
-    points = centred @ (axes * np.sign(largest)).T[:, :2]
-    variances = lengths**2
+    variances = np.pad(lengths**2, [0, 1])
     explained = variances[:2] / max(variances.sum(), np.finfo(np.float64).tiny)
-    missing = 2 - points.shape[1]  # for one sentence, or embeddings of one number
-    return np.pad(points, [[0, 0], [0, missing]]), np.pad(explained, [0, missing])
+    return centred @ (axes * np.sign(largest)).T, explained
 
 
 def embeddings_page(vectors: np.ndarray, sentences: Sequence[str], model: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.data.reading import read_text
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.extensions.pages.attention import (
@@ -24,7 +25,6 @@ from keras_transformer.extensions.pages.attention import (
     attention_page,
     embed,
     embeddings_page,
-    model_name,
     open_visible_model,
     read_attention,
     summarize_heads,
@@ -36,7 +36,7 @@ from keras_transformer.runs.atomic import atomic_path
 _BATCH_SIZE = 16  # pairs: the attention of 64 tokens in 48 heads has 2.4 MB
 _POSITIONS = 128  # positional encodings in the picture
 _INK, _MUTED, _LINE = "#1d2126", "#6a727c", "#2f6db0"  # the colours of the pages
-_CURVES = {"training": "#4a8bd0", "validation": "#d9662b"}  # on light and dark pages
+_CURVES = {"training": "#4a8bd0", "validation": "#d9662b"}  # readable on light and dark pages
 
 with needs_extra("plots", "drawing"):
     import matplotlib.style
@@ -96,9 +96,8 @@ def _figure(size: tuple[float, float], title: str, note: str = "", **options: An
 def draw_curves(charts: Sequence[tuple[str, Sequence[Any], bool]]) -> str:
     """Draws training curves as one SVG image, two in a row.
 
-    Args:
-        charts: title, lines, and whether the scale may be logarithmic. A line has "training" or
-            "validation", the values by step, and the step with the best value or None.
+    A chart has a title, lines, and whether the scale may be logarithmic. A line has "training" or
+    "validation", the values by step, and the step with the best value or None.
     """
     rows = -(-len(charts) // 2)
     figure = _figure((9.6, 2.3 * rows), "", facecolor="none")
@@ -215,11 +214,7 @@ def draw_summary(summary: HeadSummary) -> Figure:
 
 @_style()
 def draw_positions(encodings: Mapping[str, np.ndarray]) -> Figure:
-    """Draws positional encodings: their values, and their dot products by distance.
-
-    Args:
-        encodings: `source` and `target`, float32 `[positions, d_model]`, and `learned`, bool.
-    """
+    """Draws positional encodings: their values, and their dot products by distance."""
     learned = bool(encodings["learned"])
     # Sinusoidal encodings of both sides are the same.
     sides: Sequence[str] = ("source", "target") if learned else ("source",)
@@ -257,17 +252,10 @@ def visualize(
 ) -> tuple[dict[str, Any], list[str]]:
     """Draws the attention of a pair, statistics of the heads, positions and embeddings.
 
-    Args:
-        sentence: the sentence whose attention is shown. None uses the first pair of the files.
-        translation: its translation. None uses the model's translation.
-        source: a file of sentences, one per line, for the statistics of the heads and the
-            embeddings.
-        target: a file of their translations. None uses the model's translations.
-        max_sentences: at most this many lines of the files are used.
-
-    Returns:
-        The directory, the names of its files and the number of sentences, and a remark for each
-        problem.
+    The pair is `sentence` and `translation`, or the first one of the files `source` and `target`,
+    which are for the statistics. The model translates if there are no translations. The results are
+    the directory, the names of its files and the number of sentences, and a remark for each
+    problem.
     """
     path = Path(output_dir)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -285,7 +273,6 @@ def visualize(
     if sentence is None:
         sentence, translation = sources[0], targets[0] or None
     model = open_visible_model(model_dir)
-    name = model_name(model.label)
 
     def read_batch(batch: list[int]) -> list[Attention]:
         texts = {"source": [sources[i] for i in batch], "target": [targets[i] for i in batch]}
@@ -297,12 +284,16 @@ def visualize(
         (found for _, batch in batches for found in batch) if sources else [pair]
     )
     target_title = "Target" if translation else "Target (by the model)"
-    known = {"Model": name, "Source": sentence, target_title: translation or pair.target_text}
+    known = {
+        "Model": model.label,
+        "Source": sentence,
+        target_title: translation or pair.target_text,
+    }
     links = {"attention.html": "Interactive attention", "heads.tsv": "Statistics of all heads"}
     pages = {"attention.html": attention_page(pair, known)}
     if sources:
         vectors = embed(model.signatures["embed"], sources)
-        pages["embeddings.html"] = embeddings_page(vectors, sources, name)
+        pages["embeddings.html"] = embeddings_page(vectors, sources, model.label)
         links["embeddings.html"] = "Interactive sentence embeddings"
     remarks = pair.remarks()
     if sources and summary.truncated:
@@ -314,7 +305,9 @@ def visualize(
         path.absolute().parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as directory:
             directory.mkdir()
-            for title, file, figure in _pictures(pair, summary, model.positions(_POSITIONS)):
+            for title, file, figure in _pictures(
+                pair, summary, model.positions({"count": _POSITIONS})
+            ):
                 write_png(figure, directory / file)
                 pictures.setdefault(title, []).append(file)
             values = {"known": known, "remarks": remarks, "links": links, "measures": MEASURES}
@@ -333,21 +326,15 @@ def read_pairs(source: str | Path, target: str | Path | None) -> tuple[list[tupl
 
     Without a target file, the targets are empty.
     """
-    sources = read_text(source)
-    targets = [""] * len(sources) if target is None else read_text(target)
-    if len(sources) != len(targets):
-        raise InputError(
-            f"{source} has {len(sources):,} lines, but {target} has {len(targets):,}. Both need "
-            "the same number."
-        )
-    pairs = [
-        (text, translation)
-        for text, translation in zip(sources, targets, strict=True)
-        if text.strip() and (target is None or translation.strip())
-    ]
-    if not pairs:
+    if target is None:
+        pairs = [(text, "") for text in read_text(source)]
+    else:
+        lines = ParallelFiles(Path(source), Path(target)).pairs()
+        pairs = [(text.decode(), translation.decode()) for text, translation in lines]
+    kept = [pair for pair in pairs if pair[0].strip() and (target is None or pair[1].strip())]
+    if not kept:
         raise InputError(f"{source} has no sentence. It must have one per line.")
-    return pairs, len(sources) - len(pairs)
+    return kept, len(pairs) - len(kept)
 
 
 def _pictures(

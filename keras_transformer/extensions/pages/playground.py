@@ -28,13 +28,12 @@ from keras_transformer.extensions.pages.attention import (
     attention_page,
     decode_texts,
     label_pieces,
-    model_name,
     open_visible_model,
     status_remarks,
 )
 from keras_transformer.extensions.pages.page import macros
-from keras_transformer.extensions.serving.client import connect, is_address
-from keras_transformer.extensions.serving.tags import add_missing_tag, served_tags
+from keras_transformer.extensions.serving.client import LOADER, ServerEngine, served_tags
+from keras_transformer.extensions.serving.tensors import add_missing_tag
 from keras_transformer.inference import translations_of
 from keras_transformer.inference.loading import members
 from keras_transformer.inference.tags import check_tag, missing_tags
@@ -43,7 +42,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 logger = logging.getLogger(__name__)
 _PARTS = macros("playground")
 _NEEDED = ("translate", "attention")
-_READY_SECONDS, _ANSWER_SECONDS = 5.0, 15.0
+_ANSWER_SECONDS = 15.0
 _MAX_CHARACTERS = 10_000
 
 
@@ -75,14 +74,7 @@ class Answer(NamedTuple):
 
 
 class PlaygroundModel:
-    """A run, an export or a server, called through its signatures `translate` and `attention`.
-
-    Args:
-        label: the path or address of the model.
-        ask: the signatures.
-        examples: sentences to try.
-        source_tag: added to texts that have no tag.
-    """
+    """A run, an export or a server, called through its signatures `translate` and `attention`."""
 
     def __init__(
         self,
@@ -97,7 +89,7 @@ class PlaygroundModel:
                 f"{label} lacks the signatures {' and '.join(missing)}, as LiteRT models and older "
                 "exports do. Use a run directory, a new SavedModel, or a server with one."
             )
-        self.label, self.name = label, model_name(label)
+        self.label = label
         self.examples = list(examples)
         self._ask = ask
         self._symbols, added_tag = served_tags(ask)
@@ -116,7 +108,7 @@ class PlaygroundModel:
         """Translates one text. Without a length penalty, uses the model's default."""
         if not source.strip():
             raise InputError("There is nothing to translate. Enter a sentence.")
-        # NaN is the model's default. The page returns integers for texts like "1".
+        # The page returns integers for texts like "1".
         alpha = math.nan if length_penalty is None else float(length_penalty)
         inputs: dict[str, list[Any]] = {
             "text": [self._tagged(source)],
@@ -125,18 +117,16 @@ class PlaygroundModel:
             "length_penalty": [alpha],
         }
         row = {name: np.asarray(rows)[0] for name, rows in self._ask["translate"](inputs).items()}
-        status = Status(int(row["status"]))
-        if length_penalty is None:
-            status &= ~Status.LENGTH_PENALTY_CHANGED
         tokens = [text for text in decode_texts(row["source_tokens"]) if text]
-        untagged = missing_tags([source], self._symbols, self._any_tag)
         hypotheses = []
         for i, translation in enumerate(translations_of(row["translations"], row["scores"])):
             n = int(row["lengths"][i])
             columns = [row[name][i][:n].tolist() for name in ("token_scores", "alignments")]
             pieces = decode_texts(row["tokens"][i][:n])
             hypotheses.append(Hypothesis(translation.text, translation.score, pieces, *columns))
-        remarks = status_remarks(status, len(tokens)) + ([untagged] if untagged else [])
+        remarks = status_remarks(Status(int(row["status"])), len(tokens))
+        if untagged := missing_tags([source], self._symbols, self._any_tag):
+            remarks.append(untagged)
         return Answer(source, tokens, hypotheses, remarks)
 
     def attention(self, source: str, target: str) -> Attention:
@@ -150,24 +140,13 @@ class PlaygroundModel:
 def open_playground_model(
     label: str, settings: Mapping[str, Any] | None = None, source_tag: str | None = None
 ) -> PlaygroundModel:
-    """Opens a model.
-
-    Args:
-        label: a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, a SavedModel, or the address of a server
-            such as `localhost:8501/MODEL`.
-    """
-    path = Path(label)
-    settings = dict(settings or {})
-    if is_address(label) and not path.exists():
-        if settings:
-            raise InputError(
-                f"{label} is a server, and {' and '.join(settings)} were fixed when its model was "
-                "exported. Remove them, or use a run directory."
-            )
-        client = connect(label, timeout=_ANSWER_SECONDS)
-        client.wait_until_ready(_READY_SECONDS)
-        names = client.metadata()
-        ask = {name: functools.partial(client.predict, signature=name) for name in names}
+    """Opens a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, an export, or the address of a server."""
+    path, settings = Path(label), dict(settings or {})
+    if LOADER.find(label):
+        server = ServerEngine(label)
+        server.with_settings(settings)  # refuses any
+        server.client.timeout = _ANSWER_SECONDS
+        ask = {name: signature.call for name, signature in server.client.metadata().items()}
         return PlaygroundModel(label, ask, source_tag=source_tag)
     examples: list[str] = []
     if RunDirectory.is_run(path) or not path.exists():
@@ -183,19 +162,12 @@ def open_playground_model(
 def build_page(
     models: Sequence[PlaygroundModel], examples: Sequence[str] | None = None
 ) -> gr.Blocks:
-    """Returns the page.
-
-    Args:
-        examples: sentences to choose from; by default, the examples of the first model.
-    """
+    """Returns the page; the default examples are those of the first model."""
     examples = examples or models[0].examples
-    names = [model.name for model in models]
-    if len(set(names)) < len(names):  # two runs may have the same name
-        names = [model.label for model in models]
     outputs: list[gr.components.Component] = []
     selections = []
     with gr.Blocks(title="Playground", analytics_enabled=False, fill_width=True) as page:
-        gr.HTML(_PARTS.title(f"Playground: {' and '.join(names)}", 1))
+        gr.HTML(_PARTS.title(f"Playground: {' and '.join(model.label for model in models)}", 1))
         source = gr.Textbox(
             label="Source", max_lines=8, max_length=_MAX_CHARACTERS, autofocus=True,
             elem_id="source",
@@ -213,9 +185,9 @@ def build_page(
         if examples:
             gr.Examples([[example] for example in examples], [source])
         with gr.Row():
-            for number, (model, name) in enumerate(zip(models, names, strict=True)):
+            for number, model in enumerate(models):
                 with gr.Column():
-                    gr.HTML(_PARTS.title(name, 2, model.label))
+                    gr.HTML(_PARTS.title(model.label, 2))
                     summary = gr.HTML(elem_id=f"said-{number}")
                     n_best = gr.Radio(
                         label="Translations, with scores", choices=[], elem_id=f"n-best-{number}",
@@ -247,11 +219,7 @@ def build_page(
 
 
 def serve(page: gr.Blocks, host: str, port: int, *, open_browser: bool) -> str:
-    """Serves the page in threads, and returns its address.
-
-    Args:
-        port: the port. 0 uses the first free port from 7860 on.
-    """
+    """Serves the page in threads, and returns its address. Port 0 is a free one, 7860 or above."""
     style = Path(__file__).with_name("templates").joinpath("playground.css").read_text("utf-8")
     # Gradio requests its own page before it reports that it serves. A proxy would not find it.
     direct = [os.environ.get("NO_PROXY", ""), host, "localhost", "127.0.0.1"]
@@ -307,7 +275,7 @@ def _details(model: PlaygroundModel, answer: Answer | None, index: int | None) -
         notes = []
         if read != hypothesis.tokens[: len(read)]:
             notes = ["The tokens of this text differ from those that the model generated."]
-        known = {"Model": model.name, "Source": answer.source, "Target": hypothesis.text}
+        known = {"Model": model.label, "Source": answer.source, "Target": hypothesis.text}
         page = attention_page(pair, known)
         return str(_PARTS.remarks(notes) + _PARTS.explorer(page))
 

@@ -5,10 +5,13 @@ TF Serving serves the same directory where that is not enough.
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 from pathlib import Path
 from typing import Any
 
+# The id of the request that is answered, for log lines.
+REQUEST_ID: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")  # the names of this machine
 
 
@@ -29,24 +32,13 @@ class Settings:
     batch_timeout_ms: float = _setting(2.0, "time that a request waits for others", lower_bound=0)
     max_queue: int = _setting(1024, "maximum number of waiting rows", lower_bound=1)
     max_body_bytes: int = _setting(16 * 2**20, "maximum bytes of a request", lower_bound=1)
-    max_rows: int | None = _setting(
-        None, "maximum rows of a request; default: --max_queue", lower_bound=1
-    )
+    max_rows: int | None = _setting(None, "rows of a request; default: --max_queue", lower_bound=1)
     max_connections: int = _setting(1024, "maximum number of connections", lower_bound=1)
-    request_seconds: float = _setting(
-        300.0, "seconds after which a request is refused and its waiting rows are dropped",
-        lower_bound=0.01,
-    )  # fmt: skip
-    batches_at_once: int | None = _setting(
-        None, "parallel batches; default: one per core", lower_bound=1
-    )
+    request_seconds: float = _setting(300.0, "time limit of a request", lower_bound=0.01)
+    batches_at_once: int | None = _setting(None, "parallel batches; default: cores", lower_bound=1)
     poll_seconds: float = _setting(1.0, "seconds between checks for new versions", lower_bound=0.01)
-    grace_seconds: float = _setting(
-        25.0, "seconds that requests may take after a stop signal", lower_bound=0
-    )
-    cors_origins: tuple[str, ...] = _setting(
-        (), "origins of web pages that may use REST, as in https://a.example; *: all"
-    )
+    grace_seconds: float = _setting(25.0, "time for requests after a stop signal", lower_bound=0)
+    cors_origins: tuple[str, ...] = _setting((), "origins of web pages that may use REST; *: all")
     allowed_hosts: tuple[str, ...] = _setting(
         (), "names of this server in URLs, or *; default: the local names if --host is local"
     )

@@ -31,10 +31,10 @@ class _Part:
     call: Call
     inputs: Arrays
     rows: int
-    row_bytes: int  # of the longest row
+    row_bytes: int  # size of the longest row
     most: int  # rows of a batch
     arrived: float  # time of the event loop
-    turn: int  # by which the parts are ordered
+    turn: int  # orders the parts
     result: asyncio.Future[Arrays]
 
 
@@ -44,12 +44,8 @@ class Batcher:
     A request with many rows or much text is split. Each such request, and all others together, get
     equal shares, in bytes (start-time fair queueing). So others need not wait for all parts of one.
 
-    Args:
-        max_batch_size: maximum rows of a batch.
-        batch_timeout: seconds that a request waits for others if a thread is idle.
-        max_queue: maximum rows that wait.
-        num_threads: number of threads; each runs one batch at a time.
-        observe: called with the number of rows of each batch.
+    A request waits `batch_timeout` seconds for others if a thread is idle, and at most `max_queue`
+    rows wait. `observe` is called with the number of rows of each batch.
     """
 
     def __init__(
@@ -67,8 +63,8 @@ class Batcher:
         self._threads = concurrent.futures.ThreadPoolExecutor(num_threads, "batch")
         self._idle = num_threads
         self._waiting: list[_Part] = []
-        self._turn = 0  # of the last batch
-        self._next_turn = 0  # of requests that are not split
+        self._turn = 0  # turn of the last batch
+        self._next_turn = 0  # next turn of a request that is not split
         self._running: set[asyncio.Task[None]] = set()
 
     @property
@@ -82,10 +78,6 @@ class Batcher:
         If the caller cancels before the batch starts, the rows are not computed.
         """
         rows, waiting = len(next(iter(inputs.values()))), self.waiting_rows
-        if not 1 <= rows <= self._max_queue:
-            raise RequestError(
-                400, f"The request has {rows:,} rows. It must have 1 to {self._max_queue:,}."
-            )
         if waiting + rows > self._max_queue:
             raise RequestError(
                 429,
@@ -230,10 +222,8 @@ def _concatenate(requests: Sequence[Arrays]) -> Arrays:
         arrays = [inputs[name] for inputs in requests]
         padding = b"" if arrays[0].dtype == object else 0
         shape = np.max([array.shape[1:] for array in arrays], axis=0).astype(int).tolist()
-        joined[name] = np.full([sum(map(len, arrays)), *shape], padding, arrays[0].dtype)
-        start = 0
-        for array in arrays:
-            inner = tuple(slice(size) for size in array.shape[1:])
-            joined[name][(slice(start, start + len(array)), *inner)] = array
-            start += len(array)
+        padded = [np.full([len(array), *shape], padding, array.dtype) for array in arrays]
+        for target, array in zip(padded, arrays, strict=True):
+            target[tuple(map(slice, array.shape))] = array
+        joined[name] = np.concatenate(padded)
     return joined

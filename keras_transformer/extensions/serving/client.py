@@ -19,23 +19,20 @@ import urllib.parse
 import urllib.request
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.extensions.serving import LOOPBACK
-from keras_transformer.extensions.serving.tags import served_tags
 from keras_transformer.extensions.serving.tensors import DTYPES, Signature, Tensor, map_objects
 from keras_transformer.inference import Translation, translations_of
 from keras_transformer.inference.batching import outputs_by_line
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag, check_tag, missing_tags
+from keras_transformer.plugins import Loader
 
-if TYPE_CHECKING:
-    import httpx
-
-_Result = TypeVar("_Result")
 _HOST = r"([^/@,\s:\[\]]+|\[[^/@,\s]+\])"
 _PORT = r":(?P<{}>[0-9]{{1,5}})"
 _ADDRESS = re.compile(
@@ -76,9 +73,6 @@ def connect(address: str, **options: Any) -> Client:
         InputError: for an invalid address.
         ServerError: if no server reports its model.
     """
-    with needs_extra("serving", "a server's REST API"):
-        import httpx
-
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match["port"] or match["bare_port"] or 0) >= 2**16:
         raise InputError(
@@ -87,41 +81,12 @@ def connect(address: str, **options: Any) -> Client:
         )
     host, model = match["server"] + match["prefix"], match["model"]
     if not model:
-        try:
-            with _http_client(host) as http:
-                model = http.get("/healthz").json()["model"]
-        except httpx.TransportError as error:
-            raise ServerError(
-                f"No server responds at {host} ({error}).{_proxy_remark(host)}"
-            ) from error
-        except (ValueError, KeyError, TypeError):
-            raise InputError(
-                f"{host} does not report which model it serves. Use HOST:PORT/MODEL."
-                f"{_proxy_remark(host)}"
-            ) from None
+        with Client(host, "", timeout=_READY_SECONDS) as anyone:
+            try:
+                model = anyone._request("GET", "/healthz", "model")
+            except InputError as error:
+                raise type(error)(f"{error} Or name the model: HOST:PORT/MODEL.") from error
     return Client(host, model, **options)
-
-
-def _url(host: str) -> str:
-    return host if "://" in host else f"http://{host}"
-
-
-def _http_client(host: str) -> httpx.Client:
-    """Returns a client of a host. This machine is reached without the proxy of `http_proxy`."""
-    import httpx
-
-    return httpx.Client(base_url=_url(host), mounts={f"all://{name}": None for name in LOOPBACK})
-
-
-def _proxy_remark(host: str) -> str:
-    """Returns a sentence for an error, if a proxy stands between this machine and the host."""
-    url = urllib.parse.urlsplit(_url(host))
-    name = url.hostname or ""
-    proxy = urllib.request.getproxies().get(url.scheme)
-    is_local = any(name == host.strip("[]") for host in LOOPBACK)
-    if proxy is None or is_local or urllib.request.proxy_bypass(name):
-        return ""
-    return f" The request went through the proxy {proxy}. no_proxy={name} would avoid it."
 
 
 class ServerEngine(Engine):
@@ -145,6 +110,13 @@ class ServerEngine(Engine):
 
     def lengths(self, text: Any) -> Mapping[str, Any]:
         return self.client.predict({"text": text}, "lengths")
+
+
+def _find(model: str) -> str | None:
+    return model if is_address(model) and not Path(model).exists() else None
+
+
+LOADER = Loader("a server", _find, ServerEngine, needs_tensorflow=False)
 
 
 class Client:
@@ -182,8 +154,11 @@ class Client:
             self._path += f"/versions/{version}"
         self._signatures: dict[str, Signature] = {}
         self._tags: tuple[tuple[str, ...] | None, str | None] | None = None
+        url = address if "://" in address else f"http://{address}"
+        # This machine is reached without the proxy of `http_proxy`.
+        direct: Any = {f"all://{name}": None for name in LOOPBACK}
         try:
-            self._http = _http_client(address)
+            self._http = httpx.Client(base_url=url, mounts=direct)
         except httpx.InvalidURL as error:
             raise InputError(f"{address!r} is not an address ({error}). Use HOST:PORT.") from error
 
@@ -231,7 +206,7 @@ class Client:
             end = start + self.max_batch_size
             columns = {name: array[start:end].tolist() for name, array in arrays.items()}
             body = {"signature_name": signature, "inputs": columns}
-            outputs = self._request("POST", ":predict", "outputs", body)
+            outputs = self._request("POST", f"{self._path}:predict", "outputs", body)
             if len(known) == 1:  # a single output has no name
                 outputs = dict.fromkeys(known, outputs)
             parts.append({name: _array(outputs[name], tensor) for name, tensor in known.items()})
@@ -270,12 +245,16 @@ class Client:
 
     def metadata(self) -> dict[str, Signature]:
         """Returns the signatures of the model, by name, as the server has them now."""
-        fields = self._request("GET", "/metadata", "metadata")
+        fields = self._request("GET", f"{self._path}/metadata", "metadata")
         try:
             self._signatures = {
-                name: Signature(_tensors(infos["inputs"]), _tensors(infos["outputs"]))
+                name: Signature(
+                    _tensors(infos["inputs"]),
+                    _tensors(infos["outputs"]),
+                    functools.partial(self.predict, signature=name),
+                )
                 for name, infos in fields["signature_def"]["signature_def"].items()
-                if infos.get("inputs")  # without the initialization of the model
+                if infos.get("inputs")  # the initialization of the model has none
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ServerError(
@@ -286,11 +265,9 @@ class Client:
 
     def tags(self) -> tuple[tuple[str, ...] | None, str | None]:
         """Returns the symbols of the model, and the tag that the server adds to texts."""
-        names = self._signatures or self.metadata()
+        signatures = self._signatures or self.metadata()
         if self._tags is None:
-            self._tags = served_tags(
-                {name: functools.partial(self.predict, signature=name) for name in names}
-            )
+            self._tags = served_tags({name: s.call for name, s in signatures.items()})
         return self._tags
 
     def wait_until_ready(self, timeout: float | None = None) -> None:
@@ -302,7 +279,7 @@ class Client:
 
         def check(seconds: float) -> None:
             try:
-                versions = self._ask(seconds, "GET", "", "model_version_status")
+                versions = self._ask(seconds, "GET", self._path, "model_version_status")
             except InputError as error:  # it may be loading
                 raise _NotNowError(str(error)) from error
             states = [version["state"] for version in versions]
@@ -314,7 +291,7 @@ class Client:
     def _request(self, *request: Any) -> Any:
         return self._retry(lambda seconds: self._ask(seconds, *request), self.timeout)
 
-    def _retry(self, call: Callable[[float], _Result], timeout: float) -> _Result:
+    def _retry(self, call: Callable[[float], Any], timeout: float) -> Any:
         """Calls `call` with the seconds left, until it succeeds or the time is over."""
         end, pause = time.monotonic() + timeout, 0.05
         while True:
@@ -324,8 +301,7 @@ class Client:
                 if time.monotonic() + pause >= end:
                     raise ServerError(
                         f"{self.address} did not respond within {timeout:.1f} s ({error}). Is a "
-                        f"server with the model {self.model} running there?"
-                        f"{_proxy_remark(self.address)}"
+                        f"server running there?{self._proxy_remark()}"
                     ) from error
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, 5.0)
@@ -336,9 +312,7 @@ class Client:
 
         content = None if body is None else json.dumps(body, default=_json_value).encode()
         try:
-            response = self._http.request(
-                method, self._path + path, content=content, timeout=seconds
-            )
+            response = self._http.request(method, path, content=content, timeout=seconds)
         except httpx.RequestError as error:
             raise _NotNowError(str(error) or type(error).__name__) from error
         try:
@@ -351,10 +325,19 @@ class Client:
         details = fields.get("error", response.text[:200].strip())
         sentence = f"{self.address} answers {response.status_code}: {details}"
         if answer is None:  # not of a server of models
-            sentence += _proxy_remark(self.address)
+            sentence += self._proxy_remark()
         if response.status_code in (429, 503):
             raise _NotNowError(sentence)
         raise (InputError if response.is_client_error else ServerError)(sentence)
+
+    def _proxy_remark(self) -> str:
+        """Returns a sentence for an error, if a proxy stands between this machine and the host."""
+        url = self._http.base_url
+        proxy = urllib.request.getproxies().get(url.scheme)
+        is_local = any(url.host == name.strip("[]") for name in LOOPBACK)
+        if proxy is None or is_local or urllib.request.proxy_bypass(url.host):
+            return ""
+        return f" The request went through the proxy {proxy}. no_proxy={url.host} would avoid it."
 
 
 def _tensors(infos: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -385,3 +368,20 @@ def _array(value: Any, tensor: Tensor) -> np.ndarray:
 
 def _output_bytes(text: Any) -> bytes:
     return base64.b64decode(text["b64"]) if isinstance(text, dict) else text.encode()
+
+
+def served_tags(
+    signatures: Mapping[str, Callable[..., Mapping[str, Any]]],
+) -> tuple[tuple[str, ...] | None, str | None]:
+    """Returns the symbols of an export or a server, and the symbol that it adds to texts.
+
+    Args:
+        signatures: functions from lists of inputs to arrays, by name.
+    """
+    if not {"symbols", "tokenize"} <= set(signatures):
+        return None, None
+    text = {"text": ["a"]}
+    symbols = tuple(symbol.decode() for symbol in signatures["symbols"](text)["symbols"][0])
+    # A server with --source_tag adds it to this text, too.
+    tokens = [token.decode() for token in signatures["tokenize"](text)["tokens"][0]]
+    return symbols, next((token for token in tokens if token in symbols), None)

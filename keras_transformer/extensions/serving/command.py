@@ -27,6 +27,9 @@ machines. Scripts of web pages may use the server only if --cors_origins names t
 server on a local address answers requests to local names, such as localhost, and to
 --allowed_hosts.
 
+Each answer has the id of its request in the header X-Request-Id, and log lines about a request have
+it, too. Clients may send one.
+
 --source_tag is added to each source text of a request that has no tag.
 """
 
@@ -43,7 +46,7 @@ from absl import logging as absl_logging
 
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import needs_extra
-from keras_transformer.extensions.serving import Settings
+from keras_transformer.extensions.serving import REQUEST_ID, Settings
 
 FLAGS = flags.FLAGS
 _DEFINE: dict[str, Any] = {
@@ -57,12 +60,7 @@ _DEFINE: dict[str, Any] = {
 
 def define_flags() -> None:
     """Defines the flags of the command, from the fields of `Settings`."""
-    flags.DEFINE_string(
-        "model_dir",
-        None,
-        "directory of versions (keras-transformer export), or a model",
-        required=True,
-    )
+    flags.DEFINE_string("model_dir", None, "directory of versions, or a model", required=True)
     config_flags.define_option_flags("host", "source_tag")
     for field in dataclasses.fields(Settings):
         if field.metadata:
@@ -74,11 +72,17 @@ def main() -> None:
     # By default oneDNN caches the kernels of 1,024 shapes, and memory would grow for hours.
     # TensorFlow reads the variable when it is loaded.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
-    line = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    absl_logging.get_absl_handler().setFormatter(line)
+    handler = absl_logging.get_absl_handler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(request)s%(message)s"))
+    handler.addFilter(_add_request_id)
     app.load_engine(FLAGS.model_dir)
     with needs_extra("serving", "serving"):
-        from keras_transformer.extensions.serving import server  # late: --help is fast
+        from keras_transformer.extensions.serving import server  # slow to import
 
     values: dict[str, Any] = {f.name: FLAGS[f.name].value for f in dataclasses.fields(Settings)}
     server.run(Settings(**{**values, "model_dir": Path(FLAGS.model_dir)}))
+
+
+def _add_request_id(record: logging.LogRecord) -> bool:
+    record.request = f"request {REQUEST_ID.get()}: " if REQUEST_ID.get() else ""
+    return True

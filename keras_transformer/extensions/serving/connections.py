@@ -11,6 +11,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 75  # for reading a piece of an answer and sending the next header
+ANSWER_SECONDS = 600.0  # for reading an answer
 ACCEPTED_AT_ONCE = 64  # connections that asyncio accepts before it runs anything else
 _OTHER_FILES = 512  # descriptors for models, libraries and connections that are being closed
 
@@ -21,10 +22,7 @@ class Connection(H11Protocol):
     If there are too many connections, the one that has been without a complete request for longest
     is closed. So idle connections cannot keep other clients out.
 
-    Args:
-        idle: the connections without a complete request, oldest first.
-        most: maximum number of connections.
-        arguments: arguments of uvicorn.
+    `idle` has the connections without a complete request, oldest first.
     """
 
     def __init__(self, *, idle: dict[Connection, None], most: int, **arguments: object):
@@ -73,17 +71,18 @@ class Connection(H11Protocol):
 
     def _wait(self, seconds: float) -> None:
         self._idle.pop(self, None)
-        self._idle[self] = None  # at the end
+        self._idle[self] = None  # moves to the end
         self._start_timer("header", seconds)
 
-    def _start_timer(self, name: str, seconds: float) -> None:
+    def _start_timer(self, name: str, seconds: float, end: float | None = None) -> None:
+        end = self.loop.time() + ANSWER_SECONDS if end is None else end
         unread = self.transport.get_write_buffer_size()
-        self._timers[name] = self.loop.call_later(seconds, self._check, name, unread)
+        self._timers[name] = self.loop.call_later(seconds, self._check, name, unread, end)
 
-    def _check(self, name: str, unread: int) -> None:
-        """Waits again if the client has read something since the last time."""
-        if self.transport.get_write_buffer_size() < unread:
-            self._start_timer(name, KEEP_ALIVE_SECONDS)
+    def _check(self, name: str, unread: int, end: float) -> None:
+        """Waits again if the client has read something since the last time, but not for ever."""
+        if self.transport.get_write_buffer_size() < unread and self.loop.time() < end:
+            self._start_timer(name, KEEP_ALIVE_SECONDS, end)
         else:
             self._abort()
 

@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +19,7 @@ from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.loading import find_loader, load_model
 from keras_transformer.runs.machine import available_cores
 
-if TYPE_CHECKING:
-    from keras_transformer.extensions.litert.engine import LiteRTModel
-
-_SOURCE_CUT = 1  # a bit of export.request_params.Status, whose module loads TensorFlow
-_TEXT, _NUMBER = Tensor(object, (-1,)), Tensor(np.int32, (-1,))
+_TEXT, _NUMBER = {"text": Tensor(object, (-1,))}, Tensor(np.int32, (-1,))
 
 
 class Version(NamedTuple):
@@ -32,24 +28,18 @@ class Version(NamedTuple):
     Attributes:
         engine: the engine, as `kt.load` opens it.
         signatures: the signatures that clients call, by name.
-        functions: the function of each signature, which is thread-safe.
-        warm_up: runs the model once.
         number: the number of the version.
     """
 
     engine: Engine
     signatures: dict[str, Signature]
-    functions: dict[str, Callable[[Arrays], Arrays]]
-    warm_up: Callable[[], object]
     number: int = 0
 
 
 def open_engine(path: Path, batches_at_once: int) -> Version:
-    """Loads any model that `kt.load` opens.
+    """Loads any model that `kt.load` opens, and runs it once, because first calls are slow.
 
-    Args:
-        path: the model.
-        batches_at_once: number of calls at the same time, which share the cores.
+    Calls at the same time share the cores.
     """
     loader, _ = find_loader(str(path))
     if loader.needs_tensorflow:
@@ -57,107 +47,83 @@ def open_engine(path: Path, batches_at_once: int) -> Version:
     has_threads = "threads" in inspect.signature(loader.open).parameters
     engine = load_model(path, threads=batches_at_once if has_threads else None)
     if isinstance(engine, SavedModelEngine):
-        return _with_own_signatures(engine)
-    return _with_text_signatures(engine)
+        version = Version(engine, _own_signatures(engine))
+        _run_warm_up_requests(engine.folder, version.signatures)
+        return version
+    if isinstance(engine, LiteRTEngine):
+        engine.model.warm_up()  # all interpreters
+        return Version(engine, _text_signatures(engine) | _litert_signatures(engine))
+    engine.translate(np.array([b"warm up"], object))
+    return Version(engine, _text_signatures(engine))
 
 
-def _with_text_signatures(engine: Engine) -> Version:
-    """Returns a model with the signatures `serving_default`, `lengths` and `symbols`.
+def _signature(
+    inputs: dict[str, Tensor],
+    outputs: dict[str, Tensor],
+    function: Callable[..., Mapping[str, Any]],
+) -> Signature:
+    """Returns a signature. Outputs of the function that it lacks are left out."""
 
-    A LiteRT model also has the signatures `translate` and `tokenize` of a SavedModel. Its
-    `translate` has no `prefix` and no alignments.
-    """
+    def call(columns: Mapping[str, Any]) -> Arrays:
+        found = function(**columns)
+        return {name: np.asarray(found[name], tensor.dtype) for name, tensor in outputs.items()}
+
+    return Signature(inputs, outputs, call)
+
+
+def _text_signatures(engine: Engine) -> dict[str, Signature]:
+    """Returns the signatures that any model has."""
     known = np.array([symbol.encode() for symbol in engine.symbols or ()], object)
-    translations = {
-        "translations": Tensor(object, (-1, engine.n_best)),
-        "scores": Tensor(np.float32, (-1, engine.n_best)),
-    }
+    symbols = {"symbols": Tensor(object, (-1, len(known)))}
     counts = dict.fromkeys(("tokens", "used", "unknown"), _NUMBER)
-    inputs = {"text": _TEXT}
-    table: dict[str, tuple[Signature, Callable[..., Mapping[str, Any]]]] = {
-        "serving_default": (Signature(inputs, translations), engine.translate),
-        "lengths": (Signature(inputs, counts), engine.lengths),
-        "symbols": (
-            Signature(inputs, {"symbols": Tensor(object, (-1, len(known)))}),
-            lambda text: {"symbols": np.repeat(known[None], len(text), axis=0)},
+    return {
+        "serving_default": _signature(_TEXT, _best(engine), engine.translate),
+        "lengths": _signature(_TEXT, counts, engine.lengths),
+        "symbols": _signature(
+            _TEXT, symbols, lambda text: {"symbols": np.repeat(known[None], len(text), axis=0)}
         ),
     }
-    line = np.array([b"warm up"], object)
-    warm_up: Callable[[], object] = functools.partial(engine.translate, line)
-    if isinstance(engine, LiteRTEngine):
-        model = engine.model
-        warm_up = model.warm_up  # all interpreters
-        width = model.metadata.max_source_tokens
-        options = {"max_length": _NUMBER, "length_penalty": Tensor(np.float32, (-1,))}
-        details = {
-            "lengths": Tensor(np.int32, (-1, engine.n_best)),
-            "truncated": Tensor(np.bool_, (-1,)),
-            "status": _NUMBER,
-        }
-        pieces = {"ids": Tensor(np.int32, (-1, width)), "tokens": Tensor(object, (-1, width))}
-        table["translate"] = (
-            Signature({**inputs, **options}, {**translations, **details}),
-            lambda **columns: _litert_translate(model, **columns),
-        )
-        table["tokenize"] = (
-            Signature(inputs, {**pieces, "lengths": _NUMBER}),
-            lambda text: _litert_tokenize(model, text),
-        )
-
-    def call(name: str) -> Callable[[Arrays], Arrays]:
-        (_, outputs), function = table[name]
-
-        def of_arrays(inputs: Arrays) -> Arrays:
-            try:
-                found = function(**inputs)
-            except InputError as error:
-                raise RequestError(500, str(error)) from error
-            return {key: np.asarray(found[key], tensor.dtype) for key, tensor in outputs.items()}
-
-        return of_arrays
-
-    signatures = {name: signature for name, (signature, _) in table.items()}
-    return Version(engine, signatures, {name: call(name) for name in table}, warm_up)
 
 
-def _litert_translate(
-    model: LiteRTModel, text: np.ndarray, max_length: np.ndarray, length_penalty: np.ndarray
-) -> Arrays:
-    lines = [line.decode("utf-8", "surrogateescape") for line in text]
-    sources = [model.source_ids(line) for line in lines]
-    found = model.translate_batch(sources, max_length.tolist(), length_penalty.tolist())
-    status = np.array([result.status for result in found], np.int32)
-    too_long = [len(model.truncate(line)) < len(t) for line, t in zip(lines, text, strict=True)]
-    status |= np.where(too_long, np.int32(_SOURCE_CUT), np.int32(0))
-    texts = [[best.encode() for best in model.texts(result)] for result in found]
+def _best(engine: Engine) -> dict[str, Tensor]:
+    shape = (-1, engine.n_best)
+    return {"translations": Tensor(object, shape), "scores": Tensor(np.float32, shape)}
+
+
+def _litert_signatures(engine: LiteRTEngine) -> dict[str, Signature]:
+    """Returns signatures like those of a SavedModel, but without `prefix` and alignments."""
+    width = engine.model.metadata.max_source_tokens
+    options = {"max_length": _NUMBER, "length_penalty": Tensor(np.float32, (-1,))}
+    lengths = {"lengths": Tensor(np.int32, (-1, engine.n_best))}
+    status = {"truncated": Tensor(np.bool_, (-1,)), "status": _NUMBER}
+    pieces = {"ids": Tensor(np.int32, (-1, width)), "tokens": Tensor(object, (-1, width))}
     return {
-        "translations": np.array(texts, object),
-        "scores": np.array([result.scores for result in found]),
-        "lengths": np.array([result.lengths for result in found]),
-        "truncated": status & _SOURCE_CUT > 0,
-        "status": status,
+        "translate": _signature(
+            _TEXT | options, _best(engine) | lengths | status, engine.translate
+        ),
+        "tokenize": _signature(
+            _TEXT, pieces | {"lengths": _NUMBER}, functools.partial(_litert_tokens, engine)
+        ),
     }
 
 
-def _litert_tokenize(model: LiteRTModel, text: np.ndarray) -> Arrays:
-    width = model.metadata.max_source_tokens
-    pieces = np.array([piece.encode() for piece in model.vocabulary.pieces()[0]], object)
-    ids = np.full((len(text), width), model.vocabulary.pad_id, np.int32)
-    lengths = np.zeros(len(text), np.int32)
-    for row, line in enumerate(text):
-        source = model.source_ids(line.decode("utf-8", "surrogateescape"))
-        lengths[row] = min(len(source), width)
-        ids[row, : lengths[row]] = [*source[: lengths[row] - 1], source[-1]]  # keeps the end token
+def _litert_tokens(engine: LiteRTEngine, text: np.ndarray) -> Arrays:
+    vocabulary, width = engine.model.vocabulary, engine.model.metadata.max_source_tokens
+    rows = engine.tokenize([line.decode("utf-8", "surrogateescape") for line in text])
+    lengths = np.array([len(row) for row in rows], np.int32)
+    ids = np.full((len(rows), width), vocabulary.pad_id, np.int32)
     is_token = np.arange(width) < lengths[:, None]
+    ids[is_token] = np.concatenate(rows)
+    pieces = np.array([piece.encode() for piece in vocabulary.pieces()[0]], object)
     return {"ids": ids, "tokens": np.where(is_token, pieces[ids], b""), "lengths": lengths}
 
 
-def _with_own_signatures(engine: SavedModelEngine) -> Version:
-    """Returns a SavedModel with all its signatures."""
+def _own_signatures(engine: SavedModelEngine) -> dict[str, Signature]:
+    """Returns all signatures of a SavedModel."""
     import tensorflow as tf
 
-    def call(function: Any) -> Callable[[Arrays], Arrays]:
-        def of_arrays(inputs: Arrays) -> Arrays:
+    def call_of(function: Any) -> Callable[[Mapping[str, Any]], Arrays]:
+        def call(inputs: Mapping[str, Any]) -> Arrays:
             try:
                 tensors = {name: tf.constant(array) for name, array in inputs.items()}
                 return {name: tensor.numpy() for name, tensor in function(**tensors).items()}
@@ -167,22 +133,19 @@ def _with_own_signatures(engine: SavedModelEngine) -> Version:
                 is_input = isinstance(error, tf.errors.InvalidArgumentError)
                 raise RequestError(400 if is_input else 500, reason.splitlines()[-1]) from error
 
-        return of_arrays
+        return call
 
-    known = dict(engine.loaded.signatures)
-    functions = {name: call(function) for name, function in known.items()}
-    signatures = {
+    return {
         name: Signature(
-            _tensors(function.structured_input_signature[1]), _tensors(function.structured_outputs)
+            _tensors(function.structured_input_signature[1]),
+            _tensors(function.structured_outputs),
+            call_of(function),
         )
-        for name, function in known.items()
+        for name, function in engine.loaded.signatures.items()
     }
-    return Version(
-        engine, signatures, functions, lambda: _run_warm_up_requests(engine.folder, functions)
-    )
 
 
-def _run_warm_up_requests(path: Path, functions: Mapping[str, Callable[[Arrays], Arrays]]) -> None:
+def _run_warm_up_requests(path: Path, signatures: Mapping[str, Signature]) -> None:
     import tensorflow as tf
     from google.protobuf.message import DecodeError
     from tensorflow_serving.apis import prediction_log_pb2
@@ -194,7 +157,7 @@ def _run_warm_up_requests(path: Path, functions: Mapping[str, Callable[[Arrays],
             log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
             request = log.predict_log.request
             inputs = {name: tf.make_ndarray(t) for name, t in request.inputs.items()}
-            functions[request.model_spec.signature_name](inputs)
+            signatures[request.model_spec.signature_name].call(inputs)
     except (tf.errors.OpError, DecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}. Remove or replace it.") from error
 

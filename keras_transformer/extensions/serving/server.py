@@ -7,14 +7,19 @@ import contextlib
 import logging
 import math
 import os
+import re
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import prometheus_client
 import uvicorn
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -22,15 +27,17 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving import LOOPBACK, Settings, connections
+from keras_transformer.extensions.serving import LOOPBACK, REQUEST_ID, Settings, connections
 from keras_transformer.extensions.serving.batching import Batcher
 from keras_transformer.extensions.serving.engines import Version
 from keras_transformer.extensions.serving.models import ServedModel
 from keras_transformer.extensions.serving.tensors import (
     Arrays,
     RequestError,
+    Signature,
     add_source_tag,
     read_document,
     read_inputs,
@@ -44,57 +51,50 @@ _BODY_SECONDS = 60  # time limit for receiving a body
 _SMALL_BODY_BYTES = 2**16  # smaller bodies need no limit besides that of connections
 _LARGE_BODIES = 4  # how many of the largest size the server may hold at the same time
 _BACKLOG = 2048  # connections that are not accepted yet
-_DRAIN_SECONDS = 0.5  # after a stop signal, in which new requests are still answered
-_LAST_SECONDS = 3.0  # that stopping may take after the grace period
+_DRAIN_SECONDS = 0.5  # new requests are still answered after a stop signal
+_LAST_SECONDS = 3.0  # longest stop after the grace period
 _MAX_ANSWER_BYTES = 2**27  # size as arrays; JSON needs ten times this memory
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:=/+-]{1,128}")  # ids that are taken from clients
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Server:
-    """The model, the queue of requests, the metrics and the routes (`app`) of a server."""
+    """An ASGI application: the model, the queue of requests, the metrics and the routes."""
 
     def __init__(self, settings: Settings):
         at_once = settings.batches_at_once or available_cores()
         name = settings.model_name or settings.model_dir.resolve().name
+        self.model = ServedModel(settings.model_dir, name, at_once, settings.source_tag)
         prometheus_client.disable_created_metrics()  # they double the number of series
-        self._registry = registry = prometheus_client.CollectorRegistry()
-        self._requests = prometheus_client.Counter(
-            "serving_requests",
-            "Requests for predictions, by the status of their answers",
-            ("status",),
-            registry=registry,
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "serving_requests", "Predictions by HTTP status", ["status"], registry=registry
         )
-        self._seconds = prometheus_client.Histogram(
+        self._seconds = Histogram(
             "serving_request_seconds", "Time from a request to its answer", registry=registry
         )
-        batch_rows = prometheus_client.Histogram(
-            "serving_batch_rows", "Rows of the batches run", registry=registry, buckets=_ROWS
-        )
-        waiting_rows = prometheus_client.Gauge(
-            "serving_waiting_rows", "Rows that wait for a batch", registry=registry
-        )
-        self.model = ServedModel(settings.model_dir, name, at_once, settings.source_tag)
-        self.batcher = Batcher(
-            settings.max_batch_size,
-            settings.batch_timeout_ms / 1000,
-            settings.max_queue,
-            at_once,
-            batch_rows.observe,
-        )
-        waiting_rows.set_function(lambda: self.batcher.waiting_rows)
+        rows = Histogram("serving_batch_rows", "Rows of batches", registry=registry, buckets=_ROWS)
+        batches = settings.max_batch_size, settings.batch_timeout_ms / 1000, settings.max_queue
+        self.batcher = Batcher(*batches, at_once, rows.observe)
+        waiting = Gauge("serving_waiting_rows", "Rows that wait for a batch", registry=registry)
+        waiting.set_function(lambda: self.batcher.waiting_rows)
         self.is_stopping = False
         self._source_tag = settings.source_tag
         self._max_rows = min(settings.max_rows or settings.max_queue, settings.max_queue)
         self._request_seconds = settings.request_seconds
         self._max_body_bytes = settings.max_body_bytes
-        self._large_bytes = 0  # of the large bodies that the server holds
+        self._large_bytes = 0  # size of the large bodies that the server holds
         self._reading_large = asyncio.Lock()
+        self._routes = self._application(settings)
+
+    def _application(self, settings: Settings) -> Starlette:
+        """Returns the routes, behind checks of the host and the origin of a request."""
         routes = [
             Route("/healthz", self._health),
             Route("/monitoring/prometheus/metrics", self._metrics),
         ]
         for path in ("/v1/models/{name}", "/v1/models/{name}/versions/{number:int}"):
-            routes.append(Route(f"{path}:predict", self._counted_predict, methods=["POST"]))
+            routes.append(Route(f"{path}:predict", self._predict, methods=["POST"]))
             routes.append(Route(f"{path}/metadata", self._metadata))
             routes.append(Route(path, self._status))
         hosts = Middleware(
@@ -105,53 +105,51 @@ class Server:
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["Retry-After"],
+            expose_headers=["Retry-After", "X-Request-Id"],
         )
-        self.app = Starlette(
-            middleware=[hosts, cors] if settings.cors_origins else [hosts],
-            routes=routes,
-            exception_handlers={RequestError: _refusal, HTTPException: _refusal},
-        )
+        errors = (RequestError, HTTPException, ClientDisconnect, Exception)
+        handlers: Any = dict.fromkeys(errors, _refusal)
+        return Starlette(middleware=[hosts, cors], routes=routes, exception_handlers=handlers)
 
-    async def _counted_predict(self, request: Request) -> Response:
-        start = time.perf_counter()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, with an id that its log lines have, too. Counts predictions."""
+        given = Headers(scope=scope).get("x-request-id", "")
+        REQUEST_ID.set(given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex)
+        start, status = time.perf_counter(), 500
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = REQUEST_ID.get()
+                if self.is_stopping:  # so that clients use another server
+                    headers["Connection"] = "close"
+            await send(message)
+
         try:
-            async with asyncio.timeout(self._request_seconds):
-                response = await self._predict(request)
-        except Exception as error:  # Starlette would close the connection
-            if isinstance(error, TimeoutError):
-                error = RequestError(
-                    504,
-                    f"The request was not answered within {self._request_seconds:g} s. "
-                    "Send fewer rows, or try again later.",
-                )
-            elif not isinstance(error, RequestError):
-                _LOG.exception("Internal error.")
-                error = RequestError(500, "The server has an internal error. See its log.")
-            response = await _refusal(request, error)
-        seconds = time.perf_counter() - start
-        status, path = response.status_code, request.url.path
+            await self._routes(scope, receive, send_with_headers)
+        except Exception:  # after Starlette has answered
+            _LOG.exception("Internal error.")
+        path, seconds = scope["path"], time.perf_counter() - start
         if status >= 500:
-            _LOG.warning(
-                "%s %r has the status %d after %.1f s.", request.method, path, status, seconds
-            )
-        self._requests.labels(str(status)).inc()
-        self._seconds.observe(seconds)
-        return response
+            _LOG.warning("%s %r: status %d after %.1f s.", scope["method"], path, status, seconds)
+        if path.endswith(":predict"):
+            self._requests.labels(str(status)).inc()
+            self._seconds.observe(seconds)
 
     async def _predict(self, request: Request) -> Response:
-        async with self._body(request) as body:
+        late = f"There was no answer within {self._request_seconds:g} s. Send fewer rows."
+        async with _time_limit(self._request_seconds, 504, late), self._body(request) as body:
             is_large = len(body) > _SMALL_BODY_BYTES
             async with self._reading_large if is_large else contextlib.nullcontext():
                 version, signature, inputs, by_row = await asyncio.to_thread(
                     self._read, body, **request.path_params
                 )
             body.clear()
-            prediction = self.batcher.run(
-                version.functions[signature], inputs, version.engine.max_batch_lines
-            )
+            prediction = self.batcher.run(signature.call, inputs, version.engine.max_batch_lines)
             outputs = await _while_connected(request, prediction)
-        answer = await asyncio.to_thread(write_outputs, outputs, by_row)
+            answer = await asyncio.to_thread(write_outputs, outputs, by_row)
         return Response(answer, media_type="application/json")
 
     @contextlib.asynccontextmanager
@@ -161,72 +159,57 @@ class Server:
         A body that is too large is read to the end and discarded, because a client that is still
         sending would not see the answer.
         """
-        body = bytearray()
-        size, held = 0, 0
+        body, size, held, limit = bytearray(), 0, 0, self._max_body_bytes
         expected = int(request.headers.get("content-length", 0))
+        late = f"The body did not arrive within {_BODY_SECONDS} s."
         try:
-            try:
-                async with asyncio.timeout(_BODY_SECONDS):
-                    async for chunk in request.stream():
-                        size += len(chunk)
-                        if max(size, expected) > self._max_body_bytes:
-                            body.clear()
-                            continue
-                        body += chunk
-                        if size > _SMALL_BODY_BYTES:
-                            self._large_bytes += size - held
-                            held = size
-                        if self._large_bytes > _LARGE_BODIES * self._max_body_bytes and held:
-                            raise RequestError(
-                                429, "The server has too many large requests. Try again later."
-                            )
-            except TimeoutError:
-                raise RequestError(
-                    408, f"The body did not arrive within {_BODY_SECONDS} s."
-                ) from None
-            except ClientDisconnect:
-                raise RequestError(499, "The client has disconnected.") from None
-            if (size := max(size, expected)) > self._max_body_bytes:
-                raise RequestError(
-                    413, f"The body has {size:,} bytes, but the limit is {self._max_body_bytes:,}."
-                )
+            async with _time_limit(_BODY_SECONDS, 408, late):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if max(size, expected) > limit:
+                        body.clear()
+                        continue
+                    body += chunk
+                    if size > _SMALL_BODY_BYTES:
+                        self._large_bytes += size - held
+                        held = size
+                    if held and self._large_bytes > _LARGE_BODIES * limit:
+                        raise RequestError(429, "The server has too many large requests.")
+            if (size := max(size, expected)) > limit:
+                raise RequestError(413, f"The body has {size:,} bytes, but the limit is {limit:,}.")
             yield body
         finally:
             self._large_bytes -= held
 
     def _read(
         self, body: bytearray, name: str, number: int | None = None
-    ) -> tuple[Version, str, Arrays, bool]:
+    ) -> tuple[Version, Signature, Arrays, bool]:
         """Returns the version, the signature and the inputs of a request, and its format."""
         document = read_document(body)
         version = self.model.version(name, number)
-        signature = document.get("signature_name") or "serving_default"
-        known = version.signatures
-        if signature not in known:
-            raise RequestError(
-                400,
-                f'Serving signature key "{signature}" not found. Choose one of '
-                f"{', '.join(sorted(known))}",
-            )
-        inputs = read_inputs(document, known[signature].inputs, self._max_rows)
+        key = document.get("signature_name") or "serving_default"
+        signature = version.signatures.get(key)
+        if signature is None:
+            known = ", ".join(sorted(version.signatures))
+            raise RequestError(400, f'Serving signature key "{key}" not found. Choose of {known}.')
+        inputs = read_inputs(document, signature.inputs, self._max_rows)
         row_bytes = sum(
             np.dtype(dtype).itemsize * math.prod(max(size, 1) for size in shape[1:])
-            for dtype, shape in known[signature].outputs.values()
+            for dtype, shape in signature.outputs.values()
         )
         rows, most = len(next(iter(inputs.values()))), max(1, _MAX_ANSWER_BYTES // row_bytes)
         if rows > most:
             raise RequestError(
                 400,
                 f"The answer to {rows:,} rows would have {rows * row_bytes:,} bytes. Send at most "
-                f"{most:,} rows per request to {signature}.",
+                f"{most:,} rows per request to {key}.",
             )
         if self._source_tag:
             inputs = add_source_tag(inputs, self._source_tag, version.engine.symbols)
         return version, signature, inputs, "instances" in document
 
     async def _status(self, request: Request) -> Response:
-        states = self.model.status(**request.path_params)
-        return JSONResponse({"model_version_status": states})
+        return JSONResponse({"model_version_status": self.model.status(**request.path_params)})
 
     async def _metadata(self, request: Request) -> Response:
         version = self.model.version(**request.path_params)
@@ -247,12 +230,27 @@ class Server:
 
 async def _refusal(request: Request, error: Exception) -> Response:
     """Returns the answer to a failed request, the JSON `{"error": message}`."""
-    if isinstance(error, HTTPException):  # of Starlette: 404 or 405
+    status, message = 500, "The server has an internal error. See its log."
+    headers: Mapping[str, str] | None = None
+    if isinstance(error, RequestError):
+        status, message = error.status, str(error)
+        headers = {"Retry-After": "1"} if status == 429 else None
+    elif isinstance(error, ClientDisconnect):
+        status, message = 499, "The client has disconnected."
+    elif isinstance(error, HTTPException):  # of Starlette: 404 or 405
+        status, headers = error.status_code, error.headers
         message = f"{error.detail}: {request.method} {request.url.path}"
-        return JSONResponse({"error": message}, error.status_code, error.headers)
-    status = error.status if isinstance(error, RequestError) else 500
-    headers = {"Retry-After": "1"} if status == 429 else None
-    return JSONResponse({"error": str(error)}, status, headers)
+    return JSONResponse({"error": message}, status, headers)
+
+
+@contextlib.asynccontextmanager
+async def _time_limit(seconds: float, status: int, message: str) -> AsyncIterator[None]:
+    """Refuses a request if the block takes too long."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise RequestError(status, message) from None
 
 
 async def _while_connected(request: Request, work: Awaitable[Arrays]) -> Arrays:
@@ -262,7 +260,7 @@ async def _while_connected(request: Request, work: Awaitable[Arrays]) -> Arrays:
     try:
         await asyncio.wait({result, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not result.done():
-            raise RequestError(499, "The client has disconnected.")
+            raise ClientDisconnect
         return result.result()
     finally:
         gone.cancel()
@@ -280,12 +278,6 @@ class _Uvicorn(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leaves signals to `run`."""
         yield
-
-    def close_connections(self) -> None:
-        """Makes every answer from now on close its connection, so that clients use another."""
-        header = (b"connection", b"close")
-        self.config.encoded_headers.append(header)  # for the next seconds
-        self.server_state.default_headers.append(header)  # for this second
 
 
 async def serve(
@@ -308,11 +300,11 @@ async def serve(
         listener.listen(_BACKLOG)
         rest_api = _Uvicorn(
             uvicorn.Config(
-                server.app,
+                server,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                log_level=logging.ERROR,  # not a line for each refused connection
+                log_level=logging.ERROR,  # otherwise each refused connection writes a line
                 ws="none",
                 http=connections.limited(settings.max_connections),  # type: ignore[arg-type]
                 backlog=connections.ACCEPTED_AT_ONCE,
@@ -329,7 +321,6 @@ async def serve(
         await stop.wait()
         _LOG.info("Stopping: answering the requests that wait.")
         server.is_stopping = True
-        rest_api.close_connections()
         await asyncio.sleep(_DRAIN_SECONDS)
         rest_api.should_exit = True
         await rest
@@ -341,22 +332,17 @@ def run(settings: Settings) -> None:
     """Serves until SIGTERM, SIGHUP or SIGINT. A second signal ends the process immediately."""
 
     async def main() -> None:
-        loop, stop = asyncio.get_running_loop(), asyncio.Event()
-        is_loading = True
-
-        def started(*_: object) -> None:
-            nonlocal is_loading
-            is_loading = False
+        loop, started, stop = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
         def end() -> None:
-            if is_loading or stop.is_set():  # loading a model cannot be interrupted
+            if stop.is_set() or not started.is_set():  # loading a model cannot be interrupted
                 os._exit(int(stop.is_set()))
             stop.set()
             loop.call_later(settings.grace_seconds + _LAST_SECONDS, os._exit, 1)
 
         for number in stop_signals():
             loop.add_signal_handler(number, end)
-        await serve(settings, stop, started)
+        await serve(settings, stop, lambda *_: started.set())
 
     asyncio.run(main())
 

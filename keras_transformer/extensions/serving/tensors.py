@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from keras_transformer.extensions.serving.tags import add_missing_tag
+from keras_transformer.inference.tags import add_tag, split_tags
 
 Arrays = dict[str, np.ndarray]
 _MAX_ERROR_BYTES = 1000
@@ -54,10 +54,11 @@ class Tensor(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """The inputs and outputs of a signature."""
+    """The inputs and outputs of a signature, and its function, which is thread-safe."""
 
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
+    call: Callable[[Mapping[str, Any]], Arrays]
 
 
 def signature_fields(signatures: Mapping[str, Signature]) -> dict[str, Any]:
@@ -130,11 +131,11 @@ def read_inputs(
 
     value = document.get("inputs", document.get("instances"))
     given_columns = value.values() if isinstance(value, dict) else [value]
-    rows_given = max((len(c) for c in given_columns if isinstance(c, list)), default=0)
-    if rows_given > max_rows:
+    rows_given = max((len(c) for c in given_columns if isinstance(c, list)), default=1)
+    if not 1 <= rows_given <= max_rows:
         _refuse(f"The request has {rows_given:,} rows. It must have 1 to {max_rows:,}.")
-    if "instances" in document and not (isinstance(value, list) and value):
-        _refuse(f"instances is {_shown(value)}, but it must be a list with at least one value.")
+    if "instances" in document and not isinstance(value, list):
+        _refuse(f"instances is {_shown(value)}, but it must be a list.")
     if "instances" in document and _is_named(value[0]):
         rows = [
             check(row if _is_named(row) else {}, f" in instances[{number}]")
@@ -160,26 +161,25 @@ def read_inputs(
 
 
 def _array(value: Any, name: str, tensor: Tensor) -> np.ndarray:
-    """Converts nested lists to an array, without recursion, because they may be nested deep."""
-    shape: list[int] = []
-    values = [value]
-    for size in tensor.shape:
-        sizes = {len(row) if isinstance(row, list) else -1 for row in values} or {0}
-        found = sizes.pop()
-        if sizes or found < 0 or size not in (-1, found):
-            expected = str(tuple(None if size < 0 else size for size in tensor.shape))
-            _refuse(f"{name} is {_shown(value)}, but it must have the shape {expected}.")
-        shape.append(found)
-        values = list(itertools.chain.from_iterable(values))
+    """Converts nested lists to an array. NumPy looks into them only as deep as 64 levels."""
+    try:
+        items = np.array(value, object)
+        is_valid = all(
+            size in (-1, found) for size, found in zip(tensor.shape, items.shape, strict=True)
+        )
+    except ValueError:  # another rank, or rows of different lengths
+        is_valid = False
+    if not is_valid:
+        _refuse(f"{name} is {_shown(value)}, but it must have the shape {tensor.shape}.")
     dtype = np.dtype(tensor.dtype)
-    result = np.empty(len(values), dtype)
-    for index, item in enumerate(values):
+    result = np.empty(items.size, dtype)
+    for index, item in enumerate(items.flat):
         try:
             result[index] = _string(item) if dtype.kind == "O" else _number(item, dtype)
         except (TypeError, ValueError, OverflowError):
             expected = "string" if dtype.kind == "O" else dtype.name
             _refuse(f"{name} has {_shown(item)}, but it must be {expected}.")
-    return result.reshape(shape)
+    return result.reshape(items.shape)
 
 
 def _number(value: Any, dtype: np.dtype) -> Any:
@@ -216,6 +216,15 @@ def add_source_tag(inputs: Arrays, tag: str, symbols: Sequence[str] | None) -> A
     return tagged
 
 
+def add_missing_tag(text: str, tag: str, symbols: Sequence[str] | None) -> str:
+    """Returns a text with a tag, if any, at its start, unless it begins with this or another one.
+
+    `symbols` are those of the model, as in `split_tags`.
+    """
+    has_tag = split_tags(text, symbols)[0] or text.lstrip().startswith(tag)
+    return text if has_tag else add_tag(text, tag)
+
+
 def write_outputs(outputs: Arrays, by_row: bool) -> bytes:
     """Returns the body of an answer, in the row format ("predictions") or the column format."""
     columns: Any = {name: _values(array, name) for name, array in outputs.items()}
@@ -225,7 +234,7 @@ def write_outputs(outputs: Arrays, by_row: bool) -> bytes:
         instances = zip(*columns.values(), strict=True)
         columns = [dict(zip(columns, row, strict=True)) for row in instances]
     answer = {"predictions" if by_row else "outputs": columns}
-    return json.dumps(answer, ensure_ascii=False).encode()  # with NaN and Infinity
+    return json.dumps(answer, ensure_ascii=False).encode()  # may contain NaN and Infinity
 
 
 def _values(array: np.ndarray, name: str) -> Any:

@@ -17,6 +17,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.pages import attention
 from keras_transformer.runs.run_directory import RunDirectory
+from tests.builders import refuses
 from tests.conftest import PHRASES
 from tests.extensions.pages.pairs import random_attention
 from tests.messages import mentions
@@ -72,21 +73,19 @@ def test_an_export_returns_the_same(
                 assert mine == theirs, field
     one, other = (attention.embed(model.signatures["embed"], PHRASES) for model in (exported, run))
     np.testing.assert_allclose(one, other, atol=1e-5)
-    for name, array in run.positions(50).items():
-        np.testing.assert_array_equal(exported.positions(50)[name], array)
+    for name, array in run.positions({"count": 50}).items():
+        np.testing.assert_array_equal(exported.positions({"count": 50})[name], array)
 
 
 def test_damaged_weights_and_models_without_attention_are_refused(
     outputs: Mapping[str, np.ndarray], litert_version: Path
 ) -> None:
     broken = {**outputs, "cross": np.full_like(outputs["cross"], np.nan)}
-    with pytest.raises(InputError, match=mentions("attention", "not finite")):
-        attention.read_attention(broken)
+    refuses(attention.read_attention, (broken,), "attention", "not finite")
     with pytest.raises(InputError, match=mentions("embeddings", "not finite")):
         attention.embed(lambda inputs: {"embeddings": np.full((1, 4), np.nan)}, ["a"])
 
-    with pytest.raises(InputError, match=mentions("attention", "LiteRT")):
-        attention.open_visible_model(litert_version)
+    refuses(attention.open_visible_model, (litert_version,), "attention", "LiteRT")
 
 
 BACK = np.eye(5, k=-1)
@@ -165,9 +164,9 @@ def test_equal_vectors_are_one_point(vectors: np.ndarray) -> None:
 def test_embeddings_are_in_the_order_of_the_sentences() -> None:
     sizes: list[int] = []
 
-    def ask(inputs: Mapping[str, Sequence[str]]) -> Mapping[str, Any]:
+    def ask(inputs: Mapping[str, Sequence[bytes]]) -> Mapping[str, Any]:
         sizes.append(len(inputs["text"]))
-        return {"embeddings": np.array([[len(text), ord(text[0])] for text in inputs["text"]])}
+        return {"embeddings": np.array([[len(text), text[0]] for text in inputs["text"]])}
 
     sentences = [chr(65 + i % 26) * (1 + i * 7 % 100) for i in range(200)]
     expected = [[len(text), ord(text[0])] for text in sentences]

@@ -1,6 +1,7 @@
 """Pictures show the right numbers and labels, and the command writes all files."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 
 from keras_transformer.extensions.pages import pictures
 from keras_transformer.extensions.pages.attention import summarize_heads
+from keras_transformer.extensions.pages.page import render
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import refuses
 from tests.conftest import PHRASES
@@ -162,12 +164,29 @@ def test_the_command_writes_all_files(driver: Driver, folder: Path) -> None:
         beginning = (folder / "out" / name).read_bytes()[:8]
         assert (beginning == b"\x89PNG\r\n\x1a\n") == name.endswith(".png"), name
     index = (folder / "out/index.html").read_text()
+    assert "<dt>Model</dt><dd>run@step-00000200,run</dd>" in index
     assert all(f'"{name}"' in index for name in files[1:]) and remark in index
     kept = [phrase for phrase in PHRASES if phrase != PHRASES[1]]
     assert data_of((folder / "out/embeddings.html").read_text())["sentences"] == kept
     heads = np.genfromtxt(folder / "out/heads.tsv", delimiter="\t", names=True, dtype=None)
     assert len(heads) == 2 + 4 + 4
     assert (heads["next"][2:6] == 0).all()  # the decoder cannot see later tokens
+
+
+def test_pictures_are_readable_on_a_dark_page(tmp_path: Path) -> None:
+    style = render("index", pictures={}, known={}, remarks=[], links={}, measures={})
+    [amount] = re.findall(r"dark\) {[^}]*img { filter: invert\((.*)\) hue-rotate\(180deg\)", style)
+    written(pictures.draw_heads(random_attention(), "cross", 0), tmp_path)
+    pixels = matplotlib.image.imread(tmp_path / "picture.png")[..., :3].reshape(-1, 3)
+    # The filters as in Filter Effects Module Level 1, sections 9.4 and 9.7.
+    weights = np.array([0.213, 0.715, 0.072])
+    inverted = float(amount) + pixels * (1 - 2 * float(amount))
+    shown = np.clip(2 * (inverted @ weights)[:, None] - inverted, 0, 1)
+    paper = [int(part, 16) / 255 for part in ("15", "18", "1c")]  # --paper of style.css
+    np.testing.assert_allclose(shown[0], paper, atol=0.03)  # a corner is white
+    assert (shown @ weights).max() > 0.75, "letters are light"
+    blue = shown[pixels[:, 2] - pixels[:, 0] > 0.3]
+    assert len(blue) and (blue[:, 2] > blue[:, 0]).all(), "attention stays blue"
 
 
 def test_pairs_with_an_empty_side_are_left_out(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ def test_translations_equal_those_of_the_run(
 
 def test_an_export_and_a_server_show_the_same(model: PlaygroundModel, exported_run: Path) -> None:
     with running_server(exported_run) as served:
+        with pytest.raises(InputError, match=mentions("server", "decoding.beam_size")):
+            open_playground_model(served.rest, {"decoding.beam_size": "2"})
         others = [open_playground_model(label) for label in (str(exported_run), served.rest)]
         for source, other in itertools.product([PHRASES[0], "a " * 100], others):
             expected, found = model.translate(source, "ein"), other.translate(source, "ein")
@@ -76,14 +78,13 @@ def test_prefix_length_penalty_and_remarks(model: PlaygroundModel) -> None:
 
 def test_invalid_models(run_directory: RunDirectory) -> None:
     for label, settings, facts in (
-        ("localhost:1/export", {"decoding.beam_size": "2"}, mentions("server", "decoding")),
         ("no/such/run", {}, "no/such/run"),
         (str(run_directory.path), {"decoding.beam_size": "0"}, mentions("beam_size", "0")),
     ):
         with pytest.raises(InputError, match=facts):
             open_playground_model(label, settings)
     with pytest.raises(InputError, match=mentions("signatures", "attention", "LiteRT")):
-        PlaygroundModel("a place", {})
+        PlaygroundModel("a label", {})
 
 
 def test_two_models_answer_in_one_event_and_a_port_in_use_is_refused(

@@ -77,7 +77,10 @@ def test_sending_a_header_and_reading_an_answer_have_limits(
                 time.sleep(0.01)
 
 
-def test_an_answer_that_is_read_slowly_arrives() -> None:
+@pytest.mark.parametrize(("most_seconds", "arrives"), [(600.0, True), (0.5, False)])
+def test_an_answer_that_is_read_slowly_arrives_unless_it_takes_too_long(
+    most_seconds: float, arrives: bool
+) -> None:
     size = 2**19
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -94,15 +97,16 @@ def test_an_answer_that_is_read_slowly_arrives() -> None:
         await asyncio.get_running_loop().create_connection(
             lambda: connections.limited(9)(**state), sock=ours
         )
-        with client:
+        total = 0
+        with client, contextlib.suppress(ConnectionError):
             client.sendall(METADATA.encode())
-            total = 0
             while total < size and (data := await asyncio.to_thread(client.recv, 2**13)):
                 total += len(data)
                 await asyncio.sleep(0.04)
         return total
 
-    assert asyncio.run(received()) >= size
+    with mock.patch.object(connections, "ANSWER_SECONDS", most_seconds):
+        assert (asyncio.run(received()) >= size) == arrives
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_it_may(monkeypatch: Any) -> None:

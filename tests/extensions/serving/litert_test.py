@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.extensions.serving.client import Client
-from keras_transformer.extensions.serving.engines import Version, open_engine
+from keras_transformer.extensions.serving.engines import open_engine
 from keras_transformer.extensions.serving.tensors import Arrays
 from tests.conftest import PHRASES
 from tests.extensions.serving.running_server import running_server, wait_until
@@ -38,7 +38,7 @@ def answers(requests: dict[str, Arrays], exported_run: Path) -> dict[str, Arrays
     engine = open_engine(exported_run / "1", 1)
     prefix = {"prefix": np.array([b""] * len(TEXTS), object)}
     return {
-        name: engine.functions[name](inputs | (prefix if name == "translate" else {}))
+        name: engine.signatures[name].call(inputs | (prefix if name == "translate" else {}))
         for name, inputs in requests.items()
     }
 
@@ -52,7 +52,7 @@ def test_it_answers_like_a_saved_model(
 ) -> None:
     engine = open_engine(version_of(format), 2)
     for name, inputs in requests.items():
-        found = engine.functions[name](inputs)
+        found = engine.signatures[name].call(inputs)
         assert name == "translate" or found.keys() == answers[name].keys()
         assert_same(found, answers[name])
 
@@ -71,14 +71,8 @@ def assert_same(one: Arrays, other: Arrays) -> None:
             np.testing.assert_array_equal(array, expected, name)
 
 
-@pytest.fixture(scope="module")
-def version(cpu_version: Path) -> Version:
-    return open_engine(cpu_version, 2)
-
-
-def test_a_large_request_is_split_into_batches_of_the_best_size(
-    cpu_version: Path, version: Version
-) -> None:
+def test_a_large_request_is_split_into_batches_of_the_best_size(cpu_version: Path) -> None:
+    version = open_engine(cpu_version, 2)
     texts = [" ".join((phrase, *"ab"[:i])) for i in range(3) for phrase in PHRASES]
     most = version.engine.max_batch_lines
     assert most is not None and 1 < most < len(texts)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -20,33 +19,10 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.serving import Settings, server
 from tests.conftest import PHRASES, ROOT
 from tests.driver import Driver
-from tests.extensions.serving.running_server import (
-    SECONDS,
-    Running,
-    model_held,
-    running_server,
-    wait_until,
-)
+from tests.extensions.serving.running_server import Running, model_held, running_server, wait_until
 from tests.messages import mentions
 
 PREDICT = {"instances": ["abc"]}
-
-
-def serve_at(model_dir: Path, **settings: Any) -> list[int]:
-    """Starts a server and stops it at once. Returns its port."""
-    ports: list[int] = []
-
-    async def main() -> None:
-        stop = asyncio.Event()
-
-        def started(_: Any, port: int) -> None:
-            ports.append(port)
-            stop.set()
-
-        await server.serve(Settings(model_dir, **{"rest_port": 0, **settings}), stop, started)
-
-    asyncio.run(main())
-    return ports
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -56,11 +32,13 @@ def test_addresses(reversing_version: Path, host: str) -> None:
         other = socket.create_server((host, 0), family=family)
     except OSError:
         pytest.skip("this machine lacks IPv6; the test runs on machines with IPv6")
-    assert all(serve_at(reversing_version.parent, host=host))
+    with running_server(reversing_version.parent, host=host) as running:
+        socket.create_connection((host, running.port)).close()
     with other:
         port = other.getsockname()[1]
+        settings = Settings(reversing_version.parent, host=host, rest_port=port)
         with pytest.raises(InputError, match=mentions(f"{port} is not available", "address")):
-            serve_at(reversing_version.parent, host=host, rest_port=port)
+            asyncio.run(server.serve(settings, asyncio.Event()))
 
 
 def test_requests_are_answered_while_the_server_stops(
@@ -127,8 +105,7 @@ def hang(*arguments):
 def open_engine(*arguments):
     model = SimpleNamespace(symbols=None, max_batch_lines=None)
     text = {'text': Tensor(object, (-1,))}
-    signatures, functions = {'serving_default': Signature(text, text)}, {'serving_default': hang}
-    return Version(model, signatures, functions, lambda: None)
+    return Version(model, {'serving_default': Signature(text, text, hang)})
 
 models.open_engine = FUNCTION
 """
@@ -156,13 +133,13 @@ def test_a_request_that_hangs_does_not_keep_the_process(file: Path, second: int 
         started(code, model_dir=file, grace_seconds=grace) as process,
     ):
         url = f"{url_of(process)}/v1/models/fake.tflite:predict"
-        pool.submit(httpx.post, url, json=PREDICT, timeout=SECONDS)
+        pool.submit(httpx.post, url, json=PREDICT, timeout=60)
         assert process.stdout is not None and process.stdout.readline() == "hangs\n"
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None and "Stopping" in process.stderr.readline()
         if second is not None:
             process.send_signal(second)
-        assert process.wait(SECONDS) == 1
+        assert process.wait(60) == 1
 
 
 def test_the_command_translates_with_a_server(driver: Driver, exported_run: Path) -> None:

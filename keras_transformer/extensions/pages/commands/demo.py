@@ -18,7 +18,7 @@ import os
 from absl import flags
 
 from keras_transformer.cli import app, config_flags
-from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.errors import needs_extra
 
 FLAGS = flags.FLAGS
 
@@ -29,27 +29,19 @@ def define_flags() -> None:
     flags.DEFINE_multi_string("model_dir", None, model_help, required=True)
     flags.DEFINE_multi_string("example", [], "a sentence to choose on the page; repeatable")
     config_flags.define_option_flags("host", "source_tag")
-    flags.DEFINE_integer(
-        "port", 7860, "port of the page; 0: the first free one from 7860 on", lower_bound=0,
-        upper_bound=65535,
-    )  # fmt: skip
-    flags.DEFINE_boolean(
-        "browser", None, "open the page in a browser; default: if there is a screen"
-    )
+    flags.DEFINE_integer("port", 7860, "port; 0: a free one", lower_bound=0, upper_bound=65535)
+    flags.DEFINE_boolean("browser", None, "open the page; default: if there is a screen")
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best")
 
 
 def main() -> None:
     """Opens the models of the flags, and serves the page."""
-    labels = FLAGS.model_dir
-    if len(labels) > 2:
-        raise InputError(f"--model_dir names {len(labels)} models. Give one, or two to compare.")
     app.load_tensorflow()
     with needs_extra("demo", "the page"):
-        from keras_transformer.extensions.pages import playground  # late: --help is fast
+        from keras_transformer.extensions.pages import playground  # slow to import
 
     models = []
-    for label in labels:
+    for label in FLAGS.model_dir:
         print(f"opening {label}", flush=True)
         settings = config_flags.config_settings()
         models.append(playground.open_playground_model(label, settings, FLAGS.source_tag))

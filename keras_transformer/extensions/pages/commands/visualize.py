@@ -21,7 +21,6 @@ with the names of the files.
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from absl import flags
 
@@ -33,27 +32,21 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags of the command."""
-    flags.DEFINE_string(
-        "model_dir", None, "a run, RUN@WEIGHTS, RUN,RUN, or a SavedModel", required=True
-    )
+    flags.DEFINE_string("model_dir", None, "a run, RUN@WEIGHTS, or a SavedModel", required=True)
     flags.DEFINE_string("sentence", None, "sentence to draw the attention of")
-    flags.DEFINE_string(
-        "translation", None, "translation of --sentence; default: the model's translation"
-    )
+    flags.DEFINE_string("translation", None, "translation of --sentence; default: the model's")
     config_flags.define_path_flags("source", "target")
     config_flags.define_path_flags("output_dir", required=True)
-    flags.DEFINE_integer(
-        "max_sentences", 1000, "use at most this many lines of the files", lower_bound=1
-    )
+    flags.DEFINE_integer("max_sentences", 1000, "maximum lines of the files", lower_bound=1)
 
 
 def main() -> int:
     """Runs `visualize`. Returns 3 if it reports a problem with the sentences."""
     app.load_tensorflow()
-    from keras_transformer.extensions.pages import pictures  # late: --help is fast
+    from keras_transformer.extensions.pages import pictures  # slow to import
 
     names = ("sentence", "translation", "source", "target", "max_sentences")
-    options: dict[str, Any] = {name: FLAGS[name].value for name in names}
+    options = config_flags.values_of(names)
     result, remarks = pictures.visualize(FLAGS.model_dir, FLAGS.output_dir, **options)
     for remark in remarks:
         console.warn(remark)

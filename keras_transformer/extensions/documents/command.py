@@ -1,0 +1,58 @@
+r"""Translates the text of a file, and keeps everything else in it.
+
+Examples:
+    keras-transformer translate_file --model_dir=build/run --input=page.html --output=seite.html
+    keras-transformer translate_file --model_dir=build/run --input=app.po --output=de.po
+    keras-transformer translate_file --model_dir=build/run --input=a.txt --output=b.txt \
+        --span='ACME\w*'
+
+Formats: HTML, Markdown, DOCX, XLIFF 1.2 and 2, PO, JSON, SRT, WebVTT, Android's strings.xml, iOS
+.strings files, and text with one paragraph per line. --format is needed only for other suffixes.
+
+Variables ({name}, %s), URLs, e-mail addresses, @names, #tags, paths, versions, identifiers and
+emojis are kept, as are the texts that a regular expression of --span finds. Each tag stays at its
+words. XLIFF and PO files get the translations that are missing.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from keras_transformer.cli import app, config_flags
+from keras_transformer.extensions.documents import translate_file
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines the flags of the command."""
+    config_flags.define_path_flags("model_dir", "input", "output", required=True)
+    flags.DEFINE_string("format", None, "html, markdown, docx, xliff, po, json, srt, vtt, ...")
+    flags.DEFINE_multi_string("span", [], "regular expression of texts that are kept")
+    flags.DEFINE_string("source_language", None, "language of the text, as in de")
+    flags.DEFINE_boolean("overwrite", False, "replace the output if it exists")
+    config_flags.define_option_flags("threads", "source_tag")
+    config_flags.define_config_flags("beam_size", "length_penalty")
+
+
+def main() -> None:
+    """Runs `translate_file` with the flags."""
+    app.load_engine(FLAGS.model_dir)
+    from keras_transformer.inference import loading, tags  # late, so that --help is fast
+
+    model = loading.load_model(
+        FLAGS.model_dir, config_flags.config_settings(), threads=FLAGS.threads
+    )
+    model.source_language = FLAGS.source_language or model.source_language
+    tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
+    counts = translate_file(
+        model,
+        FLAGS.input,
+        FLAGS.output,
+        format=FLAGS.format,
+        spans=FLAGS.span,
+        source_tag=FLAGS.source_tag or "",
+        overwrite=FLAGS.overwrite,
+    )
+    ways = ", ".join(f"{count:,} {way}" for way, count in counts.items() if way != "texts")
+    print(f"Wrote {FLAGS.output}: {counts['texts']:,} texts. Sentences with spans: {ways}.")

@@ -1,0 +1,128 @@
+"""Translates the text of files. Everything else in a file stays the same, byte for byte."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import regex
+
+from keras_transformer.errors import InputError, require
+from keras_transformer.extensions.documents import text_formats, xml_formats
+from keras_transformer.extensions.documents.markup import translate_tokens
+from keras_transformer.extensions.documents.spans import compile_patterns
+from keras_transformer.extensions.documents.text_formats import Unit
+from keras_transformer.inference.engine import Engine
+from keras_transformer.runs.atomic import output_file
+
+# Functions that find the texts of a format.
+_FINDERS: dict[str, Callable[[str, str], Iterable[Unit]]] = {
+    "android": xml_formats.android_units,
+    "docx": xml_formats.docx_units,
+    "html": text_formats.html_units,
+    "json": text_formats.json_units,
+    "markdown": text_formats.markdown_units,
+    "po": text_formats.po_units,
+    "srt": text_formats.subtitle_units,
+    "strings": text_formats.strings_units,
+    "text": text_formats.plain_units,
+    "vtt": text_formats.vtt_units,
+    "xliff": xml_formats.xliff_units,
+}
+_FORMATS = {f".{name}": name for name in _FINDERS} | {
+    ".htm": "html",
+    ".md": "markdown",
+    ".pot": "po",
+    ".txt": "text",
+    ".xhtml": "html",
+    ".xlf": "xliff",
+    ".xml": "android",
+}
+_WITH_ENTITIES = frozenset({"android", "docx", "html", "vtt", "xliff"})
+# The encoding that XML or HTML declares.
+_DECLARED = regex.compile(
+    rb"<\?xml[^>]*\bencoding\s*=\s*[\"']([\w.-]+)|<meta\b[^>]*\bcharset\s*=\s*[\"']?([\w.-]+)",
+    regex.IGNORECASE,
+)
+
+
+def translate_file(
+    model: Engine,
+    input: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    spans: Sequence[str] = (),
+    source_tag: str = "",
+    overwrite: bool = False,
+) -> dict[str, int]:
+    """Translates the text of a file. `Translator.translate_file` describes the arguments."""
+    path = Path(input)
+    format = format or _FORMATS.get(path.suffix.lower(), "")
+    known = ", ".join(_FINDERS)
+    require(format in _FINDERS, f"The format of {path.name} is unknown. Give one of {known}.")
+    exists = os.path.isfile(output) and not overwrite
+    require(not exists, f"{output} exists. Choose another name, or allow to overwrite it.")
+    require(
+        model.n_best == 1,
+        f"{model.label} returns {model.n_best} translations per sentence, but a file needs 1 "
+        "(decoding.n_best).",
+    )
+    compile_patterns(spans)  # reports an invalid pattern first
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}).") from error
+    if format == "docx":
+        encoding, parts = "utf-8", xml_formats.docx_parts(data, path.name)
+    else:
+        encoding, text = _decoded(data, path.name, format in _WITH_ENTITIES)
+        parts = {path.name: text}
+    units = [
+        (name, unit)
+        for name, text in parts.items()
+        for unit in _FINDERS[format](text, name if name == path.name else f"{path.name}: {name}")
+    ]
+    fragments = [unit.tokens for _, unit in units]
+    outputs, statuses = translate_tokens(
+        model, fragments, spans, source_tag, has_entities=format in _WITH_ENTITIES
+    )
+    changes: dict[str, list[tuple[int, int, str]]] = {}
+    for (name, unit), new in zip(units, outputs, strict=True):
+        if unit.is_new or new != "".join(token.raw for token in unit.tokens):
+            changes.setdefault(name, []).append((unit.start, unit.end, unit.render(new)))
+    parts |= {name: _spliced(parts[name], changed) for name, changed in changes.items()}
+    if changes and format == "docx":
+        data = xml_formats.with_docx_parts(data, parts)
+    elif changes:
+        errors = "xmlcharrefreplace" if format in _WITH_ENTITIES else "strict"
+        data = parts[path.name].encode(encoding, errors)
+    with output_file(os.fspath(output)) as file:
+        file.write(data)
+    return {"texts": len(units), **{way: statuses[way] for way in ("kept", "aligned", "appended")}}
+
+
+def _decoded(data: bytes, label: str, is_markup: bool) -> tuple[str, str]:
+    """Returns the encoding of a file and its text, without a byte order mark."""
+    encoding = "utf-8-sig" if data.startswith(b"\xef\xbb\xbf") else "utf-8"
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        encoding = "utf-16"
+    elif is_markup and (declared := _DECLARED.search(data[:2048])):
+        encoding = (declared[1] or declared[2]).decode()
+    try:
+        return encoding, data.decode(encoding)
+    except (UnicodeDecodeError, LookupError) as error:
+        line = data.count(b"\n", 0, getattr(error, "start", 0)) + 1
+        raise InputError(
+            f"{label}, line {line}: the text is not {encoding}. Convert the file to UTF-8."
+        ) from error
+
+
+def _spliced(text: str, changes: Iterable[tuple[int, int, str]]) -> str:
+    """Returns a text with other contents of some ranges."""
+    parts, cursor = [], 0
+    for start, end, new in sorted(changes):
+        parts += [text[cursor:start], new]
+        cursor = end
+    return "".join([*parts, text[cursor:]])

@@ -1,0 +1,141 @@
+r"""Finds the parts of a text that a translation must keep, such as `{name}`, `%s` and URLs.
+
+Plain numbers and times are not protected, because their form changes with the language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import regex
+
+from keras_transformer.errors import InputError
+
+# A group of balanced brackets inside a URL, such as the variable in https://a.b/{id}.
+_GROUP = r"(?:\{[^{}\s]*\}|\([^()\s]*\))"
+_URL_END = r"""[^\s<>"“”„(){}.,;:!?…'’\]«»。，、！？；：]"""
+_URL = rf"""(?:{_GROUP}|[^\s<>"“”„(){{}}«»。，、！？；：])*(?<={_URL_END}|[)}}])"""
+_EMOJI = r"(?:\p{Emoji_Presentation}|\p{Extended_Pictographic}\uFE0F)[\U0001F3FB-\U0001F3FF]?"
+_PATTERNS = {
+    "url": rf"(?:(?:https?|ftp|file)://|www\.|mailto:){_URL}",
+    "email": r"[\w.+-]*\w@\w[\w-]*(?:\.[\w-]*\w)+",
+    "name": r"(?<![\w@])@\w+(?:[.-]\w+)*",
+    "tag": r"(?<![\w&#])#\d*[^\W\d]\w*",
+    "path": r"(?<![\w/.~<])(?:~|\.\.?)?(?:/[\w@+-]*(?:\.[\w@+-]+)*)*/[\w@+-]+(?:\.[\w@+-]+)*/?"
+    r"""|(?<!\w)[A-Za-z]:(?:\\[^\s\\/:*?"<>|]+)*\\[^\s\\/:*?"<>|.,;!]+(?:\.\w+)?"""
+    r"|(?<![\w./-])(?:[\w.-]+/)*[\w-]+\.(?:csv|docx?|exe|gif|html?|jpe?g|js|json|md|pdf|png|py|sh|txt|xlsx?|xml|"
+    r"ya?ml|zip)\b",
+    # {name}, {0}, {n, number}, {\an8}, {{name}}, ${name}, #{name} and %{name}
+    "variable": r"\{\{[^{}]*\}\}|[$#%]?\{[^{}\s,]+(?:\s*,[^{}]*)?\}",
+    "format": r"%\(\w+\)[-+0# ]*[\d.]*[a-zA-Z]|%%|%\w+%(?![\w(])"
+    r"|(?<!\d)%(?:\d+\$)?[-+0#]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[jztLq])?"
+    r"[diouxXeEfFgGaAcsp@]",
+    "parameter": r"(?<![\w:]):[A-Za-z_]\w*:?",
+    # Dates (24.12.2026) and thousands (1.234.567) are plain numbers.
+    "version": r"\bv\d+(?:\.\d+)*(?:[-+]\w+)*"
+    r"|(?<![\w.])(?!\d{1,2}\.\d{1,2}\.\d{4}\b|\d{1,3}(?:\.\d{3})+\b)"
+    r"\d+(?:\.\d+){2,}(?:[-+.]?\w+)*",
+    # snake_case, camelCase, function(), AB-12 and hexadecimal numbers
+    "identifier": r"\b(?=\w*_)\w*[^\W_]\w*\b|\b[a-z]+(?:[A-Z][a-z0-9]+)+\b"
+    r"|\b[A-Za-z_]\w*(?:\.\w+)*\(\)|\b[A-Z]{2,}-?\d[\dA-Z]*(?:-[\dA-Z]+)*\b"
+    r"|\b(?=\d*[a-f])(?=[a-f]*\d)[\da-f]{7,}(?:-[\da-f]+)*\b",
+    "emoji": rf"(?:{_EMOJI}(?:\u200D\p{{Extended_Pictographic}}\uFE0F?[\U0001F3FB-\U0001F3FF]?)*"
+    r"[\U000E0020-\U000E007F]*|[0-9#*]\uFE0F?\u20E3)+",
+    "symbol": r"｟[^\s｟｠]*｠",  # written like the symbols of vocabularies
+    "escape": r"\\(?:[nrt@?]|[uU][0-9a-fA-F]{4})",
+}
+_COMPILED = [(kind, regex.compile(p, regex.VERSION1)) for kind, p in _PATTERNS.items()]
+
+_ICU = regex.compile(
+    r"\{\s*[\w.-]+\s*,\s*(plural|selectordinal|select)\s*,\s*(?:offset:\s*\d+\s*)?"
+)
+_BRANCH = regex.compile(r"\s*(?:=\d+|[\w-]+)\s*\{")
+_SPACE = regex.compile(r"\s*")
+# A quoted text, an opening or a closing brace, or a doubled apostrophe.
+_BRACE = regex.compile(r"''|'[{}#|][^']*'?|[{}]")
+# The number of a plural, and quoted text, are protected inside of branches.
+BRANCH_PATTERNS = (r"(?<!\w)#(?!\w)", r"'[{}#|][^']*'")
+
+
+class Span(NamedTuple):
+    """A protected range of a text. The `branches` of an ICU message are translated."""
+
+    start: int
+    end: int
+    kind: str
+    branches: tuple[tuple[int, int], ...] = ()
+
+
+def compile_patterns(patterns: Sequence[str]) -> list[regex.Pattern[str]]:
+    """Returns the compiled patterns of a user; raises an `InputError` for an invalid one."""
+    compiled = []
+    for pattern in patterns:
+        try:
+            compiled.append(regex.compile(pattern))
+        except regex.error as error:
+            raise InputError(
+                f"{pattern!r} is not a regular expression: {error.msg} at character {error.pos}. "
+                "Write a special character as in \\( to find the character itself."
+            ) from error
+    return compiled
+
+
+def find_spans(text: str, patterns: Sequence[str] = ()) -> list[Span]:
+    r"""Returns the protected spans of a text. They do not overlap: the first, longest one counts.
+
+    Args:
+        patterns: regular expressions of more spans, such as r"ACME\w*".
+
+    Example:
+    >>> from keras_transformer.extensions.documents.spans import find_spans
+    >>> text = "Hi {name}, see https://example.com at 5:30."
+    >>> [text[span.start : span.end] for span in find_spans(text)]
+    ['{name}', 'https://example.com']
+    """
+    own = [("own", pattern) for pattern in compile_patterns(patterns)]
+    found = []
+    for kind, pattern in [*own, *_COMPILED]:
+        for match in pattern.finditer(text):
+            if kept := match[0].strip():  # a pattern of the user may find spaces around it
+                start = match.start() + match[0].index(kept)
+                found.append(Span(start, start + len(kept), kind))
+    found += [span for match in _ICU.finditer(text) if (span := _icu_span(text, match))]
+    spans: list[Span] = []
+    for span in sorted(found, key=lambda span: (span.start, -span.end)):
+        if not spans or span.start >= spans[-1].end:
+            spans.append(span)
+    return spans
+
+
+def quote_for_icu(text: str, following: str = "") -> str:
+    """Quotes the braces of a text for an ICU message, and apostrophes that would quote something.
+
+    `following` is the character after the text.
+    """
+    text = regex.sub(r"'(?=[{}#|])", "''", text + following).removesuffix(following)
+    return regex.sub(r"[{}]", r"'\g<0>'", text)
+
+
+def _icu_span(text: str, head: regex.Match[str]) -> Span | None:
+    """Returns the plural or select message that begins with `head`, or None if it is malformed."""
+    position, branches = head.end(), []
+    while branch := _BRANCH.match(text, position):
+        position = _closing_brace(text, branch.end())
+        if position == 0:
+            return None
+        branches.append((branch.end(), position - 1))
+    position = _SPACE.match(text, position).end()
+    if not branches or text[position : position + 1] != "}":
+        return None
+    return Span(head.start(), position + 1, "icu", tuple(branches))
+
+
+def _closing_brace(text: str, position: int) -> int:
+    """Returns the index after the brace that closes the one before `position`, or 0."""
+    depth = 1
+    for match in _BRACE.finditer(text, position):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth == 0:
+            return int(match.end())
+    return 0

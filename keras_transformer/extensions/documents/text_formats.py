@@ -1,0 +1,242 @@
+"""Finds the translatable texts of HTML, Markdown, subtitles and files of strings.
+
+Libraries that write these formats change more of a file than its text. So only the texts are
+replaced, and libraries tell where they are where that is difficult.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import regex
+from markdown_it import MarkdownIt
+
+from keras_transformer.extensions.documents.markup import Token, broken, tokenize
+
+# Elements of HTML inside of a sentence. "" are comments and entities.
+_INLINE = frozenset(
+    "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark math q "
+    "rp rt ruby s samp small span strike strong sub sup svg time tt u var wbr".split()
+) | {""}
+_QUOTED = r'"(?:[^"\\]|\\.)*+"'
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+_TIME = regex.compile(r"\s*(?:\d+:)?\d\d:\d\d[,.]\d+\s*-->\s*(?:\d+:)?\d\d:\d\d[,.]\d+(?:\s.*)?")
+
+
+class Unit(NamedTuple):
+    """A text of a file.
+
+    Attributes:
+        start: index of its first character in the file.
+        end: index after its last character.
+        tokens: the text that is translated, with its tags.
+        render: returns the characters that replace the range, for a translation.
+        is_new: whether the file has another place for the translation, so that it is always
+            written.
+    """
+
+    start: int
+    end: int
+    tokens: Sequence[Token]
+    render: Callable[[str], str] = str
+    is_new: bool = False
+
+
+def html_units(text: str, label: str) -> Iterator[Unit]:
+    """Yields the texts of HTML. Attributes are kept, and so are scripts and `pre`."""
+    position, start, tokens = 0, 0, list[Token]()
+    for token in [*tokenize(text), Token("empty", "", "end")]:
+        if token.kind == "text" and (found := regex.search(r"<[A-Za-z/!?]", token.raw)):
+            broken(label, text, position + found.start(), "the tag does not end. Add the '>'.")
+        if token.kind == "text" or token.name in _INLINE:
+            tokens.append(token)
+        else:
+            if any(token.kind == "text" and token.raw.strip() for token in tokens):
+                yield Unit(start, position, tokens)
+            start, tokens = position + len(token.raw), []
+        position += len(token.raw)
+
+
+def plain_units(text: str, label: str) -> Iterator[Unit]:
+    """Yields the lines of a text."""
+    for match in regex.finditer(r"[^\r\n]+", text):
+        yield Unit(match.start(), match.end(), [Token("text", match[0])])
+
+
+def json_units(text: str, label: str) -> Iterator[Unit]:
+    """Yields the strings of a JSON document that are not keys."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        broken(label, text, error.pos, f"invalid JSON ({error.msg}).")
+    except RecursionError:
+        broken(label, text, 0, "the JSON is nested too deeply.")
+    dump = functools.partial(json.dumps, ensure_ascii=False)
+    for match in regex.finditer(rf"({_QUOTED})(\s*:)?", text):
+        value = json.loads(match[1])
+        if not match[2] and value.encode(errors="ignore").decode() == value:  # no half surrogates
+            yield Unit(match.start(1), match.end(1), tokenize(value, has_entities=False), dump)
+
+
+def _unescaped(strings: str) -> str:
+    """Returns the text of one or more quoted strings."""
+    quoted = "".join(match[0][1:-1] for match in regex.finditer(_QUOTED, strings, regex.DOTALL))
+    text = regex.sub(r"\\(U[0-9a-fA-F]{4}|.)", _character, quoted, flags=regex.DOTALL)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins pairs
+
+
+def _character(escape: regex.Match[str]) -> str:
+    code = escape[1]
+    return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPES.get(code, code)
+
+
+def _quoted(text: str) -> str:
+    text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + text.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r") + '"'
+
+
+def _entries(pattern: str, skipped: str, text: str, label: str) -> Iterator[regex.Match[str]]:
+    """Yields the entries of a file of strings. Anything between them is an error."""
+    entry = regex.compile(pattern, regex.DOTALL | regex.VERBOSE)
+    gap = regex.compile(skipped, regex.DOTALL)
+    position = gap.match(text).end()
+    while position < len(text):
+        match = entry.match(text, position)
+        if match is None:
+            broken(label, text, position, "no complete entry begins here.")
+        yield match
+        position = gap.match(text, match.end()).end()
+
+
+def strings_units(text: str, label: str) -> Iterator[Unit]:
+    """Yields the values of an iOS .strings file."""
+    pattern = rf"(?:{_QUOTED}|[\w.-]+)\s*=\s*({_QUOTED})\s*;"
+    for match in _entries(pattern, r"(?:\s|/\*.*?\*/|//[^\n]*)*+", text, label):
+        yield Unit(
+            match.start(1),
+            match.end(1),
+            tokenize(_unescaped(match[1]), has_entities=False),
+            _quoted,
+        )
+
+
+def po_units(text: str, label: str) -> Iterator[Unit]:
+    """Yields the messages of a PO file that have no translation."""
+    string = rf"({_QUOTED}(?:\s*{_QUOTED})*)"
+    comment = r"\s*(?:\#(?!~)[^\n]*\s*)*"
+    pattern = rf"""(?:msgctxt\s+{string}{comment})?msgid\s+{string}{comment}
+        (?:msgid_plural\s+{string}{comment})?(?:msgstr(\[\d+\])?\s+{string}{comment})+"""
+    form = regex.search(r"nplurals\s*=\s*(\d)", text)
+    singular = "" if form and form[1] == "1" else "[0]"
+    for match in _entries(pattern, r"(?:\s|\#[^\n]*)*+", text, label):
+        numbers = match.captures(4) or [""]
+        for number, (start, end) in zip(numbers, match.spans(5), strict=True):
+            source = match[2] if number in ("", singular) or not match[3] else match[3]
+            tokens = tokenize(_unescaped(source), has_entities=False)
+            if tokens and not _unescaped(text[start:end]):
+                yield Unit(start, end, tokens, _po_string, is_new=True)
+
+
+def _po_string(text: str) -> str:
+    """Returns a string of a PO file. After a line break inside, it continues on the next line."""
+    lines = text.splitlines(keepends=True)
+    return "\n".join(['""', *map(_quoted, lines)]) if len(lines) > 1 else _quoted(text)
+
+
+def subtitle_units(text: str, label: str) -> Iterator[Unit]:
+    """Yields the texts of SubRip and WebVTT subtitles: the lines of a subtitle together."""
+    is_vtt = text.startswith("WEBVTT")
+    for block in regex.finditer(r"(?:[^\r\n]*\S[^\r\n]*(?:\r?\n|\r|$))+", text):
+        if is_vtt and regex.match(r"(?:WEBVTT|NOTE|STYLE|REGION)(?:\s|$)", block[0]):
+            continue
+        lines = [*regex.finditer(r"[^\r\n]+", text, pos=block.start(), endpos=block.end())]
+        times = [index for index, line in enumerate(lines[:2]) if _TIME.fullmatch(line[0])]
+        if not times or not (is_vtt or times == [1] and lines[0][0].strip().isdecimal()):
+            time = "00:01.000 --> 00:02.000" if is_vtt else "1, and 00:00:01,000 --> 00:00:02,000"
+            broken(label, text, block.start(), f"a subtitle begins with lines such as {time}.")
+        lines = lines[times[0] + 1 :]
+        is_dialogue = any(regex.match(r"\s*[-–—]", line[0]) for line in lines)
+        for group in [[line] for line in lines] if is_dialogue else [lines] * bool(lines):
+            start, end = group[0].start(), group[-1].end()
+            tokens = tokenize(" ".join(line[0] for line in group), has_entities=is_vtt)
+            newline = "\r\n" if "\r\n" in text[start:end] else "\n"
+            yield Unit(start, end, tokens, functools.partial(_wrapped, len(group), newline))
+
+
+def vtt_units(text: str, label: str) -> Iterator[Unit]:
+    """Yields the texts of WebVTT subtitles."""
+    if not text.startswith("WEBVTT"):
+        broken(label, text, 0, "a WebVTT file begins with WEBVTT.")
+    yield from subtitle_units(text, label)
+
+
+def _wrapped(lines: int, newline: str, text: str) -> str:
+    """Breaks a text into a number of lines of similar lengths, outside of tags and variables."""
+    spaces = [m.start() for m in regex.finditer(r"<[^>]*>|\{[^}]*\}|( )", text) if m[1]]
+    ideals = [len(text) * number / lines for number in range(1, lines)]
+    breaks = {min(spaces, key=lambda i: abs(i - ideal), default=-1) for ideal in ideals}
+    return "".join(newline if i in breaks else character for i, character in enumerate(text))
+
+
+_MARKDOWN = regex.compile(
+    r"""(?P<empty>(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)|<[A-Za-z][\w+.-]*:[^\s<>]*>
+    |<[^\s<>@]+@[^\s<>]+>|<!--.*?-->|&\#?\w+;|\\[!-/:-@\[-`{-~]|^\[[\ xX]\](?=\s)|\[\^[^\]]+\])
+    |(?P<tag></?[A-Za-z][^<>]*>)
+    |(?P<open>!?\[)
+    |(?P<close>\](?:\((?:[^()\s]|\([^()]*\))*(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)|\[[^\]]*\])?)
+    |(?P<mark>\*{1,3}|(?<!\w)_{1,3}|_{1,3}(?!\w)|~~)""",
+    regex.VERBOSE,
+)
+
+
+def markdown_units(text: str, label: str) -> Iterator[Unit]:
+    """Yields the texts of Markdown. Code, HTML blocks and metadata at the start are kept."""
+    starts = [0, *(match.end() for match in regex.finditer(r"\r\n|\n|\r", text))]
+    metadata = regex.match(r"---\r?\n.*?\n---\r?\n", text, regex.DOTALL)
+    cursor = metadata.end() if metadata else 0
+    # The lines of the metadata are empty for the parser, so that the numbers of lines stay.
+    content = regex.sub(r"[^\r\n]", "", text[:cursor]) + text[cursor:]
+    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(content):
+        if token.type != "inline" or token.map is None:
+            continue
+        cursor = max(cursor, starts[token.map[0]])
+        group: list[tuple[int, str]] = []
+        for line in token.content.split("\n"):
+            found = text.find(line, cursor)
+            if found >= 0 and line.strip():  # unlike an escaped bar in a cell of a table
+                cursor = found + len(line)
+                group.append((found, line.rstrip().removesuffix("\\")))
+            if group and regex.search(r"\\$|  $", line):  # a line break in the output
+                yield _markdown_unit(group)
+                group = []
+        if group:
+            yield _markdown_unit(group)
+
+
+def _markdown_unit(lines: Sequence[tuple[int, str]]) -> Unit:
+    text = " ".join(line for _, line in lines)
+    tokens: list[Token] = []
+    opened: list[str] = []  # the marks of emphasis that are open
+    cursor = 0
+    for match in _MARKDOWN.finditer(text):
+        kind, raw, name = str(match.lastgroup), match[0], match[0]
+        if kind == "tag":
+            kind, _, name = tokenize(raw, frozenset(), has_entities=False)[0]
+        elif kind == "mark" and raw in opened and not text[match.start() - 1].isspace():
+            kind = "close"
+            opened.remove(raw)
+        elif kind == "mark":
+            if not text[match.end() : match.end() + 1].strip():
+                continue
+            kind = "open"
+            opened.append(raw)
+        elif kind in ("open", "close"):
+            name = "["
+        tokens += [Token("text", text[cursor : match.start()])] * (cursor < match.start())
+        tokens.append(Token(kind, raw, name))
+        cursor = match.end()
+    tokens += [Token("text", text[cursor:])] * (cursor < len(text))
+    return Unit(lines[0][0], lines[-1][0] + len(lines[-1][1]), tokens)

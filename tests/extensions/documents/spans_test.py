@@ -1,0 +1,126 @@
+"""Protected spans: which texts are spans, and ICU messages."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.documents.spans import (
+    Span,
+    compile_patterns,
+    find_spans,
+    quote_for_icu,
+)
+from tests.messages import mentions
+
+
+def spans_in(text: str, *patterns: str) -> list[str]:
+    return [text[span.start : span.end] for span in find_spans(text, patterns)]
+
+
+# Texts with bars around each span, which the text does not have.
+MARKED = {
+    "url": (
+        "See |https://example.com/a_b?x=1&y=%20#z|, (|http://a.b|) or |www.example.org|.",
+        "|https://en.wikipedia.org/wiki/A_(b)|! |https://a.b/{id}/c|: |mailto:x@y.org|; |ftp://a/b|",
+        "“|https://a.b|” 见 |https://a.b/c|。",
+    ),
+    "email": ("Write to |a.b+c@mail.example.org|. No@t one",),
+    "name": ("|@bob| and |@eve.smith|, not a@ or @@x",),
+    "tag": ("|#news| and |#año2026|, not #1 or a#b",),
+    "path": (
+        "In |/usr/lib/x86| or |~/a.txt| and |./run|, |C:\\Users\\a| b",
+        "and/or, 5 km/h, he/she. Open |README.md| and |src/main/app.js|.",
+    ),
+    "variable": (
+        "|{name}| |{0}| |{{ user.name }}| |${x}| |#{x}| |%{x}|, not { } or {a b}",
+        "|{n, number, integer}| |{\\an8}|Text",
+    ),
+    "format": (
+        "|%s| |%d|: |%1$s|, |%(name)s| |%5.2f| |%@| |%lld| |%%| |%USERNAME%|, not 100% sure or 5 %",
+    ),
+    "parameter": ("Hello |:name|, |:smile:| at 5:30 PM, note:this, 10:a",),
+    "version": ("|v2| and |1.2.3-beta|, |10.0.0.1|, not 2.0, 24.12.2026 or 1.234.567",),
+    "identifier": (
+        "|snake_case| |camelCase| |run()| |os.path()| |AB-12| |deadbeef1| |__init__|",
+        "not a Word, USA or 5th",
+    ),
+    "emoji": ("|\U0001f44d\U0001f3fd| |\U0001f468\u200d\U0001f469| |\u2764\ufe0f|, © ™ 3",),
+    "symbol": ("typed |｟0｠| and |｟a｠|",),
+    "escape": ("Line\\n".replace("\\n", "|\\n|") + "two |\\u00e9|",),
+}
+
+
+@pytest.mark.parametrize("marked", [m for texts in MARKED.values() for m in texts])
+def test_spans_of_each_kind(marked: str) -> None:
+    assert spans_in(marked.replace("|", "")) == marked.split("|")[1::2]
+
+
+def test_plain_numbers_and_times_are_not_protected() -> None:
+    text = "At 5:30 PM on 24.12.2026 and 12/24/2026, 1,234.56 € are 50% of 3-4 m²; 007, -3, 10:00."
+    assert spans_in(text) == []
+
+
+def test_the_first_and_longest_span_counts() -> None:
+    text = "https://a.b/@bob/{id}?q=%s #x"
+    assert spans_in(text) == ["https://a.b/@bob/{id}?q=%s", "#x"]
+    spans = find_spans(text * 20)
+    assert all(a.end <= b.start for a, b in zip(spans, spans[1:], strict=False))
+
+
+def test_patterns_of_the_user_are_spans() -> None:
+    assert spans_in("ACME Corp. and acme", r"ACME( Corp\.)?") == ["ACME Corp."]
+    assert spans_in("a  b", r"\s*b?") == ["b"]  # without white space around it
+
+
+def test_an_invalid_pattern_is_an_error() -> None:
+    with pytest.raises(InputError, match=mentions("'a('", "regular expression", "character 2")):
+        compile_patterns(["a("])
+
+
+ICU = "You have {n, plural, offset:1 =0 {no files} one {# file} other {# of {max} files}}."
+NESTED = "{g, select, male {{n, plural, one {his {x}} other {his}}} other {it's '{'}}"
+
+
+def test_branches_of_icu_messages() -> None:
+    [span] = find_spans(ICU)
+    assert [ICU[start:end] for start, end in span.branches] == [
+        "no files", "# file", "# of {max} files",
+    ]  # fmt: skip
+    [span] = find_spans(NESTED)
+    assert NESTED[span.start : span.end] == NESTED
+    assert NESTED[slice(*span.branches[1])] == "it's '{'"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{n, plural, one {a}",
+        "{n, plural, }",
+        "{n, plural, one a}",
+        "{n, plural, one {a} b {c}",
+        "{n,",
+    ],
+)
+def test_a_malformed_icu_message_is_no_message(text: str) -> None:
+    assert not any(span.branches for span in find_spans(text))
+
+
+def test_text_is_quoted_for_icu() -> None:
+    assert quote_for_icu("a{b}") == "a'{'b'}'"
+    assert quote_for_icu("l'", "{") == "l''" and quote_for_icu("l'ami", "{") == "l'ami"
+
+
+@pytest.mark.parametrize("text", ["_" * 5000, "a." * 5000, "{" * 3000, "https://" + "(" * 3000,
+                                  "%" * 5000, "/" * 3000, "1." * 3000, "a_" * 3000, "@a." * 3000,
+                                  "{n, plural, one {" * 300])  # fmt: skip
+def test_long_texts_take_no_long_time(text: str) -> None:
+    start = time.process_time()
+    find_spans(text)
+    assert time.process_time() - start < 5
+
+
+def test_a_span_has_a_kind() -> None:
+    assert find_spans("a %s")[0] == Span(2, 4, "format")
