@@ -92,11 +92,9 @@ def define_flag(name: str, default: Any, help: str) -> None:
 
 
 def define_option_class_flags(options: Any, helps: Mapping[str, str] | None = None) -> None:
-    """Defines a flag for each field of a dataclass, by the type of its default.
+    """Defines a flag for each field of a dataclass that has none yet, by the type of its default.
 
-    Args:
-        options: the class or an instance. Fields whose flags exist already are skipped.
-        helps: the help by name, for the fields to define. By default, fields have it as metadata.
+    `helps` has the help of the fields to define. By default, fields have it as metadata.
     """
     for field in dataclasses.fields(options):
         if field.name not in FLAGS and (helps is None or field.name in helps):

@@ -79,7 +79,7 @@ def _check_flags() -> None:
     for name in (*_text_options(), "compile_search"):
         app.exclude(name, "format", "prefix")
     if not _text_options():
-        app.refuse(["source_language"], "without --document. Give both, or neither.")
+        app.reject_unused(["source_language"], "without --document. Give both, or neither.")
     app.exclude("interactive", "input", "prefix", *_text_options())
 
 

@@ -102,10 +102,9 @@ class Batches:
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """Returns the batch of a step, or one part of its rows.
 
-        Returns:
-            `({"source_ids": int32[R, S], "target_ids": int32[R, T]}, labels int32[R, T])`. Labels
-            are the target sentence with its end id. `target_ids` is the same, shifted right by one
-            behind the start id. The rest is pad_id, also in filler rows.
+        It is `({"source_ids": int32[R, S], "target_ids": int32[R, T]}, labels int32[R, T])`. Labels
+        are the target sentence with its end id. `target_ids` is the same, shifted right by one
+        behind the start id. The rest is pad_id, also in filler rows.
         """
         require(step >= 0, f"The step is {step}, but it must be at least 0.")
         number, own_step = corpus_and_step(step, self._weights)
@@ -209,12 +208,9 @@ class CorpusBatches:
         number: int,
         samplers: Samplers | None,
     ) -> None:
-        """Plans the epoch.
+        """Plans the epoch for these lengths, with the shapes int64[C, 3] that all corpora share.
 
-        Args:
-            lengths: source and target lengths to plan for.
-            shapes: int64[C, 3], the shapes that all corpora share.
-            number: number of the corpus, for orders that differ between equal corpora.
+        `number` is that of the corpus, because the orders of equal corpora differ.
         """
         self.store = store
         self._seed = seed
@@ -315,7 +311,7 @@ def _planned_lengths(
     require(
         batch_tokens >= longest,
         f"batch_tokens is {batch_tokens}, but the longest target sentence has {longest} tokens. "
-        f"Raise --batch_tokens to at least {longest}, or lower --max_tokens when you prepare the "
+        f"Raise batch_tokens to at least {longest}, or lower max_tokens when you prepare the "
         "data.",
     )
     if samplers is None:
@@ -383,13 +379,13 @@ def parse_mix(mix: str, names: Sequence[str]) -> list[Fraction]:
         found = re.fullmatch(r"(.+):([0-9]+(?:\.[0-9]+)?)", entry.strip())
         if found is None or not Fraction(found[2]) or found[1] in weights:
             raise InputError(
-                f"--mix={mix}: {entry.strip()!r} is not a new name and a weight above 0. Give a "
-                "number for each corpus, as in --mix=a:2,b:0.5."
+                f"mix={mix}: {entry.strip()!r} is not a new name and a weight above 0. Give a "
+                "number for each corpus, as in mix=a:2,b:0.5."
             )
         weights[found[1]] = Fraction(found[2])
     require(
         sorted(weights) == sorted(names),
-        f"--mix={mix} names {', '.join(weights)}, but it needs one weight for each of "
+        f"mix={mix} names {', '.join(weights)}, but it needs one weight for each of "
         f"{', '.join(names)}. Use data directories with different names.",
     )
     return [weights[name] for name in names]

@@ -100,10 +100,8 @@ def choose_shapes(
     """Chooses shapes for the pairs of a histogram, so that an epoch has few positions.
 
     Recursive splitting makes several grids of shapes. The search starts from the best grid, and
-    changes one bound of one shape at a time as long as that saves positions.
-
-    Returns:
-        int64[C, 3], the (rows, S, T) of the shapes. Every pair fits into one of them.
+    changes one bound of one shape at a time as long as that saves positions. Every pair fits into
+    one of the shapes, int64[C, 3] of (rows, S, T).
     """
     grids = _grids(histogram, max_shapes)
     costs = [_plan(grid, histogram, batch_tokens).positions for grid in grids]
@@ -129,9 +127,8 @@ def choose_shapes(
 def plan_epoch(shapes: IntArray, histogram: Histogram) -> BatchPlan:
     """Plans an epoch with batches of the given shapes. The epoch contains every pair once.
 
-    Args:
-        shapes: int64[C, 3] (rows, S, T). Every pair must fit into one of them. The plan omits
-            unused shapes.
+    Every pair must fit into one of the shapes, int64[C, 3] of (rows, S, T). The plan omits unused
+    shapes.
     """
     return _plan(shapes[:, 1:], histogram, rows=shapes[:, 0])
 

@@ -45,10 +45,10 @@ class _BeamState(NamedTuple):
     tokens: tf.Tensor  # int32 [batch, beam]: last token of each open hypothesis
     log_probs: tf.Tensor  # float32 [batch, beam]: of the open hypotheses
     coverage: tf.Tensor | None  # float32 [batch, beam, source]: the sum of attention so far
-    histories: Histories  # of the open hypotheses
+    histories: Histories  # the open hypotheses
     complete: SearchResult  # the best ones, `[batch, beam, ...]`, best first
     longest_penalty: tf.Tensor  # float32 [batch]: length penalty at `max_lengths`; constant
-    cache: Any  # of the decoder
+    cache: Any  # belongs to the decoder
 
 
 class BeamSearch(SearchLoop):

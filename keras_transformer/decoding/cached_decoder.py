@@ -2,9 +2,9 @@
 
 The K hypotheses (beams) of a sentence are K alternatives at one position. The model gets them as K
 tokens of one sequence. Each step and each beam writes its keys and values to a fixed entry of the
-cache. A mask lets each hypothesis see only its ancestors. When hypotheses change places, only the
-table of ancestors (a few integers per sentence) is reordered, and the cache itself only in models
-that keep one entry per hypothesis.
+cache. A mask lets each hypothesis see only its ancestors. When hypotheses change their order, only
+the table of ancestors (a few integers per sentence) is reordered. The cache itself is reordered
+only in models that keep one entry per hypothesis.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CachedDecoder(SearchDecoder):
         self._beam = beam
         self._length = length
         self._memories = memories
-        self._products: list[Any] = []  # with the rows of a shortlist
+        self._products: list[Any] = []  # output products, with the rows of a shortlist
         self._biases: list[tf.Tensor] = []
         self.vocab_size = int(transformers[0].config.target_vocab_size)
         self.returns_log_probs = len(transformers) > 1

@@ -19,7 +19,7 @@ class _SampleState(NamedTuple):
     lengths: tf.Tensor  # int32 [batch, K]
     finished: tf.Tensor  # bool [batch, K]
     histories: Histories
-    cache: Any  # of the decoder
+    cache: Any  # belongs to the decoder
 
 
 class Sampling(SearchLoop):

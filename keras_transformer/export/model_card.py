@@ -33,7 +33,7 @@ def check_codes(languages: Iterable[str], license: str | None) -> None:
 
 
 class VersionFacts(NamedTuple):
-    """What an exporter tells about a version, for the model card and the manifest.
+    """Facts about a version, for the model card and the manifest.
 
     Attributes:
         about: sentences about the files.
@@ -124,12 +124,7 @@ def model_card(
 
 
 def model_name(output_dir: Path) -> str:
-    """Returns the last name of a directory in a form that can be part of a URL.
-
-    Example:
-    >>> model_name(Path("build/en de"))
-    'en_de'
-    """
+    """Returns the last name of a directory, with a _ for characters that a URL cannot have."""
     return re.sub(r"[^\w.-]", "_", output_dir.resolve().name, flags=re.ASCII) or "model"
 
 

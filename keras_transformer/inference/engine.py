@@ -154,7 +154,8 @@ class KerasEngine(Engine):
         self._translate = compiled_translation(module) if jit_compile else module.translate
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        ids, lengths = (tensor.numpy() for tensor in self.module.source_ids(string_array(texts)))
+        found = self.module.source_ids(string_array(texts))
+        ids, lengths, _ = (tensor.numpy() for tensor in found)
         return [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
 
     def search(self, texts: Sequence[str]) -> list[Hypotheses]:

@@ -41,7 +41,7 @@ def _open_run(
     return KerasEngine(module, model, jit_compile)
 
 
-RUN_LOADER = plugins.Loader("a run", _find_run, _open_run)  # also ensembles
+RUN_LOADER = plugins.Loader("a run", _find_run, _open_run)  # ensembles, too
 
 
 def find_loader(model: str) -> tuple[Any, Any]:
@@ -165,7 +165,7 @@ def load_translator(
         if run.tokenizer().fingerprint != tokenizer.fingerprint:
             raise InputError(
                 f"{first.path} and {run.path} have different vocabularies, so they are not an "
-                "ensemble. Prepare the data of one with --vocab_from of the other."
+                "ensemble. Prepare the data of one with vocab_from of the other."
             )
         architecture = get_architecture(run.config.architecture)
         transformer = architecture(run.config.model, dtype=dtype)

@@ -113,7 +113,7 @@ class TranslationModule(tf.Module):
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def search(self, text: tf.Tensor) -> SearchResult:
         """Searches for the translations of `text`, string `[B]`, and returns their ids."""
-        source_ids, lengths = self.source_ids(text)
+        source_ids, lengths, _ = self.source_ids(text)
         return self.translate_ids_once(source_ids, self.max_lengths(lengths), sample_offsets(text))
 
     @tf.function(autograph=False, jit_compile=False)
@@ -141,7 +141,7 @@ class TranslationModule(tf.Module):
         - `source_tokens` string `[B, S]`
         """
         prefix_ids = self.tokenizer.tokenize_target(prefix)[:, :-1].to_tensor(-1)
-        source_ids, lengths = self.source_ids(text)
+        source_ids, lengths, _ = self.source_ids(text)
         max_lengths, offsets = self.max_lengths(lengths), sample_offsets(text)
         result = self.translate_ids(
             source_ids,
@@ -291,7 +291,7 @@ class TranslationModule(tf.Module):
 
         used_text, is_cut = truncate_text(text, self.config.max_source_bytes)
         tokens, unknown = counts(used_text)
-        rows = tf.where(is_cut)  # only these have other counts
+        rows = tf.where(is_cut)  # only truncated texts have other counts
         whole_tokens, whole_unknown = counts(tf.gather_nd(text, rows))
         return {
             "tokens": tf.tensor_scatter_nd_update(tokens, rows, whole_tokens),
@@ -299,15 +299,10 @@ class TranslationModule(tf.Module):
             "unknown": tf.tensor_scatter_nd_update(unknown, rows, whole_unknown),
         }
 
-    def source_ids(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the truncated source: ids int32 `[B, S]`, padded, and lengths int32 `[B]`."""
-        source_ids, lengths, _ = self.cut_source_ids(text)
-        return source_ids, lengths
-
-    def cut_source_ids(
+    def source_ids(
         self, text: tf.Tensor, max_tokens: int | None = None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns ids int32 `[B, S]`, lengths int32 `[B]`, and bool `[B]`, True if truncated."""
+        """Returns padded ids int32 `[B, S]`, lengths int32 `[B]`, and which rows were truncated."""
         limit = min(self.max_source_tokens, max_tokens or self.max_source_tokens)
         text, is_cut = truncate_text(text, self.config.max_source_bytes)
         tokens = self.tokenizer.tokenize_source(text)
@@ -330,7 +325,7 @@ def compiled_translation(
 
     @tf.function(input_signature=_TEXT, autograph=False)
     def prepare(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        source_ids, lengths = translator.source_ids(text)
+        source_ids, lengths, _ = translator.source_ids(text)
         padding = tf.math.floormod(-tf.shape(source_ids)[1], 8)
         pad_id = translator.tokenizer.pad_id
         source_ids = tf.pad(source_ids, [[0, 0], [0, padding]], constant_values=pad_id)

@@ -154,7 +154,7 @@ class MultiHeadAttention(LinearLayer):
         """Projects `[B, T, d]` to heads `[B, H, T, dim]`, one tensor for each of `dims`."""
         rows = self._project(name, ops.reshape(inputs, (-1, inputs.shape[-1])), self.use_bias)
         shape = fast_paths.shape_for_reshape(inputs)[:-1]
-        if len(set(dims)) == 1:  # one exchange of axes for all of them
+        if len(set(dims)) == 1:  # all parts are transposed at once
             heads = split_heads(rows, shape, len(dims) * self.num_heads)
             return [heads] if len(dims) == 1 else ops.split(heads, len(dims), axis=1)
         parts = split_widths(rows, [self.num_heads * dim for dim in dims])

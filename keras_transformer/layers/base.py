@@ -60,7 +60,7 @@ class BaseLayer(keras.layers.Layer):
         return config
 
     def _arguments(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor, except Keras's."""
+        """Returns the arguments of the constructor, except those of Keras."""
         _, *parameters = inspect.signature(type(self).__init__).parameters.values()
         named = [parameter for parameter in parameters if parameter.kind in _NAMED]
         return {parameter.name: getattr(self, parameter.name) for parameter in named}

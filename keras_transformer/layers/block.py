@@ -44,9 +44,6 @@ class Block:
         kernel_regularizer: a loss that depends on the kernels.
         bias_regularizer: a loss that depends on the biases.
 
-    Raises:
-        ValueError: for another `norm_position`.
-
     Example:
     >>> Block(num_heads=2, d_ff=16, dropout=0.1).norm_position
     'post'
@@ -145,10 +142,10 @@ class BlockLayer(BaseLayer):
     def _rate(self, rate: float | None) -> float:
         return self.block.dropout if rate is None else rate
 
-    def _build_sublayers(self, inputs_shape: Any) -> None:
+    def build(self, input_shape: Any) -> None:
         for layer in sublayers(self):
             if not layer.built:
-                layer.build(inputs_shape)
+                layer.build(input_shape)
 
     def transform(
         self: Any,
@@ -233,12 +230,6 @@ class Stack(BlockLayer):
     def _arguments(self) -> dict[str, Any]:
         own = {"num_layers": self.num_layers, "final_norm": self.final_norm}
         return {**own, **super()._arguments()}
-
-    def _build_stack(self, inputs_shape: Any, *shapes: Any) -> None:
-        for layer in self.layers:
-            layer.build(inputs_shape, *shapes)
-        if self.norm is not None:
-            self.norm.build(inputs_shape)
 
     def transform(
         self,

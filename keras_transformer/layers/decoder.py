@@ -54,7 +54,7 @@ class DecoderLayer(BlockLayer):
                 self._tracker.untrack(layer)
         else:  # first, so that a seed gives the same initial weights as in earlier versions
             self.cross_attention.build(inputs_shape, memory_shape)
-        self._build_sublayers(inputs_shape)
+        super().build(inputs_shape)
 
     def call(
         self: Any,
@@ -115,7 +115,9 @@ class Decoder(Stack):
     compute_output_shape = DecoderLayer.compute_output_shape
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
-        self._build_stack(inputs_shape, memory_shape)
+        for layer in self.layers:
+            layer.build(inputs_shape, memory_shape)
+        super().build(inputs_shape)
 
     def init_cache(self, batch_size: Any, length: Any) -> list[KeyValue]:
         """Returns empty layers of a `DecodeState`, with `length` entries (steps × T)."""

@@ -36,9 +36,6 @@ class EncoderLayer(BlockLayer):
         self._add_self_attention(causal=False)
         self._add_feed_forward()
 
-    def build(self, input_shape: Any) -> None:
-        self._build_sublayers(input_shape)
-
     def call(
         self,
         inputs: Any,
@@ -75,9 +72,6 @@ class Encoder(Stack):
         The memory `[B, S, d_model]`; with `return_attention_scores` a tuple of it and a list of
         the weights of each layer, `[B, H, S, S]`.
 
-    Raises:
-        ValueError: for a number of layers below 1.
-
     Example:
     >>> encoder = Encoder(num_layers=2, num_heads=2, d_ff=16)
     >>> tuple(encoder(keras.ops.ones((1, 3, 8))).shape)
@@ -85,9 +79,6 @@ class Encoder(Stack):
     """
 
     layer_class = EncoderLayer
-
-    def build(self, input_shape: Any) -> None:
-        self._build_stack(input_shape)
 
     def call(
         self,

@@ -121,12 +121,12 @@ def _devices(kind: str) -> tuple[list[str], bool]:
     if kind == "gpu":
         raise InputError(
             "TensorFlow does not find a GPU. docs/gpu.md lists what to check, beginning with: pip "
-            "install 'tensorflow[and-cuda]'. --device=cpu trains without a GPU."
+            "install 'tensorflow[and-cuda]'. Choose device=cpu to train without a GPU."
         )
     if kind == "auto" and has_driver and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
         warn(
             "This machine has an NVIDIA driver, but TensorFlow does not find a GPU, so the CPU "
-            "trains. docs/gpu.md lists what to check. --device=cpu hides this warning."
+            "trains. docs/gpu.md lists what to check. Choose device=cpu to hide this."
         )
     return [cpu.name for cpu in tf.config.list_logical_devices("CPU")], False
 
@@ -179,10 +179,8 @@ def replica_function(
     """Returns a `tf.function` that is traced in the first replica, and runs in all of them.
 
     `tf.function` would trace it again for each replica, and XLA would compile a program for each.
-
-    Args:
-        function: a function of nested tensors. It must not depend on the replica, except by its
-            arguments and by the values of variables.
+    The function takes nested tensors. It must not depend on the replica, except by its arguments
+    and by the values of variables.
     """
     traced = tf.function(function, jit_compile=jit_compile, autograph=False)
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
@@ -190,7 +188,7 @@ def replica_function(
     traces: dict[tuple[tf.TensorSpec, ...], Any] = {}
 
     def handle(variable: keras.Variable) -> tf.Tensor:
-        return variable.value.handle  # in a replica, the handle of its own copy
+        return variable.value.handle  # a replica gets the handle of its copy
 
     def call(*arguments: Any) -> Any:
         tensors = map(tf.convert_to_tensor, tf.nest.flatten(arguments))

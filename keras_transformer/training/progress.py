@@ -15,11 +15,11 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.console import duration, progress_bar, say
+from keras_transformer.console import duration, info, progress_bar
 from keras_transformer.errors import DivergedError, require
 from keras_transformer.runs.run_directory import RunDirectory
 
-# Training fails after as many steps in a row without finite gradients.
+# Training fails after this number of steps in a row without finite gradients.
 MAX_SKIPPED_STEPS = 20
 
 
@@ -126,7 +126,7 @@ class Progress:
         last = self.step - len(skipped) + 1 + skipped.index(most)
         source = ""
         if self._run is not None and (checkpoints := self._run.checkpoints()):
-            source = f" with --init_from={self._run.path}@{checkpoints[-1].path.name}"
+            source = f" with init_from={self._run.path}@{checkpoints[-1].path.name}"
         raise DivergedError(
             f"The gradients of {most} steps in a row, from step {last - most + 1} to {last}, were "
             f"not finite. Start a new run{source}, and lower training.learning_rate or set "
@@ -145,7 +145,7 @@ class Progress:
 
     def _print(self, line: str) -> None:
         if self._run is not None:
-            say(line)
+            info(line)
 
 
 def _means(recent: Sequence[Mapping[str, float]]) -> dict[str, float]:

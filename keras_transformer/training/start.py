@@ -31,7 +31,7 @@ class RunStart:
         self.config_type = config_type
         self.init_from = init_from
         self.run: RunDirectory | None = None
-        self._initial: tuple[RunDirectory, str | None] | None = None  # with the name of the weights
+        self._initial: tuple[RunDirectory, str | None] | None = None  # with its weights
 
     def open(self, preset: str | RunConfig | None) -> RunConfig:
         """Opens the run directories, and returns the configuration that settings change."""
@@ -40,7 +40,7 @@ class RunStart:
             if self.init_from not in (None, self.run.init_from):
                 raise InputError(
                     f"{self.run_dir} was initialized from {self.run.init_from or 'random weights'},"
-                    f" not from {self.init_from}. Choose another --run_dir."
+                    f" not from {self.init_from}. Choose another run_dir."
                 )
             self.init_from = None if self.run.checkpoints() else self.run.init_from
         if self.init_from is not None:
@@ -88,7 +88,7 @@ def _load_initial_weights(
     if not tokenizer.vocabulary.extends(old):
         raise InputError(
             f"{other.path} has a different vocabulary from the data directory, so training cannot "
-            f"start from it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
+            f"start from it. Prepare the data with vocab_from={other.path / 'tokenizer'}."
         )
     weights = other.named_weights(name)
     if tokenizer.fingerprint != old.fingerprint:

@@ -200,7 +200,7 @@ class Trainer(keras.Model):
     ) -> tuple[LossSums, list[tf.Tensor]]:
         """Returns the sums of these rows, and the float32 gradients of their loss times `scale`."""
         trained = self.update.trained
-        model: Any = self.transformer  # with an auxiliary loss, one that returns its attention
+        model: Any = self.transformer  # an auxiliary loss needs a model that returns its attention
         draw_mask = hashed_masks(seed) if self.xla else philox_masks(seed)
         with tf.GradientTape() as tape, dropout_seed(seed, draw_mask):
             memory = model.encode(inputs["source_ids"], training=True)
@@ -233,7 +233,7 @@ class Trainer(keras.Model):
     def _sum(self, values: Any) -> Any:
         """Sums tensors over the replicas."""
         if self.num_replicas == 1:
-            return values  # without an operation for each of them
+            return values  # avoids an operation for each of them
         context = tf.distribute.get_replica_context()
         return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
@@ -314,12 +314,8 @@ class Rhythm(keras.callbacks.Callback):
     It acts at the ends of steps, before other callbacks see the end of an epoch. So its position
     among them does not matter, and they find the validation in the logs of an epoch. Training
     always ends with a checkpoint. In the middle of an interval this is without a validation, so
-    that validations and early stopping do not depend on interruptions.
-
-    Args:
-        run: the run directory, or None for a worker that is not the chief.
-        metrics: metrics of the checkpoint that the run resumes from.
-        bleu: returns the BLEU of the validation set; None if `bleu_steps` is 0.
+    that validations and early stopping do not depend on interruptions. Only the chief has a run
+    directory.
     """
 
     def __init__(
@@ -333,7 +329,7 @@ class Rhythm(keras.callbacks.Callback):
     ):
         super().__init__()
         self.run, self.stop = run, stop
-        self.metrics = dict(metrics)  # of the newest checkpoint
+        self.metrics = dict(metrics)  # metrics of the newest checkpoint
         self.progress = Progress(trainer.step, trainer.config, run, metrics)
         self._config = trainer.config
         self._validation, self._bleu = validate, bleu

@@ -156,7 +156,7 @@ def train(
     if options.logical_cpus is not None:
         require(cluster.num_workers == 1, "logical_cpus cannot be combined with TF_CONFIG.")
         use_logical_cpus(options.logical_cpus)
-    strategy = cluster.connect(options.device)  # before TensorFlow runs its first operation
+    strategy = cluster.connect(options.device)  # must come before the first operation of TensorFlow
     if strategy is None and tf.distribute.has_strategy():  # called in the scope of a strategy
         strategy = tf.distribute.get_strategy()
     run_dir = Path(run_dir)
@@ -277,7 +277,7 @@ def _bleu_scorer(
             f"Validation BLEU is at most {best.bleu:.1f}, because the normalization of the "
             f"vocabulary changes {sum(map(operator.ne, normal, references)):,} of "
             f"{len(references):,} references. Normalize the text, or prepare it with "
-            "--normalization=identity."
+            "normalization=identity."
         )
     for remark in own.remarks:
         log.warning(remark)

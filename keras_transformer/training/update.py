@@ -65,8 +65,7 @@ def trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, keras
 class Update:
     """Updates the weights, and all other state of the training.
 
-    Args:
-        scales_loss: whether the loss has a factor that keeps small float16 gradients from 0.
+    With `scales_loss`, the loss has a factor that keeps small float16 gradients from 0.
 
     Attributes:
         step: number of steps.
@@ -153,7 +152,7 @@ class Update:
         for weight, gradient, first, second in zip(
             self.trained.values(), gradients, first_moments, second_moments, strict=True
         ):
-            if config.weight_decay and len(weight.shape) > 1:  # not biases and layer norms
+            if config.weight_decay and len(weight.shape) > 1:  # biases and layer norms do not decay
                 _subtract(weight, weight.value * (rate * config.weight_decay))
             tf.raw_ops.ResourceApplyAdam(
                 var=weight.value.handle,

@@ -147,7 +147,7 @@ def test_weights_are_read_in_the_order_of_the_corpora():
 @pytest.mark.parametrize(
     "mix, facts",
     [
-        ("a:2", ("--mix=a:2", "a", "b")),
+        ("a:2", ("mix=a:2", "a", "b")),
         ("a:2,b:1,c:1", ("a", "b", "c")),
         ("a:2,a:1", ("a", "new")),
         ("a:2,b", ("b", "weight")),

@@ -329,7 +329,7 @@ def hypotheses(result: SearchResult, sentence: int, ids: SpecialIds = IDS) -> li
         if score == NEG_INF:
             assert (length, finished, log_prob) == (0, False, NEG_INF)
             continue
-        assert len(found) == 0 or score <= found[-1].score, "the empty places come last"
+        assert len(found) == 0 or score <= found[-1].score, "the empty results come last"
         output = tuple(tokens[:length].tolist())
         assert finished == (output[-1:] == (ids.end,))
         assert ids.end not in output[:-1]

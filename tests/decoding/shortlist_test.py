@@ -64,7 +64,7 @@ def test_outputs_contain_only_candidates_of_their_own_sentence(
     result = translator.search(tf.constant(TEXTS))
     changed = 0
     for row, text in enumerate(TEXTS):
-        source_ids, _ = translator.source_ids(tf.constant([text]))
+        source_ids, *_ = translator.source_ids(tf.constant([text]))
         candidates, _ = shortlist.candidates(source_ids, full.tokenizer.target_vocab_size)
         allowed = {*candidates.numpy().tolist(), full.tokenizer.pad_id}
         assert set(result.ids[row].numpy().ravel().tolist()) <= allowed
@@ -83,7 +83,7 @@ def test_a_prefix_that_is_not_on_the_shortlist_is_generated(
     tokenizer = full.tokenizer
     translator = full.with_options(shortlist=random_shortlist(run_directory, 1))
     prefix = "Fluss am Haus"
-    source_ids, _ = translator.source_ids(tf.constant([PHRASES[0]]))
+    source_ids, *_ = translator.source_ids(tf.constant([PHRASES[0]]))
     candidates, _ = translator.shortlist.candidates(source_ids, tokenizer.target_vocab_size)
     ids = tokenizer.tokenize_target(tf.constant([prefix])).to_tensor()[0, :-1].numpy().tolist()
     assert not set(ids) <= set(candidates.numpy().tolist())

@@ -105,7 +105,7 @@ def test_a_version_is_described(run_directory, version_of, format):
         ("huggingface", {"shortlist": True}, ("huggingface", "shortlist")),
         ("saved_model", {"languages": ("English", "de")}, ("English", "language")),
         ("saved_model", {"license": "My licence"}, ("My licence", "license")),
-        ("argos", {}, ("languages", "--languages=en,de")),
+        ("argos", {}, ("languages", "languages=en,de")),
         ("cpu", {}, ("int8", "references")),
         ("cpu", {"weights": "float32", "shortlist": True}, ("shortlist", 2, "references")),
         ("saved_model", {"references": PHRASES[:1]}, (6, "sentences", 1, "references")),

@@ -1,7 +1,5 @@
 """`TranslationModule`: limits, batches, unusual inputs, caches, ensembles and details."""
 
-from __future__ import annotations
-
 import functools
 import re
 
@@ -89,7 +87,7 @@ def test_all_tokens_of_a_text_are_counted(translator: TranslationModule) -> None
     np.testing.assert_array_equal(counts["tokens"], tokens.row_lengths())
     unknown = tf.cast(tokens == translator.tokenizer.unknown_id, tf.int32)
     np.testing.assert_array_equal(counts["unknown"], tf.reduce_sum(unknown, axis=1))
-    _, used = translator.source_ids(texts)
+    _, used, _ = translator.source_ids(texts)
     np.testing.assert_array_equal(counts["used"], used)
 
 
@@ -114,7 +112,7 @@ def test_no_text_fails(translator: TranslationModule, texts: list[str]) -> None:
 
 def uncached_search(translator: TranslationModule, texts: list[str]) -> decoding.SearchResult:
     """Searches without a cache: each step is a forward pass over all tokens."""
-    source_ids, lengths = translator.source_ids(tf.constant(texts))
+    source_ids, lengths, _ = translator.source_ids(tf.constant(texts))
     max_lengths = translator.max_lengths(lengths)
     beam, longest = translator.config.beam_size, int(tf.reduce_max(max_lengths)) + 1
     members = [(model, model.encode(source_ids)) for model in translator.transformers]

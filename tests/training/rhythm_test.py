@@ -360,7 +360,7 @@ def test_skipped_steps_are_counted_and_do_not_count(tmp_path, capsys):
     [
         (
             [0, 0, 1, 2, 3, 4, 5, 6],
-            "6 steps in a row, from step 103 to 108, .*--init_from=.*@step-00000006,",
+            "6 steps in a row, from step 103 to 108, .* init_from=.*@step-00000006,",
         ),
         ([0, 1, 2, 3, 4, 5, 6, 0], "6 steps in a row, from step 102 to 107,"),
         ([5, 6, 7, 8], "8 steps in a row, from step 97 to 104,"),  # started before the last reading

@@ -155,7 +155,7 @@ def check_scores(signature: str, found: np.ndarray, expected: np.ndarray) -> Non
     """Raises `InputError` if the scores of a signature differ by more than rounding."""
     from keras_transformer.export.comparison import TIE
 
-    if not np.all(np.abs(found - expected) < TIE):  # also fails for NaN
+    if not np.all(np.abs(found - expected) < TIE):  # True for NaN, too
         raise InputError(
             f"The scores of the export's signature {signature} differ from the scores of the "
             "run's search. Nothing was exported."

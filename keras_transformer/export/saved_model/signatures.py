@@ -135,7 +135,7 @@ class Signatures(tf.Module):
             - `status` int32 `[B]`: bits of `Status`
         """
         translator = self._translator
-        source_ids, source_lengths, is_cut = translator.cut_source_ids(text)
+        source_ids, source_lengths, is_cut = translator.source_ids(text)
         max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
         alpha, alpha_changed = clamp_alpha(translator, length_penalty)
         prefix_ids, prefix_cut = self._prefix_ids(prefix, max_lengths)
@@ -211,7 +211,7 @@ class Signatures(tf.Module):
 
         The mean includes the end token and excludes padding. An ensemble uses its first model.
         """
-        source_ids, _ = self._translator.source_ids(text)
+        source_ids, *_ = self._translator.source_ids(text)
         memory, *_ = self._translator.encode(source_ids)
         mask = tf.expand_dims(tf.cast(memory.mask, tf.float32), -1)
         total = tf.reduce_sum(tf.cast(memory.states, tf.float32) * mask, axis=1)
@@ -225,7 +225,7 @@ class Signatures(tf.Module):
             `ids` int32 and `tokens` string `[B, S]`, padded; `lengths` int32 `[B]`.
         """
         tokenizer, width = self._translator.tokenizer, self._source_width
-        source_ids, lengths = self._translator.source_ids(text)
+        source_ids, lengths, _ = self._translator.source_ids(text)
         ids = _pad_last(source_ids, width, tokenizer.pad_id)
         tokens = _pieces(tokenizer.source_pieces, ids, lengths, width)
         return {"ids": ids, "tokens": tokens, "lengths": lengths}
@@ -296,7 +296,7 @@ class Signatures(tf.Module):
             - `status` int32 `[B]`: bits of `Status`
         """
         tokenizer, (s, t) = self._translator.tokenizer, self._attention_widths
-        source_ids, source_lengths, source_cut = self._translator.cut_source_ids(source, s)
+        source_ids, source_lengths, source_cut = self._translator.source_ids(source, s)
         predicted, lengths, status = self._predicted_ids(source, target, source_ids, source_lengths)
         is_token = tf.sequence_mask(lengths, tf.shape(predicted)[1])  # --> [B, T]
         start = tf.fill([tf.shape(predicted)[0], 1], tokenizer.start_id)
@@ -382,7 +382,7 @@ def _pieces(
 
 
 def _pad_last(tensor: tf.Tensor, width: int, value: int = 0) -> tf.Tensor:
-    """Pads the last dimension to `width`. It must not be larger."""
+    """Pads the last dimension, which has at most `width` elements, to `width`."""
     missing = tf.maximum(width - tf.shape(tensor)[-1], 0)
     paddings = [*[[0, 0]] * (len(tensor.shape) - 1), [0, missing]]
     padded = tf.pad(tensor, paddings, constant_values=tf.cast(value, tensor.dtype))[..., :width]

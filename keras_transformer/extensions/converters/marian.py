@@ -48,7 +48,7 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "lemma-dim-emb": ("0",),
     **dict.fromkeys(_FALSE.split(), ("false",)),
 }
-_OPUS_MT_SEARCH = {"beam-size": "6", "normalize": "1"}  # of its decoder.yml files
+_OPUS_MT_SEARCH = {"beam-size": "6", "normalize": "1"}  # its decoder.yml files have this search
 # Options of decoder.yml that change translations and have no counterpart here, and the values that
 # change nothing or are Marian's defaults.
 _IGNORED_SEARCH: dict[str, tuple[Any, ...]] = {

@@ -24,20 +24,13 @@ _SETTINGS = ("beam_size", "n_best", "length_penalty", "max_extra_tokens")
 
 
 class CTranslate2Engine(Engine):
-    """A CTranslate2 model with SentencePiece models.
+    """A CTranslate2 model with SentencePiece models. Its length penalty is log P / length^α.
 
-    Its length penalty is log P / length^α.
-
-    Args:
-        folder: the directory of the model.
-        tokenizer: the SentencePiece model of both languages; by default, those of the directory.
-        options: arguments of `ctranslate2.Translator`.
-
-    Attributes:
-        keeps_unknown: whether the pieces of unknown characters are these characters.
+    `tokenizer` is the SentencePiece model of both languages; by default, those of the directory.
+    `options` are arguments of `ctranslate2.Translator`.
     """
 
-    keeps_unknown = False
+    keeps_unknown = False  # the pieces of unknown characters are these characters
     changeable = tuple(f"decoding.{name}" for name in _SETTINGS)
     max_batch_lines = 16
     max_source_tokens = 1024  # the default of `translate_batch`; a program chooses its own limit
@@ -77,7 +70,7 @@ class CTranslate2Engine(Engine):
         longest = max(map(len, sources)) + 1
         texts = np.full((len(sources), self.n_best), b"", object)
         scores = np.full(texts.shape, -1e9, np.float32)
-        scores[:, 0] = 0  # of empty lines, for which CTranslate2 would find a translation
+        scores[:, 0] = 0  # stays for empty lines, which CTranslate2 would translate
         filled = [index for index, source in enumerate(sources) if source]
         results = self._model.translate_batch(
             [sources[index] for index in filled],

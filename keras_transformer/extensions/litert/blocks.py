@@ -1,4 +1,4 @@
-"""A cache in two levels, of which a decode step writes only the last part.
+"""A cache in two parts: a decode step writes only the second one.
 
 LiteRT copies the tensors that a loop changes at every step, and packs the keys and values of
 attention for its products. Steps write to the `recent` positions, and only read the `past`. When a
@@ -44,10 +44,7 @@ class Int8Shortlist(Shortlist):
 class BlockState(DecodeState):
     """A state whose entries are those of the past, which stays, and then the recent ones.
 
-    Args:
-        past: the earlier keys and values of each layer.
-        recent_position: int scalar, the position of the queries within the recent ones.
-        *arguments: the recent keys and values of each layer, and others of `DecodeState`.
+    `recent_position` is the position of the queries within the recent entries.
     """
 
     def __init__(self, past: Any, recent_position: Any, *arguments: Any):

@@ -28,14 +28,14 @@ from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers.base import sublayers
 from keras_transformer.models.encoder_decoder import Memory
 
-# Hypotheses in a call for which an int8 search is fastest: a multiple of the 5 rows that XNNPACK's
-# int8 products compute at once on CPUs with AVX-512. With a beam of 4, more are slower for some
-# models. Greedy search takes 14 % less time with 40 than with 10, and 64 are about as fast.
+# Hypotheses in the fastest call of an int8 search: a multiple of the 5 rows that an int8 product of
+# XNNPACK computes at once on CPUs with AVX-512. With a beam of 4, more are slower for some models.
+# Greedy search takes 14 % less time with 40 than with 10, and 64 are about as fast.
 _BEST_ROWS = 40
 
 
 def best_batch_size(rows_per_sentence: int) -> int:
-    """Returns the number of sentences, at least 2, for which `translate_batch` is fastest."""
+    """Returns the number of sentences, at least 2, in the fastest call of `translate_batch`."""
     return max(2, _BEST_ROWS // rows_per_sentence)
 
 
@@ -85,31 +85,14 @@ class LiteRTSignatures(tf.Module):
     def translate_batch(
         self, ids: tf.Tensor, lengths: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Translates the ids of several sentences.
+        """Translates the ids of several sentences; docs/phone.md describes inputs and outputs.
 
-        Args:
-            ids: int32 `[B, S]` from the source's SentencePiece model. An end token is added if it
-                is missing.
-            lengths: int32 `[B]`, the number of ids. The others are ignored.
-            max_length: int32 `[B]`, maximum length of the translation, including the end token. 0
-                means the limit of the export, which depends on the length of the sentence. Larger
-                values are lowered to this limit.
-            length_penalty: float32 `[B]`, α. NaN means the α of the export.
-
-        Returns:
-            - `ids` int32 `[B, K, L]`: padded; L is the limit for the longest sentence
-            - `lengths` int32 `[B, K]`: including the end token
-            - `scores` float32 `[B, K]`: best first
-            - `status` int32 `[B]`: bits of `Status`
+        `ids` are int32 `[B, S]`, and the others `[B]`. The results are `ids` int32 `[B, K, L]`,
+        where L is the limit for the longest sentence, `lengths` int32 and `scores` float32
+        `[B, K]`, and `status` int32 `[B]`.
         """
         lengths = tf.minimum(lengths, self._translator.max_source_tokens)
-        result, status = self._search(ids, lengths, max_length, length_penalty)
-        return {
-            "ids": result.ids,
-            "lengths": result.lengths,
-            "scores": result.scores,
-            "status": status,
-        }
+        return _outputs(*self._search(ids, lengths, max_length, length_penalty))
 
     def translate_ids(
         self, ids: tf.Tensor, lengths: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
@@ -125,22 +108,15 @@ class LiteRTSignatures(tf.Module):
         shape = [1, self._translator.config.n_best, width]
         padding = tf.fill(shape, self._translator.tokenizer.pad_id)
         padded = tf.concat([result.ids, padding], axis=2)[:, :, :width]
-        return {
-            "ids": tf.reshape(padded, shape),
-            "lengths": result.lengths,
-            "scores": result.scores,
-            "status": status,
-        }
+        return _outputs(result._replace(ids=tf.reshape(padded, shape)), status)
 
     def translate(
         self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """Translates one UTF-8 sentence, string `[1]`. Truncates it if it has too many tokens.
 
-        LiteRT has no operation that truncates bytes, so the caller must limit the text size.
-
-        Returns:
-            `translations` string and `scores` float32 `[1, K]`, best first; `status` int32 `[1]`.
+        LiteRT has no operation that truncates bytes, so the caller must limit the text size. The
+        results are `translations` string and `scores` float32 `[1, K]`, and `status` int32 `[1]`.
         """
         rows = self._source.tokenize(text)
         # One length per text: several texts then fail instead of being joined to one.
@@ -202,6 +178,11 @@ class LiteRTSignatures(tf.Module):
             tf.RaggedTensor.from_row_splits(pieces, splits, validate=False)
         )
         return tf.reshape(texts, [1, -1])
+
+
+def _outputs(result: SearchResult, status: tf.Tensor) -> dict[str, tf.Tensor]:
+    names = ("ids", "lengths", "scores")
+    return {**{name: getattr(result, name) for name in names}, "status": status}
 
 
 def _encode_in_loop(

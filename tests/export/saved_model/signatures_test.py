@@ -221,7 +221,7 @@ def test_score_equals_the_scorer(served, translator):
 def test_embeddings_are_means_without_padding(served, translator):
     found = ask(served, "embed", text=TEXTS)["embeddings"]
     for row, text in enumerate(TEXTS):
-        ids, _ = translator.source_ids(tf.constant([text]))
+        ids, *_ = translator.source_ids(tf.constant([text]))
         states = translator.transformer.encode(ids, training=False).states.numpy()[0]
         np.testing.assert_allclose(found[row], states.mean(0), atol=1e-5)
 
@@ -261,9 +261,9 @@ def test_the_limit_of_bytes(run_directory):
     spaces = " " * 308  # the limit is 320 bytes
     found = ["a small dog", " a small dog", " a small dog runs", "läuft läuft läuft"]
     text = tf.constant([spaces + line for line in found])
-    ids, lengths, is_cut = translator.cut_source_ids(text)
+    ids, lengths, is_cut = translator.source_ids(text)
     assert is_cut.numpy().tolist() == [False, False, True, True]
-    whole, _, _ = translator.cut_source_ids(tf.constant(["a small dog", "", "", "läuft läuf"]))
+    whole, _, _ = translator.source_ids(tf.constant(["a small dog", "", "", "läuft läuf"]))
     np.testing.assert_array_equal(ids[2, : lengths[0]], whole[0, : lengths[0]])
     counts = translator.lengths(text)
     assert (counts["used"].numpy() == lengths.numpy()).all()
@@ -302,7 +302,7 @@ def test_weights_and_positions_equal_the_reference(name, changes, tmp_path):
     pieces = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.vocabulary.target_model)
     for row, source in enumerate(SOURCES):
         s, t = found["source_lengths"][row], found["target_lengths"][row]
-        source_ids, _, source_cut = translator.cut_source_ids(tf.constant([source]))
+        source_ids, _, source_cut = translator.source_ids(tf.constant([source]))
         source_ids = source_ids.numpy()
         if GIVEN[row]:
             target_ids = tokenizer.tokenize_target(tf.constant(TARGETS[row : row + 1])).numpy()
