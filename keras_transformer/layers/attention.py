@@ -340,18 +340,18 @@ class SelfAttention(MultiHeadAttention):
         self,
         query: Any,
         attention_mask: Any = None,
-        state: Any = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        state: Any = None,
     ) -> tuple[Any, Any]:
         """Attends to the whole sequence, or in a decode step to the entries of its layer.
 
         Args:
             query: `[B, T, d_model]`.
             attention_mask: bool, broadcastable to `[B, T, T]`. The mask of a `state` replaces it.
-            state: the `DecodeState` of the decoder, to which this step is written.
             return_attention_scores: compute the weights even where blocks would avoid them.
             training: whether dropout is on.
+            state: the `DecodeState` of the decoder, to which this step is written.
 
         Returns:
             The output, and the weights `[B, H, T, T or L]`, None if computed in blocks.
@@ -382,12 +382,8 @@ class SelfAttention(MultiHeadAttention):
         *,
         mask: Any = None,
     ) -> Any:
-        result = self.attend(
-            query,
-            combine_masks(attention_mask, mask),
-            return_attention_scores=return_attention_scores,
-            training=training,
-        )
+        attention_mask = combine_masks(attention_mask, mask)
+        result = self.attend(query, attention_mask, return_attention_scores, training)
         return result if return_attention_scores else result[0]
 
     def _attend_in_blocks(

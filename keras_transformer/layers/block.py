@@ -153,9 +153,9 @@ class BlockLayer(BaseLayer):
         memory: Any = None,
         memory_mask: Any = None,
         mask: Any = None,
-        state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        state: DecodeState | None = None,
     ) -> tuple[Any, Any]:
         """Computes the sublayers of an encoder layer, or of a decoder layer, each with Add & Norm.
 
@@ -165,9 +165,9 @@ class BlockLayer(BaseLayer):
                 `cross_attention.project` returns; None for no cross-attention.
             memory_mask: bool `[B, S]`, True for real source tokens.
             mask: bool `[B, T]`, True for real tokens of the inputs; not used with a state.
-            state: the state of a decoder, which decodes one position, and writes it to the state.
             return_attention_scores: compute all weights, even where blocks would avoid it.
             training: whether dropout is on.
+            state: the state of a decoder, which decodes one position, and writes it to the state.
 
         Returns:
             The output, and a dict of the weights `self` `[B, H, T, T or L]` (None if computed in
@@ -175,7 +175,7 @@ class BlockLayer(BaseLayer):
         """
         normed = self._pre_norm(self.self_attention_norm, inputs, training)
         output, self_weights = self.self_attention.attend(
-            normed, combine_masks(None, mask), state, return_attention_scores, training
+            normed, combine_masks(None, mask), return_attention_scores, training, state
         )
         dropout, norm = self.self_attention_dropout, self.self_attention_norm
         x = self._add_and_norm(inputs, output, dropout, norm, training)
@@ -237,9 +237,9 @@ class Stack(BlockLayer):
         memory: Any = None,
         memory_mask: Any = None,
         mask: Any = None,
-        state: DecodeState | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        state: DecodeState | None = None,
     ) -> tuple[Any, Any]:
         """Applies one layer after the other, as described in `BlockLayer.transform`.
 
@@ -248,14 +248,9 @@ class Stack(BlockLayer):
         """
         x, weights = inputs, []
         for i, layer in enumerate(self.layers):
+            own = memory[i] if isinstance(memory, list) else memory
             x, layer_weights = layer.transform(
-                x,
-                memory[i] if isinstance(memory, list) else memory,
-                memory_mask,
-                mask,
-                state,
-                return_attention_scores,
-                training,
+                x, own, memory_mask, mask, return_attention_scores, training, state
             )
             weights.append(layer_weights)
         return x if self.norm is None else self.norm(x, training=training), weights

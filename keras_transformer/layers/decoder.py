@@ -67,12 +67,7 @@ class DecoderLayer(BlockLayer):
         mask: Any = None,
     ) -> Any:
         result = self.transform(
-            inputs,
-            memory,
-            memory_mask,
-            mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
+            inputs, memory, memory_mask, mask, return_attention_scores, training
         )
         return result if return_attention_scores else result[0]
 

@@ -45,10 +45,7 @@ class EncoderLayer(BlockLayer):
         training: bool | None = None,
     ) -> Any:
         x, weights = self.transform(
-            inputs,
-            mask=mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
+            inputs, mask=mask, return_attention_scores=return_attention_scores, training=training
         )
         return (x, weights["self"]) if return_attention_scores else x
 
@@ -89,9 +86,6 @@ class Encoder(Stack):
         training: bool | None = None,
     ) -> Any:
         x, weights = self.transform(
-            inputs,
-            mask=mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
+            inputs, mask=mask, return_attention_scores=return_attention_scores, training=training
         )
         return (x, [layer["self"] for layer in weights]) if return_attention_scores else x
