@@ -30,9 +30,7 @@ def compile_ahead(
 ) -> None:
     """Compiles the batch shapes of the remaining steps, if a `Trainer` uses XLA on GPUs.
 
-    Args:
-        is_stopped: once it returns True, the shapes that are not being compiled are left out.
-        is_shown: False if another worker shows the progress.
+    Once `is_stopped` returns True, the shapes that are not being compiled are left out.
     """
     if not trainer.xla_on_gpus:
         return
