@@ -1,7 +1,5 @@
 """Scores equal the forward pass and the search, and do not depend on the batch."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

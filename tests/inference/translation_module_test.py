@@ -1,7 +1,5 @@
 """`TranslationModule`: limits, batches, unusual inputs, caches, ensembles and details."""
 
-from __future__ import annotations
-
 import functools
 import re
 
