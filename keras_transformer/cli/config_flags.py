@@ -44,6 +44,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "threads": ("integer", "cores of a model that needs no TensorFlow; default: all"),
     "init_from": ("string", "run with the initial weights: RUN, or RUN@NAME (last, best, ...)"),
     "symbols": ("multi_string", "tokens that are never split, such as '<2de>,<2fr>'"),
+    "source_language": ("string", "language of the text, as in de, to find its sentences"),
     "source_tag": ("string", "token added before each source sentence, as in '<2de>'"),
     "vocab_size": ("integer", "maximum number of tokens to learn"),
     "max_tokens": ("integer", "maximum tokens of a sentence"),
