@@ -214,7 +214,8 @@ def test_the_reader_of_the_documentation(tmp_path):
 
 
 LINE = st.binary(max_size=6).map(lambda b: b.replace(b"\n", b" "))
-PLAIN = LINE.filter(lambda b: not b.startswith((b"PK", b"\xff\xfe", b"\xfe\xff")))
+PACKED = (b"PK", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
+PLAIN = LINE.filter(lambda b: not b.startswith((*PACKED, b"\xff\xfe", b"\xfe\xff")))
 LINES = st.lists(PLAIN, max_size=9)
 
 
