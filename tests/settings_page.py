@@ -86,7 +86,7 @@ def stub() -> str:
     sections: dict[str, Mapping[str, str]] = {
         "SearchOptions(TypedDict": search,
         "LoadOptions(SearchOptions": load,
-        "ScoreOptions(TypedDict": {"tokenize": "str | None", "lowercase": "bool"},
+        "Scoring(TypedDict": {"tokenize": "str | None", "lowercase": "bool"},
         "PrepareSettings(TypedDict": prepare | {"num_workers": "int | None"},
         "TrainSettings(TypedDict": model | search | training | both,
     }

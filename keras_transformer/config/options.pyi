@@ -29,7 +29,7 @@ class LoadOptions(SearchOptions, total=False):
     jit_compile: bool
     threads: int | None
 
-class ScoreOptions(TypedDict, total=False):
+class Scoring(TypedDict, total=False):
     tokenize: str | None
     lowercase: bool
 
