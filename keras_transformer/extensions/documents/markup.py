@@ -56,9 +56,14 @@ class _Node:
     last: int
     opening: str
     closing: str = ""
-    follows: bool = False  # a space only after it
-    is_spaced: bool = False  # spaces on both sides
+    before: str = ""  # the characters around the tag, without those of other tags
+    after: str = ""
     children: list[_Node] = dataclasses.field(default_factory=list)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it stays with the word before it."""
+        return bool(self.before.strip()) and self.after.isspace()
 
 
 def broken(label: str, text: str, position: int, reason: str) -> NoReturn:
@@ -126,8 +131,11 @@ def translate_tokens(
             outputs.append("".join(token.raw for token in fragment))
         else:
             escape = _escaped if has_entities else str
-            placement = _Placement(aligned, len(words), escape)
-            outputs.append(placement.render(_tree(fragment, part, words)))
+            output = _Placement(aligned, len(words), escape).render(_tree(fragment, part, words))
+            # White space around a text, such as line breaks, is not a part of the translation.
+            raw = "".join(token.raw for token in fragment)
+            start, end = regex.fullmatch(r"(\s*).*?(\s*)", raw, regex.DOTALL).groups()
+            outputs.append(start + output.strip() + end)
     return outputs, statuses
 
 
@@ -207,10 +215,8 @@ def _tree(tokens: Sequence[Token], texts: Sequence[str], words: Sequence[Range])
                 node.opening += "".join(child.opening for child in node.children) + token.raw
                 node.children = []
         elif token.kind != "text":
-            around = text[max(0, offset - 1) : offset + 1]
-            is_spaced = len(around) == 2 and around.isspace()
-            follows = len(around) == 2 and not around[0].isspace() and around[1].isspace()
-            node = _Node(before, before, token.raw, follows=follows, is_spaced=is_spaced)
+            left, right = text[:offset][-1:], text[offset : offset + 1]
+            node = _Node(before, before, token.raw, "", left, right)
             stack[-1][0].children.append(node)
             if token.kind == "open":
                 stack.append((node, token.name, offset))
@@ -246,9 +252,13 @@ class _Placement(NamedTuple):
             elif first < len(self.aligned.words):
                 position = min(max(self.aligned.words[first][0], cursor), stop)
             end = self.aligned.words[last - 1][1] if last > first else position
-            output += self.escape(text[cursor:position]) + node.opening
-            output += self.render(node.children, (first, last), (position, end)) + node.closing
-            output += " " * (node.is_spaced and first == last and text[end : end + 1].strip() != "")
+            output += self.escape(text[cursor:position])
+            is_tag = first == last
+            output += " " * (is_tag and node.before.isspace() and output[-1:].isalnum())
+            inner = self.render(node.children, (first, last), (position, end))
+            output += node.opening + inner + node.closing
+            neighbor = text[end : end + 1]
+            output += " " * (is_tag and neighbor.isalnum() and not node.after.isalnum())
             cursor = end
         return output + self.escape(text[cursor:stop])
 

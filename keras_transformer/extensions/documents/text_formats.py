@@ -158,10 +158,14 @@ def subtitle_units(text: str, label: str) -> Iterator[Unit]:
             time = "00:01.000 --> 00:02.000" if is_vtt else "1, and 00:00:01,000 --> 00:00:02,000"
             broken(label, text, block.start(), f"a subtitle begins with lines such as {time}.")
         lines = lines[times[0] + 1 :]
-        is_dialogue = any(regex.match(r"\s*[-–—]", line[0]) for line in lines)
+        dash = regex.compile(r"\s*[-–—]\s*")
+        is_dialogue = any(dash.match(line[0]) for line in lines)
         for group in [[line] for line in lines] if is_dialogue else [lines] * bool(lines):
-            start, end = group[0].start(), group[-1].end()
-            tokens = tokenize(" ".join(line[0] for line in group), has_entities=is_vtt)
+            end = group[-1].end()
+            speaker = dash.match(text, group[0].start(), end)
+            start = speaker.end() if speaker else group[0].start()
+            joined = regex.sub(r"\s*[\r\n]\s*", " ", text[start:end])
+            tokens = tokenize(joined, has_entities=is_vtt)
             newline = "\r\n" if "\r\n" in text[start:end] else "\n"
             yield Unit(start, end, tokens, functools.partial(_wrapped, len(group), newline))
 
