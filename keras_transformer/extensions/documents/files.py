@@ -27,7 +27,7 @@ _FINDERS: dict[str, Callable[[str, str], Iterable[Unit]]] = {
     "srt": text_formats.subtitle_units,
     "strings": text_formats.strings_units,
     "text": text_formats.plain_units,
-    "vtt": text_formats.vtt_units,
+    "vtt": text_formats.subtitle_units,
     "xliff": xml_formats.xliff_units,
 }
 _FORMATS = {f".{name}": name for name in _FINDERS} | {

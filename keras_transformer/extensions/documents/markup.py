@@ -11,7 +11,7 @@ import bisect
 import dataclasses
 import html
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 import regex
@@ -20,12 +20,12 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.documents.protection import (
     Aligned,
     Range,
+    joined,
     ranges_of,
     slot_of,
     translate_protected,
-    words_of,
 )
-from keras_transformer.extensions.documents.sentences import gap_between, segment, split_to_fit
+from keras_transformer.extensions.documents.sentences import segment, split_to_fit
 from keras_transformer.inference.engine import Engine
 
 # Elements of HTML that are copied with their content.
@@ -118,7 +118,7 @@ def translate_tokens(
         The texts, and the numbers of sentences by status (see `protection.py`).
     """
     parts = [[_text(token, has_entities) for token in fragment] for fragment in fragments]
-    pieces = [_sentences(model, "".join(part), patterns, tag) for part in parts]
+    pieces = _sentences(model, ["".join(part) for part in parts], patterns, tag)
     sentences = [piece.strip() for group in pieces for piece in group if piece.strip()]
     has_tags = any(token.kind != "text" for fragment in fragments for token in fragment)
     found = translate_protected(model, sentences, patterns, tag, has_tags)
@@ -126,7 +126,7 @@ def translate_tokens(
     results = iter(found)
     outputs = []
     for fragment, part, group in zip(fragments, parts, pieces, strict=True):
-        words, aligned = _joined(group, results, patterns)
+        words, aligned = joined(group, results, patterns)
         if aligned.text == "".join(part):
             outputs.append("".join(token.raw for token in fragment))
         else:
@@ -150,41 +150,23 @@ def _text(token: Token, has_entities: bool) -> str:
     return regex.sub(r"[ \t]*[\r\n]\s*", " ", html.unescape(token.raw))
 
 
-def _sentences(model: Engine, text: str, patterns: Sequence[str], tag: str) -> list[str]:
-    """Splits a text into sentences that are not too long, but never inside a protected span."""
-    segments = segment(text, model.source_language)
-    ranges = ranges_of(text, patterns)
-    pieces, start, end = [], 0, 0
-    for part in (part for parts in split_to_fit(model, tag, segments) for part in parts):
-        end += len(part)
-        if not any(first < end < last for first, last in ranges):
-            pieces.append(text[start:end])
-            start = end
-    return pieces
-
-
-def _joined(
-    pieces: Sequence[str], results: Iterator[Aligned], patterns: Sequence[str]
-) -> tuple[list[Range], Aligned]:
-    """Returns the words of the source, and its translation, from those of its sentences."""
-    source_words, text, words, sources = list[Range](), "", list[Range](), list[int]()
-    offset, gap, last = 0, "", ""
-    for piece in pieces:
-        sentence = piece.strip()
-        start = piece.index(sentence)
-        gap += piece[:start]
-        if sentence:
-            aligned = next(results)
-            text += gap_between(gap, text, last)
-            words += [(first + len(text), end + len(text)) for first, end in aligned.words]
-            sources += [source + len(source_words) for source in aligned.sources]
-            found = words_of(sentence, ranges_of(sentence, patterns))
-            source_words += [(s + offset + start, e + offset + start) for s, e in found]
-            text += aligned.text
-            gap, last = "", sentence
-        gap += piece[start + len(sentence) :]
-        offset += len(piece)
-    return source_words, Aligned(text + gap, words, sources)
+def _sentences(
+    model: Engine, texts: Sequence[str], patterns: Sequence[str], tag: str
+) -> list[list[str]]:
+    """Splits texts into sentences that are not too long, but never inside a protected span."""
+    segments = [segment(text, model.source_language) for text in texts]
+    parts = iter(split_to_fit(model, tag, [part for group in segments for part in group]))
+    result = []
+    for text, group in zip(texts, segments, strict=True):
+        ranges = ranges_of(text, patterns)
+        pieces, start, end = [], 0, 0
+        for part in (part for _ in group for part in next(parts)):
+            end += len(part)
+            if not any(first < end < last for first, last in ranges):
+                pieces.append(text[start:end])
+                start = end
+        result.append(pieces)
+    return result
 
 
 def _tree(tokens: Sequence[Token], texts: Sequence[str], words: Sequence[Range]) -> list[_Node]:
