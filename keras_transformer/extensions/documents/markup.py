@@ -131,7 +131,9 @@ def translate_tokens(
             outputs.append("".join(token.raw for token in fragment))
         else:
             escape = _escaped if has_entities else str
-            output = _Placement(aligned, len(words), escape).render(_tree(fragment, part, words))
+            placement = _Placement(aligned, len(words), escape)
+            whole = (0, len(aligned.words)), (0, len(aligned.text))
+            output = placement.render(_tree(fragment, part, words), *whole)
             # White space around a text, such as line breaks, is not a part of the translation.
             raw = "".join(token.raw for token in fragment)
             start, end = regex.fullmatch(r"(\s*).*?(\s*)", raw, regex.DOTALL).groups()
@@ -215,16 +217,10 @@ class _Placement(NamedTuple):
     source_count: int
     escape: Callable[[str], str]
 
-    def render(
-        self,
-        nodes: Sequence[_Node],
-        words: Range | None = None,
-        characters: Range | None = None,
-    ) -> str:
-        """Returns the translation, or a part of it, with the tags inside of it."""
+    def render(self, nodes: Sequence[_Node], words: Range, characters: Range) -> str:
+        """Returns a part of the translation with the tags inside of it."""
         text, output = self.aligned.text, ""
-        cursor, stop = characters or (0, len(text))
-        words = words or (0, len(self.aligned.words))
+        cursor, stop = characters
         for first, last, node in self._placed(nodes, words):
             position = stop
             if first == last == words[0]:

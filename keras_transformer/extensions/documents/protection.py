@@ -304,14 +304,8 @@ def _translate(
     if not needs_words or model.translate_verbose is None:
         pairs = zip(lines, translate_lines(model, tagged), strict=True)
         return [_by_position(line, best.text, patterns) for line, (best, *_) in pairs]
-    results = []
-    for line, details in zip(lines, translate_verbose(model, tagged), strict=True):
-        best = next(iter(details["translations"]), {"text": ""})
-        aligned = _by_position(line, best["text"], patterns)
-        if aligned.sources:
-            _align(aligned, words_of(line, ranges_of(line, patterns)), line, best, details, tag)
-        results.append(aligned)
-    return results
+    items = zip(lines, tagged, translate_verbose(model, tagged), strict=True)
+    return [_aligned(*item, patterns) for item in items]
 
 
 def _by_position(source: str, text: str, patterns: Sequence[str]) -> Aligned:
@@ -322,18 +316,15 @@ def _by_position(source: str, text: str, patterns: Sequence[str]) -> Aligned:
     return Aligned(text, words, sources, spans)
 
 
-def _align(
-    aligned: Aligned,
-    source_words: Sequence[Range],
-    line: str,
-    best: dict[str, Any],
-    details: dict[str, Any],
-    tag: str,
-) -> None:
-    """Sets the source of each word to the most frequent one of its pieces."""
-    offset = len(add_tag(line, tag)) - len(line)
-    starts = [start + offset for start, _ in source_words]
-    source_positions = _positions(details["source_tokens"], add_tag(line, tag))
+def _aligned(line: str, tagged: str, details: dict[str, Any], patterns: Sequence[str]) -> Aligned:
+    """Returns the best translation of a line. The pieces of a word vote for its source word."""
+    best = next(iter(details["translations"]), {"text": ""})
+    aligned = _by_position(line, best["text"], patterns)
+    if not aligned.sources:
+        return aligned
+    offset = len(tagged) - len(line)
+    starts = [start + offset for start, _ in words_of(line, ranges_of(line, patterns))]
+    source_positions = _positions(details["source_tokens"], tagged)
     votes = [collections.Counter[int]() for _ in aligned.words]
     targets = [start for start, _ in aligned.words]
     positions = _positions(best["tokens"], aligned.text)
@@ -344,6 +335,7 @@ def _align(
     for word, counts in enumerate(votes):
         if counts:
             aligned.sources[word] = counts.most_common(1)[0][0]
+    return aligned
 
 
 def _positions(pieces: Sequence[str], text: str) -> list[int]:
