@@ -57,7 +57,8 @@ def test_a_loaded_export_translates_text_like_its_run(translator_of, version_of,
     # An engine with its own search has other length penalties. The limits of outputs are equal.
     has_search = plugins.find("exporters", format).comparison == "log_probs"
     greedy = {"decoding.length_penalty": 0, "decoding.beam_size": 1}
-    settings = {**greedy, "decoding.max_extra_tokens": None} if has_search else {}
+    extra = 5 if format == "huggingface" else None  # it also stores the longest output of the run
+    settings = {**greedy, "decoding.max_extra_tokens": extra} if has_search else {}
     run = KerasEngine(translator_of(300, 2 if format == "saved_model" else 1))
     expected, engine = run.with_settings(settings), loading.load_model(version_of(format), settings)
     text = string_array([*PHRASES, "", "a\u2603b"])
