@@ -93,11 +93,6 @@ class BatchPlan:
         rows, source, target = self.shapes.T
         return int((self.num_batches * rows * (source + target)).sum())
 
-    @property
-    def filler_rows(self) -> int:
-        """Number of rows in an epoch that contain no pair."""
-        return int((self.num_batches * self.shapes[:, 0]).sum() - self.counts.sum())
-
 
 def choose_shapes(
     histogram: Histogram, batch_tokens: int, max_shapes: int = MAX_SHAPES

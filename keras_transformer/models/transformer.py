@@ -153,7 +153,8 @@ class Transformer(EncoderDecoder):
         (1, 3, 128)
         """
         ids = keras.Input((None,), dtype="int32", name="source_ids")
-        return keras.Model(ids, self.encode(ids).states, name="encoder")
+        embedded, mask = self._embed_source(ids, training=None)
+        return keras.Model(ids, self.encoder(embedded, mask=mask), name="encoder")
 
     def _make_embedding(self, name: str, vocab_size: int) -> TokenEmbedding:
         c = self.config
@@ -228,7 +229,8 @@ class Transformer(EncoderDecoder):
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         embedded, mask = self._embed_source(source_ids, training)
-        return Memory(self.encoder(embedded, mask=mask, training=training), mask)
+        states, _ = self.encoder.transform(embedded, mask=mask, training=training)
+        return Memory(states, mask)
 
     def encoder_attention(self, source_ids: Any) -> list[Any]:
         """Returns the attention weights of each encoder layer for int `[B, S]`, `[B, H, S, S]`."""
@@ -254,7 +256,7 @@ class Transformer(EncoderDecoder):
         positions = embedded if state is None else ops.reshape(state.position, (1,))
         embedded = embedded + self.target_positions(positions)
         embedded = self._norm_and_drop(embedded, self.target_norm, self.target_dropout, training)
-        return self.decoder.decode(
+        return self.decoder.transform(
             embedded,
             memory.states if memory.cache is None else memory.cache,
             memory.mask,

@@ -75,16 +75,13 @@ def choose_platform(
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
         tf.config.experimental.enable_tensor_float_32_execution(False)
-    devices, gpus = _devices(device)
-    if strategy is not None:  # TensorFlow lists the devices of all workers
-        devices = list(strategy.extended.worker_devices)
-    kind = f"{len(devices)} {'GPU' if gpus else 'CPU device'}{'s' if len(devices) > 1 else ''}"
+    names, gpus = _devices(device)
     if strategy is None:
-        strategy = mirrored_strategy([device.name for device in devices])
-        reasons = [f"devices: {kind}, one replica each, under MirroredStrategy"]
+        strategy = mirrored_strategy(names)
     else:
-        replicas = strategy.num_replicas_in_sync
-        reasons = [f"devices: {replicas} replicas, one a device of each worker; here {kind}"]
+        names = list(strategy.extended.worker_devices)  # of this worker
+    kind = f"{len(names)} {'GPU' if gpus else 'CPU device'}{'s' if len(names) > 1 else ''}"
+    reasons = [f"devices: {kind}, one for each of {strategy.num_replicas_in_sync} replicas"]
 
     precision, why = str(config.mixed_precision), "as configured"
     if precision == "auto":
@@ -92,7 +89,7 @@ def choose_platform(
     reasons.append(f"precision: {precision} ({why})")
     jit_compile, why = config.jit_compile == "true", "as configured"
     if config.jit_compile == "auto":
-        jit_compile, why = _xla_pays(gpus, precision, config.max_steps, num_shapes * len(devices))
+        jit_compile, why = _xla_pays(gpus, precision, config.max_steps, num_shapes * len(names))
     reasons.append(f"XLA: {'on' if jit_compile else 'off'} ({why})")
     if config.deterministic:
         reasons.append("deterministic: the same bits every time, on the same devices")
@@ -113,13 +110,13 @@ def mirrored_strategy(devices: Sequence[str]) -> tf.distribute.MirroredStrategy:
     return kind(devices)
 
 
-def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
-    """Returns the devices of a kind, and True if they are GPUs."""
+def _devices(kind: str) -> tuple[list[str], bool]:
+    """Returns the names of the devices of a kind, and True if they are GPUs."""
     if kind not in ("auto", "cpu", "gpu"):
         raise InputError(f"The device is {kind!r}. Choose auto, cpu or gpu.")
     gpus = [] if kind == "cpu" else tf.config.list_logical_devices("GPU")
     if gpus:
-        return gpus, True
+        return [gpu.name for gpu in gpus], True
     has_driver = Path("/proc/driver/nvidia/version").exists()
     if kind == "gpu":
         raise InputError(
@@ -131,15 +128,13 @@ def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
             "This machine has an NVIDIA driver, but TensorFlow does not find a GPU, so the CPU "
             "trains. docs/gpu.md lists what to check. Choose device=cpu to hide this."
         )
-    return tf.config.list_logical_devices("CPU"), False
+    return [cpu.name for cpu in tf.config.list_logical_devices("CPU")], False
 
 
 def _xla_pays(gpu: bool, precision: str, max_steps: int, num_programs: int) -> tuple[bool, str]:
-    if gpu:
-        return True, "it fuses the small operations, which a GPU waits for"
-    if precision != "float32":
+    if not gpu and precision != "float32":
         return False, "low-precision matrix products are slow on CPUs"
-    if max_steps < _STEPS_TO_PAY_FOR_XLA * num_programs:
+    if not gpu and max_steps < _STEPS_TO_PAY_FOR_XLA * num_programs:
         return False, f"{max_steps} steps do not pay for compiling {num_programs} programs"
     return True, f"it fuses the small operations; compiling {num_programs} programs takes minutes"
 

@@ -150,10 +150,9 @@ class Progress:
 
 def _means(recent: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Returns the metrics of some steps. The loss is missing if no step had finite gradients."""
-    last = recent[-1]
+    last, taken = recent[-1], [logs for logs in recent if not logs["skipped"]]
     metrics = {name: last[name] for name in ("learning_rate", "loss_scale") if name in last}
-    metrics["skipped"] = float(sum(logs["skipped"] > 0 for logs in recent))
-    taken = [logs for logs in recent if not logs["skipped"]]
+    metrics["skipped"] = float(len(recent) - len(taken))
     if not taken:
         return metrics
     tokens = max(sum(logs["tokens"] for logs in taken), 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from keras_transformer.errors import InputError
 from keras_transformer.models.transformer import is_excluded
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training.data import TrainingData
 from keras_transformer.training.trainer import Trainer
 
@@ -34,10 +33,8 @@ class RunStart:
         self.run: RunDirectory | None = None
         self._initial: tuple[RunDirectory, str | None] | None = None  # with its weights
 
-    def config(
-        self, preset: str | RunConfig | None, settings: Mapping[str, Any], vocabulary: Vocabulary
-    ) -> RunConfig:
-        """Opens the run directories, and returns the configuration with the user's settings."""
+    def open(self, preset: str | RunConfig | None) -> RunConfig:
+        """Opens the run directories, and returns the configuration that settings change."""
         if RunDirectory.is_run(self.run_dir):
             self.run = RunDirectory(self.run_dir, self.config_type)
             if self.init_from not in (None, self.run.init_from):
@@ -49,10 +46,6 @@ class RunStart:
         if self.init_from is not None:
             path, name = RunDirectory.split_weights(self.init_from)
             self._initial = RunDirectory(path, self.config_type), name
-        return presets.resolve_config(self._first_config(preset), settings, vocabulary)
-
-    def _first_config(self, preset: str | RunConfig | None) -> RunConfig:
-        """Returns the configuration that the settings of the user change."""
         if isinstance(preset, RunConfig):
             return preset
         if preset is None and self.run is not None:

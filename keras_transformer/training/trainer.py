@@ -28,7 +28,6 @@ from keras_transformer.layers import dropout_seed
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.runs.machine import signal_handlers
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.training.compilation import compile_ahead
 from keras_transformer.training.devices import (
     explained_errors,
     make_xla_cache_names_reproducible,
@@ -110,33 +109,32 @@ class Trainer(keras.Model):
         self.differentiate = replica_function(
             self._forward_and_backward, lambda: transformer.variables, jit_compile or None
         )
+        self.train_function = self._make_train_function()
         self._evaluate_batch = tf.function(
             self._evaluation_sums, reduce_retracing=True, autograph=False
         )
 
     # A step, from the batch to the update.
 
-    def make_train_function(self, force: bool = False) -> Any:
+    def _make_train_function(self) -> Callable[[Any], dict[str, tf.Tensor]]:
         """Returns a function that takes the next step. Keras's `fit` calls it in a loop."""
-        if getattr(self, "train_function", None) is None or force:
-            strategy = self.distribute_strategy
+        strategy = self.distribute_strategy
 
-            @tf.function(reduce_retracing=True, autograph=False)
-            def next_step(iterator: Any) -> dict[str, tf.Tensor]:
-                if self.xla_on_gpus:
-                    make_xla_cache_names_reproducible()
-                logs = strategy.run(self.train_step, args=(next(iterator),))
-                # All replicas have the same logs, but Keras would reduce them.
-                return strategy.experimental_local_results(logs)[0]
+        @tf.function(reduce_retracing=True, autograph=False)
+        def next_step(iterator: Any) -> dict[str, tf.Tensor]:
+            if self.xla_on_gpus:
+                make_xla_cache_names_reproducible()
+            logs = strategy.run(self.train_step, args=(next(iterator),))
+            # All replicas have the same logs, but Keras would reduce them.
+            return strategy.experimental_local_results(logs)[0]
 
-            def train_function(iterator: Any) -> dict[str, tf.Tensor]:
-                if self.steps_to_pass:
-                    self.steps_to_pass -= 1
-                    return {}
-                return next_step(iterator)
+        def train_function(iterator: Any) -> dict[str, tf.Tensor]:
+            if self.steps_to_pass:
+                self.steps_to_pass -= 1
+                return {}
+            return next_step(iterator)
 
-            self.train_function = train_function
-        return self.train_function
+        return train_function
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Takes a step in one replica, with the rows of this replica."""
@@ -412,7 +410,6 @@ def fit(
     epochs = math.ceil(config.max_steps / config.checkpoint_steps)
     stop = rhythm.stop
     with explained_errors(config, stop), signal_handlers(stop.handle_signal), rhythm.progress:
-        compile_ahead(trainer, batches, lambda: stop.interrupted, rhythm.run is not None)
         trainer.fit(
             batches.distributed(trainer.distribute_strategy, step),
             initial_epoch=epoch,

@@ -247,7 +247,7 @@ def continuations(
     return sorted(found, key=lambda one: -one[0])
 
 
-class Patient(NamedTuple):
+class PatientResults(NamedTuple):
     """The results of a search that takes every step; ties: lower parent first, then lower id."""
 
     complete: list[tuple[Tokens, float]]  # with the sums of values, in the order of completion
@@ -256,13 +256,13 @@ class Patient(NamedTuple):
 
 def patient_search(
     rules: Rules, prefix: Tokens, max_length: int, log_probs: NDArray[Any]
-) -> Patient:
+) -> PatientResults:
     """Beam search of one sentence that never ends before the maximum length.
 
     Marian's takes as many continuations as hypotheses are missing (`beam_search.cpp`: `toHyps`
     fills the beam that `purgeBeams` left).
     """
-    config, found = rules.config, Patient([], [])
+    config, found = rules.config, PatientResults([], [])
     narrows = config.early_stopping == "marian"
     beam: list[tuple[Tokens, float]] = [((), 0.0)]
     for length in range(1, max_length + 1):

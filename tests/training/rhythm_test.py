@@ -303,7 +303,7 @@ def test_means_over_tokens(trainer, tmp_path, capsys):
 def test_validation_and_checkpoints_do_not_lower_tokens_per_second(trainer, tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("keras_transformer.training.progress.time.monotonic", lambda: now[0])
-    take_step = trainer.make_train_function()
+    take_step = trainer.train_function
 
     def slow_step(iterator):
         now[0] += 1.0

@@ -23,7 +23,7 @@ from keras_transformer.extensions.serving.tensors import Tensor
 from keras_transformer.inference import Translation
 from tests.builders import refuses
 from tests.extensions.serving import reversing_model
-from tests.extensions.serving.reversing_model import NAME, TAGS, ReversingWithTags, write_version
+from tests.extensions.serving.reversing_model import NAME, TAGS, TaggedModel, write_version
 from tests.extensions.serving.running_server import Running, model_held, running_server, wait_until
 from tests.messages import mentions, tells
 
@@ -208,7 +208,7 @@ def test_an_answer_that_is_not_of_tf_serving(
 
 
 def test_the_server_adds_a_tag_and_clients_know_the_tags(tmp_path: Path) -> None:
-    write_version(tmp_path / NAME / "1", model=ReversingWithTags())
+    write_version(tmp_path / NAME / "1", model=TaggedModel())
     with running_server(tmp_path / NAME) as plain, connect(plain.rest) as client:
         assert client.tags() == (TAGS, None)
         with pytest.warns(UserWarning, match=mentions("1 of 2", "<2de> or <2fr>")):
