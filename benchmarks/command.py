@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from absl import flags
 
 from keras_transformer.cli.app import run
-from keras_transformer.console import say
+from keras_transformer.console import info
 
 flags.disclaim_key_flags()  # --help lists the flags defined here under the calling benchmark
 
 
-__all__ = ["define_numbers", "run", "say"]
+__all__ = ["define_numbers", "info", "run"]
 
 
 def define_numbers(name: str, default: Sequence[int], help_text: str) -> None:

@@ -65,7 +65,7 @@ from typing import TYPE_CHECKING, Any
 import command
 import sentence_batches
 from absl import flags
-from command import say
+from command import info
 from measuring import (
     Turn,
     Turns,
@@ -197,7 +197,7 @@ def compare_random(variants: Sequence[Variant]) -> dict[str, Any]:
         sentence_batches.save(folder / "batches.npz", batches, vocabulary.pad_id)
         sizes = {}
         for size in FLAGS.sizes:
-            say(f"Size {size}.")
+            info(f"Size {size}.")
             models = RandomModels(size, vocabulary, folder, FLAGS.steps, FLAGS.beam_size, changes)
             sizes[size] = _compare_size(models, variants, plan)
     return {"vocab_size": vocabulary.target_vocab_size, "set": changes, "sizes": sizes}
@@ -211,7 +211,7 @@ def _compare_size(
     all_turns: dict[int, Turns] = {}
     with started(variants, start) as (children, result["left_out"]):
         for rows, count in plan.items():
-            say(f"Batches of {rows}.")
+            info(f"Batches of {rows}.")
 
             def decode(name: str, number: int, rows: int = rows, count: int = count) -> Turn:
                 first = number * count
@@ -263,7 +263,7 @@ def latency_and_throughput(
 
 def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
     """Measures translations of a trained model, and returns the results."""
-    from marian_model import POSITIONS, write_marian  # late: TensorFlow takes seconds
+    from marian_model import POSITIONS, write_marian  # loads TensorFlow
 
     from keras_transformer.evaluation import metrics
     from keras_transformer.export import ExportOptions, export
@@ -296,7 +296,7 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
         peer["max_extra_tokens"] = config.max_extra_tokens
         engines = {variant.engine for variant in variants}
         if "ctranslate2" in engines:
-            say("Exporting for CTranslate2.")
+            info("Exporting for CTranslate2.")
             # The result states BLEU.
             options = ExportOptions(references[:_COMPARED], max_bleu_loss=100, shortlist=shortlist)
             exported = export(
@@ -305,7 +305,7 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
             peer["export"] = str(exported.path)
         refused: dict[str, str] = {}
         if "marian" in engines:
-            say("Writing the model for Marian.")
+            info("Writing the model for Marian.")
             marian = Path(folder) / "marian"
             marian.mkdir()
             try:
@@ -321,7 +321,7 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
             if variant.engine == "ctranslate2":
                 settings[variant.name] = {**peer, "rows": _ctranslate2_rows(variant)}
             if variant.engine == "litert":
-                say(f"Exporting for {variant.name}.")
+                info(f"Exporting for {variant.name}.")
                 version = _export_litert(
                     variant, run, Path(folder), (sources, references), shortlist, decoding
                 )
@@ -381,7 +381,7 @@ def _export_litert(
     decoding: Mapping[str, Any],
 ) -> Path:
     """Exports a run as a LiteRT model, and returns the version."""
-    from keras_transformer.export import ExportOptions, export  # late: TensorFlow takes seconds
+    from keras_transformer.export import ExportOptions, export  # loads TensorFlow
 
     sources, references = (lines[:_COMPARED] for lines in texts)
     rounds, limits = variant.precision != "float32", "shortlist" in variant.options

@@ -29,7 +29,7 @@ import command
 import numpy as np
 import numpy.typing as npt
 from absl import flags
-from command import say
+from command import info
 from measuring import Turn, describe_machine, is_quiet, spread, take_turns
 from resources import CoreUse
 
@@ -72,7 +72,7 @@ def make_layers(name: str, length: int, width: int) -> list[keras.Layer]:
         length: n; it decides the number of dilated convolutions.
         width: d.
     """
-    import keras  # late, so that --help is fast and quiet
+    import keras  # slow to import
 
     from keras_transformer.layers import SelfAttention
 
@@ -227,12 +227,12 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
     keras.utils.set_random_seed(1)
-    say("Computing path lengths.")
+    info("Computing path lengths.")
     paths = {name: {n: path_length(name, n) for n in path_lengths} for name in LAYERS}
     sizes = sorted({(n, FLAGS.width) for n in lengths} | {(FLAGS.length, d) for d in widths})
     points, quiet = [], True
     for number, (n, d) in enumerate(sizes, 1):
-        say(f"Point {number} of {len(sizes)}: n = {n:,}, d = {d:,}.")
+        info(f"Point {number} of {len(sizes)}: n = {n:,}, d = {d:,}.")
         milliseconds, was_quiet = measure_point(n, d)
         points.append({"n": n, "d": d, "milliseconds": milliseconds})
         quiet = quiet and was_quiet

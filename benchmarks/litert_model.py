@@ -33,7 +33,7 @@ from typing import Any
 import command
 import decode
 from absl import flags
-from command import say
+from command import info
 from measuring import describe_machine
 from models import RandomModels, joint_vocabulary, write_litert
 from protocol import EngineChild
@@ -77,7 +77,7 @@ def measure(size: str, vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
         ):
             settings = {"path": str(path), "threads": FLAGS.threads, "ids": ids, **own}
             title = f"{size}, {precision}, {name}"
-            say(f"{title}.")
+            info(f"{title}.")
             os.sync()  # the runtime can release only pages that are on the disk
             with EngineChild(title, "litert", "load_file", settings) as child:
                 times = child.ask("time", lengths=[int(length) for length in FLAGS.lengths])

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from command import say
+from command import info
 
 from keras_transformer.extensions.paper.experiment import code_commit
 from keras_transformer.runs.machine import available_cores, cpu_name
@@ -54,7 +54,7 @@ def take_turns(
     names = list(calls)
     try:
         for number in range(rounds):
-            say(f"Round {number + 1} of {rounds}.")
+            info(f"Round {number + 1} of {rounds}.")
             first = number % len(names)
             for name in [*names[first:], *names[:first]]:
                 time.sleep(_PAUSE_S)
@@ -64,9 +64,9 @@ def take_turns(
                 busy = (
                     f" (other processes used {others:.2f} cores)" if others > _QUIET_CORES else ""
                 )
-                say(f"{name}: {turn['per_second']:,.4g} {unit}{busy}")
+                info(f"{name}: {turn['per_second']:,.4g} {unit}{busy}")
     except KeyboardInterrupt:
-        say("Interrupted. The results are partial.")
+        info("Interrupted. The results are partial.")
     return turns
 
 

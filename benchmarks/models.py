@@ -72,7 +72,7 @@ def training_settings(
         device: "cpu" or "gpu".
         only_steps: steps whose batches are used again and again; None for all steps.
     """
-    from keras_transformer.text.tokenizer import Tokenizer  # late: TensorFlow takes seconds
+    from keras_transformer.text.tokenizer import Tokenizer  # loads TensorFlow
 
     configuration = {
         **vocabulary_settings(Tokenizer.load(data_dir)),
@@ -171,7 +171,7 @@ def write_litert(
         precision: float32, float16, int8 or int4.
         for_cpu: write the model of keras-transformer export --format=cpu.
     """
-    import keras  # late: TensorFlow takes seconds
+    import keras  # loads TensorFlow
 
     from keras_transformer.extensions.litert.convert import write_file
     from keras_transformer.extensions.litert.tokenizer import text_problem

@@ -33,7 +33,7 @@ from pathlib import Path
 
 import command
 from absl import flags
-from command import say
+from command import info
 from measuring import Turn, describe_machine, ratio, spread, take_turns
 from resources import resident_mb
 
@@ -70,7 +70,7 @@ def make_corpus(work_dir: Path) -> tuple[Path, Path, int]:
     paths = [work_dir / f"corpus-{pairs}.{name}" for name in ("source", "target")]
     for path, lines in zip(paths, sides, strict=True):
         if not path.exists():
-            say(f"Writing {path}.")
+            info(f"Writing {path}.")
             with path.with_suffix(".tmp").open("w") as file:
                 file.writelines(itertools.islice(_perturbed(lines), pairs))
             path.with_suffix(".tmp").rename(path)

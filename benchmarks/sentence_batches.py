@@ -31,7 +31,7 @@ def groups_for_marian(lengths: Sequence[int], rows: int) -> list[tuple[list[int]
     Marian's experimental Transformer (1.12.42) takes the logarithm of the padding mask. If the
     width of a batch is a multiple of 4, it uses SIMD instructions, whose logarithm of zero is NaN.
     Sentences with padding then get arbitrary translations. A full group of this kind therefore
-    gives its longest sentence to the next group, and a filler takes the place. If the width would
+    gives its longest sentence to the next group, and a filler replaces it. If the width would
     still be a multiple of 4, the filler is one token longer than the others.
 
     Args:

@@ -32,7 +32,7 @@ from typing import Any
 import command
 from absl import flags
 from clients import Clients, latencies, problems
-from command import say
+from command import info
 from measuring import Turn, describe_machine, is_quiet, ratio, spread, take_turns
 from serving import ServerProcess, read_sentences, served
 
@@ -88,7 +88,7 @@ def compare(sentences: Sequence[str]) -> dict[str, Any]:
     ):
         servers = {"batching": batching, "batch of 1": single}
         for server in servers.values():
-            say(f"The server was ready after {server.ready_seconds:.1f} s.")
+            info(f"The server was ready after {server.ready_seconds:.1f} s.")
         for count in map(int, FLAGS.clients):
 
             def turn(server: ServerProcess, count: int = count) -> Turn:
@@ -96,7 +96,7 @@ def compare(sentences: Sequence[str]) -> dict[str, Any]:
                 clients = Clients(server.port, server.model, sentences, limit_s, seed)
                 return asyncio.run(steady_load(server, clients, count))
 
-            say(f"Measuring {count} clients.")
+            info(f"Measuring {count} clients.")
             calls = {
                 name: lambda _, server=server: turn(server) for name, server in servers.items()
             }

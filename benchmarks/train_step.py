@@ -148,7 +148,7 @@ def torch_settings(variant: Variant, config: Config, batches: Path) -> dict[str,
 
 def compare(variants: Sequence[Variant]) -> dict[str, Any]:
     """Measures the engines, and returns the results."""
-    from keras_transformer.data.batches import Batches  # late: TensorFlow takes seconds
+    from keras_transformer.data.batches import Batches  # loads TensorFlow
     from keras_transformer.data.token_store import TokenStore
     from keras_transformer.text.tokenizer import Tokenizer
 

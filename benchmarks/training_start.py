@@ -50,7 +50,7 @@ flags.DEFINE_integer(
 def measure(run_dir: Path) -> dict[str, Any]:
     """Trains a run, and returns the times of its steps."""
     begun = time.monotonic()
-    from keras_transformer.tf_import import load_tensorflow  # late: TensorFlow takes seconds
+    from keras_transformer.tf_import import load_tensorflow  # loads TensorFlow
 
     load_tensorflow()
     import keras

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from absl import flags
-from command import say
+from command import info
 from protocol import EngineChild, SlowStartError, UnavailableError
 
 from keras_transformer.errors import InputError
@@ -164,11 +164,11 @@ def started(
     left_out: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         for variant in variants:
-            say(f"Starting {variant.name}.")
+            info(f"Starting {variant.name}.")
             try:
                 children[variant.name] = stack.enter_context(start(variant))
             except (UnavailableError, SlowStartError) as error:
-                say(f"{variant.name} is left out: {error}")
+                info(f"{variant.name} is left out: {error}")
                 left_out[variant.name] = str(error)
         if not children:
             raise InputError(f"No engine can run. {' '.join(set(left_out.values()))}")

@@ -19,10 +19,10 @@ _LOCK = threading.RLock()  # garbage collection may enter a block of its thread 
 
 def warn(message: str) -> None:
     """Prints a warning, a sentence, on standard error, above a progress bar."""
-    say(f"Warning: {message}")
+    info(f"Warning: {message}")
 
 
-def say(line: str) -> None:
+def info(line: str) -> None:
     """Prints a line on standard error, above a progress bar."""
     from tqdm import tqdm
 
@@ -55,7 +55,7 @@ def without_native_log() -> Iterator[None]:
 
 def duration(seconds: float) -> str:
     """Formats a time, such as "4.2 s", "12.5 min" or "3 h 07 min"."""
-    if not 60 <= seconds < math.inf:  # also for NaN
+    if not 60 <= seconds < math.inf:  # True for NaN, too
         return f"{seconds:.1f} s"
     if seconds < 3600:
         return f"{seconds / 60:.1f} min"
@@ -70,12 +70,7 @@ def progress_bar(
     is_shown: bool = True,
     **options: Any,
 ) -> tqdm[Any]:
-    """Returns a progress bar with the time left, which is shown only on a terminal.
-
-    Args:
-        total: number of items, or None if it is not known.
-        **options: other arguments of tqdm.
-    """
+    """Returns a progress bar with the time left, which is shown only on a terminal."""
     from tqdm import tqdm
 
     can_draw = is_shown and os.environ.get("TERM") != "dumb"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,7 +16,10 @@ _MAX_REASON = 200  # characters
 
 
 class InputError(ValueError):
-    """Invalid input. The message says what is wrong, with the value, and what to do."""
+    """Invalid input. The message says what is wrong, with the value, and what to do.
+
+    Everything in this package that takes input of a user raises it.
+    """
 
 
 class DivergedError(InputError):
@@ -54,6 +58,20 @@ def check_names(names: Iterable[str], known: Sequence[str], kind: str) -> None:
             raise InputError(f"{name!r} is not {kind}. {hint}")
 
 
+def check_path(path: object, name: str) -> str:
+    """Returns a path as a str. Raises an error for anything else."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"{name} is {path!r:.60}. Give a path, such as 'build/run'.")
+    return os.fspath(path)
+
+
+def check_paths(paths: object, name: str) -> list[str]:
+    """Returns one path or several as a list. Raises an error for anything else."""
+    if isinstance(paths, str | bytes) or not isinstance(paths, Iterable):
+        paths = [paths]
+    return [check_path(path, name) for path in paths]
+
+
 @contextlib.contextmanager
 def needs_extra(extra: str, feature: str) -> Iterator[None]:
     """Turns a failed import of an optional package into an `InputError`.
@@ -67,6 +85,6 @@ def needs_extra(extra: str, feature: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] == __package__:
             raise  # a defect of this package
         command = f"pip install 'keras-transformer-mt[{extra}]'"
-        if (Path(__file__).resolve().parents[1] / "setup.cfg").exists():  # in a clone
+        if (Path(__file__).resolve().parents[1] / "setup.cfg").exists():  # this is a clone
             command = f"pip install -e '.[{extra}]' -c constraints.txt"
         raise InputError(f"{feature} needs the extra {extra} ({error}). Run: {command}") from error

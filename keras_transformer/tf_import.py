@@ -25,7 +25,7 @@ def set_variables() -> None:
         os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, cores)))
     try:
         tempfile.gettempdir()
-    except FileNotFoundError:  # in a read-only container, where TensorFlow's imports need its name
+    except FileNotFoundError:  # a read-only container; TensorFlow's imports need a folder
         tempfile.tempdir = "/tmp"
 
 
@@ -63,6 +63,6 @@ def _keep_programs_of_xla(version: str) -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = f"{version}-{zlib.crc32(repr(cards).encode()):08x}"
     folder = cache / "keras_transformer" / "xla" / key
-    with contextlib.suppress(OSError):  # then each process compiles
+    with contextlib.suppress(OSError):  # without the folder, each process compiles
         folder.mkdir(parents=True, exist_ok=True)
         os.environ["TF_XLA_FLAGS"] = f"--tf_xla_persistent_cache_directory={folder}"

@@ -26,7 +26,7 @@ def changed_files() -> set[str]:
 def folder_of(path: Path) -> Path:
     """Returns the folder with the tests of a module, or the nearest one that exists."""
     folder = Path("tests", *path.parts[path.parts[0] == "keras_transformer" : -1])
-    return next(place for place in (folder, *folder.parents) if (ROOT / place).is_dir())
+    return next(path for path in (folder, *folder.parents) if (ROOT / path).is_dir())
 
 
 @functools.cache

@@ -13,7 +13,8 @@ import pytest
 import keras_transformer as kt
 from tests.builders import PHRASES, tiny_data
 
-PACKAGE = Path(__file__).parents[1] / "keras_transformer"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "keras_transformer"
 # Classes with settings, which are described one by one.
 SETTINGS = ("DecodingConfig", "ModelConfig", "TrainingConfig")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -51,6 +52,24 @@ def test_examples_print_what_they_show(path, tmp_path, monkeypatch, request):
         shutil.copytree(request.getfixturevalue("example_folder"), tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)  # an example may write files
     assert doctest.testmod(module, optionflags=FLAGS).failed == 0
+
+
+# What users call, besides the modules of docs/api.
+PUBLIC = r"config|errors|plugins|presets|inference|layers\.\w+|decoding\.\w+|export\.model_card"
+PUBLIC += r"|extensions\.documents\.\w+|export\.saved_model\.signatures|extensions\.serving\.client"
+SECTION = re.compile(r"^\s*(?:(?:Args|Returns|Raises|Yields|Example):|>>>)", re.MULTILINE)
+
+
+def test_only_what_a_user_calls_lists_arguments_and_shows_examples():
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs/api").glob("*.md"))
+    documented = {*re.findall(r"automodule:: ([\w.]+)", pages)}
+    for path in PACKAGE.rglob("*.py"):
+        name = module_name(path)
+        is_public = name in documented or re.fullmatch(rf"keras_transformer\.({PUBLIC})", name)
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                internal = not is_public or re.match("_[a-z]", node.name)
+                assert not (internal and SECTION.search(ast.get_docstring(node) or "")), node.name
 
 
 def definitions(name):

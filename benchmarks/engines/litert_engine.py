@@ -65,7 +65,7 @@ def _load_interpreter(path: str, threads: int) -> tuple[Run, int | None]:
     [name] = {"translate_ids", "translate_batch"} & set(interpreter.get_signature_list())
     run = interpreter.get_signature_runner(name)
     if name == "translate_batch":  # as in `LiteRTModel`
-        from keras_transformer.extensions.litert.engine import LiteRTModel  # late: only for these
+        from keras_transformer.extensions.litert.engine import LiteRTModel  # only these need it
 
         LiteRTModel.keep_freed_memory()
     width = None if name == "translate_batch" else run.get_input_details()["ids"]["shape"][1]
@@ -137,7 +137,7 @@ def decode_text(settings: dict[str, Any]) -> Started:
     Args:
         settings: the file `export`, `at_once`, and the settings of `tasks.decode_text`.
     """
-    from keras_transformer.inference.loading import load_model  # late: not for other tasks
+    from keras_transformer.inference.loading import load_model  # other tasks do not need it
 
     engine = load_model(settings["export"], threads=settings["at_once"])
     settings = {**settings, "rows": engine.max_batch_lines}  # as in keras-transformer translate

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -17,7 +18,7 @@ from keras_transformer.data import prepare as preparation
 from keras_transformer.data.corpus import Corpus, parallel_files
 from keras_transformer.data.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.errors import InputError, check_names
+from keras_transformer.errors import InputError, check_names, check_path, check_paths
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
@@ -34,18 +35,6 @@ _ARGUMENTS_OF_FIT = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class _TextPairs:
-    """A corpus in memory."""
-
-    texts: tuple[tuple[str, str], ...]
-    name: str
-
-    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        for source, target in self.texts:
-            yield source.encode(), target.encode()
-
-
 def prepare(
     source: Paths | None = None,
     target: Paths | None = None,
@@ -54,6 +43,7 @@ def prepare(
     pairs: Pairs | None = None,
     valid_source: Paths | None = None,
     valid_target: Paths | None = None,
+    valid_pairs: int | Pairs | None = None,
     vocab_from: str | Path | None = None,
     **options: Any,
 ) -> PreparedData:
@@ -71,10 +61,10 @@ def prepare(
             `data.corpus.TsvFile`, or several.
         valid_source: files for validation. By default pairs are held out of the training text.
         valid_target: files of the translations of `valid_source`.
+        valid_pairs: the number of held-out pairs, or pairs for validation, as for `pairs`.
         vocab_from: prepared data, a tokenizer or a SentencePiece model with the vocabulary to use.
         **options: fields of `PrepareOptions`, such as `vocab_size` or `max_tokens`, and
-            `num_workers`, the number of processes. `valid_pairs` is the number of held-out pairs,
-            or a list of pairs for validation.
+            `num_workers`, the number of processes.
 
     Returns:
         The data, with a `tokenizer`, and datasets for `model.fit`.
@@ -88,18 +78,18 @@ def prepare(
     """
     names = [field.name for field in dataclasses.fields(PrepareOptions)]
     check_names(options, [*names, "num_workers"], "an option of prepare")
-    valid_pairs = None
-    if not isinstance(options.get("valid_pairs"), int | None):
-        valid_pairs = options.pop("valid_pairs")
-    num_workers = options.pop("num_workers", None) or available_cores()
-    for name in options.keys() & {"symbols", "check_languages"}:
-        if isinstance(options[name], str):
-            raise InputError(f"{name} is {options[name]!r}. Give a list, such as ['<2de>'].")
-        options[name] = options[name] and tuple(options[name])
+    chosen: dict[str, Any] = {**options}
+    num_workers = chosen.pop("num_workers", None) or available_cores()
+    for name in chosen.keys() & {"symbols", "check_languages"}:
+        if not isinstance(chosen[name], list | tuple | None):
+            raise InputError(f"{name} is {chosen[name]!r}. Give a list, such as ['<2de>'].")
+        chosen[name] = chosen[name] and tuple(chosen[name])
+    if isinstance(valid_pairs, int):
+        chosen["valid_pairs"], valid_pairs = valid_pairs, None
     return preparation.prepare(
         _corpora(source, target, pairs, "pairs"),
-        output_dir,
-        PrepareOptions(**options),
+        check_path(output_dir, "output_dir"),
+        PrepareOptions(**chosen),
         valid_corpora=_corpora(valid_source, valid_target, valid_pairs, "valid_pairs"),
         vocab_from=vocab_from,
         num_workers=num_workers,
@@ -109,10 +99,12 @@ def prepare(
 def _corpora(
     source: Paths | None, target: Paths | None, pairs: Pairs | None, name: str
 ) -> list[Corpus]:
-    corpora: list[Any] = [*parallel_files(_paths(source), _paths(target))]
+    files = [check_paths(() if side is None else side, "A file") for side in (source, target)]
+    corpora: list[Any] = [*parallel_files(*files)]
     if pairs is None:
         return corpora
-    given: list[Any] = [pairs] if hasattr(pairs, "pairs") else _rows(pairs)
+    is_one = hasattr(pairs, "pairs") or not hasattr(pairs, "__iter__")
+    given: list[Any] = [pairs] if is_one else _rows(pairs)
     if not given:
         raise InputError(f"{name} is empty. Give pairs of texts, or leave it out.")
     if all(hasattr(corpus, "pairs") for corpus in given):
@@ -124,7 +116,11 @@ def _corpora(
                 f"Pair {number} is {pair!r:.80}. Give (source, target), two texts of valid "
                 "Unicode, such as ('a dog', 'ein Hund')."
             )
-    return [*corpora, _TextPairs(tuple(given), f"{name} in memory")]
+
+    def encoded() -> Iterable[tuple[bytes, bytes]]:
+        return ((source.encode(), target.encode()) for source, target in given)
+
+    return [*corpora, SimpleNamespace(name=f"{name} in memory", pairs=encoded)]
 
 
 def _rows(pairs: Any) -> list[Any]:
@@ -145,10 +141,6 @@ def _rows(pairs: Any) -> list[Any]:
     ]
 
 
-def _paths(paths: Paths | None) -> list[str | Path]:
-    return [paths] if isinstance(paths, str | Path) else list(paths or ())
-
-
 class Run:
     """A trained run: its directory, its configuration and its models.
 
@@ -156,11 +148,6 @@ class Run:
         path: a run directory.
         data: its prepared data, whose validation pairs `export` uses.
         result: how the training ended, if it was trained in this process.
-
-    Attributes:
-        path: the directory.
-        data: the prepared data, or None.
-        result: how the training ended, or None.
 
     Example:
     >>> import keras_transformer as kt
@@ -175,7 +162,7 @@ class Run:
         data: str | Path | PreparedData | None = None,
         result: TrainingResult | None = None,
     ):
-        self.path = Path(path)
+        self.path = Path(check_path(path, "path"))
         self.data = data
         self.result = result
         if result is None:
@@ -237,7 +224,7 @@ class Run:
         Example:
         >>> import keras_transformer as kt
         >>> run = kt.Run("build/run", data="build/data")
-        >>> run.export("build/new", format="ctranslate2").path
+        >>> run.export("build/new").path
         PosixPath('build/new/1')
         """
         if sentences is None:
@@ -262,6 +249,7 @@ def train(
     run_dir: str | Path,
     preset: str | Config | None = None,
     *,
+    init_from: str | os.PathLike[str] | None = None,
     callbacks: Sequence[keras.callbacks.Callback] | None = None,
     **settings: Any,
 ) -> Run:
@@ -277,11 +265,12 @@ def train(
         run_dir: a new directory, or the directory of the same run.
         preset: name of the initial configuration, such as "tiny", or a `Config`. The default is
             "base", and for an existing run its own configuration.
+        init_from: a run with the initial weights, or RUN@WEIGHTS such as "run@best".
         callbacks: Keras callbacks. An epoch is an interval of `checkpoint_steps`. Its logs contain
             the validation. `ModelCheckpoint` saves the `Transformer`.
         **settings: fields of `TrainingConfig`, `ModelConfig` or `DecodingConfig`, such as
-            `max_steps` or `d_model`, and of `TrainOptions`, such as `device`, `init_from` or
-            `max_minutes`. `decoding__seed` is the seed of the search, and `seed` that of training.
+            `max_steps` or `d_model`, and of `TrainOptions`, such as `device` or `max_minutes`.
+            `decoding__seed` is the seed of the search, and `seed` that of training.
 
     Returns:
         The run, with its `result`.
@@ -293,7 +282,7 @@ def train(
     >>> run.result.step, run.config.training.max_steps
     (2, 2)
     """
-    directories: list[Any] = [data] if isinstance(data, str | os.PathLike) else [*data]  # type: ignore[misc]
+    directories = check_paths(data, "data")
     if not directories:
         raise InputError("The list of data is empty. Give the result of `prepare`, or several.")
     if preset is not None and not isinstance(preset, str | RunConfig):
@@ -301,15 +290,16 @@ def train(
             f"preset is a {type(preset).__name__}. Give a name such as 'tiny', or a Config; fields "
             "of a ModelConfig are arguments, such as d_model=256."
         )
-    if "init_from" in settings:
-        settings["init_from"] = os.fspath(settings["init_from"])
-    options = {name: settings.pop(name) for name in TrainOptions._fields if name in settings}
+    changes: dict[str, Any] = {**settings}
+    options = {name: changes.pop(name) for name in TrainOptions._fields if name in changes}
+    if init_from is not None:
+        options["init_from"] = check_path(init_from, "init_from")
     # The run exists only when training has begun.
     result = training_run.train(
-        [Path(directory) for directory in directories],
-        run_dir,
+        directories,
+        check_path(run_dir, "run_dir"),
         preset,
-        {_full_name(name): value for name, value in settings.items()},
+        {_full_name(name): value for name, value in changes.items()},
         TrainOptions(**options),
         callbacks=callbacks or (),
     )

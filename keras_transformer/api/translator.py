@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_transformer import plugins
 from keras_transformer.config import Config, DecodingConfig
-from keras_transformer.errors import InputError, check_names
+from keras_transformer.errors import InputError, check_names, check_path, check_paths
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts, texts_to_translate
 from keras_transformer.inference import Translation, loading, translate
@@ -28,6 +28,7 @@ from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.runs.run_directory import write_run
 from keras_transformer.text.tokenizer import Tokenizer
 
+Texts = list[str] | tuple[str, ...]
 _CHOOSING = threading.Lock()
 _MAX_VARIANTS = 4  # choices of search options whose graphs a translator keeps
 
@@ -63,22 +64,16 @@ class Translator:
                 f"tokenizer is a {type(tokenizer).__name__}. Use a Tokenizer, such as "
                 "`data.tokenizer` or `Tokenizer.load(directory)`."
             )
-        models: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
-        for transformer in models:
-            if not isinstance(transformer, EncoderDecoder):
-                raise InputError(
-                    f"{transformer!r:.60} is not a Transformer. To open a run, an export or a "
-                    "server, use `load`."
-                )
+        models = [_checked(m) for m in (model if isinstance(model, list | tuple) else [model])]
         if not isinstance(decoding, DecodingConfig):
             decoding = Config().updated(_settings(decoding or {})).decoding
         module = TranslationModule(models, tokenizer, decoding)
         self._model: Engine = KerasEngine(module, "the model in memory")
-        self._variants: dict[str, Engine] = {}  # by their options, the newest last
+        self._variants: dict[str, Engine] = {}  # key: the options; the newest is last
         self._load: Callable[[], Translator] | None = None
 
     @classmethod
-    def of(cls, model: Engine, load: Callable[[], Translator] | None = None) -> Translator:
+    def from_engine(cls, model: Engine, load: Callable[[], Translator] | None = None) -> Translator:
         """Returns a translator for a loaded model. `load` loads it again in another process."""
         translator = cls.__new__(cls)
         translator._model, translator._variants, translator._load = model, {}, load
@@ -88,7 +83,7 @@ class Translator:
         return f"<Translator of {self._model.label}>"
 
     def __copy__(self) -> Translator:
-        return Translator.of(self._model, self._load)
+        return Translator.from_engine(self._model, self._load)
 
     def __reduce__(self) -> Any:
         """Makes a translator in another process load the model again, from the same path."""
@@ -103,9 +98,9 @@ class Translator:
     def __call__(self, text: str, **decoding: Any) -> str: ...
 
     @overload
-    def __call__(self, text: list[str] | tuple[str, ...], **decoding: Any) -> list[str]: ...
+    def __call__(self, text: Texts, **decoding: Any) -> list[str]: ...
 
-    def __call__(self, text: str | Sequence[str], **decoding: Any) -> str | list[str]:
+    def __call__(self, text: str | Texts, **decoding: Any) -> str | list[str]:
         """Returns the best translation of a text, or a list of them for a list of texts.
 
         A tensor of texts counts as a list. `decoding` is as in `translate`.
@@ -166,13 +161,7 @@ class Translator:
         settings = _settings(decoding)
         if not settings:
             return self._model
-        key = repr(sorted(settings.items()))
-        with _CHOOSING:
-            variant = self._variants.pop(key, None) or self._model.with_settings(settings)
-            self._variants[key] = variant
-            if len(self._variants) > _MAX_VARIANTS:
-                del self._variants[next(iter(self._variants))]
-        return variant
+        return _newest(self._variants, settings, lambda: self._model.with_settings(settings))
 
     def translate_file(
         self, input: str | Path, output: str | Path, **options: Any
@@ -201,24 +190,22 @@ class Translator:
         method = plugins.find("translator_methods", "translate_file")
         return dict(method(self._model, input, output, **options))
 
-    def evaluate(
-        self, sources: Sequence[str], references: Sequence[str], **options: Any
-    ) -> Evaluation:
+    def evaluate(self, sources: Texts, references: Texts, **options: Any) -> Evaluation:
         """Translates texts and scores the translations with BLEU and chrF.
 
         Args:
             sources: the texts.
             references: a reference translation of each text.
-            **options: `tokenize` and `lowercase`, as in `inference.translate.evaluate`.
+            **options: `tokenize`, sacreBLEU's tokenizer for BLEU, which by default depends on the
+                script, and `lowercase`, True to ignore case.
 
         Example:
         >>> import keras_transformer as kt
         >>> kt.load("build/run").evaluate(["a dog"], ["ein Hund"]).scores.sentences
         1
         """
-        return translate.evaluate(
-            self._model, checked_texts(sources), checked_texts(references), **options
-        )
+        texts = checked_texts(sources), checked_texts(references)
+        return translate.evaluate(self._model, *texts, **options)
 
     def save(self, run_dir: str | Path) -> None:
         """Writes the model as a run directory, which `load` and all commands accept.
@@ -229,7 +216,7 @@ class Translator:
         module = self._module
         if len(module.transformers) > 1:
             raise InputError("An ensemble cannot be saved as one run. Save its models one by one.")
-        _save(module, module.transformer, Path(run_dir))
+        _save(module, module.transformer, Path(check_path(run_dir, "run_dir")))
 
     def export(
         self,
@@ -257,8 +244,7 @@ class Translator:
 
         Example:
         >>> import keras_transformer as kt
-        >>> run = kt.load("build/run")
-        >>> run.export("build/new", format="ctranslate2", sentences=["a dog"]).path
+        >>> kt.load("build/run").export("build/new", sentences=["a dog"]).path
         PosixPath('build/new/1')
         """
         module = self._module
@@ -321,10 +307,9 @@ def load(
     >>> translator
     <Translator of build/run>
     """
-    models: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
-    if not models:
+    paths = check_paths(model, "model")
+    if not paths:
         raise InputError("The list of models is empty. Give at least one run.")
-    paths = [os.fspath(path) for path in models]
     is_keras = all(path.endswith(".keras") for path in paths)
     if is_keras != (tokenizer is not None):
         has = "has no tokenizer. Give" if is_keras else "has a tokenizer. Leave out"
@@ -342,7 +327,7 @@ def load(
     }
     loaded = loading.load_model(",".join(paths), _settings(decoding), **options)
     absolute = [os.path.abspath(p) if os.path.exists(p.rsplit("@", 1)[0]) else p for p in paths]
-    return Translator.of(loaded, functools.partial(load, absolute, **options, **decoding))
+    return Translator.from_engine(loaded, functools.partial(load, absolute, **options, **decoding))
 
 
 def convert(
@@ -371,11 +356,31 @@ def convert(
     >>> translator("the old tree.") == kt.load("build/converted")("the old tree.")
     True
     """
-    model = plugins.find("converters", source_format)(str(path), source_format, **options)
+    path = check_path(path, "path")
+    model = plugins.find("converters", source_format)(path, source_format, **options)
     translator = Translator(model.transformer(), model.tokenizer(), model.config.decoding)
     if output_dir is not None:
         translator.save(output_dir)
     return translator
+
+
+def _checked(model: Any) -> EncoderDecoder:
+    if not isinstance(model, EncoderDecoder):
+        raise InputError(
+            f"{model!r:.60} is not a Transformer. To open a run, an export or a server, use `load`."
+        )
+    return model
+
+
+def _newest(variants: dict[str, Any], options: Mapping[str, Any], make: Callable[[], Any]) -> Any:
+    """Returns the variant with these options. The graphs of the newest choices are kept."""
+    key = repr(sorted(options.items()))
+    with _CHOOSING:
+        variant = variants.pop(key, None) or make()
+        variants[key] = variant
+        if len(variants) > _MAX_VARIANTS:
+            del variants[next(iter(variants))]
+    return variant
 
 
 def _settings(decoding: Mapping[str, Any]) -> dict[str, Any]:
@@ -419,8 +424,7 @@ def is_text(value: Any) -> bool:
 def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) -> None:
     """Writes one model as a run with a single checkpoint."""
     weights = transformer.weights_by_path()
-    usual = type(transformer)(transformer.config).weights_by_path()
-    if weights.keys() != usual.keys():
+    if any(weight.dtype == "int8" for weight in weights.values()):
         raise InputError(
             "The model has int8 weights, which a run cannot contain. Export with `weights` instead "
             "of quantizing the model."

@@ -83,7 +83,7 @@ def exit_code(program: Callable[[], int | None]) -> int:
         with signal_handlers(_interrupt):  # KeyboardInterrupt lets commands clean up files
             try:
                 code = program() or 0
-            except SystemExit as ended:  # also --help, whose output may be a closed pipe
+            except SystemExit as ended:  # for --help, too: its reader may have ended
                 code = int(ended.code or 0)
             sys.stdout.flush()
             return code
@@ -102,7 +102,7 @@ def exit_code(program: Callable[[], int | None]) -> int:
 
 
 def _fail(message: str, code: int = 1) -> int:
-    console.say(f"error: {message}")
+    console.info(f"error: {message}")
     return code
 
 
@@ -113,7 +113,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 def load_engine(model_dir: str) -> None:
     """Loads TensorFlow if the model needs it."""
-    from keras_transformer.inference import loading  # late, so that --help is fast
+    from keras_transformer.inference import loading  # slow to import
 
     model_dir = plugins.resolve(model_dir)
     with console.without_native_log():  # an exporter may import TensorFlow
@@ -122,12 +122,8 @@ def load_engine(model_dir: str) -> None:
         load_tensorflow()
 
 
-def refuse(names: Iterable[str], reason: str) -> None:
-    """Raises `InputError` for the first of these flags that was given but would have no effect.
-
-    Args:
-        reason: end of the message, such as "together with --vocab_from. Remove one of them."
-    """
+def reject_unused(names: Iterable[str], reason: str) -> None:
+    """Raises an error for the first of these flags that was given but would have no effect."""
     for name in names:
         if FLAGS[name].present:
             raise InputError(f"--{name} does nothing {reason}")

@@ -44,7 +44,7 @@ def main() -> None:
     if FLAGS.best is None:
         name = averaging.average_checkpoints(run, FLAGS.last)
     else:
-        app.refuse(["last"], "together with --best. Remove one of them.")
+        app.reject_unused(["last"], "together with --best. Remove one of them.")
         name = averaging.average_checkpoints(run, FLAGS.best, "best")
     print(f"{run.path} now uses {name}")
 

@@ -44,6 +44,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "threads": ("integer", "cores of a model that needs no TensorFlow; default: all"),
     "init_from": ("string", "run with the initial weights: RUN, or RUN@NAME (last, best, ...)"),
     "symbols": ("multi_string", "tokens that are never split, such as '<2de>,<2fr>'"),
+    "source_language": ("string", "language of the text, as in de, to find its sentences"),
     "source_tag": ("string", "token added before each source sentence, as in '<2de>'"),
     "vocab_size": ("integer", "maximum number of tokens to learn"),
     "max_tokens": ("integer", "maximum tokens of a sentence"),
@@ -52,12 +53,13 @@ OPTIONS: dict[str, tuple[str, str]] = {
 }
 _DEFAULTS = {"lowercase": False, "host": "127.0.0.1", "symbols": []}
 
-_TYPES = typing.get_type_hints(TrainingConfig) | typing.get_type_hints(DecodingConfig)
+# Of two fields with one name, such as early_stopping, that of training has a flag.
+_TYPES = typing.get_type_hints(DecodingConfig) | typing.get_type_hints(TrainingConfig)
 
 
 def _choices(hint: Any) -> list[str]:
     """Returns the choices of a setting, such as ["loss|bleu"]; none for other types."""
-    return ["|".join(typing.get_args(hint))] if typing.get_origin(hint) is Literal else []
+    return ["|".join(map(str, typing.get_args(hint)))] if typing.get_origin(hint) is Literal else []
 
 
 # Flags that stand for one field of the configuration: name → (field, help).
@@ -66,7 +68,6 @@ FIELDS: dict[str, tuple[str, str]] = {
     for name, field in Config.declarations().items()
     if field.metadata["flag"]
 }
-_SWITCHES = ("deterministic", "sample")
 
 
 def define_path_flags(*names: str, required: bool = False, repeatable: bool = False) -> None:
@@ -92,11 +93,9 @@ def define_flag(name: str, default: Any, help: str) -> None:
 
 
 def define_option_class_flags(options: Any, helps: Mapping[str, str] | None = None) -> None:
-    """Defines a flag for each field of a dataclass, by the type of its default.
+    """Defines a flag for each field of a dataclass that has none yet, by the type of its default.
 
-    Args:
-        options: the class or an instance. Fields whose flags exist already are skipped.
-        helps: the help by name, for the fields to define. By default, fields have it as metadata.
+    `helps` has the help of the fields to define. By default, fields have it as metadata.
     """
     for field in dataclasses.fields(options):
         if field.name not in FLAGS and (helps is None or field.name in helps):
@@ -127,12 +126,12 @@ def define_precision_flag() -> None:
 def define_config_flags(*names: str) -> None:
     """Defines --set and the named shortcuts for fields of the configuration.
 
-    The names are "preset" and the keys of `FIELDS`. The values stay strings, except for switches.
+    The names are "preset" and the keys of `FIELDS`. Values that are not boolean stay strings:
     `Config.updated` parses them and reports errors.
     """
     preset_help = "named configuration: tiny, small, base, big, ..."
     for name in names:
-        define = flags.DEFINE_boolean if name in _SWITCHES else flags.DEFINE_string
+        define = flags.DEFINE_boolean if _TYPES.get(name) is bool else flags.DEFINE_string
         define(name, None, preset_help if name == "preset" else FIELDS[name][1])
     help_text = "any field, as in --set=training.label_smoothing=0.2; repeatable"
     flags.DEFINE_multi_string("set", [], help_text)
@@ -155,7 +154,7 @@ def parse_settings(assignments: Iterable[str]) -> dict[str, str]:
 def config_settings() -> dict[str, Any]:
     """Returns the settings of the flags, for `Config.updated`. --set overrides other flags."""
     settings: dict[str, Any] = {
-        field: str(FLAGS[name].value).lower() if name in _SWITCHES else FLAGS[name].value
+        field: FLAGS[name].value
         for name, (field, _) in FIELDS.items()
         if name in FLAGS and FLAGS[name].value is not None
     }

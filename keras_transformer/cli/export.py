@@ -88,7 +88,7 @@ def _sentences() -> tuple[list[str], list[str] | None]:
 def main() -> None:
     """Runs `export` with the flags."""
     app.load_tensorflow()
-    from keras_transformer import export  # late, so that --help is fast
+    from keras_transformer import export  # slow to import
 
     languages = FLAGS.languages and tuple(FLAGS.languages)
     if languages and len(languages) != 2:
@@ -100,7 +100,7 @@ def main() -> None:
     source = FLAGS.valid_source
     given, learned = _extension_options()
     if source is not None and not learned:
-        app.refuse(["data_dir"], "together with --valid_source. Remove one of them.")
+        app.reject_unused(["data_dir"], "together with --valid_source. Remove one of them.")
     options = export.ExportOptions.of(
         references=references,
         languages=languages,

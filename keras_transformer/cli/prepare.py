@@ -108,17 +108,17 @@ def _options() -> PrepareOptions:
 def _check_flags() -> None:
     """Raises `InputError` for a flag of the core that would have no effect with the others."""
     if FLAGS.vocab_from is not None:
-        app.refuse(LEARNING_OPTIONS, "together with --vocab_from. Remove one of them.")
+        app.reject_unused(LEARNING_OPTIONS, "together with --vocab_from. Remove one of them.")
     if FLAGS.tsv_columns is not None and len(FLAGS.tsv_columns) != 2:
         raise InputError(
             f"--tsv_columns is {','.join(FLAGS.tsv_columns)}. Give a source and a target column, "
             "as in 1,2."
         )
     if not (FLAGS.tsv or FLAGS.valid_tsv):
-        app.refuse(["tsv_columns", "tsv_quoted"], "without --tsv. Give both, or neither.")
+        app.reject_unused(["tsv_columns", "tsv_quoted"], "without --tsv. Give both, or neither.")
     kinds = ("source", "target", "tsv", *plugins.names("corpora"))
     if any(FLAGS[f"valid_{kind}"].value for kind in kinds):
-        app.refuse(["valid_pairs"], "together with validation text. Remove one of them.")
+        app.reject_unused(["valid_pairs"], "together with validation text. Remove one of them.")
 
 
 def main() -> None:

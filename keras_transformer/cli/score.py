@@ -69,7 +69,7 @@ def _read_pairs() -> tuple[list[str], list[str]]:
 def main() -> int:
     """Scores the pairs of the flags. Returns 3 if a source was empty or truncated."""
     app.load_tensorflow()
-    from keras_transformer.inference import batching, loading, scoring  # late: --help is fast
+    from keras_transformer.inference import batching, loading, scoring  # slow to import
     from keras_transformer.runs import atomic
 
     sources, targets = _read_pairs()
@@ -87,7 +87,7 @@ def main() -> int:
     warnings = batching.source_warnings(batching.token_counts(translator.lengths, sources))
     for warning in warnings:
         console.warn(warning)
-    console.say(scoring.summary(results, seconds))
+    console.info(scoring.summary(results, seconds))
     return 3 if warnings else 0
 
 

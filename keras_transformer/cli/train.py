@@ -45,7 +45,7 @@ def define_flags() -> None:
 def main() -> int:
     """Runs `training_run.train` with the flags."""
     app.load_tensorflow()
-    from keras_transformer.training import training_run  # late, so that --help is fast
+    from keras_transformer.training import training_run  # slow to import
     from keras_transformer.training.multi_worker import Cluster, WorkerLost
     from keras_transformer.training.training_run import TrainOptions
 

@@ -49,8 +49,7 @@ def define_flags() -> None:
     config_flags.define_path_flags("input", "output")
     for name, option in plugins.all_of("text_options"):
         flags.DEFINE_boolean(name, False, option.help)
-    language_help = "language of the text, as in de, to find its sentences with --document"
-    flags.DEFINE_string("source_language", None, language_help)
+    config_flags.define_option_flags("source_language")
     flags.DEFINE_boolean(
         "interactive", None, "translate each line when it arrives; default: on a terminal"
     )
@@ -79,7 +78,7 @@ def _check_flags() -> None:
     for name in (*_text_options(), "compile_search"):
         app.exclude(name, "format", "prefix")
     if not _text_options():
-        app.refuse(["source_language"], "without --document. Give both, or neither.")
+        app.reject_unused(["source_language"], "without --document. Give both, or neither.")
     app.exclude("interactive", "input", "prefix", *_text_options())
 
 

@@ -93,27 +93,22 @@ class Batches:
         self.steps_per_epoch = sum(sizes)
         # How often an epoch contains each corpus.
         passes = np.array(self._weights) / sum(self._weights) * self.steps_per_epoch / sizes
-        filler_rows, used, positions = (
+        used, positions = (
             float(passes @ [getattr(corpus, name) for corpus in self.corpora])
-            for name in ("filler_rows", "tokens", "positions")
+            for name in ("tokens", "positions")
         )
-        self.filler_rows = round(filler_rows)
         self.padding_share = 1 - used / positions
-
-    def shape(self, step: int) -> Shape:
-        """Returns the (rows, S, T) of the batch of a step, without making the batch."""
-        corpus, own_step = self._corpus_of(step)
-        return corpus.planned(own_step)[0]
 
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """Returns the batch of a step, or one part of its rows.
 
-        Returns:
-            `({"source_ids": int32[R, S], "target_ids": int32[R, T]}, labels int32[R, T])`. Labels
-            are the target sentence with its end id. `target_ids` is the same, shifted right by one
-            behind the start id. The rest is pad_id, also in filler rows.
+        It is `({"source_ids": int32[R, S], "target_ids": int32[R, T]}, labels int32[R, T])`. Labels
+        are the target sentence with its end id. `target_ids` is the same, shifted right by one
+        behind the start id. The rest is pad_id, also in filler rows.
         """
-        corpus, own_step = self._corpus_of(step)
+        require(step >= 0, f"The step is {step}, but it must be at least 0.")
+        number, own_step = corpus_and_step(step, self._weights)
+        corpus = self.corpora[number]
         (rows, source_length, target_length), pairs, sampled = corpus.rows(own_step)
         rows = -(-rows // parts)
         own = slice(part * rows, (part + 1) * rows)
@@ -139,14 +134,9 @@ class Batches:
         padded[np.arange(len(ids)) + np.repeat(gaps, lengths)] = ids
         return padded.reshape(rows, length)
 
-    def _corpus_of(self, step: int) -> tuple[CorpusBatches, int]:
-        require(step >= 0, f"The step is {step}, but it must be at least 0.")
-        corpus, own_step = corpus_and_step(step, self._weights)
-        return self.corpora[corpus], own_step
-
     def dataset(
         self,
-        first_step: int = 0,
+        first_step: int | tf.Tensor = 0,
         num_steps: int | None = None,
         parts: int = 1,
         own: Sequence[int] = (0,),
@@ -157,28 +147,6 @@ class Batches:
         Elements have the structure of `batch`'s result, with the spec
         `({"source_ids": int32[None, None], "target_ids": int32[None, None]}, int32[None, None])`.
         """
-        count = -1 if num_steps is None else num_steps * len(own)
-        indices = tf.data.Dataset.counter(first_step * len(own)).take(count)
-        return self._batches_at(indices, parts, own)
-
-    def epochs(self) -> tf.data.Dataset:
-        """Returns a dataset of one epoch, for `model.fit`. Each pass over it is the next epoch."""
-        passes = itertools.count()
-
-        def steps() -> range:
-            first = next(passes) * self.steps_per_epoch
-            return range(first, first + self.steps_per_epoch)
-
-        step = tf.TensorSpec([], tf.int64)
-        indices = tf.data.Dataset.from_generator(steps, output_signature=step)
-        return self._batches_at(indices, 1, (0,)).apply(
-            tf.data.experimental.assert_cardinality(self.steps_per_epoch)
-        )
-
-    def _batches_at(
-        self, indices: tf.data.Dataset, parts: int, own: Sequence[int]
-    ) -> tf.data.Dataset:
-        """Returns the batches for a dataset of `step * len(own) + i`, of the part `own[i]`."""
 
         def arrays(index: np.int64) -> tuple[TokenArray, TokenArray, TokenArray]:
             step, number = divmod(int(index), len(own))
@@ -190,11 +158,20 @@ class Batches:
             source, target, labels = (tf.ensure_shape(ids, [None, None]) for ids in arrays_)
             return {"source_ids": source, "target_ids": target}, labels
 
-        # Autotuning runs a thread per iterator. Releasing an iterator waits for its thread, for
-        # seconds after each validation and during garbage collection.
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        return indices.map(tensors).prefetch(2 * len(own)).with_options(options)
+        count = -1 if num_steps is None else num_steps * len(own)
+        indices = tf.data.Dataset.counter(first_step * len(own)).take(count)
+        return indices.map(tensors).prefetch(2 * len(own)).with_options(_no_autotuning())
+
+    def epochs(self) -> tf.data.Dataset:
+        """Returns a dataset of one epoch, for `model.fit`. Each pass over it is the next epoch."""
+        steps = self.steps_per_epoch
+        first_steps = itertools.count(step=steps)
+        epoch = tf.data.Dataset.from_generator(
+            lambda: [next(first_steps)], output_signature=tf.TensorSpec([], tf.int64)
+        )
+        batches = epoch.flat_map(lambda first_step: self.dataset(first_step, steps))
+        cardinality = tf.data.experimental.assert_cardinality(steps)
+        return batches.with_options(_no_autotuning()).apply(cardinality)
 
     def distributed(
         self, strategy: tf.distribute.Strategy, first_step: int = 0, num_steps: int | None = None
@@ -231,12 +208,9 @@ class CorpusBatches:
         number: int,
         samplers: Samplers | None,
     ) -> None:
-        """Plans the epoch.
+        """Plans the epoch for these lengths, with the shapes int64[C, 3] that all corpora share.
 
-        Args:
-            lengths: source and target lengths to plan for.
-            shapes: int64[C, 3], the shapes that all corpora share.
-            number: number of the corpus, for orders that differ between equal corpora.
+        `number` is that of the corpus, because the orders of equal corpora differ.
         """
         self.store = store
         self._seed = seed
@@ -246,7 +220,6 @@ class CorpusBatches:
         plan = plan_epoch(shapes, histogram)
         self.shapes = tuple((rows, source, target) for rows, source, target in plan.shapes.tolist())
         self.steps_per_epoch = int(plan.num_batches.sum())
-        self.filler_rows = plan.filler_rows
         self.tokens = sum(int(side.sum(dtype=np.int64)) for side in lengths)
         self.positions = plan.positions
 
@@ -338,7 +311,7 @@ def _planned_lengths(
     require(
         batch_tokens >= longest,
         f"batch_tokens is {batch_tokens}, but the longest target sentence has {longest} tokens. "
-        f"Raise --batch_tokens to at least {longest}, or lower --max_tokens when you prepare the "
+        f"Raise batch_tokens to at least {longest}, or lower max_tokens when you prepare the "
         "data.",
     )
     if samplers is None:
@@ -363,6 +336,15 @@ def _pipelines(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptions |
         experimental_fetch_to_device=False,
         experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
     )
+
+
+def _no_autotuning() -> tf.data.Options:
+    """Autotuning runs a thread per iterator. Releasing an iterator waits for its thread, for
+    seconds after each validation and during garbage collection.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return options
 
 
 def _tempered(size: int, temperature: float) -> Fraction:
@@ -397,13 +379,13 @@ def parse_mix(mix: str, names: Sequence[str]) -> list[Fraction]:
         found = re.fullmatch(r"(.+):([0-9]+(?:\.[0-9]+)?)", entry.strip())
         if found is None or not Fraction(found[2]) or found[1] in weights:
             raise InputError(
-                f"--mix={mix}: {entry.strip()!r} is not a new name and a weight above 0. Give a "
-                "number for each corpus, as in --mix=a:2,b:0.5."
+                f"mix={mix}: {entry.strip()!r} is not a new name and a weight above 0. Give a "
+                "number for each corpus, as in mix=a:2,b:0.5."
             )
         weights[found[1]] = Fraction(found[2])
     require(
         sorted(weights) == sorted(names),
-        f"--mix={mix} names {', '.join(weights)}, but it needs one weight for each of "
+        f"mix={mix} names {', '.join(weights)}, but it needs one weight for each of "
         f"{', '.join(names)}. Use data directories with different names.",
     )
     return [weights[name] for name in names]

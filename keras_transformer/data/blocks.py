@@ -30,7 +30,7 @@ from keras_transformer.runs.atomic import atomic_path, write_text
 from keras_transformer.text.vocabulary import Vocabulary
 
 BLOCK_LINES = 2**16
-BLOCK_BYTES = 2**23  # of the longer sides of all pairs; a longer pair is a separate block
+BLOCK_BYTES = 2**23  # the longer side of each pair counts; a longer pair is a block by itself
 
 STORES = ("train", "valid")
 # What happens to a clean pair: it goes to one of the stores, or is dropped.
@@ -166,8 +166,8 @@ def encode_block(
             with atomic_path(folder / f"{store}.npy") as partial, partial.open("wb") as file:
                 np.save(file, hashes[stored])
     result = {"pairs": len(single), "cleaning": report.as_dict(), "shards": shards}
-    write_text(result_path, json.dumps(result))  # after all other files
-    for name in ("source.txt", "target.txt", "lines.npy"):  # not needed any more
+    write_text(result_path, json.dumps(result))  # written last: it marks a complete block
+    for name in ("source.txt", "target.txt", "lines.npy"):  # no longer needed
         (folder / name).unlink()
     return result
 

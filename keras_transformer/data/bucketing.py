@@ -93,11 +93,6 @@ class BatchPlan:
         rows, source, target = self.shapes.T
         return int((self.num_batches * rows * (source + target)).sum())
 
-    @property
-    def filler_rows(self) -> int:
-        """Number of rows in an epoch that contain no pair."""
-        return int((self.num_batches * self.shapes[:, 0]).sum() - self.counts.sum())
-
 
 def choose_shapes(
     histogram: Histogram, batch_tokens: int, max_shapes: int = MAX_SHAPES
@@ -105,10 +100,8 @@ def choose_shapes(
     """Chooses shapes for the pairs of a histogram, so that an epoch has few positions.
 
     Recursive splitting makes several grids of shapes. The search starts from the best grid, and
-    changes one bound of one shape at a time as long as that saves positions.
-
-    Returns:
-        int64[C, 3], the (rows, S, T) of the shapes. Every pair fits into one of them.
+    changes one bound of one shape at a time as long as that saves positions. Every pair fits into
+    one of the shapes, int64[C, 3] of (rows, S, T).
     """
     grids = _grids(histogram, max_shapes)
     costs = [_plan(grid, histogram, batch_tokens).positions for grid in grids]
@@ -134,9 +127,8 @@ def choose_shapes(
 def plan_epoch(shapes: IntArray, histogram: Histogram) -> BatchPlan:
     """Plans an epoch with batches of the given shapes. The epoch contains every pair once.
 
-    Args:
-        shapes: int64[C, 3] (rows, S, T). Every pair must fit into one of them. The plan omits
-            unused shapes.
+    Every pair must fit into one of the shapes, int64[C, 3] of (rows, S, T). The plan omits unused
+    shapes.
     """
     return _plan(shapes[:, 1:], histogram, rows=shapes[:, 0])
 

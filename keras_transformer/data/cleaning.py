@@ -28,7 +28,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 EXAMPLES = 5  # kept of each kind
-EXAMPLE_CHARACTERS = 80  # of each side
+EXAMPLE_CHARACTERS = 80  # shown of each side
 _SHORT = 20  # a side with fewer bytes counts as this many in a length ratio
 # A bad translation model can repeat the same few words until it is stopped. People do not do that:
 # this rule drops none of 200,000 pairs of Multi30k, Tatoeba and newstest.

@@ -214,7 +214,7 @@ class TsvFile:
                 f"{self.path}, line {reader.line_num}: the row that begins in line {number} cannot "
                 f"be read ({error}). A column that begins with a quotation mark must end with one, "
                 "and those inside it must be doubled. For a file with other quotation marks, omit "
-                "--tsv_quoted."
+                "tsv_quoted."
             ) from None
 
 

@@ -20,7 +20,7 @@ _COMMON_FORM = 0.01  # share of texts; single ones may quote the marks
 _FORMS = {
     "doubled quotation marks, as a spreadsheet saves them": (
         re.compile(r'(?=.*"")"(?:[^"]|"")*"'),
-        "Give the file as --tsv with --tsv_quoted.",
+        "Read the file as TSV with tsv_quoted.",
     ),
     "marks or escapes of Moses (@-@, &apos;)": (
         re.compile(r".*(?: @[-/,.]@ |&(?:apos|quot|amp|lt|gt|bar|#\d+);).*"),
@@ -108,7 +108,7 @@ def summarize(report: Mapping[str, Any]) -> list[str]:
                 lines.append(
                     f"Warning: {rate:.1%} of the {side} tokens of {split} are not in the "
                     "vocabulary, so the model cannot read or write them. Learn a vocabulary "
-                    "from text of this language (without --vocab_from), or set --byte_fallback."
+                    "from text of this language (without vocab_from), or set byte_fallback."
                 )
     for side in ("source", "target"):
         counts = report["train"][side]
@@ -116,7 +116,7 @@ def summarize(report: Mapping[str, Any]) -> list[str]:
             lines.append(
                 f"normalization {vocabulary['normalization']} changes {counts['rewritten']:,} of "
                 f"{counts['compared']:,} training {side}s, for example {example['before']!r} to "
-                f"{example['after']!r}. --normalization=identity keeps the text unchanged."
+                f"{example['after']!r}. With normalization=identity the text stays unchanged."
             )
         for form, count in counts.get("forms", {}).items():
             if count > _COMMON_FORM * counts["compared"]:

@@ -51,7 +51,7 @@ __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 _FORMAT = 4
 # Raised when the intermediate files of a stage change. Then unfinished work starts again.
 _WORK_FORMAT = 8
-_EXAMPLE_CHARACTERS = 200  # of the first validation sources
+_EXAMPLE_CHARACTERS = 200  # shown of the first validation sources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class PreparedData:
     @property
     def tokenizer(self) -> Tokenizer:
         """A new tokenizer with the vocabulary of the data."""
-        from keras_transformer.text.tokenizer import Tokenizer  # late: it loads TensorFlow
+        from keras_transformer.text.tokenizer import Tokenizer  # loads TensorFlow
 
         return Tokenizer.load(self.directory)
 
@@ -118,7 +118,7 @@ class PreparedData:
         return batches.dataset(num_steps=batches.steps_per_epoch)
 
     def _batches(self, split: str, batch_tokens: int, seed: int | None) -> Batches:
-        from keras_transformer.data.batches import Batches  # late, as above
+        from keras_transformer.data.batches import Batches  # loads TensorFlow
 
         stores = [TokenStore(self.directory / split)]
         return Batches(stores, batch_tokens, seed, Vocabulary.load(self.directory))
@@ -163,8 +163,7 @@ def prepare(
             report["fingerprint"] == _fingerprint(inputs, options, given),
             f"{output_dir} contains data that was prepared from other input or with other options. "
             "Choose a new directory. If the corpus has grown and a model was trained on this data, "
-            f"add --vocab_from={output_dir}, so that keras-transformer train --init_from can train "
-            "it further.",
+            f"add vocab_from={output_dir}, so that a training with init_from can continue it.",
         )
         for store in ("train", "valid"):  # they may be damaged
             TokenStore(output_dir / store)
@@ -349,7 +348,7 @@ def _encode(
             "source": describe_side(store.source.lengths, [part["source"] for part in parts]),
             "target": describe_side(store.target.lengths, [part["target"] for part in parts]),
         }
-    first = store.source.lines(np.arange(min(3, len(store))))  # of the validation pairs
+    first = store.source.lines(np.arange(min(3, len(store))))  # validation pairs
     report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]
     return report
 
@@ -371,8 +370,8 @@ def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOption
     tag = options.source_tag
     require(
         tag is None or tag in vocabulary.source_symbols() | set(options.symbols or ()),
-        f"The vocabulary of {directory} lacks the token {tag}. Append it with --symbols={tag}: a "
-        "model that has the vocabulary can then be trained further with --init_from.",
+        f"The vocabulary of {directory} lacks the token {tag}. Append it with symbols={tag}: a "
+        "model that has the vocabulary can then be trained further with init_from.",
     )
     return vocabulary.with_symbols(options.all_symbols())
 

@@ -9,7 +9,6 @@ import bz2
 import codecs
 import gzip
 import io
-import itertools
 import lzma
 import os
 import re
@@ -18,7 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from keras_transformer.errors import InputError, needs_extra, require
 
@@ -49,7 +48,7 @@ class Block(NamedTuple):
     sha256: Mapping[str, str]
 
 
-def open_binary(path: Path) -> IO[bytes]:
+def open_binary(path: Path) -> io.BufferedReader:
     """Opens a file to read its bytes. Compressed files (gzip, bzip2, xz, zstd, and ZIP archives of
     one file) are recognized by their first bytes, and decompressed.
     """
@@ -58,7 +57,7 @@ def open_binary(path: Path) -> IO[bytes]:
     if first.startswith(_ZSTANDARD):
         with needs_extra("zstd", f"{path}, which is compressed by Zstandard,"):
             from backports import zstd  # the module of Python 3.14's library
-        return cast(IO[bytes], zstd.open(path, "rb"))
+        return cast(io.BufferedReader, zstd.open(path, "rb"))
     if first.startswith(_ZIP):
         archive = zipfile.ZipFile(path)
         names = [member.filename for member in archive.infolist() if not member.is_dir()]
@@ -68,11 +67,11 @@ def open_binary(path: Path) -> IO[bytes]:
             "password. Unpack it, and give the files with the text.",
         )
         try:
-            return archive.open(names[0])
+            return cast(io.BufferedReader, archive.open(names[0]))
         except RuntimeError as error:  # another encryption, or a method such as Deflate64
             raise zipfile.BadZipFile(f"{error} Unpack it") from error
     openers: Iterator[Any] = (_OPENERS[magic] for magic in _OPENERS if re.match(magic, first))
-    return cast(IO[bytes], next(openers, open)(path, "rb"))
+    return cast(io.BufferedReader, next(openers, open)(path, "rb"))
 
 
 def reading_errors() -> tuple[type[Exception], ...]:
@@ -118,8 +117,8 @@ def check_line(path: str | Path, number: int, line: bytes) -> None:
         except UnicodeDecodeError as error:
             raise InputError(
                 f"{path}, line {number}: byte {error.start + 1}, 0x{line[error.start]:02x}, is not "
-                f"valid UTF-8 ({error.reason}). Convert the text to UTF-8 (for keras-transformer "
-                "prepare, see also --on_bad_utf8)."
+                f"valid UTF-8 ({error.reason}). Convert the text to UTF-8, or set "
+                "on_bad_utf8 when you prepare it."
             ) from None
 
 
@@ -132,11 +131,9 @@ def raw_lines(path: Path) -> Iterator[bytes]:
     try:
         with open_binary(path) as file:
             lines = iter(lambda: file.readline(_MAX_LINE + 1), b"")
-            if (first := next(lines, b"")).startswith(_UTF16):
-                text = io.TextIOWrapper(open_binary(path), "utf-16", newline="\n")
+            if file.peek(2).startswith(_UTF16):
+                text = io.TextIOWrapper(file, "utf-16", newline="\n")
                 lines = (line.encode() for line in iter(lambda: text.readline(_MAX_LINE + 1), ""))
-            elif first:
-                lines = itertools.chain([first], lines)
             for line in lines:
                 number += 1
                 if len(line) > _MAX_LINE:
@@ -180,7 +177,7 @@ def split_columns(
         raise InputError(
             f"{name}, line {number} has {len(columns)} columns ({shown}). It must have {needed}. "
             "Repair the line, or choose two columns by number or by their name in the first line, "
-            "as in --tsv_columns=1,2 or --tsv_columns=en,de. For a CSV file or a table with quoted "
-            "columns, as spreadsheets save them, add --tsv_quoted."
+            "as in tsv_columns=1,2 or tsv_columns=en,de. For a CSV file or a table with quoted "
+            "columns, as spreadsheets save them, add tsv_quoted."
         )
     return columns[first], columns[second]

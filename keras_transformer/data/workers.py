@@ -42,7 +42,7 @@ def run_tasks(
     pool = ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn"), _begin)
     try:
         for task in tasks:
-            with interrupts_ignored(), _script_hidden():  # each of the first may start a worker
+            with interrupts_ignored(), _script_hidden():  # each may start a worker
                 waiting.append(pool.submit(function, *task))
             if len(waiting) > num_workers + 2:
                 yield waiting.popleft().result()

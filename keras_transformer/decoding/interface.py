@@ -206,7 +206,7 @@ class SpecialIds(NamedTuple):
     start: int  # the decoder's first input
     end: int  # ends a hypothesis; may equal the start or pad id
     pad: int  # fills ids after the end of a hypothesis
-    unknown: int | None = None  # never generated; None to allow it, or if there is none
+    unknown: int | None = None  # never generated; None if it is allowed or does not exist
 
     @property
     def excluded(self) -> list[int]:

@@ -253,7 +253,7 @@ def paper_bleu(
     if test.target_language not in ("", "de"):
         raise InputError(
             f"The paper's BLEU splits German compounds, but the target language of "
-            f"{test.language_pair} is not German. Leave out --paper_bleu."
+            f"{test.language_pair} is not German. Leave paper_bleu out."
         )
     with needs_extra("moses", "the paper's BLEU"):
         import sacremoses
@@ -280,8 +280,8 @@ def _compare(
 ) -> SignificanceTest:
     """Tests whether the difference in BLEU between two systems could be chance.
 
-    1,000 test sets are drawn with replacement from the sentences. The seed is sacreBLEU's: 12345,
-    or the environment variable SACREBLEU_SEED.
+    1,000 test sets are drawn with replacement from the sentences. The seed is 12345, as
+    in sacreBLEU, or the environment variable SACREBLEU_SEED.
     """
     systems = [("baseline", baseline), ("system", hypotheses)]
     signatures, results = PairedTest(systems, {"BLEU": bleu}, test.references, test_type="bs")()

@@ -244,7 +244,7 @@ def export(
         settings: changes of the run's `decoding.` configuration.
 
     Example:
-    >>> export("build/run", "build/new", ["a dog"], format="ctranslate2").path
+    >>> export("build/run", "build/new", ["a dog"]).path
     PosixPath('build/new/1')
     """
     from keras_transformer.export.comparison import check_quality
@@ -276,7 +276,7 @@ def export(
         exporter.write(translator, folder, options)
         needed = file_names(folder)
         manifest["bytes"] = sum((folder / name).stat().st_size for name in needed)
-        write_manifest(folder, manifest, needed)  # for `open`
+        write_manifest(folder, manifest, needed)  # `open` reads it
         with contextlib.closing(exporter.open_for_comparison(folder)) as engine:
             result = exporter.compare(translator, engine, sentences, probes, options)
             found, search = result.translations, settings

@@ -17,9 +17,9 @@ from keras_transformer.export.probes import escaped, texts_to_translate, token_d
 from keras_transformer.inference.engine import Engine, Hypotheses, KerasEngine
 from keras_transformer.inference.translation_module import TranslationModule
 
-TIE = 1e-4  # hypotheses whose scores differ by less may swap places on another machine
+TIE = 1e-4  # hypotheses whose scores differ by less may swap on another machine
 _MAX_TIES = 0.01  # largest share of sentences with ties, which are rare in a trained model
-_TOLERANCE = 1e-3  # for the log-probability of a translation, a sum of many rounded terms
+_TOLERANCE = 1e-3  # a log-probability is a sum of many rounded terms
 # Below this BLEU of the run, the allowed losses are a large part of the score, which depends on a
 # few frequent words. Then the export is compared with the translations of the run.
 _MIN_BLEU = 5.0
@@ -92,7 +92,7 @@ def compare_log_probs(
     triples = zip(texts, expected, engine.log_probs(texts, targets), strict=True)
     for number, (text, score, found) in enumerate(triples, 1):
         difference = 0.0 if found is None else abs(found - score)
-        if not difference < limit:  # also fails for NaN
+        if not difference < limit:  # True for NaN, too
             raise InputError(
                 f"The export gives the translation of {_text_name(text, number, len(sentences))} "
                 f"the log-probability {found:.5f}, the run {score:.5f}. Nothing was exported."
@@ -105,17 +105,10 @@ def compare_log_probs(
 def check_quality(
     other: Sequence[str], own: Sequence[str], score: Callable[..., Scores], losses: dict[str, float]
 ) -> str:
-    """Refuses an export whose rounded weights or shortlist change the translations too much.
+    """Refuses an export whose translations differ too much, and describes the agreement.
 
-    Args:
-        other: the translations of the export.
-        own: the translations of the run.
-        score: compares translations with the references.
-        losses: the options that change translations, with the allowed loss of BLEU. 100 allows all
-            translations.
-
-    Returns:
-        Sentences about the agreement, for the model card.
+    `own` are the translations of the run. `losses` has the options that change translations, with
+    the allowed loss of BLEU; 100 allows all translations.
     """
     bleu, exact_bleu, max_loss = score(other).bleu, score(own).bleu, max(losses.values())
     equal = metrics.evaluate(other, own, tokenize="none")
@@ -131,7 +124,7 @@ def check_quality(
     if not is_good:
         raise InputError(
             f"{agreement} The limit is a loss of {max_loss:g} BLEU, but {' and '.join(losses)}. "
-            "Nothing was exported. Use a finer type, a larger shortlist, or --max_bleu_loss."
+            "Nothing was exported. Use a finer type, a larger shortlist, or max_bleu_loss."
         )
     return agreement
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MIXED = 1000  # texts that mix words, symbols and characters of all classes
 _PER_CLASS = 10  # characters of each Unicode category that are also texts by themselves
 _TRANSLATED = 20  # texts whose translations are compared
-_MAX_TOKENS = 40  # of a text whose translation is compared
+_MAX_TOKENS = 40  # longer texts are not translated
 _SHOWN = 12  # tokens that a message shows from the first difference on
 _FILE = importlib.resources.files(__package__) / "probes.json"  # texts by kind
 _TEXTS = [text for texts in json.loads(_FILE.read_text("utf-8")).values() for text in texts]

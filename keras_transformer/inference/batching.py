@@ -17,7 +17,7 @@ from keras_transformer.text.vocabulary import MAX_UNKNOWN_RATE
 
 # The memory of the search's cache grows with both limits.
 _MAX_BATCH_LINES = 64
-_MAX_BATCH_BYTES = 16_384  # after padding to the longest line
+_MAX_BATCH_BYTES = 16_384  # counts the padding to the longest line
 # A batch of `base` takes as long with 32 lines as with 128 on a GPU, which waits for operations. A
 # batch that does not fit into its memory is translated in parts.
 _GPU_FACTOR = 8
@@ -64,7 +64,7 @@ def concurrent_batches() -> int:
     """Returns the number of batches that TensorFlow computes at the same time; 2 on a GPU."""
     if _uses_gpu():
         return _GPU_BATCHES
-    import tensorflow as tf  # late, because not all models need it
+    import tensorflow as tf  # imported here, because not all models need it
 
     cores_per_batch = tf.config.threading.get_intra_op_parallelism_threads()
     return max(1, available_cores() // cores_per_batch) if cores_per_batch else 1
@@ -143,7 +143,7 @@ def map_batches(
                     yield batch, result
                     bar.update(len(batch))
     finally:
-        pool.shutdown(cancel_futures=True)  # after Ctrl-C, waits only for the running batches
+        pool.shutdown(cancel_futures=True)  # Ctrl-C waits only for running batches
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -166,11 +166,8 @@ def outputs_by_line(
 ) -> list[dict[str, Any]]:
     """Calls a function of a model for all lines, in batches. Returns the outputs of each line.
 
-    Args:
-        function: a function of `text`, string `(batch,)`, and of the `others`.
-        max_lines: the most lines of a batch, as in `batches`.
-        threads: number of calls at the same time; `concurrent_batches` by default.
-        others: further texts for each line.
+    The function has the argument `text`, string `[batch]`, and `others`: further texts for each
+    line. `threads` calls run at the same time, by default `concurrent_batches`.
     """
     columns = {"text": lines, **others}
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.config import Config
 from keras_transformer.errors import InputError
+from keras_transformer.inference import updated_decoding
 from keras_transformer.inference.batching import BatchFunction, outputs_by_line, string_array
 
 if TYPE_CHECKING:  # imported late: an engine of another kind does not load TensorFlow
@@ -154,12 +153,13 @@ class KerasEngine(Engine):
         self._translate = compiled_translation(module) if jit_compile else module.translate
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        ids, lengths = (tensor.numpy() for tensor in self.module.source_ids(string_array(texts)))
+        found = self.module.source_ids(string_array(texts))
+        ids, lengths, _ = (tensor.numpy() for tensor in found)
         return [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
 
     def search(self, texts: Sequence[str]) -> list[Hypotheses]:
         def outputs(text: np.ndarray) -> dict[str, Any]:
-            result = self.module.search(text)
+            result = self.module.translate_to_ids(text)
             ids = {name: getattr(result, name) for name in ("ids", "lengths", "scores")}
             return {**ids, "texts": self.module.texts(result, text)}
 
@@ -179,6 +179,5 @@ class KerasEngine(Engine):
     def with_settings(self, settings: Mapping[str, Any]) -> KerasEngine:
         if not settings:
             return self
-        config = dataclasses.replace(Config(), decoding=self.module.config).updated(settings)
-        module = self.module.with_options(config.decoding)
+        module = self.module.with_options(updated_decoding(self.module.config, settings))
         return KerasEngine(module, self.label, self._jit_compile)

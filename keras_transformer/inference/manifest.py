@@ -47,7 +47,7 @@ def read(path: Path) -> dict[str, Any]:
         return {}
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):  # `_read` reports it
         if "format_version" not in json.loads((path / FILE).read_bytes()):
-            return {}  # of another program
+            return {}  # written by another program
     return _read(path)
 
 
@@ -93,7 +93,7 @@ def _check(path: Path, listed: dict[str, dict[str, Any]], names: Iterable[str]) 
             raise InputError(f"{file} is missing, but {FILE} lists it. {advice}")
         size = file.stat().st_size
         problem = f"{size:,} bytes, and not the {expected['bytes']:,}"
-        if size == expected["bytes"]:  # otherwise nothing is read
+        if size == expected["bytes"]:  # a file of another size is not read
             digest = _sha256(file)
             if digest == expected["sha256"]:
                 continue

@@ -88,7 +88,7 @@ class Scorer(tf.Module):
         self, source: tf.Tensor, target_ids: tf.Tensor, lengths: tf.Tensor
     ) -> tf.Tensor:
         """Returns float32 `[B, T]`, 0 beyond `lengths`; the mean of an ensemble."""
-        source_ids, _ = self.translator.source_ids(source)
+        source_ids, *_ = self.translator.source_ids(source)
         start_id = self.translator.tokenizer.start_id
         shifted = tf.pad(target_ids, [[0, 0], [1, 0]], constant_values=start_id)[:, :-1]
         counted = tf.sequence_mask(lengths, tf.shape(target_ids)[1])  # --> [B, T]

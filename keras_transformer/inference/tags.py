@@ -82,5 +82,5 @@ def missing_tags(
     verb = "has" if count == 1 else "have"
     return (
         f"{count:,} of {len(lines):,} lines {verb} no target-language tag. Begin each line with "
-        f"{' or '.join(tags)}, or use --source_tag."
+        f"{' or '.join(tags)}, or use source_tag."
     )

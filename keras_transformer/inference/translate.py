@@ -140,13 +140,13 @@ def number_warnings(model: Engine, lines: Sequence[str], first_line: int = 1) ->
     ]
     if not numbers or model.rewritten_sources is None:
         return []
-    from keras_transformer.text.charsmap import kept_characters  # late: it takes 0.3 s
+    from keras_transformer.text.charsmap import kept_characters  # imported here: it takes 0.3 s
 
     numbers = [(number, word) for number, word in numbers if not kept_characters().isdisjoint(word)]
     changed = model.rewritten_sources([word for _, word in numbers])
     return [
         f"Line {numbers[index][0]}: the vocabulary of this model reads {numbers[index][1]!r} as "
-        f"{text!r}. One that is prepared now keeps it (--normalization=nfkc_numbers)."
+        f"{text!r}. One that is prepared now keeps it (normalization=nfkc_numbers)."
         for index, text in changed.items()
     ]
 

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import shows_arguments
+from keras_transformer.layers.base import call_with_implicit_masks, shows_arguments
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import Blocks, both, position_mask
 from keras_transformer.layers.projections import LinearLayer
@@ -111,6 +111,8 @@ class MultiHeadAttention(LinearLayer):
     `return_attention_scores` both.
     """
 
+    __call__ = call_with_implicit_masks
+
     @shows_arguments(LinearLayer.__init__)
     def __init__(
         self,
@@ -152,7 +154,7 @@ class MultiHeadAttention(LinearLayer):
         """Projects `[B, T, d]` to heads `[B, H, T, dim]`, one tensor for each of `dims`."""
         rows = self._project(name, ops.reshape(inputs, (-1, inputs.shape[-1])), self.use_bias)
         shape = fast_paths.shape_for_reshape(inputs)[:-1]
-        if len(set(dims)) == 1:  # one exchange of axes for all of them
+        if len(set(dims)) == 1:  # all parts are transposed at once
             heads = split_heads(rows, shape, len(dims) * self.num_heads)
             return [heads] if len(dims) == 1 else ops.split(heads, len(dims), axis=1)
         parts = split_widths(rows, [self.num_heads * dim for dim in dims])
@@ -315,6 +317,7 @@ class SelfAttention(MultiHeadAttention):
             raise ValueError(f"window is {window}. It must be at least 1, or None.")
         self.causal = causal
         self.window = window
+        self.layer_index = 0  # in a `DecodeState`; a stack numbers its layers
         # False for a runtime that plans its memory by static shapes: the number and the size of
         # blocks depend on the length, so the runtime would make a new plan in every call.
         self.window_in_blocks = True
@@ -337,20 +340,18 @@ class SelfAttention(MultiHeadAttention):
         self,
         query: Any,
         attention_mask: Any = None,
-        state: Any = None,
-        layer: int = 0,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        state: Any = None,
     ) -> tuple[Any, Any]:
-        """Attends to the whole sequence, or in a decode step to the entries of a layer of `state`.
+        """Attends to the whole sequence, or in a decode step to the entries of its layer.
 
         Args:
             query: `[B, T, d_model]`.
             attention_mask: bool, broadcastable to `[B, T, T]`. The mask of a `state` replaces it.
-            state: the `DecodeState` of the decoder, to which this step is written.
-            layer: index of the layer in `state`.
             return_attention_scores: compute the weights even where blocks would avoid them.
             training: whether dropout is on.
+            state: the `DecodeState` of the decoder, to which this step is written.
 
         Returns:
             The output, and the weights `[B, H, T, T or L]`, None if computed in blocks.
@@ -363,7 +364,7 @@ class SelfAttention(MultiHeadAttention):
         dims = self.key_dim, self.key_dim, self.value_dim
         heads, key, value = self._project_to_heads("qkv", query, *dims)
         if state is not None:
-            key, value = state.write(layer, key, value)
+            key, value = state.write(self.layer_index, key, value)
             mask = state.mask(self.window)
             return self._attend_heads(heads, key, value, mask, training, state.attend)
         if self.causal or self.window is not None:
@@ -381,12 +382,8 @@ class SelfAttention(MultiHeadAttention):
         *,
         mask: Any = None,
     ) -> Any:
-        result = self.attend(
-            query,
-            combine_masks(attention_mask, mask),
-            return_attention_scores=return_attention_scores,
-            training=training,
-        )
+        attention_mask = combine_masks(attention_mask, mask)
+        result = self.attend(query, attention_mask, return_attention_scores, training)
         return result if return_attention_scores else result[0]
 
     def _attend_in_blocks(

@@ -37,32 +37,14 @@ def shows_arguments(base: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 class BaseLayer(keras.layers.Layer):
-    """A layer whose constructor arguments are attributes with the same names.
-
-    Its `call` may take a keyword `mask` of the positions of its first argument, and `NAME_mask` for
-    each further argument NAME. Without these arguments, the masks that Keras has attached to the
-    inputs are used. Keras loses them in operators of functional models, as in `x + positions(x)`,
-    and in the layers behind them. There they are taken from the inputs of the operators. The mask
-    is attached to the output, too.
-    """
+    """A layer whose constructor arguments are attributes with the same names."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self._call_names = list(inspect.signature(self.call).parameters)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        check_padded(*args, *kwargs.values())
-        given = {**dict(zip(self._call_names, args, strict=False)), **kwargs}
-        for name, value in given.items():
-            mask_name = "mask" if name == self._call_names[0] else f"{name}_mask"
-            if mask_name in self._call_names and given.get(mask_name) is None:
-                mask = _implicit_mask(value)
-                if mask is not None:
-                    kwargs[mask_name] = mask
-        return super().__call__(*args, **kwargs)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        check_padded(*args, *kwargs.values())
         # Traces `call`: dtype and number of outputs can differ from those of the first input.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
@@ -78,7 +60,7 @@ class BaseLayer(keras.layers.Layer):
         return config
 
     def _arguments(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor, except Keras's."""
+        """Returns the arguments of the constructor, except those of Keras."""
         _, *parameters = inspect.signature(type(self).__init__).parameters.values()
         named = [parameter for parameter in parameters if parameter.kind in _NAMED]
         return {parameter.name: getattr(self, parameter.name) for parameter in named}
@@ -91,6 +73,27 @@ class BaseLayer(keras.layers.Layer):
         """
         for layer in sublayers(self):
             layer.replace_products(make_product)
+
+
+def call_with_implicit_masks(self: BaseLayer, *args: Any, **kwargs: Any) -> Any:
+    """The `__call__` of layers with masks, which finds more masks of its inputs than Keras.
+
+    `call` may take a keyword `mask` of the positions of its first argument, and `NAME_mask` for
+    each further argument NAME. Without these arguments, the masks that Keras has attached to the
+    inputs are used. Keras loses them in operators of functional models, as in `x + positions(x)`,
+    and in the layers behind them. There they are taken from the inputs of the operators. The mask
+    is attached to the output, too.
+    """
+    check_padded(*args, *kwargs.values())
+    names = list(inspect.signature(self.call).parameters)
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    for name, value in given.items():
+        mask_name = "mask" if name == names[0] else f"{name}_mask"
+        if mask_name in names and given.get(mask_name) is None:
+            mask = _implicit_mask(value)
+            if mask is not None:
+                kwargs[mask_name] = mask
+    return keras.layers.Layer.__call__(self, *args, **kwargs)
 
 
 def sublayers(layer: keras.layers.Layer, recursive: bool = False) -> list[Any]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from keras_transformer.layers.attention import SelfAttention
-from keras_transformer.layers.base import BaseLayer, shows_arguments, sublayers
+from keras_transformer.layers.attention import SelfAttention, combine_masks
+from keras_transformer.layers.base import (
+    BaseLayer,
+    call_with_implicit_masks,
+    shows_arguments,
+    sublayers,
+)
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
+from keras_transformer.layers.state import DecodeState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +43,6 @@ class Block:
         bias_initializer: initializer of all biases.
         kernel_regularizer: a loss that depends on the kernels.
         bias_regularizer: a loss that depends on the biases.
-
-    Raises:
-        ValueError: for another `norm_position`.
 
     Example:
     >>> Block(num_heads=2, d_ff=16, dropout=0.1).norm_position
@@ -70,7 +73,9 @@ class Block:
 
 
 class BlockLayer(BaseLayer):
-    """The base of layers whose arguments are the fields of a `Block`."""
+    """The base of layers whose arguments are the fields of a `Block`, and their forward pass."""
+
+    __call__ = call_with_implicit_masks
 
     @shows_arguments(Block)
     def __init__(self, *args: Any, **kwargs: Any):
@@ -86,9 +91,13 @@ class BlockLayer(BaseLayer):
     def _arguments(self) -> dict[str, Any]:
         return vars(self.block)
 
-    def _new_self_attention(self, causal: bool) -> SelfAttention:
+    def _add_self_attention(self, causal: bool) -> None:
         window = self.block.attention_window
-        return self._new_attention(SelfAttention, "self_attention", causal=causal, window=window)
+        self.self_attention = self._new_attention(
+            SelfAttention, "self_attention", causal=causal, window=window
+        )
+        self.self_attention_dropout = self._new_dropout("self_attention_dropout")
+        self.self_attention_norm = self._new_norm("self_attention_norm")
 
     def _new_attention(self, layer_class: type[Any], name: str, **arguments: Any) -> Any:
         return layer_class(
@@ -103,8 +112,8 @@ class BlockLayer(BaseLayer):
             **arguments,
         )
 
-    def _new_feed_forward(self) -> FeedForward:
-        return FeedForward(
+    def _add_feed_forward(self) -> None:
+        self.feed_forward = FeedForward(
             self.block.d_ff,
             self.block.activation,
             self._rate(self.block.activation_dropout),
@@ -112,6 +121,8 @@ class BlockLayer(BaseLayer):
             name="feed_forward",
             dtype=self.dtype_policy,
         )
+        self.feed_forward_dropout = self._new_dropout("feed_forward_dropout")
+        self.feed_forward_norm = self._new_norm("feed_forward_norm")
 
     def _kernel_arguments(self) -> tuple[Any, ...]:
         """Returns the arguments of a `LinearLayer`."""
@@ -131,10 +142,58 @@ class BlockLayer(BaseLayer):
     def _rate(self, rate: float | None) -> float:
         return self.block.dropout if rate is None else rate
 
-    def _build_sublayers(self, inputs_shape: Any) -> None:
+    def build(self, input_shape: Any) -> None:
         for layer in sublayers(self):
             if not layer.built:
-                layer.build(inputs_shape)
+                layer.build(input_shape)
+
+    def transform(
+        self: Any,
+        inputs: Any,
+        memory: Any = None,
+        memory_mask: Any = None,
+        mask: Any = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        state: DecodeState | None = None,
+    ) -> tuple[Any, Any]:
+        """Computes the sublayers of an encoder layer, or of a decoder layer, each with Add & Norm.
+
+        Args:
+            inputs: `[B, T, d_model]`. With a state, alternatives (beams) at one position.
+            memory: the encoder's output `[B, S, d_model]`, or the keys and values of it that
+                `cross_attention.project` returns; None for no cross-attention.
+            memory_mask: bool `[B, S]`, True for real source tokens.
+            mask: bool `[B, T]`, True for real tokens of the inputs; not used with a state.
+            return_attention_scores: compute all weights, even where blocks would avoid it.
+            training: whether dropout is on.
+            state: the state of a decoder, which decodes one position, and writes it to the state.
+
+        Returns:
+            The output, and a dict of the weights `self` `[B, H, T, T or L]` (None if computed in
+            blocks) and, with a memory, `cross` `[B, H, T, S]`.
+        """
+        normed = self._pre_norm(self.self_attention_norm, inputs, training)
+        output, self_weights = self.self_attention.attend(
+            normed, combine_masks(None, mask), return_attention_scores, training, state
+        )
+        dropout, norm = self.self_attention_dropout, self.self_attention_norm
+        x = self._add_and_norm(inputs, output, dropout, norm, training)
+        weights = {"self": self_weights}
+
+        if memory is not None:
+            normed = self._pre_norm(self.cross_attention_norm, x, training)
+            output, weights["cross"] = self.cross_attention.attend(
+                normed, memory, combine_masks(None, memory_mask), training
+            )
+            dropout, norm = self.cross_attention_dropout, self.cross_attention_norm
+            x = self._add_and_norm(x, output, dropout, norm, training)
+
+        normed = self._pre_norm(self.feed_forward_norm, x, training)
+        output = self.feed_forward(normed, training=training)
+        dropout, norm = self.feed_forward_dropout, self.feed_forward_norm
+        x = self._add_and_norm(x, output, dropout, norm, training)
+        return x, weights
 
     def _pre_norm(self, norm: LayerNorm, inputs: Any, training: bool | None) -> Any:
         return norm(inputs, training=training) if self.block.norm_position == "pre" else inputs
@@ -150,7 +209,7 @@ class BlockLayer(BaseLayer):
 class Stack(BlockLayer):
     """The base of `Encoder` and `Decoder`: equal layers, with an optional layer norm at the end."""
 
-    layer_class: ClassVar[type[BlockLayer]]
+    layer_class: ClassVar[type[Any]]
 
     @shows_arguments(Block)
     def __init__(self, num_layers: int, *args: Any, final_norm: bool | None = None, **kwargs: Any):
@@ -164,17 +223,34 @@ class Stack(BlockLayer):
             self.layer_class(**vars(self.block), name=f"layer_{i}", dtype=self.dtype_policy)
             for i in range(num_layers)
         ]
+        for i, layer in enumerate(self.layers):
+            layer.self_attention.layer_index = i
         self.norm = self._new_norm("norm") if self.final_norm else None
 
     def _arguments(self) -> dict[str, Any]:
         own = {"num_layers": self.num_layers, "final_norm": self.final_norm}
         return {**own, **super()._arguments()}
 
-    def _build_stack(self, inputs_shape: Any, *shapes: Any) -> None:
-        for layer in self.layers:
-            layer.build(inputs_shape, *shapes)
-        if self.norm is not None:
-            self.norm.build(inputs_shape)
+    def transform(
+        self,
+        inputs: Any,
+        memory: Any = None,
+        memory_mask: Any = None,
+        mask: Any = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        state: DecodeState | None = None,
+    ) -> tuple[Any, Any]:
+        """Applies one layer after the other, as described in `BlockLayer.transform`.
 
-    def _final_norm(self, inputs: Any, training: bool | None) -> Any:
-        return inputs if self.norm is None else self.norm(inputs, training=training)
+        A decoder also accepts the result of `project_memory` as its memory. Returns the output, and
+        the weights of each layer.
+        """
+        x, weights = inputs, []
+        for i, layer in enumerate(self.layers):
+            own = memory[i] if isinstance(memory, list) else memory
+            x, layer_weights = layer.transform(
+                x, own, memory_mask, mask, return_attention_scores, training, state
+            )
+            weights.append(layer_weights)
+        return x if self.norm is None else self.norm(x, training=training), weights

@@ -6,9 +6,8 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.attention import CrossAttention, KeyValue, combine_masks
+from keras_transformer.layers.attention import CrossAttention, KeyValue
 from keras_transformer.layers.block import BlockLayer, Stack
-from keras_transformer.layers.state import DecodeState
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -41,15 +40,11 @@ class DecoderLayer(BlockLayer):
     """
 
     def _add_sublayers(self) -> None:
-        self.self_attention = self._new_self_attention(causal=True)
-        self.self_attention_dropout = self._new_dropout("self_attention_dropout")
-        self.self_attention_norm = self._new_norm("self_attention_norm")
+        self._add_self_attention(causal=True)
         self.cross_attention = self._new_attention(CrossAttention, "cross_attention")
         self.cross_attention_dropout = self._new_dropout("cross_attention_dropout")
         self.cross_attention_norm = self._new_norm("cross_attention_norm")
-        self.feed_forward = self._new_feed_forward()
-        self.feed_forward_dropout = self._new_dropout("feed_forward_dropout")
-        self.feed_forward_norm = self._new_norm("feed_forward_norm")
+        self._add_feed_forward()
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
         if memory_shape is None:
@@ -59,7 +54,7 @@ class DecoderLayer(BlockLayer):
                 self._tracker.untrack(layer)
         else:  # first, so that a seed gives the same initial weights as in earlier versions
             self.cross_attention.build(inputs_shape, memory_shape)
-        self._build_sublayers(inputs_shape)
+        super().build(inputs_shape)
 
     def call(
         self: Any,
@@ -71,68 +66,13 @@ class DecoderLayer(BlockLayer):
         *,
         mask: Any = None,
     ) -> Any:
-        result = self.decode(
-            inputs,
-            memory,
-            memory_mask,
-            mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
+        result = self.transform(
+            inputs, memory, memory_mask, mask, return_attention_scores, training
         )
         return result if return_attention_scores else result[0]
 
     def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
         return tuple(inputs_shape)
-
-    def decode(
-        self,
-        inputs: Any,
-        memory: Any,
-        memory_mask: Any = None,
-        mask: Any = None,
-        state: DecodeState | None = None,
-        layer: int = 0,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-    ) -> tuple[Any, dict[str, Any]]:
-        """Decodes a whole target, or one position of it with a state, as layer `layer` of it.
-
-        Args:
-            inputs: `[B, T, d_model]`. With a state, alternatives (beams) at one position.
-            memory: the encoder's output `[B, S, d_model]`, or the keys and values of it that
-                `cross_attention.project` returns; None for no cross-attention.
-            memory_mask: bool `[B, S]`, True for real source tokens.
-            mask: bool `[B, T]`, True for real target tokens; not used with a state.
-            state: the state of the decoder, to which this step is written.
-            layer: index of this layer in `state`.
-            return_attention_scores: compute all weights, even where blocks would avoid it.
-            training: whether dropout is on.
-
-        Returns:
-            The output, and a dict of the weights `self` `[B, H, T, T or L]` (None if computed in
-            blocks) and `cross` `[B, H, T, S]`.
-        """
-        normed = self._pre_norm(self.self_attention_norm, inputs, training)
-        output, self_weights = self.self_attention.attend(
-            normed, combine_masks(None, mask), state, layer, return_attention_scores, training
-        )
-        dropout, norm = self.self_attention_dropout, self.self_attention_norm
-        x = self._add_and_norm(inputs, output, dropout, norm, training)
-        weights = {"self": self_weights}
-
-        if memory is not None:
-            normed = self._pre_norm(self.cross_attention_norm, x, training)
-            output, weights["cross"] = self.cross_attention.attend(
-                normed, memory, combine_masks(None, memory_mask), training
-            )
-            dropout, norm = self.cross_attention_dropout, self.cross_attention_norm
-            x = self._add_and_norm(x, output, dropout, norm, training)
-
-        normed = self._pre_norm(self.feed_forward_norm, x, training)
-        output = self.feed_forward(normed, training=training)
-        dropout, norm = self.feed_forward_dropout, self.feed_forward_norm
-        x = self._add_and_norm(x, output, dropout, norm, training)
-        return x, weights
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -170,7 +110,9 @@ class Decoder(Stack):
     compute_output_shape = DecoderLayer.compute_output_shape
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
-        self._build_stack(inputs_shape, memory_shape)
+        for layer in self.layers:
+            layer.build(inputs_shape, memory_shape)
+        super().build(inputs_shape)
 
     def init_cache(self, batch_size: Any, length: Any) -> list[KeyValue]:
         """Returns empty layers of a `DecodeState`, with `length` entries (steps × T)."""
@@ -179,33 +121,3 @@ class Decoder(Stack):
     def project_memory(self, memory: Any) -> list[KeyValue]:
         """Returns the keys and values of `memory` `[B, S, d_model]` for each layer."""
         return [layer.cross_attention.project(memory) for layer in self.layers]
-
-    def decode(
-        self,
-        inputs: Any,
-        memory: Any,
-        memory_mask: Any = None,
-        mask: Any = None,
-        state: DecodeState | None = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-    ) -> tuple[Any, list[dict[str, Any]]]:
-        """Decodes a whole target, or one position of it with a state, as in `DecoderLayer.decode`.
-
-        The memory is the encoder's output, the result of `project_memory`, or None. Returns the
-        output, and the weights of each layer.
-        """
-        x, weights = inputs, []
-        for i, layer in enumerate(self.layers):
-            x, layer_weights = layer.decode(
-                x,
-                memory[i] if isinstance(memory, list) else memory,
-                memory_mask,
-                mask,
-                state,
-                i,
-                return_attention_scores,
-                training,
-            )
-            weights.append(layer_weights)
-        return self._final_norm(x, training), weights

@@ -65,9 +65,6 @@ class Dropout(BaseLayer):
         rate: fraction to drop, 0 <= rate < 1.
         seed: initial seed of the generator with state.
 
-    Raises:
-        ValueError: for a rate below 0 or not below 1.
-
     Example:
     >>> Dropout(0.5)(keras.ops.ones(3), training=False).numpy().tolist()
     [1.0, 1.0, 1.0]

@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.attention import combine_masks
 from keras_transformer.layers.block import BlockLayer, Stack
 
 
@@ -34,15 +33,8 @@ class EncoderLayer(BlockLayer):
     """
 
     def _add_sublayers(self) -> None:
-        self.self_attention = self._new_self_attention(causal=False)
-        self.self_attention_dropout = self._new_dropout("self_attention_dropout")
-        self.self_attention_norm = self._new_norm("self_attention_norm")
-        self.feed_forward = self._new_feed_forward()
-        self.feed_forward_dropout = self._new_dropout("feed_forward_dropout")
-        self.feed_forward_norm = self._new_norm("feed_forward_norm")
-
-    def build(self, input_shape: Any) -> None:
-        self._build_sublayers(input_shape)
+        self._add_self_attention(causal=False)
+        self._add_feed_forward()
 
     def call(
         self,
@@ -52,21 +44,10 @@ class EncoderLayer(BlockLayer):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        normed = self._pre_norm(self.self_attention_norm, inputs, training)
-        output, weights = self.self_attention.attend(
-            normed,
-            combine_masks(None, mask),
-            return_attention_scores=return_attention_scores,
-            training=training,
+        x, weights = self.transform(
+            inputs, mask=mask, return_attention_scores=return_attention_scores, training=training
         )
-        dropout, norm = self.self_attention_dropout, self.self_attention_norm
-        x = self._add_and_norm(inputs, output, dropout, norm, training)
-
-        normed = self._pre_norm(self.feed_forward_norm, x, training)
-        output = self.feed_forward(normed, training=training)
-        dropout, norm = self.feed_forward_dropout, self.feed_forward_norm
-        x = self._add_and_norm(x, output, dropout, norm, training)
-        return (x, weights) if return_attention_scores else x
+        return (x, weights["self"]) if return_attention_scores else x
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -88,9 +69,6 @@ class Encoder(Stack):
         The memory `[B, S, d_model]`; with `return_attention_scores` a tuple of it and a list of
         the weights of each layer, `[B, H, S, S]`.
 
-    Raises:
-        ValueError: for a number of layers below 1.
-
     Example:
     >>> encoder = Encoder(num_layers=2, num_heads=2, d_ff=16)
     >>> tuple(encoder(keras.ops.ones((1, 3, 8))).shape)
@@ -98,9 +76,6 @@ class Encoder(Stack):
     """
 
     layer_class = EncoderLayer
-
-    def build(self, input_shape: Any) -> None:
-        self._build_stack(input_shape)
 
     def call(
         self,
@@ -110,13 +85,7 @@ class Encoder(Stack):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        x, weights = inputs, []
-        for layer in self.layers:
-            x = layer(
-                x, mask=mask, return_attention_scores=return_attention_scores, training=training
-            )
-            if return_attention_scores:
-                x, layer_weights = x
-                weights.append(layer_weights)
-        x = self._final_norm(x, training)
-        return (x, weights) if return_attention_scores else x
+        x, weights = self.transform(
+            inputs, mask=mask, return_attention_scores=return_attention_scores, training=training
+        )
+        return (x, [layer["self"] for layer in weights]) if return_attention_scores else x

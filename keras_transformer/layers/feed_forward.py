@@ -33,9 +33,6 @@ class FeedForward(LinearLayer):
     Returns:
         `[..., d_model]`.
 
-    Raises:
-        ValueError: for a `d_ff` below 1.
-
     Example:
     >>> tuple(FeedForward(d_ff=16)(keras.ops.ones((1, 3, 4))).shape)
     (1, 3, 4)
@@ -60,7 +57,7 @@ class FeedForward(LinearLayer):
         self.inner_dropout.build((*input_shape[:-1], self.d_ff))
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # once, instead of in each product
+        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # reshaped once, not in each product
         inner = self._activate(self._project("inner", rows))
         rows = self._project("outer", self.inner_dropout(inner, training=training))
         return ops.reshape(rows, fast_paths.shape_for_reshape(inputs))

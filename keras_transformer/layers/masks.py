@@ -87,11 +87,8 @@ class Blocks:
         if isinstance(count, int) and count == 1:
             return None
         size = -(-length // count)
-        reach = window // 2
-        if isinstance(length, int):
-            reach = min(reach, length - size)
-        else:
-            reach = ops.minimum(reach, length - size)  # 0 for a single block
+        smaller = min if isinstance(length, int) else ops.minimum
+        reach = smaller(window // 2, length - size)  # 0 for a single block
         return cls(count, size, reach, 0 if causal else reach)
 
     @property

@@ -71,10 +71,6 @@ class SinusoidalPositions(Positions):
         float32, to be added to the embeddings: `[1, T, d_model]` for embeddings; for positions, one
         vector for each, `[..., d_model]`.
 
-    Raises:
-        ValueError: for a `d_model` that is odd, below 2 or not the width of the inputs, for inputs
-            of another shape, or an unknown layout or choice of frequencies.
-
     Example:
     >>> embedded = keras.ops.ones((2, 5, 8))
     >>> tuple((embedded + SinusoidalPositions()(embedded)).shape)

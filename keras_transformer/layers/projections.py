@@ -17,7 +17,7 @@ class ProjectingLayer(BaseLayer):
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
         self._matrix_names: tuple[str, ...] = ()
-        self._products: dict[str, Product] = {}  # of replaced matrices, by name
+        self._products: dict[str, Product] = {}  # replace matrices, by name
 
     def _add_matrix(
         self,

@@ -29,7 +29,7 @@ class DecodeState:
     >>> decoder, target = Decoder(num_layers=1, num_heads=2, d_ff=16), ops.ones((1, 1, 8))
     >>> decoder.build(target.shape)
     >>> state = DecodeState(decoder.init_cache(batch_size=1, length=5), position=0)
-    >>> output, _ = decoder.decode(target, None, state=state)
+    >>> output, _ = decoder.transform(target, state=state)
     >>> state = DecodeState(state.layers, position=1)
     """
 

@@ -191,6 +191,12 @@ class EncoderDecoder(keras.Model):
                 )
             variable.assign(arrays[path])
 
+    def quantize(self, mode: Any = None, config: Any = None, **kwargs: Any) -> None:
+        raise InputError(
+            f"Keras cannot quantize a {type(self).__name__}. Load its run in int8, with "
+            "kt.load(run, precision='int8'), or export it with weights='int8'."
+        )
+
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),

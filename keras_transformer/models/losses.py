@@ -36,9 +36,6 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         y_pred: logits `[B, T, V]`.
         sample_weight: `[B]` or `[B, T]`, factors of the loss of each token.
 
-    Raises:
-        ValueError: for a label smoothing below 0 or not below 1.
-
     Example:
     >>> loss = LabelSmoothedCrossEntropy(label_smoothing=0.0)
     >>> labels, logits = keras.ops.array([[1, 0]]), keras.ops.zeros((1, 2, 4))
@@ -102,6 +99,5 @@ def token_weights(is_real: Any, sample_weight: Any) -> Any:
     """
     if sample_weight is None:
         return is_real
-    weights = ops.cast(sample_weight, "float32")
-    missing = len(is_real.shape) - len(weights.shape)
-    return is_real * ops.reshape(weights, (*ops.shape(weights), *[1] * missing))
+    # If `fit` gets both shapes, one after the other, Keras traces weights of an unknown rank.
+    return is_real * ops.reshape(ops.cast(sample_weight, "float32"), (ops.shape(is_real)[0], -1))

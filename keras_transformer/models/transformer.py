@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from keras import ops
 from keras_transformer.config import Config, ModelConfig, RunConfig
 from keras_transformer.errors import check_names, require
 from keras_transformer.layers import (
+    Block,
     Decoder,
     Dropout,
     Encoder,
@@ -24,10 +26,7 @@ from keras_transformer.layers.attention import KeyValue
 from keras_transformer.layers.base import Product
 from keras_transformer.layers.projections import ProjectingLayer
 from keras_transformer.layers.state import DecodeState
-from keras_transformer.models.encoder_decoder import (
-    EncoderDecoder,
-    Memory,
-)
+from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
 from keras_transformer.presets import preset
 
 # Output bias of tokens that a model must not know, such as a start token that its own toolkit does
@@ -76,9 +75,6 @@ class Transformer(EncoderDecoder):
 
     Call arguments: see `EncoderDecoder`.
 
-    Raises:
-        InputError: for a field that does not exist, or values that do not fit.
-
     Example:
     >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
     >>> model = Transformer({**sizes, "source_vocab_size": 20, "target_vocab_size": 20})
@@ -109,14 +105,11 @@ class Transformer(EncoderDecoder):
         self.source_dropout = Dropout(dropout, name="source_dropout", dtype=policy)
         self.target_dropout = Dropout(dropout, name="target_dropout", dtype=policy)
 
-        names = (
-            "norm_position layer_norm_epsilon activation attention_bias attention_window "
-            "attention_dropout activation_dropout residual_dropout"
-        )
-        arguments: dict[str, Any] = {name: c.as_dict()[name] for name in names.split()}
-        arguments.update(final_norm=c.has_final_norm, dtype=policy)
-        self.encoder = Encoder(**c.encoder_sizes._asdict(), **arguments, name="encoder")
-        self.decoder = Decoder(**c.decoder_sizes._asdict(), **arguments, name="decoder")
+        names = {field.name for field in dataclasses.fields(Block)} & c.as_dict().keys()
+        shared: dict[str, Any] = {name: c.as_dict()[name] for name in names}
+        shared.update(final_norm=c.has_final_norm, dtype=policy)
+        self.encoder = Encoder(**{**shared, **c.encoder_sizes._asdict()}, name="encoder")
+        self.decoder = Decoder(**{**shared, **c.decoder_sizes._asdict()}, name="decoder")
         self.output_projection: Any = None
         if c.tie_embeddings == "none" or other.output_bias:
             self.output_projection = OutputProjection(
@@ -137,9 +130,6 @@ class Transformer(EncoderDecoder):
             preset_name: name of a preset, such as "tiny" or "base".
             vocab_size: number of tokens, the same for source and target.
             **changes: other fields of `ModelConfig`, and `dtype` or `name` of the model.
-
-        Raises:
-            InputError: for an unknown preset, or a value that does not fit.
 
         Example:
         >>> model = Transformer.from_preset("tiny", vocab_size=50, num_decoder_layers=1)
@@ -163,7 +153,8 @@ class Transformer(EncoderDecoder):
         (1, 3, 128)
         """
         ids = keras.Input((None,), dtype="int32", name="source_ids")
-        return keras.Model(ids, self.encode(ids).states, name="encoder")
+        embedded, mask = self._embed_source(ids, training=None)
+        return keras.Model(ids, self.encoder(embedded, mask=mask), name="encoder")
 
     def _make_embedding(self, name: str, vocab_size: int) -> TokenEmbedding:
         c = self.config
@@ -226,7 +217,7 @@ class Transformer(EncoderDecoder):
         kernel, bias = self.output_weights()
         if self.config.tie_embeddings == "none":
             rows = ops.transpose(ops.take(kernel, ids, axis=1))
-        else:  # not from the kernel, which may be int8
+        else:  # the kernel may be int8
             rows = self.target_embedding.rows(ids)
         biases = None if bias is None else ops.cast(ops.take(bias, ids), self.compute_dtype)
         return ops.cast(rows, self.compute_dtype), biases
@@ -238,7 +229,8 @@ class Transformer(EncoderDecoder):
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         embedded, mask = self._embed_source(source_ids, training)
-        return Memory(self.encoder(embedded, mask=mask, training=training), mask)
+        states, _ = self.encoder.transform(embedded, mask=mask, training=training)
+        return Memory(states, mask)
 
     def encoder_attention(self, source_ids: Any) -> list[Any]:
         """Returns the attention weights of each encoder layer for int `[B, S]`, `[B, H, S, S]`."""
@@ -264,7 +256,7 @@ class Transformer(EncoderDecoder):
         positions = embedded if state is None else ops.reshape(state.position, (1,))
         embedded = embedded + self.target_positions(positions)
         embedded = self._norm_and_drop(embedded, self.target_norm, self.target_dropout, training)
-        return self.decoder.decode(
+        return self.decoder.transform(
             embedded,
             memory.states if memory.cache is None else memory.cache,
             memory.mask,

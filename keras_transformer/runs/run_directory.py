@@ -72,7 +72,7 @@ class RunDirectory:
             require(
                 file.is_file(),
                 f"{path} is not a run directory: it lacks {file.name}. Use one that "
-                "keras-transformer train --run_dir has written.",
+                "keras-transformer train has written (run_dir).",
             )
         with reading(config, "JSON"):
             self.config = config_type.from_json(config.read_text(encoding="utf-8"), str(config))
@@ -124,19 +124,19 @@ class RunDirectory:
             self.tokenizer().fingerprint == tokenizer.fingerprint,
             f"{self.path} was trained with a vocabulary that is not in the data directory. Use the "
             "data directory of the run. To train the model on other data, prepare it with "
-            f"--vocab_from={self.path / 'tokenizer'}, and start a new run with "
-            f"--init_from={self.path}.",
+            f"vocab_from={self.path / 'tokenizer'}, and start a new run with "
+            f"init_from={self.path}.",
         )
         require(
             self.data_fingerprint == data_fingerprint,
             f"{self.path} was trained on a corpus that is not in the data directory. Use the data "
             "directory and the mixture of the run. If the corpus has grown, start a new run with "
-            f"--init_from={self.path}.",
+            f"init_from={self.path}.",
         )
         if difference := self.config.forbidden_change(config):
             raise InputError(
                 f"{self.path} contains a run with {difference}. Use its configuration, or choose "
-                "another --run_dir."
+                "another run_dir."
             )
         self._write_config(self.path, config)
         self.config = config
@@ -341,7 +341,7 @@ class RunDirectory:
             reports = [json.loads(path.read_bytes()) for path in self.data_reports()]
             return max(int(report["train"]["source"]["max_length"]) for report in reports)
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # only a warning depends on it
+            return None  # harmless: only a warning depends on it
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Adds a line to metrics.jsonl."""

@@ -38,7 +38,7 @@ MAX_LINE_BYTES = 16_384
 MAX_UNKNOWN_RATE = 0.01
 _SPACE = "\u2581"  # how SentencePiece writes a space
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
-BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # of byte fallback
+BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # the pieces of byte fallback
 
 
 def learn_vocabulary(
@@ -314,7 +314,7 @@ def _special_ids(model: sentencepiece.SentencePieceProcessor) -> dict[str, int]:
     if missing:
         raise InputError(
             f"The SentencePiece model lacks the special tokens {', '.join(missing)}. Give its file "
-            "to keras-transformer prepare as --vocab_from=FILE.model, which adds them, or train it "
+            "to the preparation as vocab_from=FILE.model, which adds them, or train it "
             "with pad_id, unk_id, bos_id and eos_id of 0 or more."
         )
     return ids

@@ -49,12 +49,12 @@ class TrainingData(NamedTuple):
             if Vocabulary.load(other).fingerprint != tokenizer.fingerprint:
                 raise InputError(
                     f"{other} has a different vocabulary from {directories[0]}. Prepare it with "
-                    f"--vocab_from={directories[0]} to mix both."
+                    f"vocab_from={directories[0]} to mix both."
                 )
         if mix is not None and temperature is not None:
             raise InputError(
-                f"The mixture is given twice, by --mix={mix} and by "
-                f"--mix_temperature={temperature}. Remove one of them."
+                f"The mixture is given twice, by mix={mix} and by "
+                f"mix_temperature={temperature}. Remove one of them."
             )
         names = [Path(os.path.abspath(directory)).name for directory in directories]
         train = [TokenStore(directory / "train") for directory in directories]

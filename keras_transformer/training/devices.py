@@ -75,16 +75,13 @@ def choose_platform(
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
         tf.config.experimental.enable_tensor_float_32_execution(False)
-    devices, gpus = _devices(device)
-    if strategy is not None:  # TensorFlow lists the devices of all workers
-        devices = list(strategy.extended.worker_devices)
-    kind = f"{len(devices)} {'GPU' if gpus else 'CPU device'}{'s' if len(devices) > 1 else ''}"
+    names, gpus = _devices(device)
     if strategy is None:
-        strategy = mirrored_strategy([device.name for device in devices])
-        reasons = [f"devices: {kind}, one replica each, under MirroredStrategy"]
+        strategy = mirrored_strategy(names)
     else:
-        replicas = strategy.num_replicas_in_sync
-        reasons = [f"devices: {replicas} replicas, one a device of each worker; here {kind}"]
+        names = list(strategy.extended.worker_devices)  # of this worker
+    kind = f"{len(names)} {'GPU' if gpus else 'CPU device'}{'s' if len(names) > 1 else ''}"
+    reasons = [f"devices: {kind}, one for each of {strategy.num_replicas_in_sync} replicas"]
 
     precision, why = str(config.mixed_precision), "as configured"
     if precision == "auto":
@@ -92,7 +89,7 @@ def choose_platform(
     reasons.append(f"precision: {precision} ({why})")
     jit_compile, why = config.jit_compile == "true", "as configured"
     if config.jit_compile == "auto":
-        jit_compile, why = _xla_pays(gpus, precision, config.max_steps, num_shapes * len(devices))
+        jit_compile, why = _xla_pays(gpus, precision, config.max_steps, num_shapes * len(names))
     reasons.append(f"XLA: {'on' if jit_compile else 'off'} ({why})")
     if config.deterministic:
         reasons.append("deterministic: the same bits every time, on the same devices")
@@ -113,33 +110,31 @@ def mirrored_strategy(devices: Sequence[str]) -> tf.distribute.MirroredStrategy:
     return kind(devices)
 
 
-def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
-    """Returns the devices of a kind, and True if they are GPUs."""
+def _devices(kind: str) -> tuple[list[str], bool]:
+    """Returns the names of the devices of a kind, and True if they are GPUs."""
     if kind not in ("auto", "cpu", "gpu"):
         raise InputError(f"The device is {kind!r}. Choose auto, cpu or gpu.")
     gpus = [] if kind == "cpu" else tf.config.list_logical_devices("GPU")
     if gpus:
-        return gpus, True
+        return [gpu.name for gpu in gpus], True
     has_driver = Path("/proc/driver/nvidia/version").exists()
     if kind == "gpu":
         raise InputError(
             "TensorFlow does not find a GPU. docs/gpu.md lists what to check, beginning with: pip "
-            "install 'tensorflow[and-cuda]'. --device=cpu trains without a GPU."
+            "install 'tensorflow[and-cuda]'. Choose device=cpu to train without a GPU."
         )
     if kind == "auto" and has_driver and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
         warn(
             "This machine has an NVIDIA driver, but TensorFlow does not find a GPU, so the CPU "
-            "trains. docs/gpu.md lists what to check. --device=cpu hides this warning."
+            "trains. docs/gpu.md lists what to check. Choose device=cpu to hide this."
         )
-    return tf.config.list_logical_devices("CPU"), False
+    return [cpu.name for cpu in tf.config.list_logical_devices("CPU")], False
 
 
 def _xla_pays(gpu: bool, precision: str, max_steps: int, num_programs: int) -> tuple[bool, str]:
-    if gpu:
-        return True, "it fuses the small operations, which a GPU waits for"
-    if precision != "float32":
+    if not gpu and precision != "float32":
         return False, "low-precision matrix products are slow on CPUs"
-    if max_steps < _STEPS_TO_PAY_FOR_XLA * num_programs:
+    if not gpu and max_steps < _STEPS_TO_PAY_FOR_XLA * num_programs:
         return False, f"{max_steps} steps do not pay for compiling {num_programs} programs"
     return True, f"it fuses the small operations; compiling {num_programs} programs takes minutes"
 
@@ -184,10 +179,8 @@ def replica_function(
     """Returns a `tf.function` that is traced in the first replica, and runs in all of them.
 
     `tf.function` would trace it again for each replica, and XLA would compile a program for each.
-
-    Args:
-        function: a function of nested tensors. It must not depend on the replica, except by its
-            arguments and by the values of variables.
+    The function takes nested tensors. It must not depend on the replica, except by its arguments
+    and by the values of variables.
     """
     traced = tf.function(function, jit_compile=jit_compile, autograph=False)
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
@@ -195,7 +188,7 @@ def replica_function(
     traces: dict[tuple[tf.TensorSpec, ...], Any] = {}
 
     def handle(variable: keras.Variable) -> tf.Tensor:
-        return variable.value.handle  # in a replica, the handle of its own copy
+        return variable.value.handle  # a replica gets the handle of its copy
 
     def call(*arguments: Any) -> Any:
         tensors = map(tf.convert_to_tensor, tf.nest.flatten(arguments))

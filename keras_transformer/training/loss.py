@@ -33,7 +33,7 @@ class LossSums(NamedTuple):
     """Float32 scalars, summed over the real tokens of a batch."""
 
     loss: Any  # label-smoothed cross entropy in nats
-    log_likelihood: Any  # of the true labels in nats, without smoothing
+    log_likelihood: Any  # true labels, in nats, without smoothing
     tokens: Any
     correct: Any = 0.0  # tokens whose label has the highest logit; only in evaluation
     auxiliary: Any = 0.0  # the auxiliary loss before its weight
@@ -80,22 +80,17 @@ class OutputProjection:
     def loss_and_gradients(
         self, features: tf.Tensor, labels: tf.Tensor, scale: tf.Tensor | float | None = 1.0
     ) -> tuple[LossSums, tf.Tensor | None, dict[str, tf.Tensor]]:
-        """Computes the loss and its gradients in one pass.
+        """Returns the sums, and the gradients of the features and of the weights by path.
 
-        Args:
-            features: `[B, T, d_model]` in the compute dtype.
-            labels: int32 `[B, T]`.
-            scale: factor of the gradients (1 / tokens of the global batch). None for an evaluation:
-                it counts correct tokens, and has no gradients.
-
-        Returns:
-            The sums, the scaled gradients of the features, and those of the weights by path.
+        Features are `[B, T, d_model]` in the compute dtype, and labels int32 `[B, T]`. Gradients
+        are multiplied by `scale` (1 / tokens of the global batch). An evaluation has the scale
+        None: it counts correct tokens, and has no gradients.
         """
         rows, labels = tf.reshape(features, [-1, features.shape[-1]]), tf.reshape(labels, [-1])
         kernel = tf.convert_to_tensor(self._kernel.value)
         if self._transposed:
             kernel = tf.transpose(kernel)  # --> [V, d_model]
-        if self._bias is not None:  # one more column, and a feature that is always 1
+        if self._bias is not None:  # the bias is one more column, and its feature is 1
             rows = tf.concat([rows, tf.ones_like(rows[:, :1])], axis=1)
             kernel = tf.concat([kernel, self._bias.value[:, None]], axis=1)
         real = real_tokens(labels, self._pad_id)
@@ -198,7 +193,7 @@ def _softmax_terms(
             hits = tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), y), tf.float32)
             return i + 1, label_logits, likelihoods, others[0].write(i, hits)
         by_rows, by_kernel = others
-        with tf.control_dependencies([likelihood]):  # then it is changed in place
+        with tf.control_dependencies([likelihood]):  # the softmax can then change in place
             by_logit = tf.tensor_scatter_nd_sub(
                 softmax, positions, tf.fill(tf.shape(y), label_weight)
             )

@@ -71,11 +71,6 @@ class Cluster:
             return None
         if device == "cpu":
             tf.config.set_visible_devices([], "GPU")
-        has_gpus = bool(tf.config.get_visible_devices("GPU"))
-        implementations = tf.distribute.experimental.CommunicationImplementation
-        options = tf.distribute.experimental.CommunicationOptions(
-            implementation=implementations.AUTO if has_gpus else implementations.RING
-        )
         # TFConfigClusterResolver supports fewer roles, so `read_tf_config` parses TF_CONFIG.
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({"worker": list(self.workers)}),
@@ -87,7 +82,7 @@ class Cluster:
         # A signal ends the process while TensorFlow connects. TensorFlow replaces the handler of
         # SIGTERM and does not restore it.
         with signal_handlers(signal.SIG_DFL):
-            return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+            return tf.distribute.MultiWorkerMirroredStrategy(resolver)
 
     def check_equal_on_all_workers(self, values: Mapping[str, Any]) -> None:
         """Raises `InputError` on every worker if a value is not the same on all."""

@@ -15,11 +15,11 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.console import duration, progress_bar, say
+from keras_transformer.console import duration, info, progress_bar
 from keras_transformer.errors import DivergedError, require
 from keras_transformer.runs.run_directory import RunDirectory
 
-# Training fails after as many steps in a row without finite gradients.
+# Training fails after this number of steps in a row without finite gradients.
 MAX_SKIPPED_STEPS = 20
 
 
@@ -126,7 +126,7 @@ class Progress:
         last = self.step - len(skipped) + 1 + skipped.index(most)
         source = ""
         if self._run is not None and (checkpoints := self._run.checkpoints()):
-            source = f" with --init_from={self._run.path}@{checkpoints[-1].path.name}"
+            source = f" with init_from={self._run.path}@{checkpoints[-1].path.name}"
         raise DivergedError(
             f"The gradients of {most} steps in a row, from step {last - most + 1} to {last}, were "
             f"not finite. Start a new run{source}, and lower training.learning_rate or set "
@@ -145,15 +145,14 @@ class Progress:
 
     def _print(self, line: str) -> None:
         if self._run is not None:
-            say(line)
+            info(line)
 
 
 def _means(recent: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Returns the metrics of some steps. The loss is missing if no step had finite gradients."""
-    last = recent[-1]
+    last, taken = recent[-1], [logs for logs in recent if not logs["skipped"]]
     metrics = {name: last[name] for name in ("learning_rate", "loss_scale") if name in last}
-    metrics["skipped"] = float(sum(logs["skipped"] > 0 for logs in recent))
-    taken = [logs for logs in recent if not logs["skipped"]]
+    metrics["skipped"] = float(len(recent) - len(taken))
     if not taken:
         return metrics
     tokens = max(sum(logs["tokens"] for logs in taken), 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from keras_transformer.errors import InputError
 from keras_transformer.models.transformer import is_excluded
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training.data import TrainingData
 from keras_transformer.training.trainer import Trainer
 
@@ -32,27 +31,21 @@ class RunStart:
         self.config_type = config_type
         self.init_from = init_from
         self.run: RunDirectory | None = None
-        self._initial: tuple[RunDirectory, str | None] | None = None  # with the name of the weights
+        self._initial: tuple[RunDirectory, str | None] | None = None  # with its weights
 
-    def config(
-        self, preset: str | RunConfig | None, settings: Mapping[str, Any], vocabulary: Vocabulary
-    ) -> RunConfig:
-        """Opens the run directories, and returns the configuration with the user's settings."""
+    def open(self, preset: str | RunConfig | None) -> RunConfig:
+        """Opens the run directories, and returns the configuration that settings change."""
         if RunDirectory.is_run(self.run_dir):
             self.run = RunDirectory(self.run_dir, self.config_type)
             if self.init_from not in (None, self.run.init_from):
                 raise InputError(
                     f"{self.run_dir} was initialized from {self.run.init_from or 'random weights'},"
-                    f" not from {self.init_from}. Choose another --run_dir."
+                    f" not from {self.init_from}. Choose another run_dir."
                 )
             self.init_from = None if self.run.checkpoints() else self.run.init_from
         if self.init_from is not None:
             path, name = RunDirectory.split_weights(self.init_from)
             self._initial = RunDirectory(path, self.config_type), name
-        return presets.resolve_config(self._first_config(preset), settings, vocabulary)
-
-    def _first_config(self, preset: str | RunConfig | None) -> RunConfig:
-        """Returns the configuration that the settings of the user change."""
         if isinstance(preset, RunConfig):
             return preset
         if preset is None and self.run is not None:
@@ -95,7 +88,7 @@ def _load_initial_weights(
     if not tokenizer.vocabulary.extends(old):
         raise InputError(
             f"{other.path} has a different vocabulary from the data directory, so training cannot "
-            f"start from it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
+            f"start from it. Prepare the data with vocab_from={other.path / 'tokenizer'}."
         )
     weights = other.named_weights(name)
     if tokenizer.fingerprint != old.fingerprint:

@@ -28,7 +28,6 @@ from keras_transformer.layers import dropout_seed
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.runs.machine import signal_handlers
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.training.compilation import compile_ahead
 from keras_transformer.training.devices import (
     explained_errors,
     make_xla_cache_names_reproducible,
@@ -110,33 +109,32 @@ class Trainer(keras.Model):
         self.differentiate = replica_function(
             self._forward_and_backward, lambda: transformer.variables, jit_compile or None
         )
+        self.train_function = self._make_train_function()
         self._evaluate_batch = tf.function(
             self._evaluation_sums, reduce_retracing=True, autograph=False
         )
 
     # A step, from the batch to the update.
 
-    def make_train_function(self, force: bool = False) -> Any:
+    def _make_train_function(self) -> Callable[[Any], dict[str, tf.Tensor]]:
         """Returns a function that takes the next step. Keras's `fit` calls it in a loop."""
-        if getattr(self, "train_function", None) is None or force:
-            strategy = self.distribute_strategy
+        strategy = self.distribute_strategy
 
-            @tf.function(reduce_retracing=True, autograph=False)
-            def next_step(iterator: Any) -> dict[str, tf.Tensor]:
-                if self.xla_on_gpus:
-                    make_xla_cache_names_reproducible()
-                logs = strategy.run(self.train_step, args=(next(iterator),))
-                # All replicas have the same logs, but Keras would reduce them.
-                return strategy.experimental_local_results(logs)[0]
+        @tf.function(reduce_retracing=True, autograph=False)
+        def next_step(iterator: Any) -> dict[str, tf.Tensor]:
+            if self.xla_on_gpus:
+                make_xla_cache_names_reproducible()
+            logs = strategy.run(self.train_step, args=(next(iterator),))
+            # All replicas have the same logs, but Keras would reduce them.
+            return strategy.experimental_local_results(logs)[0]
 
-            def train_function(iterator: Any) -> dict[str, tf.Tensor]:
-                if self.steps_to_pass:
-                    self.steps_to_pass -= 1
-                    return {}
-                return next_step(iterator)
+        def train_function(iterator: Any) -> dict[str, tf.Tensor]:
+            if self.steps_to_pass:
+                self.steps_to_pass -= 1
+                return {}
+            return next_step(iterator)
 
-            self.train_function = train_function
-        return self.train_function
+        return train_function
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Takes a step in one replica, with the rows of this replica."""
@@ -202,7 +200,7 @@ class Trainer(keras.Model):
     ) -> tuple[LossSums, list[tf.Tensor]]:
         """Returns the sums of these rows, and the float32 gradients of their loss times `scale`."""
         trained = self.update.trained
-        model: Any = self.transformer  # with an auxiliary loss, one that returns its attention
+        model: Any = self.transformer  # an auxiliary loss needs a model that returns its attention
         draw_mask = hashed_masks(seed) if self.xla else philox_masks(seed)
         with tf.GradientTape() as tape, dropout_seed(seed, draw_mask):
             memory = model.encode(inputs["source_ids"], training=True)
@@ -235,7 +233,7 @@ class Trainer(keras.Model):
     def _sum(self, values: Any) -> Any:
         """Sums tensors over the replicas."""
         if self.num_replicas == 1:
-            return values  # without an operation for each of them
+            return values  # avoids an operation for each of them
         context = tf.distribute.get_replica_context()
         return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
@@ -316,12 +314,8 @@ class Rhythm(keras.callbacks.Callback):
     It acts at the ends of steps, before other callbacks see the end of an epoch. So its position
     among them does not matter, and they find the validation in the logs of an epoch. Training
     always ends with a checkpoint. In the middle of an interval this is without a validation, so
-    that validations and early stopping do not depend on interruptions.
-
-    Args:
-        run: the run directory, or None for a worker that is not the chief.
-        metrics: metrics of the checkpoint that the run resumes from.
-        bleu: returns the BLEU of the validation set; None if `bleu_steps` is 0.
+    that validations and early stopping do not depend on interruptions. Only the chief has a run
+    directory.
     """
 
     def __init__(
@@ -335,7 +329,7 @@ class Rhythm(keras.callbacks.Callback):
     ):
         super().__init__()
         self.run, self.stop = run, stop
-        self.metrics = dict(metrics)  # of the newest checkpoint
+        self.metrics = dict(metrics)  # metrics of the newest checkpoint
         self.progress = Progress(trainer.step, trainer.config, run, metrics)
         self._config = trainer.config
         self._validation, self._bleu = validate, bleu
@@ -416,7 +410,6 @@ def fit(
     epochs = math.ceil(config.max_steps / config.checkpoint_steps)
     stop = rhythm.stop
     with explained_errors(config, stop), signal_handlers(stop.handle_signal), rhythm.progress:
-        compile_ahead(trainer, batches, lambda: stop.interrupted, rhythm.run is not None)
         trainer.fit(
             batches.distributed(trainer.distribute_strategy, step),
             initial_epoch=epoch,

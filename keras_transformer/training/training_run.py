@@ -27,6 +27,7 @@ from keras_transformer.inference.engine import KerasEngine
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.transformer import Transformer
+from keras_transformer.presets import resolve_config
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training.data import TrainingData
@@ -155,7 +156,7 @@ def train(
     if options.logical_cpus is not None:
         require(cluster.num_workers == 1, "logical_cpus cannot be combined with TF_CONFIG.")
         use_logical_cpus(options.logical_cpus)
-    strategy = cluster.connect(options.device)  # before TensorFlow runs its first operation
+    strategy = cluster.connect(options.device)  # must come before the first operation of TensorFlow
     if strategy is None and tf.distribute.has_strategy():  # called in the scope of a strategy
         strategy = tf.distribute.get_strategy()
     run_dir = Path(run_dir)
@@ -166,8 +167,11 @@ def train(
         settings = dict(settings or {})
         config_type = architecture.run_config
         start = RunStart(run_dir, config_type, options.init_from)
-        resolve = functools.partial(start.config, preset, settings, vocabulary)
-        config = cluster.from_chief(resolve, RunConfig.to_json, config_type.from_json)
+        config = cluster.from_chief(
+            lambda: resolve_config(start.open(preset), settings, vocabulary),
+            RunConfig.to_json,
+            config_type.from_json,
+        )
         batches, valid_batches = data.batches(config.training)
         platform = choose_platform(config.training, len(batches.shapes), options.device, strategy)
         cluster.check_equal_on_all_workers({
@@ -233,8 +237,8 @@ def _log_summary(platform: Platform, trainer: Trainer, config: RunConfig, batche
     parts = f", in {count} parts one after the other" if count > 1 else ""
     log.info(
         f"batches: about {training.batch_tokens:,} target tokens{parts}, {len(batches.shapes)} "
-        f"shapes, {100 * batches.padding_share:.1f} % padding ({batches.filler_rows:,} filler "
-        f"rows), {batches.steps_per_epoch} steps per epoch"
+        f"shapes, {100 * batches.padding_share:.1f} % padding, {batches.steps_per_epoch} steps per "
+        "epoch"
     )
     epochs = training.max_steps / batches.steps_per_epoch
     begin = f"resuming at step {trainer.step}" if trainer.step else "starting"
@@ -273,7 +277,7 @@ def _bleu_scorer(
             f"Validation BLEU is at most {best.bleu:.1f}, because the normalization of the "
             f"vocabulary changes {sum(map(operator.ne, normal, references)):,} of "
             f"{len(references):,} references. Normalize the text, or prepare it with "
-            "--normalization=identity."
+            "normalization=identity."
         )
     for remark in own.remarks:
         log.warning(remark)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -64,8 +65,7 @@ def trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, keras
 class Update:
     """Updates the weights, and all other state of the training.
 
-    Args:
-        scales_loss: whether the loss has a factor that keeps small float16 gradients from 0.
+    With `scales_loss`, the loss has a factor that keeps small float16 gradients from 0.
 
     Attributes:
         step: number of steps.
@@ -89,35 +89,26 @@ class Update:
         self._optimizer = optimizer
         self._config = config
 
-        def add_counter(name: str) -> keras.Variable:
-            # TensorFlow keeps int32 variables in the memory of the host, so a GPU would wait.
-            return add_weight(
-                shape=(), name=name, initializer="zeros", trainable=False, dtype="int64"
-            )
-
-        self.step, self.skipped = add_counter("step"), add_counter("skipped")
+        # TensorFlow keeps int32 variables in the memory of the host, so a GPU would wait.
+        add = functools.partial(
+            add_weight, dtype="int64", initializer="zeros", trainable=False, autocast=False
+        )
+        self.step, self.skipped = add(name="step"), add(name="skipped")
         self.counters = [self.step, self.skipped]
         self._scale: keras.Variable | None = None
         if scales_loss:
             first = keras.initializers.Constant(FIRST_SCALE)
-            self._scale = add_weight(
-                name="loss_scale", initializer=first, trainable=False, dtype="float32",
-                autocast=False,
-            )  # fmt: skip
-            self._finite_steps = add_counter("finite_steps")
+            self._scale = add(name="loss_scale", dtype="float32", initializer=first)
+            self._finite_steps = add(name="finite_steps")
             self.counters += [self._scale, self._finite_steps]
         self.averages: dict[str, keras.Variable] = {}
         for path, weight in weights.items() if config.ema_decay else ():
-            self.averages[path] = add_weight(
-                shape=weight.shape, dtype=weight.dtype, trainable=False, autocast=False,
-                name="average_of_" + path.replace("/", "_"), initializer="zeros",
-            )  # fmt: skip
+            name = "average_of_" + path.replace("/", "_")
+            self.averages[path] = add(name=name, shape=weight.shape, dtype=weight.dtype)
             self.averages[path].assign(weight.value)
-        self.global_norm: Callable[[list[tf.Tensor]], tf.Tensor] = _global_norm
-        self.apply: Callable[..., dict[str, tf.Tensor]] = self._apply
-        if as_one_program:
-            self.global_norm = replica_function(_global_norm, list, jit_compile=True)
-            self.apply = replica_function(self._apply, self.variables, jit_compile=True)
+        jit_compile = as_one_program or None
+        self.global_norm = replica_function(_global_norm, list, jit_compile)
+        self.apply = replica_function(self._apply, self.variables, jit_compile)
 
     def variables(self) -> list[keras.Variable]:
         """Returns the weights and all other state."""
@@ -161,7 +152,7 @@ class Update:
         for weight, gradient, first, second in zip(
             self.trained.values(), gradients, first_moments, second_moments, strict=True
         ):
-            if config.weight_decay and len(weight.shape) > 1:  # not biases and layer norms
+            if config.weight_decay and len(weight.shape) > 1:  # biases and layer norms do not decay
                 _subtract(weight, weight.value * (rate * config.weight_decay))
             tf.raw_ops.ResourceApplyAdam(
                 var=weight.value.handle,

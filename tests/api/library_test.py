@@ -145,6 +145,9 @@ def test_callbacks_see_a_training_that_starts_from_a_saved_model(
     ("settings", "facts"),
     [
         ({"max_step": 5}, ("max_step", "Did you mean max_steps?")),
+        ({"data": b"data"}, ("data", "b'data'", "path")),
+        ({"run_dir": None}, ("run_dir", "None", "path")),
+        ({"init_from": 3}, ("init_from", 3, "path")),
         ({"epochs": 5}, ("epochs", "max_steps")),
         ({"batch_size": 5}, ("batch_size", "batch_tokens")),
         ({"colour": 5}, ("colour", "max_steps", "beam_size")),
@@ -170,6 +173,10 @@ def test_unusable_arguments_of_train(
         ({"pairs": [{"en": "a", "de": "b"}, {"de": "c"}]}, ("Pair 1", "None")),
         ({"pairs": []}, ("pairs is empty",)),
         ({"pairs": PAIRS, "vocab_sise": 60}, ("vocab_sise", "vocab_size")),
+        ({"pairs": PAIRS, "vocab_size": "many"}, ("vocab_size", "many")),
+        ({"pairs": PAIRS, "symbols": 5}, ("symbols", 5, "list")),
+        ({"source": 3, "target": "a.de"}, ("file", 3, "path")),
+        ({"pairs": PAIRS, "output_dir": None}, ("output_dir", "None", "path")),
         ({}, ("Give a corpus",)),
         ({"pairs": PAIRS, "symbols": "<2de>"}, ("symbols", "['<2de>']")),
         ({"pairs": PAIRS, "valid_pairs": []}, ("valid_pairs is empty",)),
@@ -271,13 +278,6 @@ def test_a_model_in_memory_is_saved_and_exported(run: kt.Run, tmp_path: Path) ->
     assert model.export(tmp_path / "export", "ctranslate2").path == tmp_path / "export" / "1"
 
 
-def test_phones(litert_version: Path) -> None:
-    phone = kt.load(litert_version / "model.tflite", threads=1)
-    ((best,),) = phone.translate(["a small dog"], length_penalty=0.0)
-    assert best.score < 0
-    refuses(lambda: phone.translate(["a"], beam_size=2), {}, "beam_size", "run directory")
-
-
 def test_an_export_has_fixed_options_and_no_keras_model(exported_run: Path) -> None:
     model = kt.load(exported_run)
     for use in (lambda: model.transformer, lambda: model.tokenizer, lambda: model.export("x")):
@@ -307,6 +307,8 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported_run: Path) -> N
         (lambda t: kt.Translator("run", t.tokenizer), ("'run'", "load")),
         (lambda t: kt.Translator(t.transformer, t.tokenizer, {"beam": 2}), ("beam_size",)),
         (lambda t: kt.load([]), ("empty", "one run")),
+        (lambda t: kt.load(["run", None]), ("model", "None", "path")),
+        (lambda t: t.save(3), ("run_dir", "3", "path")),
         (lambda t: kt.load("missing"), ("missing",)),
         (lambda t: kt.load("localhost:1", beam_size=2), ("localhost:1", "server")),
     ],

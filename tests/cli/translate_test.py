@@ -51,7 +51,7 @@ def test_lines_without_a_tag_are_counted_once(
     text = "a red ball\nthe river\n<2de> a small dog\n"
     _, err = translate(driver, tagged_run, text, *flags)
     assert err.count("no target-language tag") == 1 and lines in err
-    assert tells(err, "<2de> or <2fr>", "--source_tag") and "<number>" not in err
+    assert tells(err, "<2de> or <2fr>", "source_tag") and "<number>" not in err
 
 
 # What a shell may set for other programs.

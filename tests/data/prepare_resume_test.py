@@ -14,6 +14,7 @@ from keras_transformer.data import prepare as preparation_module
 from keras_transformer.data.corpus import TsvFile
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.errors import InputError
+from tests.builders import refuses
 from tests.data.corpora import ROOT, SMALL, Pairs, numbered, texts
 from tests.messages import mentions, tells
 
@@ -129,8 +130,7 @@ def test_text_that_changes_between_a_kill_and_the_resumption(tmp_path, monkeypat
         with pytest.raises(SimulatedKill):
             prepare([Pairs(numbered(40))], tmp_path / "d", SMALL)
     if stage != "clean_block":  # the first blocks are unchanged, but the vocabulary is not
-        with pytest.raises(InputError, match=mentions("changed", "same command")):
-            prepare([Pairs(new)], tmp_path / "d", SMALL)
+        refuses(prepare, ([Pairs(new)], tmp_path / "d", SMALL), "changed", "same command")
         assert {path.name for path in tmp_path.iterdir()} == {"whole"}
     prepare([Pairs(new)], tmp_path / "d", SMALL)
     assert tree(tmp_path / "d") == tree(tmp_path / "whole")
@@ -157,8 +157,7 @@ def test_two_processes_do_not_prepare_the_same(tmp_path):
         def pairs(self):
             self.readings += 1
             if self.readings == 1:
-                with pytest.raises(InputError, match=mentions("process", "/d")):
-                    prepare([Pairs(numbered(30))], tmp_path / "d", SMALL)
+                refuses(prepare, ([Pairs(numbered(30))], tmp_path / "d", SMALL), "process", "/d")
             return super().pairs()
 
     corpus = Twice(numbered(30))

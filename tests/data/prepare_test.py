@@ -102,7 +102,7 @@ def test_report_has_the_counts_of_the_data(tmp_path):
     assert (target["unknown"], target["unknown_rate"]) == (2, 2 / target["tokens"])
     assert report["valid"]["source"]["unknown"] == 0 == report["train"]["target"]["unknown"]
     (warning,) = (line for line in prepared.summary().splitlines() if "Warning" in line)
-    assert tells(warning, "valid", "target", "--byte_fallback")
+    assert tells(warning, "valid", "target", "byte_fallback")
 
 
 def test_texts_that_normalization_changes_are_counted(tmp_path):
@@ -140,7 +140,7 @@ def test_text_that_another_program_has_changed_is_reported(tmp_path):
     assert ([*source.values()], [*target.values()]) == ([0, 20, 40], [20, 0, 0])
     assert tells(prepared.summary(), "20 of 60", "sources", "Moses", "sacremoses")
     assert tells(prepared.summary(), "40 of 60", "sources", "BPE")
-    assert tells(prepared.summary(), "20 of 60", "targets", "doubled quotation", "--tsv_quoted")
+    assert tells(prepared.summary(), "20 of 60", "targets", "doubled quotation", "tsv_quoted")
     others = [(f"It rains {i} times.", f"▁ Es {i}") for i in range(200)]
     others[0] = ("a @-@ b", "▁ c")
     other = prepare([Pairs(others)], tmp_path / "e", SMALL).summary()

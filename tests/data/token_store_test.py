@@ -7,6 +7,7 @@ import pytest
 
 from keras_transformer.data.token_store import TokenStore, write_index, write_shard
 from keras_transformer.errors import InputError
+from tests.builders import refuses
 from tests.messages import mentions
 
 SIZES = (65_536, 65_537)
@@ -61,8 +62,7 @@ def test_fingerprint_depends_on_ids_and_pair_boundaries(tmp_path):
 
 
 def test_errors_name_broken_and_missing_stores(tmp_path):
-    with pytest.raises(InputError, match=mentions("absent", "token store", "store.json")):
-        TokenStore(tmp_path / "absent")
+    refuses(TokenStore, (tmp_path / "absent",), "absent", "token store", "store.json")
     write(tmp_path / "s", PAIRS)
     index = json.loads((tmp_path / "s/store.json").read_text())
     for change, message in (
@@ -75,18 +75,17 @@ def test_errors_name_broken_and_missing_stores(tmp_path):
             TokenStore(tmp_path / "s")
     (tmp_path / "s/store.json").write_text(json.dumps(index))
     (tmp_path / "s/0/source_ids.npy").write_bytes(b"garbage")
-    with pytest.raises(InputError, match=mentions("source_ids.npy", "read")):
-        TokenStore(tmp_path / "s").source.ids(np.arange(1))
+    refuses(
+        lambda: TokenStore(tmp_path / "s").source.ids(np.arange(1)), (), "source_ids.npy", "read"
+    )
 
 
 def test_changed_ids_and_ids_of_another_vocabulary_are_refused(tmp_path):
     store = write(tmp_path, PAIRS)
     store.check(SIZES)
-    with pytest.raises(InputError, match=mentions("0/source_ids.npy", "vocabulary")):
-        store.check((65_535, 65_537))
+    refuses(store.check, ((65_535, 65_537),), "0/source_ids.npy", "vocabulary")
     file = tmp_path / "2" / "target_ids.npy"
     content = bytearray(file.read_bytes())
     content[-4] ^= 1
     file.write_bytes(content)
-    with pytest.raises(InputError, match=mentions(str(tmp_path), "damaged")):
-        TokenStore(tmp_path).check(SIZES)
+    refuses(lambda: TokenStore(tmp_path).check(SIZES), (), tmp_path, "damaged")

@@ -247,7 +247,7 @@ def continuations(
     return sorted(found, key=lambda one: -one[0])
 
 
-class Patient(NamedTuple):
+class PatientResults(NamedTuple):
     """The results of a search that takes every step; ties: lower parent first, then lower id."""
 
     complete: list[tuple[Tokens, float]]  # with the sums of values, in the order of completion
@@ -256,9 +256,14 @@ class Patient(NamedTuple):
 
 def patient_search(
     rules: Rules, prefix: Tokens, max_length: int, log_probs: NDArray[Any]
-) -> Patient:
-    """Beam search of one sentence that never ends before the maximum length."""
-    config, found = rules.config, Patient([], [])
+) -> PatientResults:
+    """Beam search of one sentence that never ends before the maximum length.
+
+    Marian's takes as many continuations as hypotheses are missing (`beam_search.cpp`: `toHyps`
+    fills the beam that `purgeBeams` left).
+    """
+    config, found = rules.config, PatientResults([], [])
+    narrows = config.early_stopping == "marian"
     beam: list[tuple[Tokens, float]] = [((), 0.0)]
     for length in range(1, max_length + 1):
         candidates = []
@@ -269,7 +274,8 @@ def patient_search(
                 candidates.append((rank, (*tokens, token), total + counts))
         candidates.sort(key=lambda one: -one[0])
         beam = []
-        for index, (_, tokens, total) in enumerate(candidates[: 2 * config.beam_size]):
+        width = config.beam_size - len(found.complete) if narrows else 2 * config.beam_size
+        for index, (_, tokens, total) in enumerate(candidates[:width]):
             if tokens[-1] == rules.ids.end or length == max_length:
                 if index < config.beam_size:
                     found.complete.append((tokens, total))
@@ -329,7 +335,7 @@ def hypotheses(result: SearchResult, sentence: int, ids: SpecialIds = IDS) -> li
         if score == NEG_INF:
             assert (length, finished, log_prob) == (0, False, NEG_INF)
             continue
-        assert len(found) == 0 or score <= found[-1].score, "the empty places come last"
+        assert len(found) == 0 or score <= found[-1].score, "the empty results come last"
         output = tuple(tokens[:length].tolist())
         assert finished == (output[-1:] == (ids.end,))
         assert ids.end not in output[:-1]

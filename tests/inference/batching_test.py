@@ -1,7 +1,5 @@
 """Batches of lines: their limits, their threads, their order, and warnings about lines."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Products in int8 against the same arithmetic in NumPy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

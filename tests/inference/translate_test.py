@@ -1,7 +1,5 @@
 """Translation of lines and test sets."""
 
-from __future__ import annotations
-
 import functools
 import json
 from typing import Any
@@ -26,6 +24,7 @@ from keras_transformer.inference.translate import (
 )
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from tests.builders import refuses
 from tests.conftest import PHRASES
 from tests.messages import mentions, tells
 
@@ -172,9 +171,7 @@ class TestEvaluate:
             raise AssertionError("translated")
 
         monkeypatch.setattr(model, "translate", translate)
-        with pytest.raises(InputError, match=mentions("source", "2", "reference", "1")):
-            evaluate(model, ["a", "b"], ["a"])
+        refuses(evaluate, (model, ["a", "b"], ["a"]), "source", "2", "reference", "1")
         with pytest.raises(InputError, match=mentions("'14a'", "tokenizer")):
             evaluate(model, ["a"], ["a"], tokenize="14a")
-        with pytest.raises(InputError, match=mentions("sentence", "needed")):
-            evaluate(model, [], [])
+        refuses(evaluate, (model, [], []), "sentence", "needed")

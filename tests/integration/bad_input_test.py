@@ -30,7 +30,7 @@ MISTAKES = {
     ),
     "train --run_dir=run --data_dir=same_vocabulary": mentions("run", "corpus", "data"),
     "train --run_dir=run --data_dir=data --set=model.d_ff=64": mentions(
-        "run", "model.d_ff", "32", "64", "--run_dir"
+        "run", "model.d_ff", "32", "64", "run_dir"
     ),
     "train --run_dir=new --data_dir=data --max_steps=many": mentions("training.max_steps", "many"),
     "train --run_dir=data --data_dir=data --preset=tiny": mentions(
@@ -43,9 +43,7 @@ MISTAKES = {
     f"{_TRANSLATE}run --beam_size=0 --output=new": mentions("decoding.beam_size", "0", "1"),
     f"{_TRANSLATE}run --prefix=two.en --output=new": mentions("1", "lines", "2", "prefixes"),
     f"{_TRANSLATE}damaged_weights": mentions("checkpoints/step-00000300/weights.npz", "read"),
-    f"{_EXPORT}none --valid_source=six.en": mentions(
-        "none", "keras-transformer train", "--run_dir"
-    ),
+    f"{_EXPORT}none --valid_source=six.en": mentions("none", "keras-transformer train", "run_dir"),
     "average --run_dir=run --last=9": mentions("run", "3", "checkpoints", "9"),
 }
 # A BOM, CRLF, characters that end a line elsewhere, an empty line, and two long ones.

@@ -29,7 +29,7 @@ assert len(translator.evaluate(source, target).hypotheses) == 3
 started = []
 sys.addaudithook(lambda event, args: started.append(str(args) if "Popen" in event else ""))
 run.export("export")
-assert any("fresh_process" in command for command in started)  # compared in another process
+assert any("isolated_process" in command for command in started)  # compared in another process
 [text] = translator(["a small dog"])
 assert kt.load("export")(["a small dog"]) == [text]
 """

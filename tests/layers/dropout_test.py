@@ -41,7 +41,7 @@ def test_mask_is_a_function_of_seed_and_path() -> None:
     first = mask(one, 3, 4)
     assert (mask(one, 3, 4) == first).all()
     assert (mask(Dropout(0.5, name="one"), 3, 4) == first).all()
-    # Independent masks agree on half of the places.
+    # Independent masks agree on half of the positions.
     for different in (mask(other, 3, 4), mask(one, 4, 4), mask(one, 3, 5)):
         assert abs((different == first).mean() - 0.5) < 0.03
 

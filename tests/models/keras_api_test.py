@@ -9,6 +9,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
+from tests import reference
 from tests.layers.layer_check import INTEGERS, assert_same, randomize, to_numpy
 from tests.messages import mentions, tells
 
@@ -81,6 +82,16 @@ def small(**changes: Any) -> Any:
     return kt.Transformer.from_preset("tiny", 30, **{**sizes, "num_decoder_layers": 1, **changes})
 
 
+def test_the_forward_pass_is_the_papers_on_every_backend() -> None:
+    model = small(num_encoder_layers=2, num_decoder_layers=2)
+    weights = randomize(model)
+    source, target = np.array([[5, 6, 7, 3], [9, 3, 0, 0]]), np.array([[2, 6, 5], [2, 10, 9]])
+    expected = reference.transformer(source, target, weights, model.config)
+    found = to_numpy(model({"source_ids": source, "target_ids": target}))
+    assert_same(found, expected)
+    assert np.abs(expected).max() > 0.1
+
+
 def test_summary_and_count_before_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "150")  # the width of a summary
     model = small(num_encoder_layers=2)
@@ -148,6 +159,19 @@ def test_stock_fit_trains_and_honours_frozen_layers(tmp_path: Path) -> None:
     assert_same(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
 
 
+def test_weights_of_sentences_and_then_of_tokens() -> None:
+    model = small(embedding_dropout=0.0, residual_dropout=0.0)
+    loss = kt.losses.LabelSmoothedCrossEntropy()
+    model.compile(keras.optimizers.SGD(0.0), loss, weighted_metrics=[kt.metrics.Perplexity()])
+    labels = np.where(LABELS == 0, 0, LABELS + 10)
+    inputs = {"source_ids": labels, "target_ids": labels}
+    logits = model(inputs)
+    for weights in (np.array([1.0, 0.5, 2.0]), RNG.random(labels.shape), np.array([3.0, 0, 1])):
+        history = model.fit(inputs, labels, sample_weight=weights, verbose=0).history
+        assert_same(history["loss"][0], to_numpy(loss(labels, logits, weights)))
+        assert model.evaluate(inputs, labels, sample_weight=weights, verbose=0)[0] > 0
+
+
 def test_the_encoder_is_a_functional_model_with_a_mask() -> None:
     model = small()
     randomize(model, scale=0.1)
@@ -168,6 +192,7 @@ def test_the_encoder_is_a_functional_model_with_a_mask() -> None:
         (lambda: kt.Transformer(kt.TrainingConfig()), mentions("TrainingConfig", "ModelConfig")),
         (lambda: kt.Transformer.from_preset("tinny", 30), mentions("tinny", "tiny")),
         (lambda: kt.Transformer.from_preset("tiny", 30, dmodel=8), mentions("dmodel", "d_model")),
+        (lambda: small().quantize("int4"), mentions("quantize", "Transformer", "kt.load")),
     ],
 )
 def test_messages_say_what_to_give(use: Any, problem: Any) -> None:

@@ -1,10 +1,5 @@
 """The whole model against the float64 reference: forward, backward, cached, masked, saved."""
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -287,45 +282,3 @@ def test_output_projection_is_a_keras_layer(use_kernel: bool, use_bias: bool) ->
     arguments = {"vocab_size": 7 if use_kernel else 5, "use_kernel": use_kernel}
     arguments["use_bias"] = use_bias
     check_layer(OutputProjection, arguments, {"inputs": x}, (2, 3, arguments["vocab_size"]))
-
-
-WITHOUT_TENSORFLOW = """
-import sys
-sys.modules["tensorflow"] = None  # importing it raises
-import numpy as np
-from keras_transformer.config import ModelConfig
-from keras_transformer.models.transformer import Transformer
-from tests import reference
-from tests.layers.layer_check import randomize, to_numpy
-config = ModelConfig(
-    source_vocab_size=11, target_vocab_size=11, num_encoder_layers=2, num_decoder_layers=2,
-    d_model=8, d_ff=12, num_heads=2)
-model = Transformer(config)
-model.build()
-weights = randomize(model)
-source = np.array([[5, 6, 7, 8, 3], [9, 10, 3, 0, 0]], np.int32)
-target = np.array([[2, 6, 5, 4], [2, 10, 9, 8]], np.int32)
-logits = to_numpy(model({"source_ids": source, "target_ids": target}))
-expected = reference.transformer(source, target, weights, config)
-np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
-assert np.abs(expected).max() > 0.1
-print(logits.shape)
-"""
-
-
-# GitHub runs the layers and stock fit on these backends at every push.
-@pytest.mark.long
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_model_without_tensorflow_is_the_papers(backend: str) -> None:
-    if importlib.util.find_spec(backend) is None:  # not imported: this process has TensorFlow
-        pytest.skip(f"{backend} is not installed")
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TENSORFLOW],
-        env={**os.environ, "KERAS_BACKEND": backend},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == "(2, 4, 11)"

@@ -37,7 +37,7 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 from absl import flags, logging
-from command import say
+from command import info
 from measuring import describe_machine
 
 from keras_transformer.config import DecodingConfig
@@ -108,7 +108,7 @@ def decode(
             rows, lengths = result.ids[:, 0].numpy(), result.lengths[:, 0].numpy()
             for index, row, length in zip(group, rows, lengths, strict=True):
                 ids[index] = row[:length].tolist()
-    say(f"{name}: {len(lines):,} sentences in {time.perf_counter() - start:.1f} s")
+    info(f"{name}: {len(lines):,} sentences in {time.perf_counter() - start:.1f} s")
     return ids, scores
 
 

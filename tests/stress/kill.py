@@ -35,7 +35,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import command
 from absl import flags
-from command import say
+from command import info
 
 import keras_transformer as kt
 from keras_transformer.runs.run_directory import RunDirectory
@@ -213,7 +213,7 @@ def kill_and_compare(
         delay = generator.uniform(0, 2 * (after - before))
         num_files = generator.randint(1, 3) if number in aimed else 0
         log.append(killed.kill_when(killed.start(), killed.moment(delay, num_files))._asdict())
-        say(f"{replicas} replicas, kill {number + 1}: {json.dumps(log[-1])}")
+        info(f"{replicas} replicas, kill {number + 1}: {json.dumps(log[-1])}")
     killed.finish()
     return {
         "replicas": replicas,

@@ -37,7 +37,7 @@ from typing import Any
 import command
 from absl import flags
 from clients import Clients, Connection, latencies, problems
-from command import say
+from command import info
 from measuring import describe_machine
 from serving import ServerProcess, read_sentences, served
 
@@ -214,7 +214,7 @@ def main() -> int:
     wanted["hostile"] = FLAGS.hostile
     result = {}
     for name in filter(wanted.get, wanted):
-        say(f"Running {name}.")
+        info(f"Running {name}.")
         result[name] = run(name, sentences)
     print(json.dumps({"machine": describe_machine(), **result}))
     return int(any(section["failures"] for section in result.values()))

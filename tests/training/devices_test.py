@@ -172,5 +172,5 @@ def test_a_card_that_tensorflow_does_not_find_is_mentioned(
     assert tells(warning, "NVIDIA driver", "does not find a GPU") == has_driver
     choose_platform(TrainingConfig(), num_shapes=1, device="cpu")
     assert not capsys.readouterr().err
-    with pytest.raises(InputError, match=mentions("GPU", "docs/gpu.md", "--device=cpu")):
+    with pytest.raises(InputError, match=mentions("GPU", "docs/gpu.md", "device=cpu")):
         choose_platform(TrainingConfig(), num_shapes=1, device="gpu")

@@ -314,7 +314,7 @@ class TestInitFrom:
             (data, tmp_path / "none@last", {}, mentions("none", "keras-transformer train")),
             (data, f"{finished}@mean", {}, mentions("weights", "mean", "last")),
             (data, finished, {"model.d_ff": 64}, mentions(finished, "model")),
-            (foreign, finished, {}, mentions("vocabulary") + "(?=.*--vocab_from=.*/run/tokenizer)"),
+            (foreign, finished, {}, mentions("vocabulary") + "(?=.* vocab_from=.*/run/tokenizer)"),
         ):  # fmt: skip
             with pytest.raises(InputError, match=message):
                 self.begin(directory, tmp_path / "run", init_from, **changes)
@@ -351,7 +351,7 @@ class TestMixing:
 
     def test_invalid_mixtures_raise_errors(self, data, other, foreign):
         for directories, arguments, message in (
-            ([data, foreign], (), mentions("vocabulary", "--vocab_from=")),
+            ([data, foreign], (), mentions("vocabulary", "vocab_from=")),
             ([data, other], ("data:1",), mentions("weight", "data", "other")),
             ([data, other], ("data:1,other:1", 2.0), "given twice"),
         ):

@@ -1,69 +1,15 @@
-"""Programs of XLA: one trace for all replicas, compiled ahead and found on disk again."""
+"""Programs of XLA: one trace for all replicas, and names that are found on disk again."""
 
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import TrainingConfig
-from keras_transformer.training import compilation
 from keras_transformer.training.devices import mirrored_strategy, replica_function
 from tests.conftest import ROOT
-
-FIRST, SECOND, THIRD = (4, 5, 6), (4, 7, 8), (8, 3, 3)
-BATCHES = SimpleNamespace(
-    shapes=(FIRST, SECOND, THIRD), shape=lambda step: (FIRST, SECOND)[step % 2]
-)
-
-
-@pytest.fixture
-def compiled(monkeypatch):
-    """Returns a function that returns the sizes that a trainer compiles."""
-
-    def compiled(
-        step=0, max_steps=100000, replicas=1, xla_on_gpus=True, error=None, is_stopped=False
-    ):
-        sizes = []
-
-        def compile_one(*size):
-            sizes.append(tuple(map(int, size)))
-            if error is not None:
-                raise error
-            return np.int32(0)
-
-        trainer = SimpleNamespace(
-            xla_on_gpus=xla_on_gpus, num_replicas=replicas, step=step,
-            config=TrainingConfig(max_steps=max_steps),
-        )  # fmt: skip
-        monkeypatch.setattr(
-            compilation, "_run_on_padding",
-            lambda _, *size: tf.numpy_function(compile_one, size, tf.int32),
-        )  # fmt: skip
-        compilation.compile_ahead(trainer, BATCHES, lambda: is_stopped)
-        return sorted(sizes)
-
-    return compiled
-
-
-def test_all_shapes_or_those_of_a_short_run_are_compiled_ahead(compiled, capsys):
-    assert compiled() == [FIRST, SECOND, THIRD]
-    assert "Compiling 3 batch shapes" in capsys.readouterr().err
-    assert compiled(max_steps=20) == [FIRST, SECOND]
-    assert compiled(step=7, max_steps=8) == [SECOND]
-    assert compiled(max_steps=1, replicas=2) == [(2, 5, 6)]
-    # Not on CPUs, and not after a signal.
-    assert compiled(xla_on_gpus=False) == compiled(is_stopped=True) == []
-
-
-def test_a_shape_that_needs_too_much_memory_is_left_for_its_first_step(compiled):
-    assert compiled(max_steps=1, error=MemoryError) == [FIRST]
-    with pytest.raises(tf.errors.OpError, match="OSError"):
-        compiled(max_steps=1, error=OSError)
 
 
 class TraceCounter:
@@ -116,10 +62,8 @@ import dataclasses
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 import tensorflow as tf
 from keras_transformer.training import trainer as trainer_module
-from keras_transformer.training.compilation import compile_ahead
 from keras_transformer.training.devices import use_logical_cpus
 from tests.training.tiny_model import TRAINING, batches, make_trainer, train
 
@@ -131,14 +75,13 @@ def make(training=TRAINING):
     devices = [f"CPU:{i}" for i in range(replicas)]
     return make_trainer(training=training, devices=devices, jit_compile=True)
 """
-AHEAD = """
+COMPILED = """
 def compiled():
     names = " ".join(file.name for file in Path(sys.argv[1]).iterdir())
     parts = ("forward_and_backward", "_apply")
     return [len(set(re.findall(rf"module_\\d+\\S*_{part}", names))) for part in parts]
 
 trainer = make(dataclasses.replace(TRAINING, num_microbatches=2))
-compile_ahead(trainer, SimpleNamespace(shapes=[(4, 7, 8), (4, 5, 6)]), lambda: False)
 train(trainer, batches(1))
 print(*compiled())
 train(trainer, batches(4))
@@ -147,9 +90,7 @@ print(*compiled())
 CACHED = """
 for number in range(int(sys.argv[1])):  # functions of other code
     tf.function(lambda x: x + number)(tf.constant(1.0))
-trainer = make()
-compile_ahead(trainer, SimpleNamespace(shapes=[(4, 7, 8)]), lambda: False)
-train(trainer, batches(1))
+train(make(), batches(1))
 """
 
 
@@ -167,9 +108,9 @@ def run(script, *arguments, **variables):
 
 
 @pytest.mark.long
-def test_every_shape_is_compiled_ahead_once_per_replica_and_one_update(tmp_path):
+def test_every_shape_is_compiled_once_per_replica_and_the_update_once(tmp_path):
     flags = f"--xla_dump_to={tmp_path} --xla_backend_optimization_level=0"
-    assert run(START + AHEAD, tmp_path, "2", XLA_FLAGS=flags) == ["4 2", "4 2"]
+    assert run(START + COMPILED, tmp_path, "2", XLA_FLAGS=flags) == ["2 2", "4 2"]
 
 
 @pytest.mark.long

@@ -45,10 +45,10 @@ _USE = """\
 
 {signatures}
 
-B is the number of sentences in the request. `translations` are sorted, best first. An unused place
+B is the number of sentences in the request. `translations` are sorted, best first. A missing one
 has an empty text and the score -1e9.{usage}"""
 
-_WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"  # where TF Serving looks
+_WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"  # TF Serving looks there
 _WARMUP_ROWS = 16  # sentences of the request that has sentences of all lengths
 
 
@@ -109,7 +109,7 @@ def _tensors(tensors: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def write_settings(folder: Path) -> None:
-    """Writes the settings of batches for a version, and beside it, if missing, `models.config`."""
+    """Writes the batching settings of a version, and `models.config` next to it if it lacks one."""
     output_dir = folder.parent
     (folder / "batching_params.pbtxt").write_text(_MODEL_BATCHING, encoding="utf-8")
     for file, text in (

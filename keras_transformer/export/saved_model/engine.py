@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export import Engine, Hypotheses
-from keras_transformer.export.saved_model import fresh_process
+from keras_transformer.export.saved_model import isolated_process
 from keras_transformer.inference import manifest
 from keras_transformer.inference.batching import BatchFunction, batches
 
@@ -22,14 +22,7 @@ _TOKENIZED_AT_ONCE = 100
 
 
 class SavedModelEngine(Engine):
-    """A SavedModel in this process.
-
-    Args:
-        folder: directory of the SavedModel.
-
-    Attributes:
-        loaded: the loaded SavedModel.
-    """
+    """A SavedModel in this process, as `loaded`."""
 
     def __init__(self, folder: Path):
         self.folder, self.label = folder, str(folder)
@@ -77,12 +70,8 @@ class SavedModelEngine(Engine):
         return self._lengths(text=text)
 
     def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, np.ndarray]]:
-        """Calls signatures and returns their numeric outputs.
-
-        Args:
-            calls: for each call the name of a signature, or `search`, and its inputs as lists.
-        """
-        return [fresh_process.numeric_outputs(self.loaded, *call) for call in calls]
+        """Returns the numeric outputs of signatures for inputs that are lists."""
+        return [isolated_process.numeric_outputs(self.loaded, *call) for call in calls]
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         starts = range(0, len(texts), _TOKENIZED_AT_ONCE)
@@ -95,7 +84,11 @@ class SavedModelEngine(Engine):
 
     def search(self, texts: Sequence[str]) -> list[Hypotheses]:
         todo = batches(texts)
-        outputs = self.call([("search", {"text": [texts[i] for i in batch]}) for batch in todo])
+        sources = self.call([("tokenize", {"text": [texts[i] for i in batch]}) for batch in todo])
+        inputs = [
+            {name: source[name].tolist() for name in ("ids", "lengths")} for source in sources
+        ]
+        outputs = self.call([("translate_ids", ids) for ids in inputs])
         found: dict[int, Hypotheses] = {}
         for batch, output in zip(todo, outputs, strict=True):
             rows = map(Hypotheses, output["ids"], output["lengths"], output["scores"])
@@ -104,17 +97,13 @@ class SavedModelEngine(Engine):
 
 
 class IsolatedSavedModel(SavedModelEngine):
-    """A SavedModel in a separate process, so that it cannot depend on this package.
-
-    Args:
-        folder: directory of the SavedModel.
-    """
+    """A SavedModel in a separate process, so that it cannot depend on this package."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self._files = tempfile.TemporaryDirectory()
         self._log = Path(self._files.name) / "log"
-        command = [sys.executable, "-I", fresh_process.__file__, str(folder)]
+        command = [sys.executable, "-I", isolated_process.__file__, str(folder)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
@@ -123,8 +112,7 @@ class IsolatedSavedModel(SavedModelEngine):
     def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, np.ndarray]]:
         """Calls signatures like `SavedModelEngine.call`, but on all cores at the same time.
 
-        Raises:
-            RuntimeError: if the SavedModel needs more than TensorFlow and tensorflow-text.
+        If the SavedModel needs more than TensorFlow and tensorflow-text, it raises `RuntimeError`.
         """
         results = Path(self._files.name) / "results.npz"
         assert self._process.stdin is not None and self._process.stdout is not None

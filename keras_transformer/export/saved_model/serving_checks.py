@@ -125,10 +125,10 @@ def check_batching(signatures: Any) -> None:
                 shape = tf.TensorShape(info.tensor_shape)
                 label = f"signature {name} has the {kind} {key} of shape {shape}"
                 if not shape.rank or shape[0] is not None:
-                    raise RuntimeError(f"{label}, whose first dimension is not any number of rows")
+                    raise RuntimeError(f"{label}. It must accept any number of rows.")
                 ids = kind == "input" and shape.rank == 2 and tf.as_dtype(info.dtype).is_integer
                 if not shape[1:].is_fully_defined() and not ids:
-                    raise RuntimeError(f"{label}, whose other dimensions are not constants")
+                    raise RuntimeError(f"{label}. Its other dimensions must be constants.")
 
 
 def _must_compile(node: Any) -> bool:

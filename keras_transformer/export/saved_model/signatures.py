@@ -23,7 +23,7 @@ from keras_transformer.export.request_params import (
     has_no_translation,
 )
 from keras_transformer.inference.scoring import Scorer
-from keras_transformer.inference.translation_module import TranslationModule, sample_offsets
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import truncate_text
 
@@ -135,13 +135,13 @@ class Signatures(tf.Module):
             - `status` int32 `[B]`: bits of `Status`
         """
         translator = self._translator
-        source_ids, source_lengths, is_cut = translator.cut_source_ids(text)
+        source_ids, source_lengths, is_cut = translator.source_ids(text)
         max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
         alpha, alpha_changed = clamp_alpha(translator, length_penalty)
         prefix_ids, prefix_cut = self._prefix_ids(prefix, max_lengths)
         result = translator.translate_ids(
             source_ids,
-            SearchInputs(max_lengths, prefix_ids, alpha=alpha, sample_offsets=sample_offsets(text)),
+            SearchInputs(max_lengths, prefix_ids, alpha=alpha),
             ("token_log_probs", "alignment"),
         )
         width = self._target_width
@@ -193,11 +193,7 @@ class Signatures(tf.Module):
         """
         source_ids, source_lengths, status = clean_source_ids(self._translator, ids, lengths)
         max_lengths = self._translator.max_lengths(source_lengths)
-        # The random numbers of a row depend only on its ids.
-        is_token = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
-        spelled = tf.where(is_token, tf.strings.as_string(source_ids) + " ", "")
-        offsets = sample_offsets(tf.strings.reduce_join(spelled, axis=1))
-        result = self._translator.translate_ids_once(source_ids, max_lengths, offsets)
+        result = self._translator.shared_translate_ids(source_ids, max_lengths)
         return {
             "ids": _pad_last(result.ids, self._target_width, self._translator.tokenizer.pad_id),
             "lengths": result.lengths,
@@ -211,7 +207,7 @@ class Signatures(tf.Module):
 
         The mean includes the end token and excludes padding. An ensemble uses its first model.
         """
-        source_ids, _ = self._translator.source_ids(text)
+        source_ids, *_ = self._translator.source_ids(text)
         memory, *_ = self._translator.encode(source_ids)
         mask = tf.expand_dims(tf.cast(memory.mask, tf.float32), -1)
         total = tf.reduce_sum(tf.cast(memory.states, tf.float32) * mask, axis=1)
@@ -225,7 +221,7 @@ class Signatures(tf.Module):
             `ids` int32 and `tokens` string `[B, S]`, padded; `lengths` int32 `[B]`.
         """
         tokenizer, width = self._translator.tokenizer, self._source_width
-        source_ids, lengths = self._translator.source_ids(text)
+        source_ids, lengths, _ = self._translator.source_ids(text)
         ids = _pad_last(source_ids, width, tokenizer.pad_id)
         tokens = _pieces(tokenizer.source_pieces, ids, lengths, width)
         return {"ids": ids, "tokens": tokens, "lengths": lengths}
@@ -296,8 +292,8 @@ class Signatures(tf.Module):
             - `status` int32 `[B]`: bits of `Status`
         """
         tokenizer, (s, t) = self._translator.tokenizer, self._attention_widths
-        source_ids, source_lengths, source_cut = self._translator.cut_source_ids(source, s)
-        predicted, lengths, status = self._predicted_ids(source, target, source_ids, source_lengths)
+        source_ids, source_lengths, source_cut = self._translator.source_ids(source, s)
+        predicted, lengths, status = self._predicted_ids(target, source_ids, source_lengths)
         is_token = tf.sequence_mask(lengths, tf.shape(predicted)[1])  # --> [B, T]
         start = tf.fill([tf.shape(predicted)[0], 1], tokenizer.start_id)
         inputs = tf.where(is_token, tf.concat([start, predicted[:, :-1]], 1), tokenizer.pad_id)
@@ -322,7 +318,7 @@ class Signatures(tf.Module):
         }
 
     def _predicted_ids(
-        self, source: tf.Tensor, target: tf.Tensor, source_ids: tf.Tensor, source_lengths: tf.Tensor
+        self, target: tf.Tensor, source_ids: tf.Tensor, source_lengths: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the predicted ids, int32 `[B, T]`, their lengths and the status."""
         translator, (_, width) = self._translator, self._attention_widths
@@ -334,7 +330,7 @@ class Signatures(tf.Module):
         is_given = given_lengths > 1  # more than the end token
         # The limit of rows that have a target is 0 tokens, so that the search skips them.
         limits = tf.where(is_given, 0, translator.max_lengths(source_lengths))
-        found = translator.translate_ids_once(source_ids, limits, sample_offsets(source))
+        found = translator.shared_translate_ids(source_ids, limits)
         lengths = tf.where(is_given, given_lengths, found.lengths[:, 0])
         is_cut = (is_cut & is_given) | (lengths > width)
         status = encode_status(
@@ -382,7 +378,7 @@ def _pieces(
 
 
 def _pad_last(tensor: tf.Tensor, width: int, value: int = 0) -> tf.Tensor:
-    """Pads the last dimension to `width`. It must not be larger."""
+    """Pads the last dimension, which has at most `width` elements, to `width`."""
     missing = tf.maximum(width - tf.shape(tensor)[-1], 0)
     paddings = [*[[0, 0]] * (len(tensor.shape) - 1), [0, missing]]
     padded = tf.pad(tensor, paddings, constant_values=tf.cast(value, tensor.dtype))[..., :width]

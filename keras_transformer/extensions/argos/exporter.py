@@ -33,7 +33,7 @@ with needs_extra("argos", "the format argos"):
     from keras_transformer.extensions.ctranslate2.engine import CTranslate2Engine
     from keras_transformer.extensions.ctranslate2.exporter import CTranslate2Exporter, save_model
 
-_ARGOS_VERSION = "1.11.0"  # of Argos Translate, for which the package is made
+_ARGOS_VERSION = "1.11.0"  # the package is made for this version of Argos Translate
 _ABOUT = "This package for Argos Translate and LibreTranslate was made with keras_transformer."
 _USE = """\
     argospm install {name}.argosmodel
@@ -111,7 +111,7 @@ def _languages(options: ExportOptions) -> tuple[str, str]:
     if options.languages is None:
         raise InputError(
             "A package of Argos Translate needs the codes of the source and the target language, "
-            "as in --languages=en,de."
+            "as in languages=en,de."
         )
     return options.languages
 

@@ -40,10 +40,6 @@ class ConvertOptions(Settings):
     """Options of a conversion. Each applies only to some formats.
 
     `keras-transformer convert --help` and docs/convert.md describe them.
-
-    Example:
-    >>> ConvertOptions(positions="huggingface").sentencepiece is None
-    True
     """
 
     section = "convert"
@@ -89,12 +85,7 @@ class ConvertOptions(Settings):
 
 
 def make_options(**options: Any) -> ConvertOptions:
-    """Returns `ConvertOptions` after a check of the names and values.
-
-    Example:
-    >>> make_options(positions="huggingface").positions
-    'huggingface'
-    """
+    """Returns `ConvertOptions` after a check of the names and values."""
     check_names(options, [*ConvertOptions.declarations()], "an option of convert")
     return ConvertOptions(**options)
 
@@ -107,13 +98,7 @@ def convert(path: str, source_format: str, **options: Any) -> ConvertedModel:
 def read_model(
     path: str | Path, source_format: str, options: ConvertOptions | None = None
 ) -> ConvertedModel:
-    """Reads a model of another toolkit from its directory or file.
-
-    Example:
-    >>> model = read_model("build/opus-mt", "marian")
-    >>> model.config.model.tie_embeddings, model.vocabulary.source_symbols()
-    ('all', {...})
-    """
+    """Reads a model of another toolkit from its directory or file."""
     if source_format not in FORMATS:
         raise InputError(
             f"The format {source_format!r} is unknown. Choose one of {', '.join(FORMATS)}."
@@ -145,13 +130,7 @@ def read_model(
 
 
 def write_run(model: ConvertedModel, output_dir: str | Path) -> None:
-    """Writes a converted model as a new run directory, which all commands accept.
-
-    Example:
-    >>> write_run(read_model("build/opus-mt", "marian"), "build/new")
-    >>> Path("build/new/config.json").is_file()
-    True
-    """
+    """Writes a converted model as a new run directory, which all commands accept."""
     from keras_transformer.runs.run_directory import write_run
 
     model.transformer()  # checks the shapes of the weights

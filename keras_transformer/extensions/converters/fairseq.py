@@ -38,7 +38,7 @@ _SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]  # they are not in the files
 _PAD = 1
 _START_ROW = 2  # the end token also begins a target
 _FIRST_POSITION = 2
-_LIMIT = 200  # of fairseq-generate, without the end token, which it forces then
+_LIMIT = 200  # the limit of fairseq-generate, which then forces an end token
 _TARGET = "decoder.embed_tokens.weight"
 _OUTPUT = "decoder.output_projection.weight"
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
@@ -117,7 +117,7 @@ def read_fsmt(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     weights = source.SourceWeights(state, str(path))
     weights.ignore(*(f"{stack}.embed_positions.weight" for stack in source.STACKS))
     with reading(file, "a configuration of FSMT"):
-        arguments = {  # as in fairseq
+        arguments = {  # with the names of fairseq
             **fsmt,
             "encoder_embed_dim": fsmt["d_model"],
             "encoder_ffn_embed_dim": fsmt["encoder_ffn_dim"],

@@ -47,7 +47,7 @@ _ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
 # Fields of config.json in exports of this package.
 POSITIONS_FIELD = "positions"
 EXTRA_TOKENS_FIELD = "max_extra_tokens"
-# The paper's frequencies, 10000^(-2i/d), or Marian's, 10000^(-i/(d/2 - 1)).
+# The frequencies of the paper, 10000^(-2i/d), or of Marian, 10000^(-i/(d/2 - 1)).
 _FREQUENCIES = {"marian": "tensor2tensor", "huggingface": "paper"}
 _POSITION_TOLERANCE = 0.02  # for tables in bfloat16
 _SUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -283,11 +283,7 @@ def read_search(
 ) -> dict[str, Any]:
     """Returns the settings of the search. An option that does not exist here is an error.
 
-    Args:
-        file, generation: the result of `read_generation`.
-        config: the content of config.json.
-        unknown_id: the id of the unknown token.
-        never: the ids of tokens that are never generated here.
+    `config` is the content of config.json, and the ids in `never` are never generated here.
     """
     end_id, samples = config.get("eos_token_id"), source.flag(generation, "do_sample")
     neutral = {**_NEUTRAL, "eos_token_id": end_id, "forced_eos_token_id": end_id}
@@ -314,7 +310,7 @@ def read_search(
     if "suppress_tokens" in generation:  # exports of this package have it
         forbids = unknown_id in generation["suppress_tokens"]
         settings["decoding.unknown"] = "forbid" if forbids else "allow"
-    # "never" and False are rules that need at least as many steps.
+    # With the rules "never" and False, a search is at least as long.
     early = generation.get("early_stopping") in (True, "true")
     settings |= {"decoding.sample": samples, "decoding.early_stopping": early and not samples}
     if samples:

@@ -48,7 +48,7 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "lemma-dim-emb": ("0",),
     **dict.fromkeys(_FALSE.split(), ("false",)),
 }
-_OPUS_MT_SEARCH = {"beam-size": "6", "normalize": "1"}  # of its decoder.yml files
+_OPUS_MT_SEARCH = {"beam-size": "6", "normalize": "1"}  # its decoder.yml files have this search
 # Options of decoder.yml that change translations and have no counterpart here, and the values that
 # change nothing or are Marian's defaults.
 _IGNORED_SEARCH: dict[str, tuple[Any, ...]] = {
@@ -202,6 +202,7 @@ def _search(decoder: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "decoding.max_extra_tokens": 1 - max(math.ceil(factor), 1),
         "decoding.beam_size": int(decoder.get("beam-size", 12)),
+        "decoding.early_stopping": "marian",
         "decoding.length_penalty": float({"true": 1, "false": 0}.get(normalize, normalize)),
         "decoding.length_penalty_formula": "power",
         "decoding.unknown": "allow" if source.flag(decoder, "allow-unk") else "forbid",

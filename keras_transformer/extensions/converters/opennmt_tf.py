@@ -199,7 +199,7 @@ def _reordered(matrix: np.ndarray) -> np.ndarray:
 def _read_configuration(directory: Path, path: str | None) -> dict[str, Any]:
     files = [*directory.glob("*.yml"), *directory.glob("*.yaml")] if path is None else [Path(path)]
     what = f"{directory} must contain one configuration (.yml)"
-    remedy = "Give the configuration that trained the model with --config."
+    remedy = "Give the configuration that trained the model as config."
     file = source.only_one(files, what, remedy)
     with reading(file, "a YAML configuration"):
         return source.read_yaml(file.read_bytes(), "SafeLoader")
@@ -223,8 +223,8 @@ def _description(directory: Path, num_heads: int | None) -> dict[str, Any]:
     heads = num_heads or literals.get("num_heads") or of_catalog
     if heads is None:
         raise InputError(
-            f"{path} does not say how many attention heads the model has. Give the number with "
-            "--num_heads."
+            f"{path} does not say how many attention heads the model has. Give the number as "
+            "num_heads."
         )
     activation = next((word.value for word in words if word.arg == "ffn_activation"), None)
     name = getattr(activation, "attr", getattr(activation, "id", "relu"))
@@ -241,14 +241,14 @@ def _section(configuration: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _tokens(name: Any, directory: Path) -> list[str]:
-    """Returns the tokens of a vocabulary, with the unknown token in the fourth place.
+    """Returns the tokens of a vocabulary, with the unknown token at the fourth position.
 
     In OpenNMT-tf its id is the last one, which usually differs between source and target.
     """
     if not isinstance(name, str):
         raise InputError(
             "The configuration lacks data.source_vocabulary or data.target_vocabulary. Give the "
-            "configuration that trained the model with --config."
+            "configuration that trained the model as config."
         )
     path = directory / name
     # The path may be one on the machine of the training.

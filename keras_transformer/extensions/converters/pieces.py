@@ -31,24 +31,19 @@ from keras_transformer.text.vocabulary import SPECIAL_PIECES, Vocabulary
 
 _PAD, _UNKNOWN, _START, _END = SPECIAL_PIECES
 SPACE = "\u2581"
-_SPECIAL_TOKENS = {"<blank>", "<pad>", "<unk>", "<s>", "</s>"}  # in vocabularies of all toolkits
-_MIN_KNOWN = 0.5  # of the pieces of a SentencePiece model; models of OPUS-MT have nearly all
+_SPECIAL_TOKENS = {"<blank>", "<pad>", "<unk>", "<s>", "</s>"}  # names of all toolkits
+_MIN_KNOWN = 0.5  # share of a SentencePiece model's pieces; OPUS-MT's is nearly 1
 _LANGUAGE = re.compile(r">>[^\s<>]+<<")
 
 
 @dataclasses.dataclass(frozen=True)
 class PieceOrder:
-    """A vocabulary, and the rows of the original embedding matrices that belong to its ids.
-
-    Attributes:
-        source_rows, target_rows: for each id the row of the original matrix; -1 for zeros.
-        num_sources, num_targets: numbers of rows of the original matrices.
-    """
+    """A vocabulary, and the rows of the original embedding matrices that belong to its ids."""
 
     vocabulary: Vocabulary
-    source_rows: Sequence[int]
+    source_rows: Sequence[int]  # for each id; -1 for zeros
     target_rows: Sequence[int]
-    num_sources: int
+    num_sources: int  # rows of the original matrix
     num_targets: int
 
     def weights(
@@ -60,12 +55,9 @@ class PieceOrder:
     ) -> Arrays:
         """Returns the embeddings and the output layer with the rows of the new ids.
 
-        Args:
-            source: embeddings `[num_sources, d_model]`.
-            target: embeddings `[num_targets, d_model]`; None if `source` is for both sides.
-            output: kernel `[num_targets, d_model]`; None if the output shares the embeddings.
-            bias: `[num_targets]` of the output. Tokens that the original model does not have get a
-                probability of 0.
+        Matrices are `[num_sources, d_model]` or `[num_targets, d_model]`. Without `target`, both
+        sides have `source`; without `output`, the output shares the embeddings. Tokens that the
+        original model does not have get a probability of 0.
         """
         column = np.zeros((self.num_targets, 1)) if bias is None else bias.reshape(-1, 1)
         biases = _select(column, self.target_rows, self.num_targets)[:, 0]
@@ -234,7 +226,7 @@ def word_model(tokens: Iterable[str]) -> tuple[bytes, dict[str, int]]:
         if SPACE in token:
             raise InputError(
                 f"The vocabulary has {token!r}, which is a piece of SentencePiece. Give the "
-                "SentencePiece model of the training data with --source_sentencepiece."
+                "SentencePiece model of the training data as source_sentencepiece."
             )
         if token.split() != [token]:
             raise InputError(f"The vocabulary has {token!r}, which is empty or contains a space.")

@@ -56,17 +56,11 @@ COMMON_SETTINGS: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class ConvertedModel:
-    """A model of another toolkit in the terms of this package.
+    """A model of another toolkit in the terms of this package."""
 
-    Attributes:
-        config: sizes and variants of the model, and the search that the other toolkit uses.
-        weights: float32 arrays by the paths of `Transformer.weights_by_path`.
-        vocabulary: the vocabulary, whose ids are the rows of the embeddings.
-    """
-
-    config: Config
-    weights: Arrays
-    vocabulary: Vocabulary
+    config: Config  # includes the search that the other toolkit uses
+    weights: Arrays  # float32, by the paths of `Transformer.weights_by_path`
+    vocabulary: Vocabulary  # its ids are the rows of the embeddings
 
     def transformer(self, dtype: str | None = None) -> Transformer:
         """Returns the Keras model with the converted weights."""
@@ -346,13 +340,13 @@ def read_yaml(content: bytes, loader: str) -> dict[str, Any]:
     with needs_extra("convert", "reading a YAML configuration"):
         import yaml
     make_reader = getattr(yaml, f"C{loader}", getattr(yaml, loader))  # those in C are faster
-    depth = 0
-    for event in yaml.parse(content.decode("utf-8"), make_reader):  # the rest is recursive
+    text, depth = content.decode("utf-8"), 0
+    for event in yaml.parse(text, make_reader):  # the rest is recursive
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise ValueError("it has too many levels")
-    reader = make_reader(content.decode("utf-8"))
+    reader = make_reader(text)
     node = reader.get_single_node()
     check_expanded_size(node, len(content))  # before aliases and merged mappings are resolved
     mapping = None if node is None else reader.construct_document(node)
@@ -397,7 +391,7 @@ def find_vocabularies(
         file = directory / name if path is None else Path(path)
         if path is None and not file.is_file():
             what = f"{directory} must contain {name or shared}, the vocabulary of the {side}"
-            remedy = f"Copy it there, or give it with --{side}_vocabulary."
+            remedy = f"Copy it there, or give it as {side}_vocabulary."
             file = only_one(directory.glob(shared) if shared else [], what, remedy)
         paths.append(file)
     return paths

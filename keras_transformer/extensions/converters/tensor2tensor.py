@@ -37,7 +37,7 @@ _SPACE = "\u2423"  # how a space inside a subword is written
 _QUOTED = re.compile(r"""^(['"])(.*)\1$""")
 _ESCAPED = re.compile(r"\\u|\\\\|\\([0-9]+);")
 _ESCAPE_CHARACTERS = set("\\_u;0123456789")
-_UNDEFINED = "\u3013"  # for numbers of characters that do not exist
+_UNDEFINED = "\u3013"  # stands for a character that does not exist
 
 
 # The values of hparams.json that can be converted. The first one is the default.
@@ -201,13 +201,7 @@ class SubwordText:
 
     `encode` makes the texts that a converted model reads: subwords between spaces. `decode` makes
     text of its translations. `subwords` are in the order of their ids, with the two reserved ones.
-
-    Example:
-    >>> subwords = SubwordText(["<pad>", "<EOS>", "dog", "s_", "d", "o", "g", "_", ". ", "."])
-    >>> subwords.encode("dogs. dog")
-    'dog s_ .␣ _ dog _'
-    >>> subwords.decode("dog s_ .␣ _ dog _")
-    'dogs. dog'
+    docs/convert.md has an example.
     """
 
     def __init__(self, subwords: Sequence[str]):

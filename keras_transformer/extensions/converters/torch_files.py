@@ -26,10 +26,10 @@ import numpy as np
 from keras_transformer.runs.checkpoints import reading
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-_MAX_RATIO = 8  # of unpacked to packed bytes, and of tensors to storages: tied weights share one
+_MAX_RATIO = 8  # unpacked to packed bytes, and tensors to storages: tied weights share one
 _MAX_TUPLE = 1000  # parts of a tuple and of the tuples in it
-MAX_DEPTH = 100  # of collections in collections
-_MAX_PARTS = 10**7  # of all lists and dictionaries
+MAX_DEPTH = 100  # levels of collections in collections
+_MAX_PARTS = 10**7  # all lists and dictionaries together
 _DTYPES: dict[str, np.dtype[Any]] = {
     "FloatStorage": np.dtype("<f4"),
     "DoubleStorage": np.dtype("<f8"),
@@ -152,7 +152,7 @@ def _parts(content: Any) -> Collection[Any]:
 def check_archive(archive: zipfile.ZipFile, size: int) -> None:
     """Raises a `ValueError` if an archive of `size` bytes unpacks to far more.
 
-    Weights can hardly be compressed, and neither PyTorch nor Marian compresses them.
+    Weights can barely be compressed, and neither PyTorch nor Marian compresses them.
     """
     unpacked = sum(info.file_size for info in archive.infolist())
     if unpacked > _MAX_RATIO * size:

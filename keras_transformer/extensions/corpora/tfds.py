@@ -64,8 +64,8 @@ class TfdsReader:
         if not builder.info.splits:
             raise InputError(
                 f"{name} is not prepared in {builder.data_dir}. Name the directory that has it "
-                "(--tfds_data_dir, or --corpus_dir of a recipe), or allow the download with "
-                "--tfds_download of keras-transformer prepare."
+                "(tfds_data_dir, or corpus_dir of a recipe), or allow the download with "
+                "tfds_download."
             )
         try:
             has_pairs = builder.info.splits[split].num_examples > 0
@@ -118,7 +118,7 @@ class TfdsCorpus:
         try:
             for source, target in self._texts():
                 yield _LINE_BREAKS.sub(b" ", source), _LINE_BREAKS.sub(b" ", target)
-        except Exception as error:  # of TensorFlow, TFDS or the file system
+        except Exception as error:  # from TensorFlow, TFDS or the file system
             raise InputError(
                 f"{self.name} in {self.builder.data_dir} cannot be read ({_reason(error)}). "
                 "Prepare the dataset again with TFDS."

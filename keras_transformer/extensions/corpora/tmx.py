@@ -27,7 +27,7 @@ _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 # all units after an unclosed comment.
 _UNIT = re.compile(r"<tu(?:\s[^<>]*)?(?:/>|>.*?(?:</tu\s*>|(?=<tu[\s/>])))", re.DOTALL)
 _END = re.compile(r"</(?:body|tmx)\s*>")
-_ILLEGAL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # in XML
+_ILLEGAL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # characters that XML forbids
 # Errors that do not change the text of a unit.
 _HARMLESS = ("INVALID_CHAR", "UNDECLARED_ENTITY", "NS_ERR_UNDEFINED_NAMESPACE")
 _DECLARED = re.compile(rb"\s*<\?xml[^>]*?\bencoding\s*=\s*[\"']([A-Za-z][\w.-]*)")

@@ -30,7 +30,7 @@ def define_flags() -> None:
 def main() -> None:
     """Runs `translate_corpus` with the flags."""
     app.load_engine(FLAGS.model_dir)
-    from keras_transformer.extensions.corpora import monolingual  # late, so that --help is fast
+    from keras_transformer.extensions.corpora import monolingual  # slow to import
     from keras_transformer.inference import batching
 
     batching.use_cores_for_batches(monolingual.BLOCK_LINES)

@@ -9,7 +9,7 @@ The engine takes and returns pieces, without end tokens. Make them from ids, as 
 `model.id_to_piece(model.encode(text))`. Pieces encoded directly leave unknown characters unchanged,
 and such a character sequence could equal a special piece.
 
-The search is CTranslate2's, and its options are given when it translates. Even with
+The engine searches itself, and its options are given when it translates. Even with
 `length_penalty=0` and `min_decoding_length=0` it differs from the search of this package:
 
 * It does not exclude the pad and start pieces, which a trained model considers very improbable.

@@ -31,9 +31,8 @@ def define_flags() -> None:
     config_flags.define_path_flags("model_dir", "input", "output", required=True)
     flags.DEFINE_string("format", None, "html, markdown, docx, xliff, po, json, srt, vtt, ...")
     flags.DEFINE_multi_string("span", [], "regular expression of texts that are kept")
-    flags.DEFINE_string("source_language", None, "language of the text, as in de")
     flags.DEFINE_boolean("overwrite", False, "replace the output if it exists")
-    config_flags.define_option_flags("threads", "source_tag")
+    config_flags.define_option_flags("source_language", "threads", "source_tag")
     config_flags.define_config_flags("beam_size", "length_penalty")
 
 

@@ -84,7 +84,8 @@ def write_directory(
     vocabulary = translator.tokenizer.vocabulary
     _write_vocabulary(path, vocabulary)
     longest = max(translator.max_source_tokens, translator.max_output_tokens + 1, _POSITIONS)
-    extra_tokens = {EXTRA_TOKENS_FIELD: translator.config.max_extra_tokens}  # only for this package
+    # Only this package reads it.
+    extra_tokens = {EXTRA_TOKENS_FIELD: translator.config.max_extra_tokens}
     model_config = _model_config(transformer, vocabulary, longest)
     _write_json(path / "config.json", {**model_config, **extra_tokens})
     _write_json(path / "generation_config.json", _generation_config(translator))
@@ -154,8 +155,8 @@ def _generation_config(translator: TranslationModule) -> dict[str, Any]:
     return {
         "num_beams": decoding.beam_size,
         "length_penalty": hf_length_penalty(decoding),
-        "early_stopping": decoding.early_stopping,
-        "max_length": translator.max_output_tokens + 1,  # here the start token counts
+        "early_stopping": decoding.early_stopping is True,
+        "max_length": translator.max_output_tokens + 1,  # the start token counts, too
         "min_length": decoding.min_length,
         "repetition_penalty": decoding.repetition_penalty,
         "no_repeat_ngram_size": decoding.no_repeat_ngram,

@@ -25,7 +25,7 @@ def define_flags() -> None:
 
 def main() -> None:
     """Checks the files, uploads them, and prints the address of the page."""
-    from keras_transformer.extensions.huggingface import hub  # late, so that --help is fast
+    from keras_transformer.extensions.huggingface import hub  # slow to import
     from keras_transformer.inference.manifest import check_manifest
 
     path = Path(FLAGS.model_dir)

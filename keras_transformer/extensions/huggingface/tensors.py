@@ -15,27 +15,13 @@ import numpy as np
 
 from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.converters.source import fairseq_table
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.checkpoints import Arrays
 
-EPSILON = 1e-5  # of all layer norms; MarianMT cannot change it
+EPSILON = 1e-5  # MarianMT uses it in all layer norms
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swish"}
 
-# Our parts of a layer, and theirs. A fused kernel becomes several tensors.
-_LINEAR = {
-    "self_attention/qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "self_attention/output": ("self_attn.out_proj",),
-    "cross_attention/query": ("encoder_attn.q_proj",),
-    "cross_attention/key_value": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
-    "cross_attention/output": ("encoder_attn.out_proj",),
-    "feed_forward/inner": ("fc1",),
-    "feed_forward/outer": ("fc2",),
-}
-_NORMS = {
-    "self_attention_norm": "self_attn_layer_norm",
-    "cross_attention_norm": "encoder_attn_layer_norm",
-    "feed_forward_norm": "final_layer_norm",
-}
 # The only values of these fields that MarianMT can express.
 _FIXED: Mapping[str, Any] = {
     "norm_position": "post",
@@ -117,21 +103,10 @@ def to_tensors(transformer: Transformer, num_positions: int) -> dict[str, np.nda
         ):
             table = keras.ops.convert_to_numpy(positions(indices))
             tensors[f"model.{stack}.embed_positions.weight"] = table
-    layers = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
-    for stack, num_layers in layers.items():
-        for index in range(num_layers):
-            ours, theirs = f"{stack}/layer_{index}", f"model.{stack}.layers.{index}"
-            for part, names in _LINEAR.items():
-                if f"{ours}/{part}_kernel" in weights:  # only the decoder has cross-attention
-                    kernel = weights[f"{ours}/{part}_kernel"].T  # --> [outputs, inputs]
-                    bias = weights.get(f"{ours}/{part}_bias", np.zeros(len(kernel), np.float32))
-                    for name, matrix, vector in zip(
-                        names, np.split(kernel, len(names)), np.split(bias, len(names)), strict=True
-                    ):
-                        tensors[f"{theirs}.{name}.weight"] = matrix
-                        tensors[f"{theirs}.{name}.bias"] = vector
-            for part, name in _NORMS.items():
-                if f"{ours}/{part}/gamma" in weights:
-                    tensors[f"{theirs}.{name}.weight"] = weights[f"{ours}/{part}/gamma"]
-                    tensors[f"{theirs}.{name}.bias"] = weights[f"{ours}/{part}/beta"]
+    for path, names in fairseq_table(config, "model.").items():
+        if path in weights:
+            array = weights[path].T  # --> [outputs, inputs], or [outputs]
+        else:  # a missing bias; the kernel before it has the outputs
+            array = np.zeros(len(array), np.float32)
+        tensors |= dict(zip(names, np.split(array, len(names)), strict=True))
     return {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}

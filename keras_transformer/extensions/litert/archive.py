@@ -20,31 +20,20 @@ from keras_transformer.text.vocabulary import Vocabulary
 # 1 had ids of any length, and no input `lengths`. 2 was never released.
 FORMAT_VERSION = 3
 _METADATA = "model.json"
-_CHECKSUM = "model_crc32"  # in the metadata: of the bytes before the archive
+_CHECKSUM = "model_crc32"  # key in the metadata: CRC-32 of the bytes before the archive
 _ADVICE = "Copy or export it again."
 
 
 class LiteRTMetadata(NamedTuple):
-    """The metadata of a LiteRT model.
+    """The metadata of a LiteRT model. Longer sources are truncated. The end token counts."""
 
-    Attributes:
-        n_best: translations of a sentence, K.
-        batch_size: sentences in a call for which `translate_batch` is fastest, or 1 if the model
-            has no such signature.
-        max_source_tokens: longest source, including the end token; longer ones are truncated.
-        max_source_bytes: longest source text in bytes; longer ones are truncated.
-        max_output_tokens: longest translation, including the end token.
-        max_train_source_length: longest source in training, or None if it is unknown.
-        has_text: whether the model has the signature `translate`.
-    """
-
-    n_best: int
-    batch_size: int
+    n_best: int  # translations of a sentence, K
+    batch_size: int  # sentences in the fastest call of `translate_batch`; 1 without this signature
     max_source_tokens: int
     max_source_bytes: int
     max_output_tokens: int
-    max_train_source_length: int | None
-    has_text: bool
+    max_train_source_length: int | None  # longest source in training; None if it is unknown
+    has_text: bool  # the model has the signature `translate`
 
 
 def append_archive(path: Path, metadata: LiteRTMetadata, vocabulary: Vocabulary) -> None:

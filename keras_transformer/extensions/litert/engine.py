@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MAX_THREADS = 1024
 _SIGNATURE = "translate_ids"
-_BATCH_SIGNATURE = "translate_batch"  # only of --format=cpu
+_BATCH_SIGNATURE = "translate_batch"  # only files of --format=cpu have it
 _WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's name for a cache of packed weights without a file
 # A signature: a function from inputs to outputs, by name.
 Runtime = Callable[..., dict[str, np.ndarray]]
@@ -45,25 +45,12 @@ _MALLOC_OPTIONS = ((-1, 256 << 20), (-3, 32 << 20))
 
 
 class LiteRTResult(NamedTuple):
-    """The search results of a sentence, best first.
+    """The search results of a sentence, best first."""
 
-    Attributes:
-        ids: int32 `(n_best, length)`.
-        lengths: int32 `(n_best,)`, including the end token.
-        scores: float32 `(n_best,)`.
-        status: bits of `export.request_params.Status`.
-
-    Example:
-    >>> model = LiteRTModel("build/litert/1/model.tflite")
-    >>> result = model.translate_ids(model.source_ids("a dog"))
-    >>> model.texts(result) == [translation.text for translation in model.translate("a dog")]
-    True
-    """
-
-    ids: np.ndarray
-    lengths: np.ndarray
-    scores: np.ndarray
-    status: int
+    ids: np.ndarray  # int32 [n_best, length]
+    lengths: np.ndarray  # int32 [n_best], including the end token
+    scores: np.ndarray  # float32 [n_best]
+    status: int  # bits of `export.request_params.Status`
 
 
 class LiteRTModel:
@@ -81,14 +68,13 @@ class LiteRTModel:
         low_memory: uses LiteRT's `CompiledModel` instead of its `Interpreter`. An `Interpreter`
             keeps the file's weights, and one copy per thread in the layout of its kernels.
             `CompiledModel` keeps only one copy. Files of 25 MB and more need less memory with it,
-            smaller ones about as much or more. It holds Python's lock, so it translates one
+            smaller ones the same or more. It holds Python's lock, so it translates one
             sentence at a time. It maps the file, which must not be written to while it is used.
 
     Attributes:
-        metadata: the metadata of the file.
-        threads: see the argument.
-        batch_size: number of sentences for which a call of `translate_batch` is fastest; 1 if the
-            file can only translate one at a time.
+        metadata: the limits of the model, as `LiteRTMetadata`.
+        batch_size: number of sentences in the fastest call of `translate_batch`; 1 if the file can
+            only translate one at a time.
         vocabulary: the SentencePiece models of the file.
 
     Example:
@@ -114,8 +100,8 @@ class LiteRTModel:
         self.batch_size = self.metadata.batch_size
         if low_memory and self.batch_size > 1:
             raise InputError(
-                f"{path} is for servers (--format=cpu), and CompiledModel cannot run it. Leave "
-                "low_memory out, or export with --format=litert."
+                f"{path} is for servers (format cpu), and CompiledModel cannot run it. Leave "
+                "low_memory out, or export with the format litert."
             )
         self._idle = [self._new_runtime()]  # the last one was used last; its memory is warm
         if self.batch_size > 1:
@@ -129,7 +115,7 @@ class LiteRTModel:
         next. Without pages that the kernel must clear again, an int8 search of `small` takes 13 %
         less time. Variables of the environment have an effect only when a process starts.
         """
-        with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
+        with contextlib.suppress(AttributeError, OSError, TypeError):  # the C library is not glibc
             for option, size in _MALLOC_OPTIONS:
                 ctypes.CDLL(None).mallopt(option, size)
 
@@ -174,16 +160,12 @@ class LiteRTModel:
     def translate(
         self, text: str, max_length: int = 0, length_penalty: float = math.nan
     ) -> list[Translation]:
-        """Translates one sentence.
+        """Translates one sentence, truncated if necessary. The translations are sorted, best first.
 
         Args:
-            text: the sentence, truncated if it is longer than the model accepts.
             max_length: the longest translation, including the end token. 0 means the limit of the
                 export. It cannot exceed the limit for the length of the sentence.
             length_penalty: α, clamped to the range from 0 to 10. NaN means the α of the export.
-
-        Returns:
-            The translations, best first; empty if there are none.
         """
         result = self.translate_ids(self.source_ids(text), max_length, length_penalty)
         return translations_of(self.texts(result), result.scores)
@@ -232,25 +214,21 @@ class LiteRTModel:
             width = max([1, *lengths])
         padded = np.zeros((len(sources), width), np.int32)
         try:
-            for row, ids, length in zip(padded, sources, lengths, strict=True):
+            rows = zip(padded, sources, lengths, limits, alphas, strict=True)
+            for row, ids, length, _, _ in rows:
                 row[:length] = list(map(operator.index, ids[:length]))
             inputs = {
                 "ids": padded,
                 "lengths": np.array(lengths, np.int32),
                 "max_length": np.array(list(map(operator.index, limits)), np.int32),
-                "length_penalty": np.array(alphas, np.float32),
+                "length_penalty": np.array(list(map(float, alphas)), np.float32),
             }
         except (OverflowError, TypeError, ValueError) as error:
             raise InputError(
-                "ids, max_length and length_penalty must be int32 or float32 numbers, but are "
-                f"{str([sources, limits, alphas])[:300]} ({error})."
+                "ids, max_length and length_penalty must be int32 or float32 numbers for each of "
+                f"{len(sources)} sentences, but are {str([sources, limits, alphas])[:300]} "
+                f"({error})."
             ) from None
-        for name in ("max_length", "length_penalty"):
-            if inputs[name].shape != (len(sources),):
-                raise InputError(
-                    f"{name} has the shape {inputs[name].shape} for {len(sources)} sentences. Give "
-                    "a list with one number for each sentence."
-                )
         return inputs
 
     def source_ids(self, text: str) -> list[int]:
@@ -263,11 +241,7 @@ class LiteRTModel:
         return [self.vocabulary.target_text(ids[:length].tolist()) for ids, length in pairs]
 
     def lengths(self, text: str) -> tuple[int, int, int]:
-        """Counts the tokens of a sentence, with the end token.
-
-        Returns:
-            The numbers of all tokens, of used tokens (after truncation), and of unknown tokens.
-        """
+        """Counts all, used (after truncation) and unknown tokens, with the end token."""
         whole, used = self.vocabulary.encode_source([_bytes(text), self.truncate(text)])
         unknown = list(whole).count(self.vocabulary.unknown_id)
         return len(whole), min(len(used), self.metadata.max_source_tokens), unknown
@@ -284,7 +258,7 @@ class LiteRTModel:
 
 def _compiled(path: Path) -> Runtime:
     """Returns the signature `translate_ids` in LiteRT's `CompiledModel`, with constant buffers."""
-    from ai_edge_litert import compiled_model  # late: it takes as long as loading a model
+    from ai_edge_litert import compiled_model  # imported here: it takes as long as loading a model
 
     # Its library also logs when it is unloaded, after Python has ended.
     atexit.register(discard_native_log)

@@ -77,8 +77,7 @@ class LiteRTEngine(Engine):
     ) -> Mapping[str, Any]:
         """Translates lines. Each may have its own `max_length` and `length_penalty`.
 
-        Returns:
-            Also `lengths`, `truncated` and `status`, as the signature `translate` of a SavedModel.
+        The result has `lengths`, `truncated` and `status`, too, like the signature of a SavedModel.
         """
         found = self.results(_lines(text), max_length, length_penalty)
         texts = [[best.encode() for best in self.model.texts(result)] for result in found]
@@ -169,12 +168,7 @@ def _lines(text: Any) -> list[str]:
 
 
 class LiteRTExporter(Exporter):
-    """Writes a LiteRT model. In float32, it must find the tokens of the run.
-
-    Args:
-        for_cpu: write a model for servers on CPUs: `translate_batch`, by default in int8. Other
-            models are for phones.
-    """
+    """Writes a LiteRT model, for phones or for servers on CPUs (`translate_batch`)."""
 
     options = frozenset({"shortlist"})
     kind = "a LiteRT model"
@@ -199,13 +193,8 @@ class LiteRTExporter(Exporter):
             ("unknown", "replace", "allow", "is replace, which LiteRT does not support"),
         ):
             if getattr(translator.config, name) == value:
-                raise InputError(f"decoding.{name} {reason}. Use --set=decoding.{name}={needed}.")
-        shortlist = options.shortlist
-        if shortlist is not None and self.weights_of(options) in ("int8", "int4"):
-            from keras_transformer.extensions.litert.blocks import Int8Shortlist
-
-            shortlist = Int8Shortlist(shortlist.frequent, shortlist.translations)
-        return translator.with_options(shortlist=shortlist)
+                raise InputError(f"decoding.{name} {reason}. Use decoding.{name}={needed}.")
+        return translator.with_options(shortlist=options.shortlist)
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         from keras_transformer.extensions.litert.convert import write_file
@@ -241,7 +230,7 @@ class LiteRTExporter(Exporter):
     ) -> VersionFacts:
         from keras_transformer.extensions.litert import passes
 
-        translator.tokenizer.save(folder)  # for programs that do not read the archive
+        translator.tokenizer.save(folder)  # some programs do not read the archive
         signatures = passes.describe_signatures(passes.read((folder / FILE).read_bytes()))
         names, files = (
             ", ".join(f"`{name}`" for name in found)

@@ -184,16 +184,16 @@ def prepare_loops_twice(model: Any, *, with_outputs: bool = True) -> None:
     need more memory for values within the body. It then moves them, and updates the addresses of
     all operations that are already prepared. At this time, it still has the addresses of inputs
     and outputs of the last run, which LiteRT has freed. If such an address is now that of a value,
-    XNNPACK takes an operation that copies one to the other for a copy to the same place, and never
-    runs it (`setup_unary_elementwise_nc`).
+    XNNPACK mistakes an operation that copies one to the other for a copy onto itself, and skips it
+    (`setup_unary_elementwise_nc`).
 
     LiteRT frees the memory of a body after each loop, and prepares it for the next. For the second
     of two loops with the same body and shapes, XNNPACK needs no more memory, so nothing moves. This
     takes 2 % of a translation.
 
-    It helps as far as LiteRT knows the shapes of the body while it prepares it (`plan_shapes`).
-    Without `with_outputs`, the copies have no outputs, which only ai-edge-litert 2.3.0 and newer
-    accept. Then they copy less.
+    LiteRT must know the shapes of the body while it prepares it (`plan_shapes`). Without
+    `with_outputs`, the copies have no outputs. Then they copy less, but only ai-edge-litert 2.3.0
+    and newer accept them.
     """
     for graph in list(model.subgraphs):
         for loop in _loops(model, graph):

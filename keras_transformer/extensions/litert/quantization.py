@@ -16,7 +16,7 @@ from ai_edge_litert import schema_py_generated as schema
 from keras_transformer.extensions.litert.passes import code_of, op_name
 
 _LARGEST = {"int8": 127, "int4": 7}  # the integer of the largest weight
-_SHARES = np.linspace(1, 0.5, 11)  # of the largest weight, that become the largest integer
+_SHARES = np.linspace(1, 0.5, 11)  # tried: this share of the largest weight is the largest integer
 _PRODUCTS = ("FULLY_CONNECTED", "EMBEDDING_LOOKUP")  # input 1 has the weights
 # The operations' first versions with integer weights that have a scale per row, and with float16
 # weights that are converted to float32 (op_version.cc).

@@ -7,13 +7,14 @@ leave the batch.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.decoding import SearchInputs, SearchResult
-from keras_transformer.decoding.cached_decoder import CachedDecoder
+from keras_transformer.decoding.cached_decoder import CachedDecoder, product
 from keras_transformer.export.request_params import (
     Status,
     clamp_alpha,
@@ -22,20 +23,20 @@ from keras_transformer.export.request_params import (
     encode_status,
     has_no_translation,
 )
-from keras_transformer.extensions.litert.blocks import BlockDecoder
+from keras_transformer.extensions.litert.blocks import BlockDecoder, int8_product
 from keras_transformer.extensions.litert.tokenizer import fast_detokenizer_model, fast_model
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers.base import sublayers
 from keras_transformer.models.encoder_decoder import Memory
 
-# Hypotheses in a call for which an int8 search is fastest: a multiple of the 5 rows that XNNPACK's
-# int8 products compute at once on CPUs with AVX-512. With a beam of 4, more are slower for some
-# models. Greedy search takes 14 % less time with 40 than with 10, and 64 are about as fast.
+# Hypotheses in the fastest call of an int8 search: a multiple of the 5 rows that an int8 product of
+# XNNPACK computes at once on CPUs with AVX-512. With a beam of 4, more are slower for some models.
+# Greedy search takes 14 % less time with 40 than with 10, and 64 are about as fast.
 _BEST_ROWS = 40
 
 
 def best_batch_size(rows_per_sentence: int) -> int:
-    """Returns the number of sentences, at least 2, for which `translate_batch` is fastest."""
+    """Returns the number of sentences, at least 2, in the fastest call of `translate_batch`."""
     return max(2, _BEST_ROWS // rows_per_sentence)
 
 
@@ -43,11 +44,18 @@ class LiteRTSignatures(tf.Module):
     """The functions of a translator that become a LiteRT model.
 
     B is the number of sentences, 1 unless `for_cpu`, S the number of source tokens, and K the
-    number of translations of a sentence (`n_best`).
+    number of translations of a sentence (`n_best`). If `is_int8`, the products with the output rows
+    of a shortlist are int8, too.
     """
 
-    def __init__(self, translator: TranslationModule, *, with_text: bool, for_cpu: bool):
+    def __init__(
+        self, translator: TranslationModule, *, with_text: bool, for_cpu: bool, is_int8: bool
+    ):
         super().__init__(name="litert_signatures")
+        decoder = BlockDecoder if for_cpu else CachedDecoder
+        self._make_decoder = functools.partial(
+            decoder, product=int8_product if is_int8 else product
+        )
         self._translator, self._with_text, self._for_cpu = translator, with_text, for_cpu
         for transformer in translator.transformers:
             for layer in sublayers(transformer, recursive=True):
@@ -85,31 +93,14 @@ class LiteRTSignatures(tf.Module):
     def translate_batch(
         self, ids: tf.Tensor, lengths: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Translates the ids of several sentences.
+        """Translates the ids of several sentences; docs/phone.md describes inputs and outputs.
 
-        Args:
-            ids: int32 `[B, S]` from the source's SentencePiece model. An end token is added if it
-                is missing.
-            lengths: int32 `[B]`, the number of ids. The others are ignored.
-            max_length: int32 `[B]`, maximum length of the translation, including the end token. 0
-                means the limit of the export, which depends on the length of the sentence. Larger
-                values are lowered to this limit.
-            length_penalty: float32 `[B]`, α. NaN means the α of the export.
-
-        Returns:
-            - `ids` int32 `[B, K, L]`: padded; L is the limit for the longest sentence
-            - `lengths` int32 `[B, K]`: including the end token
-            - `scores` float32 `[B, K]`: best first
-            - `status` int32 `[B]`: bits of `Status`
+        `ids` are int32 `[B, S]`, and the others `[B]`. The results are `ids` int32 `[B, K, L]`,
+        where L is the limit for the longest sentence, `lengths` int32 and `scores` float32
+        `[B, K]`, and `status` int32 `[B]`.
         """
         lengths = tf.minimum(lengths, self._translator.max_source_tokens)
-        result, status = self._search(ids, lengths, max_length, length_penalty)
-        return {
-            "ids": result.ids,
-            "lengths": result.lengths,
-            "scores": result.scores,
-            "status": status,
-        }
+        return _outputs(*self._search(ids, lengths, max_length, length_penalty))
 
     def translate_ids(
         self, ids: tf.Tensor, lengths: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
@@ -125,22 +116,15 @@ class LiteRTSignatures(tf.Module):
         shape = [1, self._translator.config.n_best, width]
         padding = tf.fill(shape, self._translator.tokenizer.pad_id)
         padded = tf.concat([result.ids, padding], axis=2)[:, :, :width]
-        return {
-            "ids": tf.reshape(padded, shape),
-            "lengths": result.lengths,
-            "scores": result.scores,
-            "status": status,
-        }
+        return _outputs(result._replace(ids=tf.reshape(padded, shape)), status)
 
     def translate(
         self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """Translates one UTF-8 sentence, string `[1]`. Truncates it if it has too many tokens.
 
-        LiteRT has no operation that truncates bytes, so the caller must limit the text size.
-
-        Returns:
-            `translations` string and `scores` float32 `[1, K]`, best first; `status` int32 `[1]`.
+        LiteRT has no operation that truncates bytes, so the caller must limit the text size. The
+        results are `translations` string and `scores` float32 `[1, K]`, and `status` int32 `[1]`.
         """
         rows = self._source.tokenize(text)
         # One length per text: several texts then fail instead of being joined to one.
@@ -171,7 +155,7 @@ class LiteRTSignatures(tf.Module):
             source_ids,
             SearchInputs(max_lengths, alpha=alpha, length_limit=longest),
             memories=_encode_in_loop(translator, source_ids, max_lengths),
-            make_decoder=BlockDecoder if self._for_cpu else CachedDecoder,
+            make_decoder=self._make_decoder,
         )
         not_translated = encode_status({Status.NOT_TRANSLATED: has_no_translation(result)})
         return result, status + not_translated
@@ -202,6 +186,11 @@ class LiteRTSignatures(tf.Module):
             tf.RaggedTensor.from_row_splits(pieces, splits, validate=False)
         )
         return tf.reshape(texts, [1, -1])
+
+
+def _outputs(result: SearchResult, status: tf.Tensor) -> dict[str, tf.Tensor]:
+    names = ("ids", "lengths", "scores")
+    return {**{name: getattr(result, name) for name in names}, "status": status}
 
 
 def _encode_in_loop(

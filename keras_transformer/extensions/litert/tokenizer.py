@@ -7,6 +7,7 @@ is impossible for some vocabularies. `text_problem` returns the reason.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -41,13 +42,10 @@ _SPACES = {
 
 def text_problem(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
     """Returns why FastSentencepiece cannot replace SentencePiece, or None if it can."""
-    models = dict.fromkeys((vocabulary.source_model, vocabulary.target_model))
-    for proto in map(ModelProto.FromString, models):
-        reason = next(_model_problems(proto), None)
-        if reason is not None:
-            return reason
-    reason = next(_source_problems(ModelProto.FromString(vocabulary.source_model)), None)
-    if reason is not None:
+    models = (vocabulary.source_model, vocabulary.target_model)
+    source, target = map(ModelProto.FromString, models)
+    problems = (_model_problems(source), _model_problems(target), _source_problems(source))
+    for reason in itertools.chain(*problems):
         return reason
     try:
         tokenizer = tensorflow_text.FastSentencepieceTokenizer(fast_model(vocabulary.source_model))

@@ -42,7 +42,7 @@ MEASURES: Mapping[str, str] = {
 
 
 class VisibleModel(NamedTuple):
-    """A run, an ensemble or an export. For an ensemble, attention is its first model's.
+    """A run, an ensemble or an export. For an ensemble, attention is from its first model.
 
     Attributes:
         label: the path of the model.
@@ -61,11 +61,7 @@ class VisibleModel(NamedTuple):
 def open_visible_model(
     model_dir: str | Path, settings: Mapping[str, Any] | None = None
 ) -> VisibleModel:
-    """Opens a model.
-
-    Args:
-        settings: changes of the configuration of a run, such as `decoding.beam_size`.
-    """
+    """Opens a model; `settings` change the configuration of a run."""
     import tensorflow as tf
 
     from keras_transformer.export.saved_model.signatures import Signatures
@@ -197,9 +193,7 @@ def decode_texts(values: Iterable[bytes]) -> list[str]:
 def attention_page(pair: Attention, known: Mapping[str, str]) -> str:
     """Returns an interactive page: lines and a matrix for a chosen layer and head.
 
-    Args:
-        pair: the attention of a pair of sentences.
-        known: facts about the pair, such as {"Source": "A dog ."}.
+    `known` has facts about the pair, such as {"Source": "A dog ."}.
     """
     data = {}
     for kind in TITLES:
@@ -242,8 +236,7 @@ class HeadSummary(NamedTuple):
 def measure_heads(weights: np.ndarray) -> dict[str, np.ndarray]:
     """Returns the sum over the queries of each of `MEASURES`, float64 `[layers, heads]`.
 
-    Args:
-        weights: `[layers, heads, queries, keys]`.
+    The weights are `[layers, heads, queries, keys]`.
     """
     weights = weights.astype(np.float64)
     queries, keys = weights.shape[-2:]
@@ -289,12 +282,10 @@ def embed(ask: Ask, sentences: Sequence[str]) -> np.ndarray:
 
 
 def project(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Projects vectors `[N, d]` to their first two principal components.
+    """Projects vectors `[N, d]` to their first two principal components, `[N, 2]`.
 
-    The sign of each axis is chosen so that its largest component is positive.
-
-    Returns:
-        The points, float64 `[N, 2]`, and the share of the variance that each axis shows.
+    The sign of each axis is chosen so that its largest component is positive. The second result is
+    the share of the variance that each axis shows.
     """
     centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
     _, lengths, axes = np.linalg.svd(centred, full_matrices=False)

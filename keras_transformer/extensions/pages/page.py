@@ -17,7 +17,7 @@ _PICTURES = {**{code: 0x2400 + code for code in range(0x20)}, 0x7F: 0x2421}
 
 
 def number(value: float | None, decimals: int | None = None) -> str:
-    """Formats a number for reading, with as many decimals as fit; None is a dash."""
+    """Formats a number for reading, with the decimals that fit; None is a dash."""
     if value is None:
         return "–"
     if not math.isfinite(value) or abs(value) >= 1e15:

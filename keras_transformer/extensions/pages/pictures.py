@@ -36,7 +36,7 @@ from keras_transformer.runs.atomic import atomic_path
 _BATCH_SIZE = 16  # pairs: the attention of 64 tokens in 48 heads has 2.4 MB
 _POSITIONS = 128  # positional encodings in the picture
 _INK, _MUTED, _LINE = "#1d2126", "#6a727c", "#2f6db0"  # the colours of the pages
-_CURVES = {"training": "#4a8bd0", "validation": "#d9662b"}  # on light and dark pages
+_CURVES = {"training": "#4a8bd0", "validation": "#d9662b"}  # readable on light and dark pages
 
 with needs_extra("plots", "drawing"):
     import matplotlib.style
@@ -96,9 +96,8 @@ def _figure(size: tuple[float, float], title: str, note: str = "", **options: An
 def draw_curves(charts: Sequence[tuple[str, Sequence[Any], bool]]) -> str:
     """Draws training curves as one SVG image, two in a row.
 
-    Args:
-        charts: title, lines, and whether the scale may be logarithmic. A line has "training" or
-            "validation", the values by step, and the step with the best value or None.
+    A chart has a title, lines, and whether the scale may be logarithmic. A line has "training" or
+    "validation", the values by step, and the step with the best value or None.
     """
     rows = -(-len(charts) // 2)
     figure = _figure((9.6, 2.3 * rows), "", facecolor="none")
@@ -215,11 +214,7 @@ def draw_summary(summary: HeadSummary) -> Figure:
 
 @_style()
 def draw_positions(encodings: Mapping[str, np.ndarray]) -> Figure:
-    """Draws positional encodings: their values, and their dot products by distance.
-
-    Args:
-        encodings: `source` and `target`, float32 `[positions, d_model]`, and `learned`, bool.
-    """
+    """Draws positional encodings: their values, and their dot products by distance."""
     learned = bool(encodings["learned"])
     # Sinusoidal encodings of both sides are the same.
     sides: Sequence[str] = ("source", "target") if learned else ("source",)
@@ -257,17 +252,10 @@ def visualize(
 ) -> tuple[dict[str, Any], list[str]]:
     """Draws the attention of a pair, statistics of the heads, positions and embeddings.
 
-    Args:
-        sentence: the sentence whose attention is shown. None uses the first pair of the files.
-        translation: its translation. None uses the model's translation.
-        source: a file of sentences, one per line, for the statistics of the heads and the
-            embeddings.
-        target: a file of their translations. None uses the model's translations.
-        max_sentences: at most this many lines of the files are used.
-
-    Returns:
-        The directory, the names of its files and the number of sentences, and a remark for each
-        problem.
+    The pair is `sentence` and `translation`, or the first one of the files `source` and `target`,
+    which are for the statistics. The model translates if there are no translations. The results are
+    the directory, the names of its files and the number of sentences, and a remark for each
+    problem.
     """
     path = Path(output_dir)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

@@ -74,14 +74,7 @@ class Answer(NamedTuple):
 
 
 class PlaygroundModel:
-    """A run, an export or a server, called through its signatures `translate` and `attention`.
-
-    Args:
-        label: the path or address of the model.
-        ask: the signatures.
-        examples: sentences to try.
-        source_tag: added to texts that have no tag.
-    """
+    """A run, an export or a server, called through its signatures `translate` and `attention`."""
 
     def __init__(
         self,
@@ -147,12 +140,7 @@ class PlaygroundModel:
 def open_playground_model(
     label: str, settings: Mapping[str, Any] | None = None, source_tag: str | None = None
 ) -> PlaygroundModel:
-    """Opens a model.
-
-    Args:
-        label: a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, a SavedModel, or the address of a server
-            such as `localhost:8501/MODEL`.
-    """
+    """Opens a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, an export, or the address of a server."""
     path, settings = Path(label), dict(settings or {})
     if LOADER.find(label):
         server = ServerEngine(label)
@@ -174,11 +162,7 @@ def open_playground_model(
 def build_page(
     models: Sequence[PlaygroundModel], examples: Sequence[str] | None = None
 ) -> gr.Blocks:
-    """Returns the page.
-
-    Args:
-        examples: sentences to choose from; by default, the examples of the first model.
-    """
+    """Returns the page; the default examples are those of the first model."""
     examples = examples or models[0].examples
     outputs: list[gr.components.Component] = []
     selections = []
@@ -235,11 +219,7 @@ def build_page(
 
 
 def serve(page: gr.Blocks, host: str, port: int, *, open_browser: bool) -> str:
-    """Serves the page in threads, and returns its address.
-
-    Args:
-        port: the port. 0 uses the first free port from 7860 on.
-    """
+    """Serves the page in threads, and returns its address. Port 0 is a free one, 7860 or above."""
     style = Path(__file__).with_name("templates").joinpath("playground.css").read_text("utf-8")
     # Gradio requests its own page before it reports that it serves. A proxy would not find it.
     direct = [os.environ.get("NO_PROXY", ""), host, "localhost", "127.0.0.1"]

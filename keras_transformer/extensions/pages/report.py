@@ -155,7 +155,7 @@ def _curves(history: History) -> Markup:
         charts += [(title, lines, is_log)] if lines else []
     if not charts:
         return Markup()
-    from keras_transformer.extensions.pages.pictures import draw_curves  # late: it loads Matplotlib
+    from keras_transformer.extensions.pages.pictures import draw_curves  # loads Matplotlib
 
     return Markup(draw_curves(charts))
 

@@ -55,13 +55,9 @@ _Result = TypeVar("_Result")
 class Row:
     """A part of an experiment that is trained, scored and recorded separately.
 
-    Attributes:
-        name: name of its directory.
-        function: trains and scores, or resumes. Its arguments are the directory of the row, the
-            remaining minutes (None: no limit) and `arguments`. It returns JSON values. `finished`
-            is False if time was over, and missing if a later call should repeat the row.
-        arguments: further arguments.
-        title: a few words for the log.
+    `function` trains and scores, or resumes. Its arguments are the directory of the row, the
+    remaining minutes (None: no limit) and `arguments`. It returns JSON values. `finished` is False
+    if time was over, and missing if a later call should repeat the row. `title` is for the log.
     """
 
     name: str
@@ -73,13 +69,10 @@ class Row:
 class Experiment:
     """The rows and the results in a work directory.
 
-    Attributes:
-        work_dir: the directory. It must be new, or belong to an experiment with this identity.
-        identity: everything that results depend on, as JSON values.
-        facts: recorded with the results of each row.
-        max_minutes: minutes after which no row starts and training stops; None for no limit.
-        in_processes: runs each row in a new process. Functions of rows are then functions of a
-            module.
+    The directory must be new, or belong to an experiment with this `identity`: everything that
+    results depend on, as JSON values. `facts` are recorded with the results of each row. After
+    `max_minutes`, no row starts and training stops. With `in_processes`, each row runs in a new
+    process, so functions of rows must be functions of a module.
     """
 
     def __init__(
@@ -155,7 +148,7 @@ class Experiment:
             record = {"row": row.name, **metadata, **self.facts, **found}
             line = json.dumps(record) + "\n"
             with (self.work_dir / RESULTS).open("ab", buffering=0) as file:
-                file.write(line.encode())  # in one call, which a kill does not split
+                file.write(line.encode())  # one call, because a kill cannot split it
             sync_tree(self.work_dir / RESULTS)
         return record
 
@@ -220,7 +213,7 @@ def train(
     init_from: str | None = None,
 ) -> tuple[TrainingResult, RunDirectory]:
     """Trains or resumes the run of a row, with the arguments of `training_run.train`."""
-    load_tensorflow()  # here, because the parent process must not hold the GPU
+    load_tensorflow()  # the parent process must not hold the GPU
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.runs.run_directory import RunDirectory
     from keras_transformer.training import training_run

@@ -15,29 +15,17 @@ from keras_transformer.errors import InputError
 def read_json(path: Path) -> Any:
     """Returns the content of a JSON file. The message of an `InputError` does not name the file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
-    except InputError:
-        raise
+        return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"This is not JSON: {error}") from None
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"{name!r} occurs twice in the same object")
-    return dict(pairs)
 
 
 def check_json(label: str, hint: Any, value: Any) -> None:
     """Checks the type of a value that the `json` module returned.
 
-    Args:
-        label: name of the value in errors, such as `settings`. Errors about a part of the value
-            add the path to it, such as `settings.seed`.
-        hint: a scalar type for `check_scalar`, Any, a Sequence or tuple of one type, a Mapping, a
-            TypedDict, or one of these or None.
+    The type is a scalar type for `check_scalar`, Any, a Sequence or tuple of one type, a Mapping, a
+    TypedDict, or one of these or None. Errors about a part of the value add the path to it to the
+    label, as in `settings.seed`.
     """
     required = without_none(hint)
     origin, arguments = typing.get_origin(required), typing.get_args(required)

@@ -20,8 +20,8 @@ def _width(d_model: int, dim: int) -> dict[str, Any]:
 def _published(perplexity: float, bleu: float, millions: int | None = None) -> dict[str, Any]:
     """Returns the results of a row of the paper's Table 3, on newstest2013, English to German.
 
-    `perplexity` is per wordpiece. `millions` of parameters is None if the paper prints none, which
-    means about as many as base.
+    `perplexity` is per wordpiece. `millions` of parameters is None where the paper prints none: the
+    row has nearly the size of base.
     """
     return {"perplexity": perplexity, "bleu": bleu, "millions": millions}
 

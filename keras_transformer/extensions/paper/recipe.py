@@ -13,7 +13,7 @@ import hashlib
 import heapq
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, get_type_hints
 
@@ -74,12 +74,8 @@ class Recipe:
     `{"source": FILE}`.
 
     Attributes:
-        name: name of the folder.
-        train, valid, tests: the texts; tests have names.
         prepare: fields of `PrepareOptions`.
-        preset: name of the initial configuration.
-        settings: changes to the configuration.
-        evaluate: options of the scores.
+        settings: changes to the configuration `preset`.
         held_out: number of sentences of parts that are taken out of `train`.
         synthetic: generated pairs that are added to `train`, by kind, with the model that generates
             them. "back_translation" generates sources, and "distillation" targets. Both together
@@ -92,7 +88,6 @@ class Recipe:
         average_last: numbers of last checkpoints whose averages are candidates.
         length_penalties: candidates for `decoding.length_penalty`.
         more_formats: formats of further exports. Tests are scored by the SavedModel.
-        published: published results by test.
         variants: changed fields of each variant by name; of `prepare`, `settings` and `synthetic`
             only the changed entries. The variant `rehearsal` is a small run of everything.
         variant: name of the current variant, or empty. Several are joined with +.
@@ -176,8 +171,7 @@ class Recipe:
         for key, value in fields.items():
             check_json(key, own[key], value)
         recipe = cls(name=name, **fields)
-        for problem in recipe._problems():
-            raise InputError(problem)
+        recipe._check_texts()
         recipe._check_settings()
         return recipe
 
@@ -187,16 +181,16 @@ class Recipe:
         hints = get_type_hints(cls)
         return {key: hint for key, hint in hints.items() if key not in _NOT_IN_FILE}
 
-    def _problems(self) -> Iterator[str]:
-        """Yields what is wrong with the texts, the names and the candidates of validation."""
+    def _check_texts(self) -> None:
+        """Checks the texts, and the names of parts and tests."""
         for part, count in self.held_out.items():
             if count < 1:
-                yield f"held_out has {count!r} of {part}, but it must be at least 1."
+                raise InputError(f"held_out has {count!r} of {part}, but it must be at least 1.")
             if part == TRAIN or not _PART.fullmatch(part):
-                yield f"held_out has a part {part!r}. Use a name such as valid or test."
+                raise InputError(f"held_out has a part {part!r}. Use a name such as valid or test.")
         for name in self.tests:
             if name in (TRAIN, "valid") or not _PART.fullmatch(name):
-                yield f"A test is called {name!r}. Use a name such as test_2016."
+                raise InputError(f"A test is called {name!r}. Use a name such as test_2016.")
         forms = dict.fromkeys(self.tests, _TEST_FORMS) | {
             TRAIN: _TAUGHT_FORMS if self.teacher else _TRAINING_FORMS,
             "valid": _VALIDATION_FORMS,
@@ -204,28 +198,15 @@ class Recipe:
         for role, text in {TRAIN: self.train, "valid": self.valid, **self.tests}.items():
             if set(text) not in forms[role]:
                 known = " or ".join(", ".join(sorted(form)) for form in forms[role])
-                yield f"{role} is {dict(text)!r}. It must be a text with {known}."
+                raise InputError(f"{role} is {dict(text)!r}. It must be a text with {known}.")
             if "held_out" in text and text["held_out"] not in self.held_out:
                 parts = ", ".join(self.held_out) or "nothing"
-                yield (
-                    f"{role} is {text['held_out']!r} of held_out, which has {parts}. Name a part "
-                    "that exists."
-                )
-        for test in self.published.keys() - self.tests.keys():
-            yield f"published names {test!r}. Name one of {', '.join(self.tests)}."
+                raise InputError(f"{role} is {text['held_out']!r} of held_out, which has {parts}.")
         if self.teacher and (self.fine_tune or self.synthetic):
-            yield (
+            raise InputError(
                 "A recipe with a teacher trains from random weights, on pairs of the teacher. "
                 "Leave fine_tune and synthetic out."
             )
-        for count in self.average_last:
-            if count < 2:
-                yield f"average_last is {count!r}, but it must be at least 2."
-        for name, changes in self.variants.items():
-            if not re.fullmatch(r"\w[\w.-]{0,99}", name):
-                yield f"A variant is called {name!r}. Use a name such as dropout_0.3."
-            if "variants" in changes:
-                yield f"The variant {name} contains variants, which is not allowed."
 
     def _check_settings(self) -> None:
         """Checks the fields of other configurations that a recipe contains."""
@@ -315,7 +296,7 @@ def split_by_source(
         for part in (TRAIN, *held_out)
     }
     first: dict[bytes, tuple[bytes, bytes]] = {}  # pair of each source that is held out
-    seen: set[bytes] = set()  # of the others
+    seen: set[bytes] = set()  # pairs that are not held out
     with contextlib.ExitStack() as stack:
         out = {
             part: [

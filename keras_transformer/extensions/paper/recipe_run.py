@@ -63,21 +63,11 @@ def run_recipe(
     The same call resumes after an interruption and skips finished work. More seeds are added to the
     results. After a stop by `max_minutes`, the next call exports the next version.
 
-    Args:
-        recipe: its texts, settings and candidates.
-        corpus_dir: directory of the files that its texts name.
-        work_dir: directory of the results.
-        seeds: seed of each run. Several also form an ensemble.
-        synthetic_from: the export that generates each kind of synthetic pairs. Back-translation
-            needs an export of the other direction.
-        runs: the run that the recipe needs, or `RUN@NAME` for other weights than the selected
-            ones: as `init_from` the run that a recipe with `fine_tune` starts from, which is scored
-            too; as `teacher` the run that teaches the model of a recipe with `teacher`.
-        num_microbatches: parts of a batch, which need less memory.
-        max_minutes: minutes after which training stops.
-
-    Returns:
-        `recipe`, `variant`, `finished`, and `rows`: the record of each row by name.
+    `corpus_dir` has the files that the texts of the recipe name. Several seeds also form an
+    ensemble. `synthetic_from` has the export that generates each kind of synthetic pairs. `runs`
+    has the run, or `RUN@NAME`, that a recipe needs: `init_from` if it has `fine_tune`, and
+    `teacher` if it has `teacher`. The results are `recipe`, `variant`, `finished`, and `rows`, the
+    record of each row by name.
     """
     work_dir, runs = Path(work_dir), dict(runs or {})
     synthetic_from = dict(synthetic_from or {})
@@ -98,7 +88,7 @@ def run_recipe(
     for kind, model_dir in synthetic_from.items():
         check_generator(work_dir / "synthetic" / kind, model_dir)
     if recipe.held_out:
-        experiment.start()  # because the parts are written
+        experiment.start()  # creates the directory of the parts
     train, valid, tests = open_texts(recipe, Path(corpus_dir), work_dir / "text")
     experiment.start()
 

@@ -34,7 +34,7 @@ _EXPORTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "int8_greedy": ("int8", {"decoding.beam_size": 1, "decoding.n_best": 1}),
 }
 _SHAPE = ("num_encoder_layers", "num_decoder_layers", "d_model")
-_ROUNDS = 3  # in which the models take turns
+_ROUNDS = 3  # rounds in which the models take turns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,17 +42,12 @@ class Distillation:
     """Exports a teacher and its students, and compares them.
 
     `export_teacher` and `compare` are functions of rows.
-
-    Attributes:
-        teacher: the run, or `RUN@NAME`.
-        valid: the validation text, on which exports are compared with their runs.
-        tests: the texts to measure on, by name. Without any, this is the validation text.
     """
 
-    teacher: str
+    teacher: str  # the run, or `RUN@NAME`
     work_dir: Path
-    valid: EvaluationSet
-    tests: Mapping[str, EvaluationSet]
+    valid: EvaluationSet  # exports are compared with their runs on it
+    tests: Mapping[str, EvaluationSet]  # measured texts; if there are none, `valid`
     scoring: Scoring
 
     def export_teacher(self, directory: Path, max_minutes: float | None) -> dict[str, Any]:
@@ -71,8 +66,7 @@ class Distillation:
     ) -> dict[str, Any]:
         """Exports the teacher and a student for CPUs, and measures them on one core.
 
-        Args:
-            trained: the record of the row that trained the student.
+        `trained` is the record of the row that trained the student.
         """
         student = f"{self.work_dir / trained['row'] / 'run'}@{trained['weights']}"
         search = {"decoding.length_penalty": trained["length_penalty"]}
@@ -83,8 +77,9 @@ class Distillation:
             for name in _EXPORTS:
                 facts = self._export(name, run, directory / model, settings)
                 rows.append({"model": model, **facts})
-        words = self._measure([row for row in rows if "refused" not in row])
-        draw(rows, directory / report.CHART)
+        usable = [row for row in rows if "refused" not in row]
+        words = self._measure(usable)
+        draw(usable, directory / report.CHART)
         return {"finished": True, "words": words, "models": rows}
 
     def _export(
@@ -166,11 +161,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draws BLEU of the first test and words per second of the models of `compare`."""
-    usable = [row for row in rows if "refused" not in row]
-    test = next(iter(usable[0]["tests"]))
-    names = [f"{row['model']}, {row['weights']}, beam {row['beam_size']}" for row in usable]
-    bleu = [row["tests"][test]["bleu"] for row in usable]
-    speed = [row["words_per_second"] for row in usable]
-    label = "one core"
-    panels = {f"BLEU, {test}": {label: bleu}, "source words per second": {label: speed}}
-    report.draw(path, names, panels)
+    test = next(iter(rows[0]["tests"]))
+    names = [f"{row['model']}, {row['weights']}, beam {row['beam_size']}" for row in rows]
+    values = {
+        f"BLEU, {test}": [row["tests"][test]["bleu"] for row in rows],
+        "source words per second": [row["words_per_second"] for row in rows],
+    }
+    report.draw(path, names, {name: {"one core": bars} for name, bars in values.items()})

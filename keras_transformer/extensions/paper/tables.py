@@ -98,25 +98,15 @@ _TRANSFORMER = {
 
 
 class TableRow(NamedTuple):
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes:
-        name: name of its directory. The part before a `_` is the group.
-        title: difference from the base, as in "h × 1/2, d_k × 2, d_v × 2", or a name for the chart.
-        settings: changes to the preset, for `training_run.train`.
-        published: `bleu`, and for Table 3 `perplexity` and `millions` of parameters.
-        architecture: name of the architecture in `config.json`.
-        config: the configuration, with the sizes of the vocabulary; None in Table 2.
-        same_as: the name of an earlier row with this configuration, or None.
-    """
-
-    name: str
-    title: str
-    settings: Mapping[str, Any]
-    published: Mapping[str, float | None]
+    name: str  # of its directory; the part before a `_` is the group
+    title: str  # difference from the base, as in "h × 1/2, d_k × 2", or a name for the chart
+    settings: Mapping[str, Any]  # changes to the preset
+    published: Mapping[str, float | None]  # `bleu`, in Table 3 also `perplexity` and `millions`
     architecture: str = "transformer"
-    config: Config | None = None
-    same_as: str | None = None
+    config: Config | None = None  # with the sizes of the vocabulary; only in Table 3
+    same_as: str | None = None  # the name of an earlier row with this configuration
 
 
 def table2(settings: Mapping[str, Any]) -> list[TableRow]:
@@ -347,7 +337,7 @@ def train_row(
     directory: Path, max_minutes: float | None, row: TableRow, job: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Trains or resumes a row, and scores its weights, in a process without TensorFlow."""
-    load_tensorflow()  # here, because the parent process must not hold the GPU
+    load_tensorflow()  # the parent process must not hold the GPU
     from keras_transformer.extensions.paper import baselines  # noqa: F401  registers them
     from keras_transformer.inference import loading, scoring, translate
     from keras_transformer.inference.engine import KerasEngine
@@ -393,16 +383,11 @@ def train_row(
 
 
 def training_flop(config: Any, source: Any, target: Any) -> float:
-    """Returns the FLOP of one epoch: two per multiplication, and a backward pass of two forward
-    passes.
+    """Returns the FLOP of one epoch, from the tokens of each source and target, `[pairs]`.
 
-    Only matrix products of real tokens count. Good batching avoids padding, and other operations
-    (softmax, tanh, layer norm, embedding lookups) are a small part.
-
-    Args:
-        config: configuration of the model.
-        source: int `[pairs]`, tokens of each source, with the end token.
-        target: int `[pairs]`, tokens of each target, with the end token.
+    A multiplication counts as two, and a backward pass as two forward passes. Only matrix products
+    of real tokens count. Good batching avoids padding, and other operations (softmax, tanh, layer
+    norm, embedding lookups) are a small part.
     """
     source, target = np.asarray(source, np.int64), np.asarray(target, np.int64)
     if isinstance(config, ModelConfig):

@@ -109,13 +109,11 @@ def parse_generators(texts: Sequence[str]) -> dict[Synthetic, str]:
     kinds: dict[str, Synthetic] = {kind: kind for kind in get_args(Synthetic)}
     for text in texts:
         name, _, model_dir = text.partition("=")
-        if name not in kinds or not model_dir:
+        if name not in kinds or not model_dir or name in generators:
             raise InputError(
-                f"--synthetic_from is {text!r}. Use KIND=EXPORT, where KIND is "
+                f"--synthetic_from is {text!r}. Use KIND=EXPORT, once for each KIND: "
                 f"{' or '.join(kinds)}."
             )
-        if name in generators:
-            raise InputError(f"--synthetic_from names {name} twice. Give one export for each kind.")
         generators[kinds[name]] = model_dir
     return generators
 

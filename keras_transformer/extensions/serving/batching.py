@@ -31,10 +31,10 @@ class _Part:
     call: Call
     inputs: Arrays
     rows: int
-    row_bytes: int  # of the longest row
+    row_bytes: int  # size of the longest row
     most: int  # rows of a batch
     arrived: float  # time of the event loop
-    turn: int  # by which the parts are ordered
+    turn: int  # orders the parts
     result: asyncio.Future[Arrays]
 
 
@@ -44,12 +44,8 @@ class Batcher:
     A request with many rows or much text is split. Each such request, and all others together, get
     equal shares, in bytes (start-time fair queueing). So others need not wait for all parts of one.
 
-    Args:
-        max_batch_size: maximum rows of a batch.
-        batch_timeout: seconds that a request waits for others if a thread is idle.
-        max_queue: maximum rows that wait.
-        num_threads: number of threads; each runs one batch at a time.
-        observe: called with the number of rows of each batch.
+    A request waits `batch_timeout` seconds for others if a thread is idle, and at most `max_queue`
+    rows wait. `observe` is called with the number of rows of each batch.
     """
 
     def __init__(
@@ -67,8 +63,8 @@ class Batcher:
         self._threads = concurrent.futures.ThreadPoolExecutor(num_threads, "batch")
         self._idle = num_threads
         self._waiting: list[_Part] = []
-        self._turn = 0  # of the last batch
-        self._next_turn = 0  # of requests that are not split
+        self._turn = 0  # turn of the last batch
+        self._next_turn = 0  # next turn of a request that is not split
         self._running: set[asyncio.Task[None]] = set()
 
     @property

@@ -254,7 +254,7 @@ class Client:
                     functools.partial(self.predict, signature=name),
                 )
                 for name, infos in fields["signature_def"]["signature_def"].items()
-                if infos.get("inputs")  # without the initialization of the model
+                if infos.get("inputs")  # the initialization of the model has none
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ServerError(

@@ -77,7 +77,7 @@ def main() -> None:
     handler.addFilter(_add_request_id)
     app.load_engine(FLAGS.model_dir)
     with needs_extra("serving", "serving"):
-        from keras_transformer.extensions.serving import server  # late: --help is fast
+        from keras_transformer.extensions.serving import server  # slow to import
 
     values: dict[str, Any] = {f.name: FLAGS[f.name].value for f in dataclasses.fields(Settings)}
     server.run(Settings(**{**values, "model_dir": Path(FLAGS.model_dir)}))

@@ -22,10 +22,7 @@ class Connection(H11Protocol):
     If there are too many connections, the one that has been without a complete request for longest
     is closed. So idle connections cannot keep other clients out.
 
-    Args:
-        idle: the connections without a complete request, oldest first.
-        most: maximum number of connections.
-        arguments: arguments of uvicorn.
+    `idle` has the connections without a complete request, oldest first.
     """
 
     def __init__(self, *, idle: dict[Connection, None], most: int, **arguments: object):
@@ -74,7 +71,7 @@ class Connection(H11Protocol):
 
     def _wait(self, seconds: float) -> None:
         self._idle.pop(self, None)
-        self._idle[self] = None  # at the end
+        self._idle[self] = None  # moves to the end
         self._start_timer("header", seconds)
 
     def _start_timer(self, name: str, seconds: float, end: float | None = None) -> None:

@@ -39,9 +39,7 @@ class Version(NamedTuple):
 def open_engine(path: Path, batches_at_once: int) -> Version:
     """Loads any model that `kt.load` opens, and runs it once, because first calls are slow.
 
-    Args:
-        path: the model.
-        batches_at_once: number of calls at the same time, which share the cores.
+    Calls at the same time share the cores.
     """
     loader, _ = find_loader(str(path))
     if loader.needs_tensorflow:

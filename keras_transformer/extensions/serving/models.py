@@ -20,14 +20,10 @@ _MAX_VERSION = 2**63 - 1  # versions are int64 in the API
 
 
 class ServedModel:
-    """The newest version of a model.
+    """The newest version of a model: the highest one of a directory, or what `kt.load` opens.
 
-    Args:
-        path: directory of versions, of which the highest is served, or any model that `kt.load`
-            opens. A LiteRT file may be replaced while it is served.
-        name: name in requests.
-        batches_at_once: number of batches at the same time.
-        source_tag: the tag that the server adds. Versions that lack it are not served.
+    A LiteRT file may be replaced while it is served. Versions that lack the tag that the server
+    adds are not served.
     """
 
     def __init__(self, path: Path, name: str, batches_at_once: int, source_tag: str | None = None):

@@ -51,8 +51,8 @@ _BODY_SECONDS = 60  # time limit for receiving a body
 _SMALL_BODY_BYTES = 2**16  # smaller bodies need no limit besides that of connections
 _LARGE_BODIES = 4  # how many of the largest size the server may hold at the same time
 _BACKLOG = 2048  # connections that are not accepted yet
-_DRAIN_SECONDS = 0.5  # after a stop signal, in which new requests are still answered
-_LAST_SECONDS = 3.0  # that stopping may take after the grace period
+_DRAIN_SECONDS = 0.5  # new requests are still answered after a stop signal
+_LAST_SECONDS = 3.0  # longest stop after the grace period
 _MAX_ANSWER_BYTES = 2**27  # size as arrays; JSON needs ten times this memory
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:=/+-]{1,128}")  # ids that are taken from clients
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -83,7 +83,7 @@ class Server:
         self._max_rows = min(settings.max_rows or settings.max_queue, settings.max_queue)
         self._request_seconds = settings.request_seconds
         self._max_body_bytes = settings.max_body_bytes
-        self._large_bytes = 0  # of the large bodies that the server holds
+        self._large_bytes = 0  # size of the large bodies that the server holds
         self._reading_large = asyncio.Lock()
         self._routes = self._application(settings)
 
@@ -304,7 +304,7 @@ async def serve(
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                log_level=logging.ERROR,  # not a line for each refused connection
+                log_level=logging.ERROR,  # otherwise each refused connection writes a line
                 ws="none",
                 http=connections.limited(settings.max_connections),  # type: ignore[arg-type]
                 backlog=connections.ACCEPTED_AT_ONCE,

@@ -217,11 +217,9 @@ def add_source_tag(inputs: Arrays, tag: str, symbols: Sequence[str] | None) -> A
 
 
 def add_missing_tag(text: str, tag: str, symbols: Sequence[str] | None) -> str:
-    """Returns a text with a tag at its start, unless it begins with the tag or another one.
+    """Returns a text with a tag, if any, at its start, unless it begins with this or another one.
 
-    Args:
-        tag: the tag; empty for none.
-        symbols: the symbols of the model, as in `split_tags`.
+    `symbols` are those of the model, as in `split_tags`.
     """
     has_tag = split_tags(text, symbols)[0] or text.lstrip().startswith(tag)
     return text if has_tag else add_tag(text, tag)
@@ -236,7 +234,7 @@ def write_outputs(outputs: Arrays, by_row: bool) -> bytes:
         instances = zip(*columns.values(), strict=True)
         columns = [dict(zip(columns, row, strict=True)) for row in instances]
     answer = {"predictions" if by_row else "outputs": columns}
-    return json.dumps(answer, ensure_ascii=False).encode()  # with NaN and Infinity
+    return json.dumps(answer, ensure_ascii=False).encode()  # may contain NaN and Infinity
 
 
 def _values(array: np.ndarray, name: str) -> Any:

@@ -19,8 +19,8 @@ from keras_transformer.inference.loading import members
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 
-_ITERATIONS = 5  # of expectation maximization; more change the ranks only a little
-_MIN_PROBABILITY = 1e-3  # of a translation; drops words that only occur in the same sentences
+_ITERATIONS = 5  # expectation maximization; more change the ranks only a little
+_MIN_PROBABILITY = 1e-3  # drops words that only occur in the same sentences
 # A link is a pair of a target token and a source token in the same sentence pair. It takes 4 bytes.
 _MAX_LINKS = 100_000_000
 _LINKS_AT_ONCE = 2_000_000
@@ -46,7 +46,7 @@ def learn_shortlist(
     """
     if data_dir is None:
         raise InputError(
-            "A shortlist is learned from the training data. Give its directory with --data_dir."
+            "A shortlist is learned from the training data. Give its directory as data_dir."
         )
     data_dir = Path(data_dir)
     vocabulary = Vocabulary.load(data_dir)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.saved_model import fresh_process
+from keras_transformer.export.saved_model import isolated_process
 from keras_transformer.export.saved_model.engine import IsolatedSavedModel
 from keras_transformer.export.saved_model.exporter import check_scores
 from tests.messages import mentions
@@ -23,14 +23,14 @@ def test_signatures_with_other_scores_are_refused():
 
 def test_an_export_that_needs_more_than_tensorflow_is_refused(exported_run, tmp_path, monkeypatch):
     """The package must not be imported."""
-    script, own = tmp_path / "script.py", Path(fresh_process.__file__)
+    script, own = tmp_path / "script.py", Path(isolated_process.__file__)
     package = own.parents[3]
     changed = own.read_text("utf-8").replace(
         "from __future__ import annotations",
         f"import sys\nsys.path.insert(0, {str(package)!r})\nimport keras_transformer.errors",
     )
     script.write_text(changed)
-    monkeypatch.setattr(fresh_process, "__file__", str(script))
+    monkeypatch.setattr(isolated_process, "__file__", str(script))
     with (
         contextlib.closing(IsolatedSavedModel(exported_run / "1")) as engine,
         pytest.raises(RuntimeError, match=r"keras_transformer.*TensorFlow"),

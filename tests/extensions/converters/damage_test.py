@@ -124,7 +124,7 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ({BIAS: np.zeros((1, 50), np.float32)}, [47, 50, "vocabulary"]),
     ],
     "opennmt_tf/data.yml": [
-        ("source_vocabulary", "other", ["source_vocabulary", "--config"]),
+        ("source_vocabulary", "other", ["source_vocabulary", "as config"]),
         ("source.vocab", "target.vocab", [60, 46]),
         ("params", "  source_sequence_controls: {start: true}\nparams", ["start token"]),
         ("params", "  source_sequence_controls: {end: 2}\nparams", ["end", 2]),

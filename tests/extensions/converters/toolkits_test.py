@@ -74,7 +74,7 @@ def test_one_dictionary_is_enough_only_for_shared_embeddings(
     if is_joint:
         assert convert(copy, "fairseq").vocabulary.fingerprint == expected
     else:
-        refuses(convert, (copy, "fairseq"), copy, "dict.de.txt", "--target_vocabulary")
+        refuses(convert, (copy, "fairseq"), copy, "dict.de.txt", "target_vocabulary")
         given = str(tmp_path / "target.txt")
         found = convert(copy, "fairseq", target_vocabulary=given)
         assert found.vocabulary.fingerprint == expected
@@ -118,7 +118,7 @@ def test_the_number_of_heads_is_read_from_the_description(
     file = opennmt_tf / "model_description.py"
     if description is None:
         file.unlink()
-        refuses(convert, (opennmt_tf, "opennmt_tf"), "model_description.py", "--num_heads")
+        refuses(convert, (opennmt_tf, "opennmt_tf"), "model_description.py", "num_heads")
         assert convert(opennmt_tf, "opennmt_tf", num_heads=4).config.model.num_heads == 4
         return
     file.write_text(description)
@@ -128,7 +128,7 @@ def test_the_number_of_heads_is_read_from_the_description(
 
 
 def test_pieces_need_their_sentencepiece_model(opennmt_tf: Path) -> None:
-    with pytest.raises(InputError, match=mentions("piece", "--source_sentencepiece")):
+    with pytest.raises(InputError, match=mentions("piece", "source_sentencepiece")):
         convert(opennmt_tf, "opennmt_tf", source_sentencepiece=None, target_sentencepiece=None)
     with pytest.raises(InputError, match=mentions("SentencePiece", "data.yml")):
         convert(opennmt_tf, "opennmt_tf", target_sentencepiece=str(opennmt_tf / "data.yml"))

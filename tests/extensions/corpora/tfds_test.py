@@ -100,7 +100,7 @@ def test_either_side_selects_the_languages_and_bytes_are_unchanged(small_set, so
         (WMT14, "train", "fr", ("source language", "'fr'", "'de'", "'en'")),
         (WMT14, "train", None, ("source language", "None", "'de'", "'en'")),
         ("opus", "train", "de", ("parts", "opus/medical")),
-        ("opus/law", "train", "de", ("prepared", "--tfds_download")),
+        ("opus/law", "train", "de", ("prepared", "tfds_download")),
         (WMT14, "tran", "de", ("split", "'tran'", "train")),
         (WMT14, "train[:200%]", "de", ("split", "'train[:200%]'")),
         (WMT14, "", "de", ("split", "''")),

@@ -26,7 +26,7 @@ def test_a_cache_that_grows_in_blocks_changes_nothing(
     transformer.build()
     transformer.assign_weights(run_directory.named_weights())
     translator = TranslationModule(transformer, run_directory.tokenizer(), config.decoding)
-    source_ids, lengths = translator.source_ids(tf.constant([*PHRASES, "a", "", "ball " * 30]))
+    source_ids, lengths, _ = translator.source_ids(tf.constant([*PHRASES, "a", "", "ball " * 30]))
     inputs = SearchInputs(translator.max_lengths(lengths))
     search = tf.function(translator.translate_ids, autograph=False)
     expected = search(source_ids, inputs)

@@ -102,8 +102,12 @@ def test_invalid_utf8_is_translated_as_by_the_run(file: Path, run_directory: Run
         ("translate_ids", ([9.5, 3],), ("ids", "int32", "9.5")),
         ("translate_ids", ([9, 3], 2.5), ("max_length", "int32", "2.5")),
         ("translate_ids", ([[1, 2]],), ("ids", "int32")),
-        ("translate_batch", ([[9, 3], [3]], [0]), ("max_length", 1, 2)),
-        ("translate_batch", ([[9, 3], [3]], None, [1.0] * 3), ("length_penalty", 3, 2)),
+        ("translate_batch", ([[9, 3], [3]], [0]), ("max_length", "[0]", 2)),
+        (
+            "translate_batch",
+            ([[9, 3], [3]], None, [1.0] * 3),
+            ("length_penalty", "[1.0, 1.0, 1.0]", 2),
+        ),
     ],
 )
 def test_invalid_arguments_are_refused(file: Path, method: str, arguments: Any, facts: Any) -> None:

@@ -72,7 +72,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> LiteRTExport:
 
 
 def found_by(translator: TranslationModule, text: str) -> tuple[Any, Any, Any]:
-    result = translator.search(tf.constant([text]))
+    result = translator.translate_to_ids(tf.constant([text]))
     return tuple(field[0].numpy() for field in (result.ids, result.lengths, result.scores))
 
 
@@ -182,7 +182,7 @@ def test_quantization_changes_scores_slightly_and_each_weight_is_stored_once(
 def test_options_are_clamped_and_status_reports_it(paper: LiteRTExport) -> None:
     text = PHRASES[0]
     ids = paper.model.source_ids(text)
-    source_ids, lengths = paper.translator.source_ids(tf.constant([text]))
+    source_ids, lengths, _ = paper.translator.source_ids(tf.constant([text]))
     search = tf.function(paper.translator.translate_ids, autograph=False)
     for alpha in (0.0, 2.0):
         inputs = SearchInputs(paper.translator.max_lengths(lengths), alpha=tf.constant([alpha]))
@@ -372,7 +372,7 @@ def test_texts_that_begin_with_special_pieces(paper: LiteRTExport, first: str) -
         "spaces and unknown": [space, space, vocabulary.unknown_id, vocabulary.unknown_id],
     }[first]
     ids = [*begin, *words]
-    signatures = LiteRTSignatures(paper.translator, with_text=True, for_cpu=False)
+    signatures = LiteRTSignatures(paper.translator, with_text=True, for_cpu=False, is_int8=False)
     scores = tf.constant([[-1.0, -2.0]])
     result = SearchResult(
         ids=tf.constant([[[*ids, 0], [*words, *[0] * (len(ids) + 1 - len(words))]]]),

@@ -17,6 +17,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.pages import attention
 from keras_transformer.runs.run_directory import RunDirectory
+from tests.builders import refuses
 from tests.conftest import PHRASES
 from tests.extensions.pages.pairs import random_attention
 from tests.messages import mentions
@@ -80,13 +81,11 @@ def test_damaged_weights_and_models_without_attention_are_refused(
     outputs: Mapping[str, np.ndarray], litert_version: Path
 ) -> None:
     broken = {**outputs, "cross": np.full_like(outputs["cross"], np.nan)}
-    with pytest.raises(InputError, match=mentions("attention", "not finite")):
-        attention.read_attention(broken)
+    refuses(attention.read_attention, (broken,), "attention", "not finite")
     with pytest.raises(InputError, match=mentions("embeddings", "not finite")):
         attention.embed(lambda inputs: {"embeddings": np.full((1, 4), np.nan)}, ["a"])
 
-    with pytest.raises(InputError, match=mentions("attention", "LiteRT")):
-        attention.open_visible_model(litert_version)
+    refuses(attention.open_visible_model, (litert_version,), "attention", "LiteRT")
 
 
 BACK = np.eye(5, k=-1)

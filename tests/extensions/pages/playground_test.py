@@ -84,7 +84,7 @@ def test_invalid_models(run_directory: RunDirectory) -> None:
         with pytest.raises(InputError, match=facts):
             open_playground_model(label, settings)
     with pytest.raises(InputError, match=mentions("signatures", "attention", "LiteRT")):
-        PlaygroundModel("a place", {})
+        PlaygroundModel("a label", {})
 
 
 def test_two_models_answer_in_one_event_and_a_port_in_use_is_refused(

@@ -65,7 +65,6 @@ def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
     ("changes", "message"),
     [
         ({"epochs": 3}, mentions("fields", "description", "evaluate", "prepare", "preset")),
-        ({"train": ["a", "b"]}, mentions("train", "['a', 'b']")),
         ({"valid": {"held_out": "v"}}, mentions("valid", "v", "held_out")),
         (
             {"valid": {"sacrebleu": "wmt13", "language_pair": "en-de"}},
@@ -73,8 +72,6 @@ def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
         ),
         ({"held_out": {"t": 2}, "train": {"held_out": "t"}}, mentions("train", "held_out")),
         ({"held_out": {"t": 0}}, mentions("held_out", "0", "t", "1")),
-        ({"held_out": {"t": None}}, mentions("held_out.t", "None")),
-        ({"held_out": [1]}, mentions("held_out", "[1]")),
         ({"prepare": {"vocab": 40}}, mentions("prepare", "vocab", "vocab_size")),
         ({"prepare": {"vocab_size": "40"}}, mentions("prepare.vocab_size", "40")),
         ({"prepare": {"max_tokens": 1}}, mentions("max_tokens", "1")),
@@ -83,27 +80,16 @@ def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
         ({"settings": {"training.steps": 3}}, mentions("training.steps", "setting")),
         ({"synthetic": {"translation": {"recipe": "a"}}}, mentions("synthetic", "translation")),
         ({"synthetic": {"distillation": {}}}, mentions("{}", "recipe")),
-        ({"average_last": [1]}, mentions("average_last", "1", "2")),
-        ({"average_last": "12"}, mentions("average_last", "12")),
         ({"average_last": [3, "2"]}, mentions("average_last[1]", "2")),
         ({"length_penalties": [-1]}, mentions("length_penalty", "-1.0")),
         ({"held_out": {"train": 2}}, mentions("held_out", "train")),
         ({"held_out": {"../a": 2}}, mentions("held_out", "../a")),
         ({"tests": {"valid": FIELDS["valid"]}}, mentions("test", "valid")),
         ({"published": {"animals": {"source": "x"}}}, mentions("bleu", "source")),
-        ({"published": {"animals": {"bleu": "30", "source": ""}}}, mentions("animals.bleu", "30")),
-        (
-            {"published": {"test_2018": {"bleu": 1, "source": ""}}},
-            mentions("published", "test_2018", "animals"),
-        ),
         ({"evaluate": {"tokenize": "14a"}}, mentions("14a", "tokenizer")),
-        ({"evaluate": {"case": "lc"}}, mentions("evaluate", "{'case': 'lc'}")),
         ({"variants": {"x": {"preset": "huge"}}}, mentions("variant x", "huge", "preset")),
-        ({"variants": {"x+y": {}}}, mentions("variant", "x+y")),
         ({"tests": {"../x": FIELDS["valid"]}}, mentions("test", "../x")),
         ({"variants": {"x": {"steps": 3}}}, mentions("fields", "recipe")),
-        ({"variants": {"x": {"variants": {}}}}, mentions("variant x", "variants")),
-        ({"variants": {"x": {"settings": 3}}}, mentions("variants.x.settings", "3")),
         ({"train": {"source": "train.en"}}, mentions("train", "{'source': 'train.en'}")),
         ({"teacher": True, "fine_tune": True}, mentions("teacher", "fine_tune")),
         (
@@ -205,9 +191,6 @@ def test_missing_and_unreadable_recipes(tmp_path: Path) -> None:
         (tmp_path / "animals" / "recipe.json").write_bytes(text)
         with pytest.raises(InputError, match=r"animals/recipe\.json.*(JSON|fields)"):
             Recipe.load(tmp_path, "animals")
-    twice = '{"preset": "tiny", "preset": "big"}'
-    (tmp_path / "animals" / "recipe.json").write_text(twice)
-    refuses(Recipe.load, (tmp_path, "animals"), "preset", "twice")
     (tmp_path / "stones" / "recipe.json").mkdir(parents=True)
     refuses(Recipe.load, (tmp_path, "stones"), "recipe", "stones", "animals", "plants")
     fields = {name: value for name, value in FIELDS.items() if name != "preset"}

@@ -11,7 +11,7 @@ from keras_transformer.extensions.serving.batching import Batcher
 from keras_transformer.extensions.serving.tensors import Arrays
 
 
-class Doubling:
+class DoublingCall:
     """A call that waits for `gate` and doubles its inputs."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Fixture:
         options.setdefault("num_threads", 1)
         self.rows: list[int] = []
         self.batcher = Batcher(observe=self.rows.append, **options)  # type: ignore[arg-type]
-        self.call = Doubling()
+        self.call = DoublingCall()
 
     def run(self, *values: float, rows: int | None = None) -> asyncio.Task[Arrays]:
         """Starts a request with a value per row, or with the values divided into `rows`."""
@@ -97,7 +97,7 @@ def test_a_full_batch_does_not_wait_behind_another_call() -> None:
         first = asyncio.ensure_future(f.run(1))
         await asyncio.sleep(0)
         rows = {"x": np.zeros((4, 1))}
-        await asyncio.wait_for(f.batcher.run(Doubling(), rows), 5)
+        await asyncio.wait_for(f.batcher.run(DoublingCall(), rows), 5)
         assert f.rows == [4] and not first.done()
         first.cancel()
 
@@ -125,7 +125,7 @@ def test_inner_dimensions_are_padded() -> None:
 def test_different_calls_are_not_merged() -> None:
     async def test(f: Fixture) -> None:
         requests = [f.run(1), f.run(2), f.run(3)]
-        other = asyncio.ensure_future(f.batcher.run(Doubling(), {"x": np.array([5])}))
+        other = asyncio.ensure_future(f.batcher.run(DoublingCall(), {"x": np.array([5])}))
         answers = await f.results(*requests, other)
         assert [a["x"].tolist() for a in answers] == [[2], [4], [6], [10]]
 

@@ -21,8 +21,9 @@ from keras_transformer.extensions.serving.client import Client, ServerEngine, Se
 from keras_transformer.extensions.serving.models import ServedModel
 from keras_transformer.extensions.serving.tensors import Tensor
 from keras_transformer.inference import Translation
+from tests.builders import refuses
 from tests.extensions.serving import reversing_model
-from tests.extensions.serving.reversing_model import NAME, TAGS, ReversingWithTags, write_version
+from tests.extensions.serving.reversing_model import NAME, TAGS, TaggedModel, write_version
 from tests.extensions.serving.running_server import Running, model_held, running_server, wait_until
 from tests.messages import mentions, tells
 
@@ -89,8 +90,7 @@ def test_lines_are_translated_in_their_order(client: Client) -> None:
     assert client.translate([]) == []
     results = client.translate(["abc", ""], source_tag="<2de>")
     assert [best.text for best, *_ in results] == ["cba >ed2<", ""]
-    with pytest.raises(InputError, match=mentions("'Hello'", "lines")):
-        client.translate("Hello")
+    refuses(client.translate, ("Hello",), "'Hello'", "lines")
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,7 @@ def test_a_full_queue_is_tried_again(running: Running) -> None:
     ["localhost", "ftp://localhost:1/x", "localhost:http/x", "localhost:99999/x", "\x00:1/x"],
 )
 def test_invalid_addresses(address: str) -> None:
-    with pytest.raises(InputError, match=mentions("address")):
-        connect(address)
+    refuses(connect, (address,), "address")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +208,7 @@ def test_an_answer_that_is_not_of_tf_serving(
 
 
 def test_the_server_adds_a_tag_and_clients_know_the_tags(tmp_path: Path) -> None:
-    write_version(tmp_path / NAME / "1", model=ReversingWithTags())
+    write_version(tmp_path / NAME / "1", model=TaggedModel())
     with running_server(tmp_path / NAME) as plain, connect(plain.rest) as client:
         assert client.tags() == (TAGS, None)
         with pytest.warns(UserWarning, match=mentions("1 of 2", "<2de> or <2fr>")):

@@ -13,16 +13,16 @@ from unittest import mock
 
 import pytest
 
-from keras_transformer.errors import InputError
 from keras_transformer.export.manifest import write_manifest
 from keras_transformer.extensions.ctranslate2.exporter import EXPORTER
 from keras_transformer.extensions.serving.client import Client
 from keras_transformer.extensions.serving.engines import open_engine
 from keras_transformer.extensions.serving.models import ServedModel
+from tests.builders import refuses
 from tests.damage import delete, flip
 from tests.extensions.serving.reversing_model import NAME, write_version
 from tests.extensions.serving.running_server import Running, model_held, running_server, wait_until
-from tests.messages import mentions, tells
+from tests.messages import tells
 
 WARM_UP = "assets.extra/tf_serving_warmup_requests"
 DATA = "variables/variables.data-00000-of-00001"
@@ -159,8 +159,7 @@ def test_the_newest_good_version_is_served_until_the_damaged_one_is_repaired(
 
 def test_damaged_warm_up_requests_are_named(versions: Path) -> None:
     path = publish(versions, 2, flip, WARM_UP)
-    with pytest.raises(InputError, match=mentions(path / WARM_UP)):
-        open_engine(path, 1)
+    refuses(open_engine, (path, 1), path / WARM_UP)
 
 
 def test_without_a_good_version_the_server_names_the_reason(versions: Path, tmp_path: Path) -> None:
@@ -172,5 +171,4 @@ def test_without_a_good_version_the_server_names_the_reason(versions: Path, tmp_
         (tmp_path / "none", ("no model",)),
         (tmp_path / "empty", ("no model",)),
     ):
-        with pytest.raises(InputError, match=mentions(path, *facts)):
-            asyncio.run(ServedModel(path, NAME, 1).start())
+        refuses(asyncio.run, (ServedModel(path, NAME, 1).start(),), path, *facts)

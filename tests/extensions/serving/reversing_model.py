@@ -26,7 +26,7 @@ def _signature(**inputs: Any) -> Any:
     return tf.function(input_signature=specs, autograph=False)
 
 
-class Reversing(tf.Module):
+class ReversingModel(tf.Module):
     """Signatures by the names of its methods."""
 
     tags: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class Reversing(tf.Module):
             return {"bytes": tf.strings.length(text)}
 
 
-class ReversingWithTags(Reversing):
+class TaggedModel(ReversingModel):
     """The same for a vocabulary with tags of target languages."""
 
     tags = TAGS
@@ -101,9 +101,9 @@ class ReversingWithTags(Reversing):
         return {"tokens": tf.strings.split(text).to_tensor()}
 
 
-def write_version(path: Path, warm_up: str = "warm", model: Reversing | None = None) -> Path:
+def write_version(path: Path, warm_up: str = "warm", model: ReversingModel | None = None) -> Path:
     """Writes a model as a version; `warm_up` is the text of its warm-up request."""
-    model = model or Reversing()
+    model = model or ReversingModel()
     names = [*SIGNATURES, *(["tokenize"] if model.tags else [])]
     tf.saved_model.save(model, str(path), signatures={name: getattr(model, name) for name in names})
     log = prediction_log_pb2.PredictionLog()

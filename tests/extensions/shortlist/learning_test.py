@@ -94,7 +94,7 @@ def test_stores_that_cannot_be_learned_from_are_errors(tmp_path, vocabularies):
 
 def test_other_data_is_an_error(run_directory, tagged_run, tmp_path):
     common = {"run": run_directory, "data_dir": tmp_path, "size": 50}
-    refuses(learn_shortlist, {**common, "data_dir": None}, "training data", "--data_dir")
+    refuses(learn_shortlist, {**common, "data_dir": None}, "training data", "data_dir")
     tagged_run.tokenizer().save(tmp_path)
     refuses(learn_shortlist, common, "different vocabularies", run_directory.path)
     run_directory.tokenizer().save(tmp_path)
@@ -124,9 +124,8 @@ def test_ctranslate2_uses_the_shortlist(run_directory, tmp_path):
     whole = 0
     for phrase in PHRASES:
         source = processor.id_to_piece(processor.encode(phrase))
-        ids, _ = translator.source_ids([phrase])
-        found, _ = shortlist.candidates(ids, translator.tokenizer.target_vocab_size)
-        allowed = {target[i] for i in found.numpy()} | {"<s>"}
+        ids, *_ = translator.source_ids([phrase])
+        allowed = {target[i] for i in shortlist(ids).numpy().ravel()} | {"<s>"}
         (result,) = engine.translate_batch([source], use_vmap=True, max_decoding_length=20)
         assert set(result.hypotheses[0]) <= allowed
         (result,) = engine.translate_batch([source], max_decoding_length=20)

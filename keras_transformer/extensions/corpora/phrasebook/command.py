@@ -26,7 +26,7 @@ def define_flags() -> None:
 
 def main() -> None:
     """Writes the corpus and prints its sizes."""
-    from keras_transformer.extensions.corpora import phrasebook  # late, because it is an extra
+    from keras_transformer.extensions.corpora import phrasebook  # an extra
 
     parts = phrasebook.write_corpus(FLAGS.output_dir, FLAGS.seed)
     sizes = {name: len(part) for name, part in parts.items()}

@@ -38,7 +38,7 @@ def main() -> None:
     """Opens the models of the flags, and serves the page."""
     app.load_tensorflow()
     with needs_extra("demo", "the page"):
-        from keras_transformer.extensions.pages import playground  # late: --help is fast
+        from keras_transformer.extensions.pages import playground  # slow to import
 
     models = []
     for label in FLAGS.model_dir:

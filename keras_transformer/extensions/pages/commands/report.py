@@ -29,7 +29,7 @@ def main() -> None:
     app.load_tensorflow()
     if not (FLAGS.run_dir or FLAGS.data_dir):
         raise InputError("--run_dir and --data_dir: neither given. Give at least one of them.")
-    from keras_transformer.extensions.pages import report  # late: --help is fast
+    from keras_transformer.extensions.pages import report  # slow to import
     from keras_transformer.runs.run_directory import RunDirectory
 
     if FLAGS.data_dir:

@@ -43,7 +43,7 @@ def define_flags() -> None:
 def main() -> int:
     """Runs `visualize`. Returns 3 if it reports a problem with the sentences."""
     app.load_tensorflow()
-    from keras_transformer.extensions.pages import pictures  # late: --help is fast
+    from keras_transformer.extensions.pages import pictures  # slow to import
 
     names = ("sentence", "translation", "source", "target", "max_sentences")
     options = config_flags.values_of(names)

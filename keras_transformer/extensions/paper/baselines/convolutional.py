@@ -81,16 +81,10 @@ def _linear_map(units: int, name: str, policy: Any) -> keras.layers.Layer:
 
 
 class GatedConvolution(keras.layers.Layer):
-    """A convolution, half of whose outputs are gates of the other half (section 3.2).
+    """A convolution `[B, T, d]` → `[B, T, filters]`, half of whose outputs gate the other half.
 
     `variance` is that of the outputs before the gate, for inputs of variance 1. With 4 it is 1
-    after the gate; dropout of the input needs less (appendix A.3).
-
-    Call arguments:
-        inputs: `[B, T, d]`.
-
-    Returns:
-        `[B, T, filters]`, or `[B, T - k + 1, filters]`.
+    after the gate; dropout of the input needs less (section 3.2, appendix A.3).
     """
 
     def __init__(
@@ -121,20 +115,7 @@ class GatedConvolution(keras.layers.Layer):
 
 
 class ConvolutionalDecoderLayer(keras.layers.Layer):
-    """A gated convolution over the past, then attention to the memory (section 3.3).
-
-    Call arguments:
-        inputs: `[B, N, T, filters]` for N alternative targets of each sentence.
-        past: `[B, N, k - 1, filters]`, earlier inputs of the convolution; zeros at the start.
-        target: `[B, N, T, d_model]`, the embedded tokens.
-        keys, values: of the memory, `[B, S, d_model]`.
-        scale: of the values' mean, `[B]`.
-        memory_mask: bool `[B, S]`, True for real source tokens.
-        training: whether dropout is on.
-
-    Returns:
-        `[B, N, T, filters]`, the past after these inputs, and the attention `[B, N * T, S]`.
-    """
+    """A gated convolution over the past, then attention to the memory (section 3.3)."""
 
     def __init__(
         self, filters: int, kernel_size: int, d_model: int, dropout: float = 0.0, **kwargs: Any
@@ -171,6 +152,13 @@ class ConvolutionalDecoderLayer(keras.layers.Layer):
         memory_mask: Any,
         training: bool | None = None,
     ) -> Any:
+        """Returns `[B, N, T, filters]`, the next past, and the attention `[B, N * T, S]`.
+
+        `inputs` are `[B, N, T, filters]` for N alternative targets of each sentence, and `past` are
+        the last inputs of the convolution, `[B, N, k - 1, filters]`, at first zeros. `target` has
+        the embedded tokens, `[B, N, T, d_model]`. Keys and values are `[B, S, d_model]`, and
+        `scale` `[B]` belongs to their mean.
+        """
         dropped = self.input_dropout(inputs, training=training)
         window = ops.concatenate([past, dropped], axis=2)
         leading = ops.shape(inputs)[:3]

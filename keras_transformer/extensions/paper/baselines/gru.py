@@ -65,16 +65,9 @@ class GRURun(RunConfig):
 class AttentionCell(keras.layers.Layer):
     """Computes one step of the decoder: attention from the previous state, then a GRU.
 
-    As a cell of `keras.layers.RNN` it has the states of the GRU, and in addition the keys, values
-    and mask of the memory, which do not change.
-
-    Call arguments:
-        inputs: `[B, d]`, the previous token.
-        states: the state `[B, units]`, keys `[B, S, units]`, values `[B, S, value_dim]`, and
-            the mask `[B, S]`, nonzero for real tokens.
-
-    Returns:
-        The new state concatenated with the context, `[B, units + value_dim]`, and the new states.
+    As a cell of `keras.layers.RNN`, it has four states: that of the GRU, `[B, units]`, and of the
+    memory, which does not change, the keys `[B, S, units]`, the values `[B, S, value_dim]` and the
+    mask `[B, S]`. Its output is the new state and the context, `[B, units + value_dim]`.
     """
 
     def __init__(self, units: int, value_dim: int, **kwargs: Any):
@@ -105,16 +98,10 @@ class AttentionCell(keras.layers.Layer):
     def step(
         self, inputs: Any, state: Any, keys: Any, values: Any, mask: Any
     ) -> tuple[Any, Any, Any]:
-        """Computes a step for N alternatives of each sentence.
+        """Computes a step for N alternatives of each sentence, from inputs `[B, N, d]`.
 
-        Args:
-            inputs: `[B, N, d]`.
-            state: `[B, N, units]`.
-            keys, values, mask: of the memory, see the states of `call`.
-
-        Returns:
-            The new state `[B, N, units]`, the context `[B, N, value_dim]`, and the attention
-            weights `[B, N, S]`.
+        The state has the shape `[B, N, units]`, the context `[B, N, value_dim]`, and the attention
+        weights `[B, N, S]`.
         """
         context, weights = self.attention(
             [self.query(state), values, keys],

@@ -37,7 +37,7 @@ def main() -> None:
     """Runs the comparison and prints its results."""
     with needs_extra("plots", "the chart of the results"):
         import matplotlib  # noqa: F401  reports a missing extra before training
-    from keras_transformer.evaluation import test_sets  # late, so that --help is fast
+    from keras_transformer.evaluation import test_sets  # slow to import
     from keras_transformer.extensions.paper import tables
 
     table, results = tables.run_table2(

@@ -65,7 +65,7 @@ def parse_to(
     Returns the results, and the seconds of the model.
     """
     from keras_transformer.extensions.paper.parsing import parser
-    from keras_transformer.inference import batching  # late, so that --help is fast
+    from keras_transformer.inference import batching  # slow to import
     from keras_transformer.runs import atomic
 
     batching.use_cores_for_batches(len(lines))

@@ -51,9 +51,9 @@ def define_flags() -> None:
 def main() -> None:
     """Runs `treebank.prepare_trees` with the flags."""
     if FLAGS.valid_trees:
-        app.refuse(["valid_pairs"], "together with --valid_trees. Remove one of them.")
+        app.reject_unused(["valid_pairs"], "together with --valid_trees. Remove one of them.")
     else:
-        app.refuse(["valid_ids"], "without --valid_trees. Give both, or neither.")
+        app.reject_unused(["valid_ids"], "without --valid_trees. Give both, or neither.")
     names = ("vocab_size", "max_tokens", "valid_pairs", "seed")
     chosen: dict[str, Any] = {name: FLAGS[name].value for name in names}
     valid = treebank.split_patterns(FLAGS.valid_trees)

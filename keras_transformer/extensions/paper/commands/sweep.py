@@ -1,4 +1,4 @@
-r"""Trains the models of a table of the paper, and shows the results next to the paper's.
+r"""Trains the models of a table of the paper, and shows the results next to the published ones.
 
 Example:
     keras-transformer prepare --source=train.en --target=train.de --valid_source=val.en \
@@ -55,7 +55,7 @@ def main() -> None:
     """Runs `run_table3` with the flags."""
     with needs_extra("plots", "the chart of the results"):
         import matplotlib  # noqa: F401  found missing now, not after training
-    from keras_transformer.extensions.paper import tables  # late, so that --help is fast
+    from keras_transformer.extensions.paper import tables  # slow to import
 
     if not FLAGS.table3:
         raise InputError("Name a table: --table3.")

@@ -28,8 +28,8 @@ class GuidedAlignment:
     of a word is the probability of that word, trained by cross-entropy (Chen et al., 2016). The
     head is the first one of the second-to-last decoder layer (Garg et al., 2019).
 
-    `begins` tells whether each source id starts a word, where the end token counts as a word.
-    `stands` tells whether each target id stands for a word.
+    `begins` is True for each source id that starts a word, and for the end token. `stands` is True
+    for each target id that stands for a word.
     """
 
     def __init__(self, begins: Sequence[bool], stands: Sequence[bool], pad_id: int):
@@ -46,13 +46,10 @@ class GuidedAlignment:
     def belongs(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the source tokens of the word of each target token, bool `[B, T, S]`.
 
-        If a sentence has a different number of words and of targets that stand for a word, all its
+        `target_ids` are the inputs of the decoder, and each stands for the token behind it. If a
+        sentence has a different number of words and of targets that stand for a word, all its
         values are False. SentencePiece finds a space inside some words, which would shift all
         following words.
-
-        Args:
-            inputs: `source_ids` int32 `[B, S]` and `target_ids` int32 `[B, T]`, the decoder's
-                inputs, which begin with the start id; the token is the one behind each.
         """
         source, target = inputs["source_ids"], inputs["target_ids"]
         is_real = source != self._pad_id

@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.text_ops import restored, tokenize, words_of
+from keras_transformer.extensions.paper.parsing.text_ops import restore_trees, tokenize, words_of
 from keras_transformer.extensions.paper.parsing.treebank import require_parser, word_boundaries
 from keras_transformer.extensions.paper.parsing.trees import SymbolKind
 from keras_transformer.inference import batching, loading
 from keras_transformer.inference.engine import KerasEngine
-from keras_transformer.inference.translation_module import TranslationModule, sample_offsets
+from keras_transformer.inference.translation_module import TranslationModule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +38,7 @@ class TreeConstraint:
     A prefix must be the beginning of a tree. Bans can leave a tree without a next token, and
     its sentence without a result.
 
-    Attributes:
-        opening, closing, leaves: ids of the tokens of each kind.
-        end: id of the end token.
+    `opening`, `closing` and `leaves` are the ids of the tokens of each kind.
     """
 
     opening: Sequence[int]
@@ -66,14 +64,7 @@ class TreeConstraint:
         length: tf.Tensor,
         max_lengths: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns the tokens that may come next, bool `[rows, vocab]`.
-
-        Args:
-            inputs: int32 `[rows]`, the number of leaves of the whole tree.
-            histories: int32 `[rows, longest]`, the ids of the beginning of a tree.
-            length: int32 scalar, the number of ids that each history has.
-            max_lengths: int32 `[rows]`, the maximum number of tokens, including the end token.
-        """
+        """Returns the tokens that may come next; `inputs` are the numbers of leaves, `[rows]`."""
         if inputs is None:
             raise InputError(
                 "Trees need the number of leaves of each sentence. Pass it as constraint_inputs."
@@ -111,8 +102,8 @@ class TreeConstraint:
 class Parser(tf.Module):
     """Translates sentences to bracket symbols and converts the symbols to trees.
 
-    The search only finds trees with as many leaves as the text has words. If a model lost count,
-    all following brackets would be in the wrong place.
+    The search only finds trees with one leaf for each word of the text. If a model lost count,
+    all following brackets would be at the wrong words.
 
     No text and no output of the model fails. The leaves of every tree are exactly the words of the
     text, in their order, including words that were truncated.
@@ -144,29 +135,26 @@ class Parser(tf.Module):
     def parse_tokens(self, tokens: tf.Tensor) -> dict[str, tf.Tensor]:
         """Parses sentences whose words are separated by spaces, UTF-8 strings `[B]`.
 
-        Returns:
-            `trees`, string `[B, K]`, best first, and `scores`, float32 `[B, K]`, where K is
-            `decoding.n_best`. Missing results are empty texts with the score -1e9. The first result
-            always is a tree, flat if necessary, unless the text has no words. `truncated`, bool
-            `[B]`, is true if the text was too long.
+        The outputs are `trees`, string `[B, K]`, and `scores`, float32 `[B, K]`, best first, where
+        K is `decoding.n_best`, and `truncated`, bool `[B]`. Missing results are empty texts with
+        the score -1e9. The first result is a tree, flat if necessary, unless a text has no words.
         """
         return self._parse_words(words_of(tokens))
 
     def _parse_words(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         text = tf.strings.reduce_join(words, axis=-1, separator=" ")
-        source_ids, lengths, is_cut = self.translator.cut_source_ids(text)
+        source_ids, lengths, is_cut = self.translator.source_ids(text)
         # The words of a truncated text are those that start with one of its tokens. The end counts
         # as a word. The words of a complete text cannot be counted in this way, because
         # SentencePiece drops some words completely.
         seen = tf.reduce_sum(tf.gather(tf.cast(self._begins, tf.int32), source_ids), axis=1) - 1
         count = tf.cast(words.row_lengths(), tf.int32)
         leaves = tf.where(is_cut, tf.minimum(seen, count), count)
-        result = self.parse_ids(
-            source_ids, self.translator.max_lengths(lengths), sample_offsets(text), leaves
-        )
+        inputs = SearchInputs(self.translator.max_lengths(lengths), constraint_inputs=leaves)
+        result = self.parse_ids(source_ids, inputs)
         batch, count, length = tf.unstack(tf.shape(result.ids))
         # --> [batch * count, length]
-        trees = restored(
+        trees = restore_trees(
             self._symbols,
             tf.reshape(result.ids, [batch * count, length]),
             tf.reshape(result.lengths, [batch * count]),
@@ -182,33 +170,21 @@ class Parser(tf.Module):
         }
 
     @tf.function(autograph=False, jit_compile=False)
-    def parse_ids(
-        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, leaves: tf.Tensor
-    ) -> SearchResult:
-        """Searches for trees, as one function that the signatures of an export share.
+    def parse_ids(self, source_ids: tf.Tensor, inputs: SearchInputs) -> SearchResult:
+        """Searches for trees, in a graph that the signatures of an export share.
 
-        Args:
-            source_ids, max_lengths, offsets: as in `TranslationModule.translate_ids_once`.
-            leaves: int32 `[B]`, the number of leaves of each tree.
+        The constraint inputs are the number of leaves of each tree, int32 `[B]`.
         """
-        inputs = SearchInputs(max_lengths, sample_offsets=offsets, constraint_inputs=leaves)
         return self.translator.translate_ids(source_ids, inputs, constraint=self._constraint)
 
 
 class ParserModel(NamedTuple):
-    """A parser read from disk.
-
-    Attributes:
-        path: the path that it was read from.
-        parse: the signature of `Parser.parse`, from texts, string `[B]`.
-        parse_tokens: the signature of `Parser.parse_tokens`, from tokens, string `[B]`.
-        owner: the object that keeps the weights alive.
-    """
+    """A parser read from disk, with the signatures of `Parser.parse` and `Parser.parse_tokens`."""
 
     path: str
     parse: Callable[..., dict[str, tf.Tensor]]
     parse_tokens: Callable[..., dict[str, tf.Tensor]]
-    owner: Any
+    owner: Any  # keeps the weights alive
 
 
 def load_parser(
@@ -230,16 +206,10 @@ def load_parser(
 
 
 class ParseResult(NamedTuple):
-    """The best tree of a line.
+    """The best tree of a line."""
 
-    Attributes:
-        tree: in brackets; "" for a line without words.
-        score: log-probability with penalties; minus infinity if the model found nothing.
-        truncated: True if the line was too long for the model.
-    """
-
-    tree: str
-    score: float
+    tree: str  # in brackets; "" for a line without words
+    score: float  # log-probability with penalties; minus infinity if the model found nothing
     truncated: bool
 
 
@@ -252,13 +222,13 @@ def parse_lines(
         text = tf.constant(text)
         return model.parse_tokens(tokens=text) if tokens else model.parse(text=text)
 
-    def parsed(row: Mapping[str, Any]) -> ParseResult:
+    def result_of(row: Mapping[str, Any]) -> ParseResult:
         tree, score = row["trees"][0].decode("utf-8", "replace"), float(row["scores"][0])
         return ParseResult(
             tree, score if score > NEG_INF / 2 else -math.inf, bool(row["truncated"])
         )
 
-    return list(map(parsed, batching.outputs_by_line(trees, lines)))
+    return list(map(result_of, batching.outputs_by_line(trees, lines)))
 
 
 def remarks(results: Sequence[ParseResult]) -> list[str]:

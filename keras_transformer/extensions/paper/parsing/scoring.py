@@ -32,32 +32,23 @@ _Counts = tuple[int, int, int, int]  # matched, predicted, gold and crossing con
 
 @dataclasses.dataclass(frozen=True)
 class BracketScores:
-    """Scores of sentences, with the fields of a JSON object.
+    """Scores of sentences, with the fields of a JSON object. Rates and shares are in percent.
 
-    Attributes:
-        sentences: number of gold trees.
-        errors: number of gold trees whose words differ from the prediction. They are not scored.
-        skipped: number of gold trees with only punctuation. They are not scored.
-        matched, predicted, gold: numbers of constituents of the other trees.
-        precision, recall, f1: 0 to 100.
-        complete_match: share of the scored trees whose constituents are all correct, 0 to 100.
-        average_crossing: predicted constituents per sentence that overlap a gold constituent
-            without being inside or around it.
-        no_crossing: share of the scored trees without crossing constituents, 0 to 100.
+    Two constituents cross if they overlap and neither contains the other.
     """
 
-    sentences: int
-    errors: int
-    skipped: int
-    matched: int
+    sentences: int  # with a gold tree; the next two kinds are not scored
+    errors: int  # words differ from those of the prediction
+    skipped: int  # only punctuation
+    matched: int  # constituents
     predicted: int
     gold: int
     precision: float
     recall: float
     f1: float
-    complete_match: float
-    average_crossing: float
-    no_crossing: float
+    complete_match: float  # share of the trees whose constituents are all correct
+    average_crossing: float  # predicted constituents per sentence that cross a gold one
+    no_crossing: float  # share of the trees without crossing constituents
 
     def summary(self) -> str:
         """Returns a short summary of the scores."""

@@ -3,9 +3,9 @@
 Text is split into words at spaces, or as in treebanks. Words change in two ways: `(` and `)` become
 `-LRB-` and `-RRB-`, as in trees, and invalid UTF-8 becomes U+FFFD.
 
-`restored` is `trees.restore` in a graph. All positions of all sequences are processed in parallel.
-Running sums and running minima of the depth replace the stack. A minimum over up to n positions
-takes log₂ n steps. There are no loops, and every input is valid.
+`restore_trees` is `trees.restore` in a graph. All positions of all sequences are processed in
+parallel. Running sums and running minima of the depth replace the stack. A minimum over up to n
+positions takes log₂ n steps. There are no loops, and every input is valid.
 """
 
 from __future__ import annotations
@@ -88,28 +88,24 @@ def _escape_brackets(words: tf.Tensor) -> tf.Tensor:
 _UNIT = 32  # closing brackets in one string, which is cut to the needed length
 
 
-def restored(
+def restore_trees(
     symbols: Sequence[str],
     ids: tf.Tensor,
     lengths: tf.Tensor,
     words: tf.RaggedTensor,
     max_length: int,
 ) -> tf.Tensor:
-    """Returns trees, string `[N]`, over exactly the words; "" without words.
+    """Returns trees, string `[N]`, over exactly the words, string `[N, any]`; "" without words.
 
-    Args:
-        symbols: symbol of each id, or "".
-        ids: int32 `[N, L]`. Other ids are ignored.
-        lengths: int32 `[N]`, number of valid ids in each row.
-        words: string `[N, any]`.
-        max_length: maximum of L.
+    `symbols` has the symbol of each id, or "". Rows of `ids`, `[N, L]`, have `lengths` valid ids,
+    and L is at most `max_length`.
     """
     kinds, names = _looked_up(symbols, ids, lengths)  # --> [N, L + 1], the last nothing
     counts = tf.expand_dims(tf.cast(words.row_lengths(), tf.int32), 1)  # --> [N, 1]
     is_word, is_opening, is_closing = (
         kinds == kind for kind in (SymbolKind.WORD, SymbolKind.OPEN, SymbolKind.CLOSE)
     )
-    number = tf.cumsum(tf.cast(is_word, tf.int32), axis=1)  # of words up to each position
+    number = tf.cumsum(tf.cast(is_word, tf.int32), axis=1)  # words up to each position
     stands = is_word & (number <= counts)
     number = tf.minimum(number, counts)
     more = number < counts  # True if words follow
@@ -189,12 +185,9 @@ def _running_minimum(values: tf.Tensor, most: int) -> tf.Tensor:
 
 
 def _minimum_to_the_end_of_the_gap(depth: tf.Tensor, gap: tf.Tensor, most: int) -> tf.Tensor:
-    """Returns the minimum of each depth and all later depths in the same gap.
+    """Returns the minimum of each depth and all later depths in the same gap, int32 `[N, L]`.
 
-    Args:
-        depth: int32 `[N, L]`.
-        gap: int32 `[N, L]`, the number of the gap of each position, in rising order.
-        most: maximum of L.
+    `gap` has the number of the gap of each position, in rising order, and L is at most `most`.
     """
     reach = 1
     while reach < most:

@@ -37,15 +37,10 @@ DEFAULTS = PrepareOptions(
 
 @dataclasses.dataclass(frozen=True)
 class Treebank:
-    """Files of trees, as a corpus whose sources are words and whose targets are symbols.
-
-    Attributes:
-        paths: the files.
-        tags: True if parts of speech are symbols.
-    """
+    """Files of trees, as a corpus whose sources are words and whose targets are symbols."""
 
     paths: tuple[Path, ...]
-    tags: bool = True
+    tags: bool = True  # parts of speech are symbols
 
     @property
     def name(self) -> str:

@@ -57,15 +57,12 @@ class Constituent(NamedTuple):
 class Tree:
     """A sentence and its constituents.
 
-    Attributes:
-        words: at least one, without spaces and brackets (`-LRB-` stands for one).
-        tags: the part of speech of each word, or `XX` if it is unknown.
-        constituents: sorted by their first word, outer before inner. Each contains at least one
-            word. Any two are nested or disjoint.
+    Constituents are sorted by their first word, outer before inner. Each contains at least one
+    word, and any two are nested or disjoint.
     """
 
-    words: tuple[str, ...]
-    tags: tuple[str, ...]
+    words: tuple[str, ...]  # at least one, without spaces and brackets (`-LRB-` stands for one)
+    tags: tuple[str, ...]  # the part of speech of each word, or `XX` if it is unknown
     constituents: tuple[Constituent, ...]
 
     def __str__(self) -> str:
@@ -221,7 +218,7 @@ def linearize(tree: Tree, tags: bool = True) -> list[str]:
 
 
 class SymbolKind(enum.IntEnum):
-    """What a symbol does to a tree."""
+    """The effect of a symbol on a tree."""
 
     NOTHING = 0
     OPEN = 1
@@ -246,7 +243,7 @@ def restore(words: Sequence[str], symbols: Iterable[str]) -> Tree:
       inside the open brackets, with the tag `XX`.
     * Open brackets are closed at the end. Constituents without words are left out.
 
-    `text_ops.restored` does the same in a graph.
+    `text_ops.restore_trees` does the same in a graph.
     """
     tags: list[str] = []
     constituents: list[Constituent] = []

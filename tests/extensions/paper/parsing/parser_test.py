@@ -77,7 +77,7 @@ def test_trees_equal_the_results_of_the_search(model: parser.ParserModel) -> Non
     sentences = [" ".join(tree.words) for tree in TREES]
     parsed = model.parse_tokens(tf.constant(sentences))
     translator = model.owner.translator
-    source_ids, lengths = translator.source_ids(tf.constant(sentences))
+    source_ids, lengths, _ = translator.source_ids(tf.constant(sentences))
     max_lengths = translator.max_lengths(lengths)
     tokenizer = translator.tokenizer
     symbols = treebank.require_parser(tokenizer.vocabulary, "the model")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.export.saved_model.serving_checks import served_ops
-from keras_transformer.extensions.paper.parsing.text_ops import restored, tokenize, words_of
+from keras_transformer.extensions.paper.parsing.text_ops import restore_trees, tokenize, words_of
 from keras_transformer.extensions.paper.parsing.trees import read_trees, restore
 
 TEXT = [tf.TensorSpec([None], tf.string)]
@@ -104,7 +104,7 @@ SPECS = [
     tf.RaggedTensorSpec([None, None], tf.string, 1),
 ]
 GRAPH = tf.function(
-    lambda ids, lengths, words: restored(SYMBOLS, ids, lengths, words, MOST),
+    lambda ids, lengths, words: restore_trees(SYMBOLS, ids, lengths, words, MOST),
     input_signature=SPECS, autograph=False,
 )  # fmt: skip
 

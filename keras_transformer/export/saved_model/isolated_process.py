@@ -1,6 +1,6 @@
 """Runs a SavedModel with only TensorFlow and tensorflow-text.
 
-This file runs as a script: `python -I fresh_process.py MODEL`. It does not import this package,
+This file runs as a script: `python -I isolated_process.py MODEL`. It does not import this package,
 because the package could provide what the export lacks.
 
 Each line of standard input is a request in JSON: calls, each with the name of a signature, or
@@ -19,20 +19,18 @@ from typing import Any
 
 
 def numeric_outputs(loaded: Any, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Calls a signature of a loaded SavedModel, or `search`, and returns its numeric outputs."""
+    """Calls a signature of a loaded SavedModel, and returns its numeric outputs."""
     import tensorflow as tf
 
     tensors = {key: tf.constant(value) for key, value in inputs.items()}
-    outputs = (loaded.search if name == "search" else loaded.signatures[name])(**tensors)
-    if name == "search":
-        outputs = {key: getattr(outputs, key) for key in ("ids", "lengths", "scores")}
+    outputs = loaded.signatures[name](**tensors)
     # Strings would need pickle.
     return {key: value.numpy() for key, value in outputs.items() if value.dtype != tf.string}
 
 
 def _main(model: str) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ["TF_NUM_INTRAOP_THREADS"] = "1"  # one call per core
+    os.environ["TF_NUM_INTRAOP_THREADS"] = "1"  # each core runs one call
     cores = len(os.sched_getaffinity(0))
     cores = int(os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(cores)))
     import numpy as np
