@@ -5,6 +5,7 @@ import pytest
 from keras_transformer.config import Config
 from keras_transformer.config.model import TokenIds
 from keras_transformer.extensions.paper.presets import TABLE_3
+from keras_transformer.inference import output_limit
 from keras_transformer.presets import preset, presets, resolve_config
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.builders import refuses
@@ -43,7 +44,7 @@ def test_base_and_big_are_section_5_and_6():
     assert (t.beta_1, t.beta_2, t.epsilon, t.warmup_steps) == (0.9, 0.98, 1e-9, 4000)
     assert (t.label_smoothing, t.max_steps) == (0.1, 100_000)
     assert (base.decoding.beam_size, base.decoding.length_penalty) == (4, 0.6)
-    assert base.decoding.max_extra_tokens == 50
+    assert output_limit(base.decoding, 30) == 80
     m = big.model
     assert (m.num_encoder_layers, m.num_decoder_layers, m.d_model, m.d_ff) == (6, 6, 1024, 4096)
     assert (m.num_heads, m.key_dim, m.residual_dropout) == (16, 64, 0.3)

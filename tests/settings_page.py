@@ -27,7 +27,7 @@ def values_of(hint: Any) -> str:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return f"{values_of(typing.get_args(hint)[0])}, or `none`"
     if typing.get_origin(hint) is Literal:
-        return ", ".join(f"`{choice}`" for choice in typing.get_args(hint))
+        return ", ".join(f"`{choice}`" for choice in typing.get_args(hint)).lower()
     if typing.get_origin(hint) is Annotated:
         kind, limits = typing.get_args(hint)
         return f"{values_of(kind)}, {limits}"

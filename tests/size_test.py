@@ -18,7 +18,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 3_000,
-    "tests": 23_422 + 673,  # the issue's own budget: real text
+    "tests": 23_422 + 688,  # the issue's own budget: real text
     "keras_transformer/extensions": 10_853 + 1_051,  # the issue's own budget: real text
     "keras_transformer/extensions/serving": 1_393,
     **{

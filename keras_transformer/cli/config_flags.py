@@ -59,7 +59,7 @@ _TYPES = typing.get_type_hints(DecodingConfig) | typing.get_type_hints(TrainingC
 
 def _choices(hint: Any) -> list[str]:
     """Returns the choices of a setting, such as ["loss|bleu"]; none for other types."""
-    return ["|".join(typing.get_args(hint))] if typing.get_origin(hint) is Literal else []
+    return ["|".join(map(str, typing.get_args(hint)))] if typing.get_origin(hint) is Literal else []
 
 
 # Flags that stand for one field of the configuration: name → (field, help).

@@ -139,13 +139,13 @@ class DecodingConfig(Settings):
     )
     coverage_penalty: Weight = setting(0.0, "beta of GNMT (Wu et al., 2016, arXiv:1609.08144)")
     n_best: Size = flag(1, "translations of each sentence, best first")
-    early_stopping: bool = setting(
-        False, "stop at beam_size complete outputs, not when no open hypothesis can be better"
+    early_stopping: Literal[False, True, "marian"] = setting(
+        False, "stop at beam_size complete outputs; marian: each one also narrows the beam"
     )
     min_length: Count = setting(0, "minimum length of the output")
     max_length: Size | None = setting(None, "maximum length of the output")
-    max_extra_tokens: Annotated[int, Limits(least=-100, most=MOST)] = setting(
-        50, "maximum length of the output beyond that of its input; -2: twice the input more"
+    max_extra_tokens: Annotated[int, Limits(least=-100, most=MOST)] | None = setting(
+        None, "maximum length beyond that of the input; -2: twice the input more; none: 50 or less"
     )
     max_source_tokens: Size = setting(
         1024, "longer inputs are truncated, as are inputs with 16 times as many bytes"

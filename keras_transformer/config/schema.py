@@ -123,9 +123,9 @@ class Settings:
 def check_scalar(label: str, hint: Any, value: Any, convert: bool = False) -> Any:
     """Checks a single value, and returns it as the type `hint`.
 
-    The type is str, bool, int, float (also for whole numbers), a Literal of strings, an Annotated
-    number with `Limits`, or one of these or None. With `convert`, texts of flags such as "3",
-    "true" and "none" are accepted, too, and 3.0 as a whole number.
+    The type is str, bool, int, float (also for whole numbers), a Literal of strings and bools, an
+    Annotated number with `Limits`, or one of these or None. With `convert`, texts of flags such as
+    "3", "true" and "none" are accepted, too, and 3.0 as a whole number.
     """
     kind = without_none(hint)
     or_none = "" if kind is hint else ", or none"
@@ -134,11 +134,11 @@ def check_scalar(label: str, hint: Any, value: Any, convert: bool = False) -> An
     limits = Limits()
     if typing.get_origin(kind) is Annotated:
         kind, limits = typing.get_args(kind)
-    if typing.get_origin(kind) is Literal:
-        choices = typing.get_args(kind)
-        require_type(value in choices, label, value, f"one of {', '.join(choices)}")
-        return value
     number = _parse(kind, value) if convert else value
+    if typing.get_origin(kind) is Literal:
+        names = typing.get_args(kind)
+        require_type(number in names, label, value, "one of " + ", ".join(map(str, names)).lower())
+        return number
     fits = type(number) is kind or (kind is float and type(number) is int)
     finite = not isinstance(number, float) or math.isfinite(number)
     require_type(fits and finite, label, value, _EXPECTED[kind])
@@ -154,9 +154,9 @@ def without_none(hint: Any) -> Any:
     return required
 
 
-def _parse(kind: type, value: Any) -> Any:
+def _parse(kind: Any, value: Any) -> Any:
     """Returns `value` as a bool, an int or a float; unchanged if that would change its meaning."""
-    if kind is bool and value in (True, False, "true", "false"):
+    if (kind is bool or True in typing.get_args(kind)) and value in (True, False, "true", "false"):
         return value in (True, "true")
     if kind not in (int, float) or isinstance(value, bool):
         return value

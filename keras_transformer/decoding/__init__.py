@@ -104,7 +104,16 @@ def search(
     compacts = inputs.length_limit is None
     algorithm = BeamSearch if config.beam_size > 1 and not config.sample else Sampling
     loop = algorithm(decoder, config, ids, outputs, constraints, constraint, max_steps, compacts)
-    return loop.find_best(_with_defaults(inputs, config, ids, decoder.vocab_size))
+    inputs = _with_defaults(inputs, config, ids, decoder.vocab_size)
+    result = loop.best(loop.run(inputs), inputs)
+    if config.repetition_penalty != 1:  # the search used penalized log-probabilities
+        log_probs = tf.reduce_sum(result.token_log_probs, axis=-1)
+        log_probs = tf.where(result.lengths > 0, log_probs, result.log_probs)
+        result = result._replace(log_probs=log_probs)
+    return result._replace(
+        token_log_probs=result.token_log_probs if "token_log_probs" in outputs else None,
+        attention=result.attention if "attention" in outputs else None,
+    )
 
 
 def _with_defaults(

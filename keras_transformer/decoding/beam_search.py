@@ -62,7 +62,9 @@ class BeamSearch(SearchLoop):
     A hypothesis that reaches the maximum length without the end token is scored as it stands,
     and marked as unfinished. A sentence ends as soon as no open hypothesis can enter its
     `n_best` results, or with `early_stopping` as soon as it has K complete hypotheses. After that,
-    its results no longer change, so they do not depend on the rest of the batch.
+    its results no longer change, so they do not depend on the rest of the batch. With
+    `early_stopping="marian"`, a sentence with C complete hypotheses takes only the best K - C
+    continuations.
     """
 
     def _first_state(self, inputs: SearchInputs) -> _BeamState:
@@ -101,7 +103,7 @@ class BeamSearch(SearchLoop):
     def _hypotheses(self, state: _BeamState) -> SearchResult:
         return state.complete
 
-    def _best(self, hypotheses: SearchResult, inputs: SearchInputs) -> SearchResult:
+    def best(self, hypotheses: SearchResult, inputs: SearchInputs) -> SearchResult:
         return map_tensors(lambda tensor: tensor[:, : self._config.n_best], hypotheses)
 
     def _step(self, state: _BeamState, inputs: SearchInputs) -> _BeamState:
@@ -124,6 +126,10 @@ class BeamSearch(SearchLoop):
         # --> [batch, C]
         ranks, chosen = tf.math.top_k(ranks, count)
         log_probs = _take(log_probs, chosen) if config.diversity_penalty else ranks
+        if config.early_stopping == "marian":  # each complete hypothesis narrows the beam
+            num_complete = tf.reduce_sum(tf.cast(is_reachable(state.complete.scores), tf.int32), 1)
+            is_inside = tf.range(count) < tf.expand_dims(beam - num_complete, 1)
+            log_probs = tf.where(is_inside, log_probs, NEG_INF)
         columns = _take(tf.reshape(columns, [-1, beam * width]), chosen)
         tokens, parents = next_tokens.ids(columns), chosen // width
 

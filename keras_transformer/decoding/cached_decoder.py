@@ -9,7 +9,7 @@ only in models that keep one entry per hypothesis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -17,9 +17,13 @@ import tensorflow as tf
 
 from keras_transformer.decoding.interface import NEG_INF, SearchDecoder
 from keras_transformer.decoding.next_token import log_softmax
-from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.layers.state import DecodeState
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
+
+
+def product(rows: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a function that multiplies features `[R, d_model]` by output rows `[C, d_model]`."""
+    return lambda features: tf.matmul(features, rows, transpose_b=True)
 
 
 class CachedDecoder(SearchDecoder):
@@ -32,6 +36,9 @@ class CachedDecoder(SearchDecoder):
         beam: hypotheses of each sentence, K.
         length: number of positions in the cache, an int or int32 scalar, if its shape must not
             change (XLA, LiteRT). By default the cache grows with each step.
+        candidates: the only tokens that a sentence may use, int32 `[batch, any]`; None for all. The
+            log-probabilities are normalized over them.
+        product: the function for products with the output rows of the candidates.
     """
 
     def __init__(
@@ -40,12 +47,14 @@ class CachedDecoder(SearchDecoder):
         memories: Sequence[Memory],
         beam: int,
         length: int | tf.Tensor | None = None,
+        candidates: tf.Tensor | None = None,
+        product: Callable[[tf.Tensor], Callable[[tf.Tensor], tf.Tensor]] = product,
     ):
         self._transformers = transformers
         self._beam = beam
         self._length = length
         self._memories = memories
-        self._products: list[Any] = []  # output products, with the rows of a shortlist
+        self._products: list[Any] = []  # with the output rows of the candidates
         self._biases: list[tf.Tensor] = []
         self.vocab_size = int(transformers[0].config.target_vocab_size)
         self.returns_log_probs = len(transformers) > 1
@@ -54,17 +63,30 @@ class CachedDecoder(SearchDecoder):
             [(weight, tf.convert_to_tensor(weight.value)) for weight in transformer.weights]
             for transformer in transformers
         ]
+        if candidates is not None:
+            self._score_only(candidates, product)
 
-    def use_shortlist(
-        self, shortlist: Shortlist, source_ids: tf.Tensor, prefix: tf.Tensor | None
-    ) -> None:
-        """Scores only the candidates of the sentences, int32 `[batch, source]`."""
-        tokens, is_own = shortlist.candidates(source_ids, self.vocab_size, prefix)
-        self.scored_tokens = tokens
+    def _score_only(self, candidates: tf.Tensor, product: Callable[[tf.Tensor], Any]) -> None:
+        """Scores the union of the candidates of all sentences.
+
+        A mask excludes the candidates of other sentences, so that a sentence gets the same results
+        in any batch.
+        """
+        batch, vocab_size = tf.shape(candidates)[0], self.vocab_size
+        first = tf.expand_dims(tf.range(batch) * vocab_size, 1)
+        indices = tf.reshape(first + candidates, [-1, 1])
+        counts = tf.scatter_nd(indices, tf.ones(tf.shape(indices)[:1]), [batch * vocab_size])
+        # --> [batch, vocab_size]
+        counts = tf.reshape(counts, [batch, vocab_size])
+        # A search needs 2K tokens, also if these are not candidates.
+        is_scored = (tf.reduce_max(counts, axis=0) > 0) | (tf.range(vocab_size) < 2 * self._beam)
+        # --> [C], ascending
+        self.scored_tokens = tf.cast(tf.where(is_scored)[:, 0], tf.int32)
+        is_own = tf.gather(counts, self.scored_tokens, axis=1) > 0
         for transformer in self._transformers:
-            rows, bias = transformer.output_rows(tokens)
+            rows, bias = transformer.output_rows(self.scored_tokens)
             excluded = tf.where(is_own, tf.constant(0, rows.dtype), NEG_INF)
-            self._products.append(shortlist.product(rows))
+            self._products.append(product(rows))
             # [batch, 1, C]. A search that drops finished sentences selects its rows.
             self._biases.append(tf.expand_dims(excluded if bias is None else excluded + bias, 1))
 

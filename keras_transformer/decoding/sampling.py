@@ -31,7 +31,7 @@ class Sampling(SearchLoop):
     sample and the sentence's `sample_offsets`. A sentence gets the same outputs in any batch.
     """
 
-    def _best(self, hypotheses: Any, inputs: SearchInputs) -> SearchResult:
+    def best(self, hypotheses: Any, inputs: SearchInputs) -> SearchResult:
         (log_probs, lengths, finished, histories), config = hypotheses, self._config
         valid = is_reachable(log_probs)
         histories = Histories(
@@ -135,6 +135,17 @@ class Sampling(SearchLoop):
         possible = tf.reduce_sum(tf.cast(probs > 0, tf.int32), axis=-1)
         drawn_column = tf.minimum(passed, tf.maximum(possible - 1, 0))
         return tf.gather(tokens, drawn_column, batch_dims=1)
+
+
+def offsets(ids: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Returns a hash of the ids of each sentence as a number from 0 to 1, float32 `[batch]`.
+
+    Both arguments are `[batch, source]`. The mask is True for the ids that count.
+    """
+    positions = tf.range(tf.shape(ids)[1], dtype=tf.int64)
+    hashes = _mixed(_mixed(tf.cast(ids, tf.int64)) + positions)
+    total = tf.reduce_sum(tf.where(mask, hashes, 0), axis=1)
+    return tf.cast(tf.bitwise.right_shift(_mixed(total), 8), tf.float32) / 2**24
 
 
 def _uniform(seed: int, position: tf.Tensor, count: int) -> tf.Tensor:

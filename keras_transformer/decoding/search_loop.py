@@ -77,18 +77,6 @@ class SearchLoop(abc.ABC):
         self._max_steps = max_steps
         self._compacts = compacts
 
-    def find_best(self, inputs: SearchInputs) -> SearchResult:
-        """Returns the `n_best` best outputs of each sentence."""
-        result, outputs = self._best(self._run(inputs), inputs), self._outputs
-        if self._config.repetition_penalty != 1:  # the search used penalized log-probabilities
-            log_probs = tf.reduce_sum(result.token_log_probs, axis=-1)
-            log_probs = tf.where(result.lengths > 0, log_probs, result.log_probs)
-            result = result._replace(log_probs=log_probs)
-        return result._replace(
-            token_log_probs=result.token_log_probs if "token_log_probs" in outputs else None,
-            attention=result.attention if "attention" in outputs else None,
-        )
-
     @abc.abstractmethod
     def _first_state(self, inputs: SearchInputs) -> Any:
         """Returns the state before position 0."""
@@ -106,10 +94,10 @@ class SearchLoop(abc.ABC):
         """Returns the hypotheses, which become the results: nested tensors `[batch, ...]`."""
 
     @abc.abstractmethod
-    def _best(self, hypotheses: Any, inputs: SearchInputs) -> SearchResult:
+    def best(self, hypotheses: Any, inputs: SearchInputs) -> SearchResult:
         """Returns the `n_best` best hypotheses, best first."""
 
-    def _run(self, inputs: SearchInputs) -> Any:
+    def run(self, inputs: SearchInputs) -> Any:
         """Returns the hypotheses of all sentences after their last step.
 
         When at most three quarters of the sentences are open, the others leave the batch
@@ -168,24 +156,16 @@ class SearchLoop(abc.ABC):
     def _next_tokens(
         self, state: Any, inputs: SearchInputs
     ) -> tuple[NextTokens, Any, tf.Tensor | None]:
-        """Returns the next tokens after all rules, the new cache, and the attention.
+        """Returns the next tokens, the new cache, and the attention.
 
-        The attention is float32 `[batch, K, source]`, or None if nothing needs it.
+        The rules of the configuration, of the caller and of the prefix are applied, in this order.
+        A graph computes the `log_probs` of all tokens only if something reads them. The attention
+        is float32 `[batch, K, source]`, or None if nothing needs it.
         """
         # --> [R]
         last = tf.reshape(state.tokens, [-1])
         scores, cache, attention = self._decoder.step(last, state.position, state.cache)
-        return (
-            self._apply_rules(tf.cast(scores, tf.float32), state, inputs),
-            cache,
-            self._needed_attention(attention, state),
-        )
-
-    def _apply_rules(self, scores: tf.Tensor, state: Any, inputs: SearchInputs) -> NextTokens:
-        """Applies the rules of the configuration, of the caller and of the prefix, in this order.
-
-        A graph computes `log_probs` only if something reads them.
-        """
+        scores = tf.cast(scores, tf.float32)
         tokens, length, rules = self._decoder.scored_tokens, state.position, self._constraints
         is_normalized = self._decoder.returns_log_probs
         normalizer = tf.zeros([1, 1]) if is_normalized else log_normalizer(scores)
@@ -223,7 +203,8 @@ class SearchLoop(abc.ABC):
             # The log-probabilities of a broken model are NaN.
             return tf.where(is_reachable(best), best, NEG_INF), columns
 
-        return NextTokens(log_probs, model_log_probs, tokens, top)
+        next_tokens = NextTokens(log_probs, model_log_probs, tokens, top)
+        return next_tokens, cache, self._needed_attention(attention, state)
 
     def _needed_attention(self, attention: tf.Tensor | None, state: Any) -> tf.Tensor | None:
         """Returns float32 `[batch, K, source]`, or None if nothing needs the attention."""

@@ -81,6 +81,7 @@ def model_card(
     """
     decoding, longest = manifest["decoding"], manifest["max_train_source_length"]
     languages, license = manifest["languages"], manifest["license"]
+    extra = 50 if (most := decoding["max_extra_tokens"]) is None else most
     search = "beam search with {beam_size} hypotheses, α = {length_penalty:g}".format(**decoding)
     if decoding["length_penalty_formula"] == "power":
         search += " (log-probabilities are divided by length^α)"
@@ -118,7 +119,7 @@ def model_card(
         license=f"`{license}`" if license else "not stated",
         max_source_tokens=manifest["max_source_tokens"],
         max_source_bytes=manifest["max_source_bytes"],
-        extra=f"{n:,} tokens" if (n := decoding["max_extra_tokens"]) >= 0 else f"{-n}00 %",
+        extra=f"{extra:,} tokens" if extra >= 0 else f"{-extra}00 %",
         max_output_tokens=manifest["max_output_tokens"],
     )
 

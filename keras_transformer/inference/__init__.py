@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+
+from keras_transformer.config import Config, DecodingConfig
+from keras_transformer.errors import InputError
 
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 EMPTY_SCORE = -5e8  # unused entries of a search result have a lower score, -1e9
@@ -37,3 +41,27 @@ def translations_of(texts: Iterable[str | bytes], scores: Iterable[float]) -> li
         for text, score in zip(texts, scores, strict=True)
         if score > EMPTY_SCORE
     ]
+
+
+def updated_decoding(config: DecodingConfig, settings: Mapping[str, Any]) -> DecodingConfig:
+    """Returns a copy with changed settings, such as `{"decoding.beam_size": 1}`."""
+    for name in settings:
+        if not name.startswith("decoding."):
+            raise InputError(
+                f"{name} cannot be changed after training. Only decoding settings can."
+            )
+    return dataclasses.replace(Config(), decoding=config).updated(settings).decoding
+
+
+def output_limit(config: DecodingConfig, lengths: Any, minimum: Callable[..., Any] = min) -> Any:
+    """Returns the maximum length of outputs that depends on the source, in tokens.
+
+    Args:
+        config: the configuration of the search.
+        lengths: the length of a source, or of several, with the end token.
+        minimum: the function that returns the smaller of two such numbers or arrays.
+    """
+    extra = config.max_extra_tokens
+    if extra is None:
+        return minimum(lengths + 50, 3 * lengths + 10)
+    return lengths + extra if extra >= 0 else lengths * (1 - extra)

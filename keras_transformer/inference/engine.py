@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.config import Config
 from keras_transformer.errors import InputError
+from keras_transformer.inference import updated_decoding
 from keras_transformer.inference.batching import BatchFunction, outputs_by_line, string_array
 
 if TYPE_CHECKING:  # imported late: an engine of another kind does not load TensorFlow
@@ -160,7 +159,7 @@ class KerasEngine(Engine):
 
     def search(self, texts: Sequence[str]) -> list[Hypotheses]:
         def outputs(text: np.ndarray) -> dict[str, Any]:
-            result = self.module.search(text)
+            result = self.module.translate_to_ids(text)
             ids = {name: getattr(result, name) for name in ("ids", "lengths", "scores")}
             return {**ids, "texts": self.module.texts(result, text)}
 
@@ -180,6 +179,5 @@ class KerasEngine(Engine):
     def with_settings(self, settings: Mapping[str, Any]) -> KerasEngine:
         if not settings:
             return self
-        config = dataclasses.replace(Config(), decoding=self.module.config).updated(settings)
-        module = self.module.with_options(config.decoding)
+        module = self.module.with_options(updated_decoding(self.module.config, settings))
         return KerasEngine(module, self.label, self._jit_compile)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_transformer import plugins
 from keras_transformer.errors import InputError
-from keras_transformer.inference import PRECISIONS, manifest
+from keras_transformer.inference import PRECISIONS, manifest, updated_decoding
 from keras_transformer.inference.engine import Engine, KerasEngine
 
 if TYPE_CHECKING:  # imported late: an engine of another kind does not load TensorFlow
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # imported late: an engine of another kind does not load Tens
 
 # A version contains one of these. A damaged one may have lost its model.
 MODEL_FILES = ("saved_model.pb", manifest.FILE)
-_DEFAULTS = {"settings": {}, "precision": "float32", "jit_compile": False, "threads": None}
+_DEFAULTS = {"precision": "float32", "jit_compile": False, "threads": None}
 
 
 def _find_run(model: str) -> str | None:
@@ -31,14 +31,8 @@ def _find_run(model: str) -> str | None:
     return model if is_run or not path.exists() else None
 
 
-def _open_run(
-    model: str,
-    settings: Mapping[str, Any] | None = None,
-    precision: str = "float32",
-    jit_compile: bool = False,
-) -> Engine:
-    module = load_translator(model, settings, precision=precision)
-    return KerasEngine(module, model, jit_compile)
+def _open_run(model: str, precision: str = "float32", jit_compile: bool = False) -> Engine:
+    return KerasEngine(load_translator(model, precision=precision), model, jit_compile)
 
 
 RUN_LOADER = plugins.Loader("a run", _find_run, _open_run)  # ensembles, too
@@ -83,19 +77,15 @@ def load_model(
     """
     model = plugins.resolve(str(model_dir))
     loader, found = find_loader(model)
-    options: dict[str, Any] = {"settings": dict(settings or {}), "precision": precision}
-    options |= {"jit_compile": jit_compile, "threads": threads}
+    options = {"precision": precision, "jit_compile": jit_compile, "threads": threads}
     given = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
-    parameters = inspect.signature(loader.open).parameters.keys()
-    changes = {} if "settings" in parameters else given.pop("settings", {})
-    for name in given.keys() - parameters:
+    for name in given.keys() - inspect.signature(loader.open).parameters.keys():
         raise InputError(
             f"{model} is {loader.kind}, which does not support {name}={given[name]}. Leave this "
             "out."
         )
     facts = manifest.check_needed_files(found) if isinstance(found, Path) else {}
-    engine: Engine = loader.open(found, **given)
-    engine = engine.with_settings(changes)
+    engine: Engine = loader.open(found, **given).with_settings(settings or {})
     engine.source_language, _ = facts.get("languages") or (None, None)
     return engine
 
@@ -154,11 +144,6 @@ def load_translator(
     dtype = compute_dtype(precision)
     runs = members(model_dir)
     first, _ = runs[0]
-    for name in settings or {}:
-        if not name.startswith("decoding."):
-            raise InputError(
-                f"{name} cannot be changed after training. Only decoding settings can."
-            )
     tokenizer = first.tokenizer()
     transformers = []
     for run, name in runs:
@@ -174,7 +159,7 @@ def load_translator(
         if precision == "int8":
             use_int8_products(transformer)
         transformers.append(transformer)
-    decoding = first.config.updated(settings or {}).decoding
+    decoding = updated_decoding(first.config.decoding, settings or {})
     known = [run.max_train_source_length for run, _ in runs]
     longest = min((count for count in known if count), default=None)
     return TranslationModule(transformers, tokenizer, decoding, max_train_source_length=longest)

@@ -9,16 +9,26 @@ import tensorflow as tf
 
 from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding import SearchInputs, SearchResult, SpecialIds, TokenConstraint
+from keras_transformer.decoding import (
+    SearchInputs,
+    SearchResult,
+    SpecialIds,
+    TokenConstraint,
+    sampling,
+)
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.decoding.interface import rows_per_sentence
-from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
+from keras_transformer.inference import output_limit
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
 from keras_transformer.text.tokenizer import Tokenizer, truncate_text
 
 _TEXT = [tf.TensorSpec([None], tf.string, name="text")]
 _PREFIX = [*_TEXT, tf.TensorSpec([None], tf.string, name="prefix")]
+
+# Returns the only target tokens that the translations of source ids, int32 [B, S], may have: int32
+# [B, any]. `decoding.shortlist.Shortlist` is such a function.
+Candidates = Callable[[tf.Tensor], tf.Tensor]
 
 
 class TranslationModule(tf.Module):
@@ -39,7 +49,7 @@ class TranslationModule(tf.Module):
         transformers: EncoderDecoder | Sequence[EncoderDecoder],
         tokenizer: Tokenizer,
         config: DecodingConfig,
-        shortlist: Shortlist | None = None,
+        shortlist: Candidates | None = None,
         max_train_source_length: int | None = None,
     ):
         super().__init__(name="translator")
@@ -70,7 +80,7 @@ class TranslationModule(tf.Module):
         self._banned = tuple(tokenizer.phrase_ids(phrase) for phrase in phrases)
 
     def _check_fit(self) -> None:
-        """Raises `InputError` for models or a shortlist of other vocabularies."""
+        """Raises `InputError` for models of other vocabularies."""
         source, target = self.tokenizer.source_vocab_size, self.tokenizer.target_vocab_size
         for number, transformer in enumerate(self.transformers, start=1):
             sizes = transformer.config.source_vocab_size, transformer.config.target_vocab_size
@@ -84,17 +94,9 @@ class TranslationModule(tf.Module):
             raise InputError(
                 "The list of models is empty. A TranslationModule needs at least one model."
             )
-        needed = 2 * self.config.beam_size
-        if self.shortlist is not None and self.shortlist.translations.shape[0] != source:
-            raise InputError("The shortlist is of another vocabulary. Learn it with this model's.")
-        if self.shortlist is not None and self.shortlist.frequent.shape[0] < needed:
-            raise InputError(
-                f"The shortlist has {self.shortlist.frequent.shape[0]} frequent tokens, but a beam "
-                f"of {self.config.beam_size} needs {needed}. Use a larger shortlist."
-            )
 
     def with_options(
-        self, config: DecodingConfig | None = None, shortlist: Shortlist | None = None
+        self, config: DecodingConfig | None = None, shortlist: Candidates | None = None
     ) -> TranslationModule:
         """Returns a translator of the same models with other options, and a shortlist or none."""
         config, longest = config or self.config, self.max_train_source_length
@@ -107,21 +109,20 @@ class TranslationModule(tf.Module):
         Returns `translations`, string `[B, K]`, best first, and their `scores`, float32 `[B, K]`; K
         is `config.n_best`. Unused entries have an empty text and the score -1e9.
         """
-        result = self.search(text)
+        source_ids, lengths, _ = self.source_ids(text)
+        result = self.shared_translate_ids(source_ids, self.max_lengths(lengths))
         return {"translations": self.texts(result, text), "scores": result.scores}
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
-    def search(self, text: tf.Tensor) -> SearchResult:
-        """Searches for the translations of `text`, string `[B]`, and returns their ids."""
+    def translate_to_ids(self, text: tf.Tensor) -> SearchResult:
+        """Translates UTF-8 strings `[B]`, and returns the ids of the translations."""
         source_ids, lengths, _ = self.source_ids(text)
-        return self.translate_ids_once(source_ids, self.max_lengths(lengths), sample_offsets(text))
+        return self.shared_translate_ids(source_ids, self.max_lengths(lengths))
 
     @tf.function(autograph=False, jit_compile=False)
-    def translate_ids_once(
-        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor
-    ) -> SearchResult:
-        """Calls `translate_ids`. The signatures of an export share the graph of this function."""
-        return self.translate_ids(source_ids, SearchInputs(max_lengths, sample_offsets=offsets))
+    def shared_translate_ids(self, source_ids: tf.Tensor, max_lengths: tf.Tensor) -> SearchResult:
+        """Calls `translate_ids` in a graph that all functions share, also those of an export."""
+        return self.translate_ids(source_ids, SearchInputs(max_lengths))
 
     @tf.function(input_signature=_PREFIX, autograph=False, jit_compile=False)
     def translate_verbose(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -142,10 +143,9 @@ class TranslationModule(tf.Module):
         """
         prefix_ids = self.tokenizer.tokenize_target(prefix)[:, :-1].to_tensor(-1)
         source_ids, lengths, _ = self.source_ids(text)
-        max_lengths, offsets = self.max_lengths(lengths), sample_offsets(text)
         result = self.translate_ids(
             source_ids,
-            SearchInputs(max_lengths, prefix_ids, sample_offsets=offsets),
+            SearchInputs(self.max_lengths(lengths), prefix_ids),
             ("token_log_probs", "alignment", "attention"),
         )
         return {
@@ -216,26 +216,32 @@ class TranslationModule(tf.Module):
         *,
         constraint: TokenConstraint | None = None,
         memories: Sequence[Memory] | None = None,
-        make_decoder: type[CachedDecoder] = CachedDecoder,
+        make_decoder: Callable[..., CachedDecoder] = CachedDecoder,
     ) -> SearchResult:
         """Searches for the translations of ids int32 `[B, S]`, in a graph or eagerly.
 
-        Each row ends with the end token, and is padded. `inputs` has no source mask, and its
-        `max_lengths` are at most `max_output_tokens`. With a `length_limit`, all steps have the
-        same shapes. `memories` are the result of `encode`, if it is already known.
+        Each row ends with the end token, and is padded. `inputs` has no source mask and no sample
+        offsets, and its `max_lengths` are at most `max_output_tokens`. With a `length_limit`, all
+        steps have the same shapes. `memories` are the result of `encode`, if it is already known.
         """
         memories = self.encode(source_ids) if memories is None else memories
+        mask = memories[0].mask
+        if self.config.sample:
+            inputs = inputs._replace(sample_offsets=sampling.offsets(source_ids, mask))
         beam = rows_per_sentence(self.config)
-        decoder = make_decoder(self.transformers, memories, beam, inputs.length_limit)
-        if self.shortlist is not None:
-            decoder.use_shortlist(self.shortlist, source_ids, inputs.prefix)
+        candidates = None if self.shortlist is None else self.shortlist(source_ids)
+        if candidates is not None and inputs.prefix is not None:
+            is_token = (inputs.prefix >= 0) & (inputs.prefix < self.tokenizer.target_vocab_size)
+            prefix = tf.where(is_token, inputs.prefix, candidates[:, :1])
+            candidates = tf.concat([candidates, prefix], axis=1)
+        decoder = make_decoder(self.transformers, memories, beam, inputs.length_limit, candidates)
         if self.config.unknown == "replace":
-            outputs = {*outputs, "alignment"}
+            outputs = (*outputs, "alignment")
         ids = self.tokenizer
         unknown_id = ids.unknown_id if self.config.unknown == "forbid" else None
         return decoding.search(
             decoder,
-            inputs._replace(source_mask=memories[0].mask),
+            inputs._replace(source_mask=mask),
             self.config,
             SpecialIds(ids.start_id, ids.end_id, ids.pad_id, unknown_id),
             outputs,
@@ -257,13 +263,8 @@ class TranslationModule(tf.Module):
     @property
     def max_output_tokens(self) -> int:
         """Maximum length of a translation, including the end token."""
-        longest = max(self._longest(self.max_source_tokens), self.config.min_length)
+        longest = max(output_limit(self.config, self.max_source_tokens), self.config.min_length)
         return min(longest, self._output_limit)
-
-    def _longest(self, lengths: tf.Tensor) -> tf.Tensor:
-        """Returns the limit that depends on the source."""
-        extra = self.config.max_extra_tokens
-        return lengths + extra if extra >= 0 else lengths * (1 - extra)
 
     @property
     def _output_limit(self) -> int:
@@ -272,7 +273,8 @@ class TranslationModule(tf.Module):
 
     def max_lengths(self, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the maximum length of each translation, int32 `[B]`, for given source lengths."""
-        longest = tf.maximum(self._longest(lengths), self.config.min_length)
+        longest = output_limit(self.config, lengths, tf.minimum)
+        longest = tf.maximum(longest, self.config.min_length)
         # A source with only the end token needs no step.
         return tf.where(lengths > 1, tf.minimum(longest, self._output_limit), 0)
 
@@ -324,29 +326,20 @@ def compiled_translation(
     """
 
     @tf.function(input_signature=_TEXT, autograph=False)
-    def prepare(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def prepare(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         source_ids, lengths, _ = translator.source_ids(text)
         padding = tf.math.floormod(-tf.shape(source_ids)[1], 8)
         pad_id = translator.tokenizer.pad_id
         source_ids = tf.pad(source_ids, [[0, 0], [0, padding]], constant_values=pad_id)
-        return source_ids, translator.max_lengths(lengths), sample_offsets(text)
+        return source_ids, translator.max_lengths(lengths)
 
-    @tf.function(autograph=False, jit_compile=True)
-    def translate_ids(
-        source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, limit: int
-    ) -> SearchResult:
-        inputs = SearchInputs(max_lengths, sample_offsets=offsets, length_limit=limit)
-        return translator.translate_ids(source_ids, inputs)
+    translate_ids = tf.function(translator.translate_ids, autograph=False, jit_compile=True)
 
     def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        source_ids, max_lengths, offsets = prepare(text)
+        source_ids, max_lengths = prepare(text)
         longest = int(tf.reduce_max(tf.concat([max_lengths, [1]], axis=0)))
-        result = translate_ids(source_ids, max_lengths, offsets, -(-longest // 16) * 16)
+        inputs = SearchInputs(max_lengths, length_limit=-(-longest // 16) * 16)
+        result = translate_ids(source_ids, inputs)
         return {"translations": translator.texts(result, text), "scores": result.scores}
 
     return translate
-
-
-def sample_offsets(text: tf.Tensor) -> tf.Tensor:
-    """Returns a hash of each text, string `[B]`, as a number from 0 to 1, float32 `[B]`."""
-    return tf.cast(tf.strings.to_hash_bucket_fast(text, 2**20), tf.float32) / 2**20

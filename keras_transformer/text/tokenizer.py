@@ -146,9 +146,10 @@ class Tokenizer(tf.Module):
 def truncate_text(text: tf.Tensor, max_bytes: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Truncates texts to at most `max_bytes` bytes, between two characters.
 
-    Invalid UTF-8 is also truncated: at most 3 bytes more are dropped. Returns the texts, string
-    `[B]`, and bool `[B]`, True for those that were truncated.
+    Invalid UTF-8 is also truncated: at most 3 bytes more are dropped. Texts of another rank are an
+    error. Returns the texts, string `[B]`, and bool `[B]`, True for those that were truncated.
     """
+    text = tf.ensure_shape(text, [None])  # a caller of a SavedModel may ignore the signature
     too_long = tf.strings.length(text) > max_bytes
     # Bytes 10xxxxxx continue a character. Of the first byte beyond the limit and the three bytes
     # before it, find the last one that begins a character, and truncate before it.

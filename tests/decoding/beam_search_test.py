@@ -125,10 +125,11 @@ def patient_results(rules, tables, sentence, batch, normalized=False):
     seed=SEEDS,
     beam=st.integers(2, 4),
     diversity=st.sampled_from([0.0, 0.0, 0.5, 2.0]),
+    early=st.sampled_from([False, "marian"]),
     batch=batches(30),
 )
-def test_a_narrow_beam_equals_a_search_that_never_stops_early(data, seed, beam, diversity, batch):
-    chosen = data.draw(rules(beam, diversity_penalty=diversity))
+def test_a_narrow_beam_equals_a_search_of_every_step(data, seed, beam, diversity, early, batch):
+    chosen = data.draw(rules(beam, diversity_penalty=diversity, early_stopping=early))
     tables = tied_tables(seed, 30)
     result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix, returns_log_probs=True)
     for sentence in range(30):
@@ -172,7 +173,7 @@ def count_steps(tables, max_lengths, rules, **arguments):
     seed=SEEDS,
     scale=st.sampled_from([1.0, 3.0]),
     beam=st.integers(2, 4),
-    early=st.booleans(),
+    early=st.sampled_from([False, True, "marian"]),
     batch=batches(1),
 )
 def test_ends_as_soon_as_it_may(data, seed, scale, beam, early, batch):

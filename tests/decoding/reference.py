@@ -257,8 +257,13 @@ class PatientResults(NamedTuple):
 def patient_search(
     rules: Rules, prefix: Tokens, max_length: int, log_probs: NDArray[Any]
 ) -> PatientResults:
-    """Beam search of one sentence that never ends before the maximum length."""
+    """Beam search of one sentence that never ends before the maximum length.
+
+    Marian's takes as many continuations as hypotheses are missing (`beam_search.cpp`: `toHyps`
+    fills the beam that `purgeBeams` left).
+    """
     config, found = rules.config, PatientResults([], [])
+    narrows = config.early_stopping == "marian"
     beam: list[tuple[Tokens, float]] = [((), 0.0)]
     for length in range(1, max_length + 1):
         candidates = []
@@ -269,7 +274,8 @@ def patient_search(
                 candidates.append((rank, (*tokens, token), total + counts))
         candidates.sort(key=lambda one: -one[0])
         beam = []
-        for index, (_, tokens, total) in enumerate(candidates[: 2 * config.beam_size]):
+        width = config.beam_size - len(found.complete) if narrows else 2 * config.beam_size
+        for index, (_, tokens, total) in enumerate(candidates[:width]):
             if tokens[-1] == rules.ids.end or length == max_length:
                 if index < config.beam_size:
                     found.complete.append((tokens, total))

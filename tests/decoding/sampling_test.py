@@ -147,20 +147,3 @@ def test_sample_offsets_give_sentences_different_samples():
     # Numbers spread evenly over the whole range hit each token as often as its probability.
     frequencies = np.bincount(result.ids.numpy().ravel(), minlength=6) / count
     np.testing.assert_allclose(frequencies, probs / probs.sum(), atol=2 / count)
-
-
-def test_samples_depend_on_the_seed_and_not_on_the_batch():
-    tables, offsets = random_tables(7, 12, scale=0.5), np.linspace(0, 1, 12, dtype=np.float32)
-    max_lengths = [5, 1, 4, 5, 0, 5, 3, 5, 5, 2, 5, 5]
-    config = sampling(n_best=3, seed=11, top_p=0.9)
-    together = search(tables, max_lengths, config, sample_offsets=offsets)
-    again = search(tables, max_lengths, config, sample_offsets=offsets)
-    np.testing.assert_array_equal(together.ids, again.ids)
-    for n, max_length in enumerate(max_lengths):
-        alone = search(tables[n : n + 1], [max_length], config, sample_offsets=offsets[n : n + 1])
-        np.testing.assert_array_equal(together.ids[n, :, : alone.ids.shape[2]], alone.ids[0])
-        np.testing.assert_allclose(together.scores[n], alone.scores[0], atol=2e-6)
-    other = search(
-        tables, max_lengths, sampling(n_best=3, seed=12, top_p=0.9), sample_offsets=offsets
-    )
-    assert (together.ids.numpy() != other.ids.numpy()).any(axis=(1, 2)).sum() > 6

@@ -54,22 +54,19 @@ def test_an_export_translates_like_its_run_and_no_other(translator_of, version_o
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_loaded_export_translates_text_like_its_run(translator_of, version_of, format):
-    # The formulas of length penalties and the limits of outputs differ.
+    # An engine with its own search has other length penalties. The limits of outputs are equal.
     has_search = plugins.find("exporters", format).comparison == "log_probs"
-    settings = {"decoding.length_penalty": 0, "decoding.beam_size": 1} if has_search else {}
+    greedy = {"decoding.length_penalty": 0, "decoding.beam_size": 1}
+    extra = 5 if format == "huggingface" else None  # it also stores the longest output of the run
+    settings = {**greedy, "decoding.max_extra_tokens": extra} if has_search else {}
     run = KerasEngine(translator_of(300, 2 if format == "saved_model" else 1))
     expected, engine = run.with_settings(settings), loading.load_model(version_of(format), settings)
     text = string_array([*PHRASES, "", "a\u2603b"])
     for name, counts in expected.lengths(text).items():
         np.testing.assert_array_equal(engine.lengths(text)[name], counts)
     found, outputs = engine.translate(text), expected.translate(text)
-    if has_search:  # this model rarely ends a translation
-        best, own = (np.asarray(one["translations"])[:, 0] for one in (found, outputs))
-        assert all(own[: len(PHRASES)])
-        assert all(text.startswith(start) for text, start in zip(best, own, strict=True))
-        assert best[len(PHRASES)] == b""  # of the empty text
-    else:
-        np.testing.assert_array_equal(found["translations"], outputs["translations"])
+    np.testing.assert_array_equal(found["translations"], outputs["translations"])
+    if not has_search:
         np.testing.assert_allclose(found["scores"], outputs["scores"], atol=1e-3)
 
 

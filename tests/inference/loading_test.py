@@ -26,13 +26,6 @@ def own_run(run_directory: RunDirectory, tmp_path: Path) -> RunDirectory:
 
 
 class TestLoadModel:
-    def test_settings_change_the_search(self, run_directory: RunDirectory) -> None:
-        overridden = loading.load_model(
-            run_directory.path, {"decoding.n_best": "3", "decoding.beam_size": "5"}
-        )
-        assert overridden.n_best == 3
-        assert overridden.module.config.beam_size == 5
-
     @pytest.mark.parametrize(
         ("arguments", "facts"),
         [

@@ -92,7 +92,7 @@ def test_the_ids_of_a_search_have_its_scores(run_directory: RunDirectory) -> Non
     factors = np.ones_like(embeddings[:, :1])
     factors[scorer.translator.tokenizer.end_id] = 6  # otherwise no hypothesis would end
     embeddings.assign(embeddings * factors)
-    found = scorer.translator.search(tf.constant(PHRASES))
+    found = scorer.translator.translate_to_ids(tf.constant(PHRASES))
     lengths, scores = found.lengths.numpy().ravel(), found.scores.numpy().ravel()
     rows = found.ids.numpy().reshape(len(lengths), -1)
     ids = [row[:length].tolist() for row, length in zip(rows, lengths, strict=True)]

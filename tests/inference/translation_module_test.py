@@ -1,5 +1,6 @@
 """`TranslationModule`: limits, batches, unusual inputs, caches, ensembles and details."""
 
+import dataclasses
 import functools
 import re
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from keras_transformer import decoding
 from keras_transformer.decoding import SearchInputs, SpecialIds, StepDecoder
 from keras_transformer.errors import InputError
+from keras_transformer.inference import output_limit
 from keras_transformer.inference.translation_module import TranslationModule, compiled_translation
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
@@ -98,7 +100,27 @@ def test_learned_positions_limit_source_and_output(run_directory: RunDirectory) 
     translator = TranslationModule(transformer, run_directory.tokenizer(), config.decoding)
     texts = tf.constant(["ball " * 30, "a"])
     assert translator.lengths(texts)["used"].numpy().tolist() == [12, 2]
-    assert translator.search(texts).ids.shape[-1] <= 12
+    assert translator.translate_to_ids(texts).ids.shape[-1] <= 12
+
+
+@pytest.mark.parametrize(
+    ("extra", "limits"),
+    [
+        (None, [0, 16, 70, 71, 150]),  # input + 50, and for short inputs 3 * input + 10
+        (50, [0, 52, 70, 71, 150]),
+        (-2, [0, 6, 60, 63, 300]),
+    ],
+)
+def test_outputs_have_limits_relative_to_their_source(
+    translator: TranslationModule, extra: int | None, limits: list[int]
+) -> None:
+    config, lengths = (
+        dataclasses.replace(translator.config, max_extra_tokens=extra),
+        [2, 20, 21, 100],
+    )
+    module = translator.with_options(config)
+    assert module.max_lengths(tf.constant([1, *lengths])).numpy().tolist() == limits
+    assert [output_limit(config, length) for length in lengths] == limits[1:]
 
 
 @given(st.lists(st.binary(max_size=60) | st.text(max_size=30), max_size=3))
@@ -150,7 +172,7 @@ def test_cached_and_uncached_search_are_equal(
     config = run_directory.config.replace(decoding__beam_size=beam).decoding
     transformers = [make_transformer(run_directory, scale) for scale in (1.0, 1.1)[:models]]
     translator = TranslationModule(transformers, run_directory.tokenizer(), config)
-    cached = translator.search(tf.constant(TEXTS[:4]))
+    cached = translator.translate_to_ids(tf.constant(TEXTS[:4]))
     uncached = uncached_search(translator, TEXTS[:4])
     np.testing.assert_array_equal(cached.ids, uncached.ids)
     np.testing.assert_allclose(cached.scores, uncached.scores, rtol=2e-5, atol=1e-4)
@@ -173,7 +195,7 @@ def test_unknown_tokens_are_written_only_if_allowed(
     transformer, tokenizer = make_transformer(run_directory), run_directory.tokenizer()
     settings = {"decoding__beam_size": 1}
     # The embedding of a frequent token, so that the unknown token is at least as likely.
-    frequent = translator.search(tf.constant(PHRASES)).ids.numpy()[:, 0, 1]
+    frequent = translator.translate_to_ids(tf.constant(PHRASES)).ids.numpy()[:, 0, 1]
     rows = transformer.target_embedding.embeddings.numpy()
     rows[tokenizer.unknown_id] = 1.5 * rows[frequent[0]]
     transformer.target_embedding.embeddings.assign(rows)

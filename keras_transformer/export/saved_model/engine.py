@@ -70,7 +70,7 @@ class SavedModelEngine(Engine):
         return self._lengths(text=text)
 
     def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, np.ndarray]]:
-        """Returns the numeric outputs of signatures, or of `search`, for inputs that are lists."""
+        """Returns the numeric outputs of signatures for inputs that are lists."""
         return [isolated_process.numeric_outputs(self.loaded, *call) for call in calls]
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
@@ -84,7 +84,11 @@ class SavedModelEngine(Engine):
 
     def search(self, texts: Sequence[str]) -> list[Hypotheses]:
         todo = batches(texts)
-        outputs = self.call([("search", {"text": [texts[i] for i in batch]}) for batch in todo])
+        sources = self.call([("tokenize", {"text": [texts[i] for i in batch]}) for batch in todo])
+        inputs = [
+            {name: source[name].tolist() for name in ("ids", "lengths")} for source in sources
+        ]
+        outputs = self.call([("translate_ids", ids) for ids in inputs])
         found: dict[int, Hypotheses] = {}
         for batch, output in zip(todo, outputs, strict=True):
             rows = map(Hypotheses, output["ids"], output["lengths"], output["scores"])

@@ -69,7 +69,6 @@ class SavedModelExporter(Exporter):
         module = tf.Module(name="translator")
         # These functions are only for programs that load the model in Python, because the shapes
         # of their outputs vary.
-        module.search = translator.search
         module.translate_verbose = translator.translate_verbose
         module.positions = served.positions
         module.tokenizer = translator.tokenizer
@@ -126,10 +125,9 @@ class SavedModelExporter(Exporter):
         inputs: dict[str, dict[str, Any]] = {
             "serving_default": {"text": texts},
             "translate": {"text": texts, "prefix": [""] * count, **defaults},
+            "translate_ids": {name: array.tolist() for name, array in tokens.items()},
         }
-        if not translator.config.sample:  # the same ids and text give different samples
-            inputs["translate_ids"] = {name: array.tolist() for name, array in tokens.items()}
-        expected = translator.search(tf.constant(texts)).scores.numpy()
+        expected = translator.translate_to_ids(tf.constant(texts)).scores.numpy()
         for name, found in zip(inputs, engine.call([*inputs.items()]), strict=True):
             check_scores(name, found["scores"], expected)
 

@@ -19,13 +19,11 @@ from typing import Any
 
 
 def numeric_outputs(loaded: Any, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Calls a signature of a loaded SavedModel, or `search`, and returns its numeric outputs."""
+    """Calls a signature of a loaded SavedModel, and returns its numeric outputs."""
     import tensorflow as tf
 
     tensors = {key: tf.constant(value) for key, value in inputs.items()}
-    outputs = (loaded.search if name == "search" else loaded.signatures[name])(**tensors)
-    if name == "search":
-        outputs = {key: getattr(outputs, key) for key in ("ids", "lengths", "scores")}
+    outputs = loaded.signatures[name](**tensors)
     # Strings would need pickle.
     return {key: value.numpy() for key, value in outputs.items() if value.dtype != tf.string}
 

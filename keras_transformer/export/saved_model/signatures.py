@@ -23,7 +23,7 @@ from keras_transformer.export.request_params import (
     has_no_translation,
 )
 from keras_transformer.inference.scoring import Scorer
-from keras_transformer.inference.translation_module import TranslationModule, sample_offsets
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import truncate_text
 
@@ -141,7 +141,7 @@ class Signatures(tf.Module):
         prefix_ids, prefix_cut = self._prefix_ids(prefix, max_lengths)
         result = translator.translate_ids(
             source_ids,
-            SearchInputs(max_lengths, prefix_ids, alpha=alpha, sample_offsets=sample_offsets(text)),
+            SearchInputs(max_lengths, prefix_ids, alpha=alpha),
             ("token_log_probs", "alignment"),
         )
         width = self._target_width
@@ -193,11 +193,7 @@ class Signatures(tf.Module):
         """
         source_ids, source_lengths, status = clean_source_ids(self._translator, ids, lengths)
         max_lengths = self._translator.max_lengths(source_lengths)
-        # The random numbers of a row depend only on its ids.
-        is_token = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
-        spelled = tf.where(is_token, tf.strings.as_string(source_ids) + " ", "")
-        offsets = sample_offsets(tf.strings.reduce_join(spelled, axis=1))
-        result = self._translator.translate_ids_once(source_ids, max_lengths, offsets)
+        result = self._translator.shared_translate_ids(source_ids, max_lengths)
         return {
             "ids": _pad_last(result.ids, self._target_width, self._translator.tokenizer.pad_id),
             "lengths": result.lengths,
@@ -297,7 +293,7 @@ class Signatures(tf.Module):
         """
         tokenizer, (s, t) = self._translator.tokenizer, self._attention_widths
         source_ids, source_lengths, source_cut = self._translator.source_ids(source, s)
-        predicted, lengths, status = self._predicted_ids(source, target, source_ids, source_lengths)
+        predicted, lengths, status = self._predicted_ids(target, source_ids, source_lengths)
         is_token = tf.sequence_mask(lengths, tf.shape(predicted)[1])  # --> [B, T]
         start = tf.fill([tf.shape(predicted)[0], 1], tokenizer.start_id)
         inputs = tf.where(is_token, tf.concat([start, predicted[:, :-1]], 1), tokenizer.pad_id)
@@ -322,7 +318,7 @@ class Signatures(tf.Module):
         }
 
     def _predicted_ids(
-        self, source: tf.Tensor, target: tf.Tensor, source_ids: tf.Tensor, source_lengths: tf.Tensor
+        self, target: tf.Tensor, source_ids: tf.Tensor, source_lengths: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the predicted ids, int32 `[B, T]`, their lengths and the status."""
         translator, (_, width) = self._translator, self._attention_widths
@@ -334,7 +330,7 @@ class Signatures(tf.Module):
         is_given = given_lengths > 1  # more than the end token
         # The limit of rows that have a target is 0 tokens, so that the search skips them.
         limits = tf.where(is_given, 0, translator.max_lengths(source_lengths))
-        found = translator.translate_ids_once(source_ids, limits, sample_offsets(source))
+        found = translator.shared_translate_ids(source_ids, limits)
         lengths = tf.where(is_given, given_lengths, found.lengths[:, 0])
         is_cut = (is_cut & is_given) | (lengths > width)
         status = encode_status(

@@ -202,6 +202,7 @@ def _search(decoder: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "decoding.max_extra_tokens": 1 - max(math.ceil(factor), 1),
         "decoding.beam_size": int(decoder.get("beam-size", 12)),
+        "decoding.early_stopping": "marian",
         "decoding.length_penalty": float({"true": 1, "false": 0}.get(normalize, normalize)),
         "decoding.length_penalty_formula": "power",
         "decoding.unknown": "allow" if source.flag(decoder, "allow-unk") else "forbid",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,8 +12,9 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from keras_transformer.config import Config
+from keras_transformer.config import DecodingConfig
 from keras_transformer.errors import needs_extra
+from keras_transformer.inference import output_limit, updated_decoding
 from keras_transformer.inference.engine import Engine
 
 with needs_extra("ctranslate2", "the format ctranslate2"):
@@ -39,7 +39,7 @@ class CTranslate2Engine(Engine):
         ctranslate2.set_log_level(logging.ERROR)  # this CPU may lack the type of the weights
         self.label, self.threads = str(folder), options.get("inter_threads")
         self.use_shortlist = (folder / "vmap.txt").exists()
-        self._decoding = Config().decoding
+        self._decoding = DecodingConfig()
         self._model = ctranslate2.Translator(str(folder), **options)
         self._tokenizer, self._detokenizer = (
             sentencepiece.SentencePieceProcessor(model_file=str(file))
@@ -52,8 +52,8 @@ class CTranslate2Engine(Engine):
     def with_settings(self, settings: Mapping[str, Any]) -> CTranslate2Engine:
         super().with_settings(settings)  # refuses others
         changed = copy.copy(self)
-        config = dataclasses.replace(Config(), decoding=self._decoding).updated(settings)
-        changed._decoding, changed.n_best = config.decoding, config.decoding.n_best
+        changed._decoding = updated_decoding(self._decoding, settings)
+        changed.n_best = changed._decoding.n_best
         return changed
 
     def pieces(self, texts: Sequence[str]) -> list[list[str]]:
@@ -65,7 +65,7 @@ class CTranslate2Engine(Engine):
         return [row[: self.max_source_tokens - 1] for row in rows]
 
     def translate(self, text: Any) -> Mapping[str, Any]:
-        decoding, extra = self._decoding, self._decoding.max_extra_tokens
+        decoding = self._decoding
         sources = self.pieces([line.decode("utf-8", "replace") for line in np.asarray(text)])
         longest = max(map(len, sources)) + 1
         texts = np.full((len(sources), self.n_best), b"", object)
@@ -77,14 +77,15 @@ class CTranslate2Engine(Engine):
             beam_size=decoding.beam_size,
             num_hypotheses=self.n_best,
             length_penalty=decoding.length_penalty,
-            max_decoding_length=longest + extra if extra >= 0 else longest * (1 - extra),
+            max_decoding_length=output_limit(decoding, longest),
             max_input_length=0,
             return_scores=True,
             use_vmap=self.use_shortlist,
         )
         for index, result in zip(filled, results, strict=True):
+            limit = output_limit(decoding, len(sources[index]) + 1)  # CTranslate2 has one per batch
             for rank, pieces in enumerate(result.hypotheses):
-                known = [piece for piece in pieces if piece != self._config["unk_token"]]
+                known = [piece for piece in pieces[:limit] if piece != self._config["unk_token"]]
                 texts[index, rank] = self._detokenizer.decode(known).encode()
             scores[index, : len(result.scores)] = result.scores
         return {"translations": texts, "scores": scores}

@@ -16,6 +16,8 @@ words. XLIFF and PO files get the translations that are missing.
 
 from __future__ import annotations
 
+import os
+
 from absl import flags
 
 from keras_transformer.cli import app, config_flags
@@ -37,8 +39,9 @@ def define_flags() -> None:
 def main() -> None:
     """Runs `translate_file` with the flags."""
     app.load_engine(FLAGS.model_dir)
-    from keras_transformer.inference import loading, tags  # late, so that --help is fast
+    from keras_transformer.inference import batching, loading, tags  # late: --help is fast
 
+    batching.use_cores_for_batches(os.cpu_count() or 1)  # files have more sentences than cores
     model = loading.load_model(
         FLAGS.model_dir, config_flags.config_settings(), threads=FLAGS.threads
     )

@@ -27,18 +27,11 @@ _FINDERS: dict[str, Callable[[str, str], Iterable[Unit]]] = {
     "srt": text_formats.subtitle_units,
     "strings": text_formats.strings_units,
     "text": text_formats.plain_units,
-    "vtt": text_formats.vtt_units,
+    "vtt": text_formats.subtitle_units,
     "xliff": xml_formats.xliff_units,
 }
-_FORMATS = {f".{name}": name for name in _FINDERS} | {
-    ".htm": "html",
-    ".md": "markdown",
-    ".pot": "po",
-    ".txt": "text",
-    ".xhtml": "html",
-    ".xlf": "xliff",
-    ".xml": "android",
-}
+_FORMATS = {f".{name}": name for name in _FINDERS} | {".htm": "html", ".xhtml": "html"}
+_FORMATS |= {".md": "markdown", ".pot": "po", ".txt": "text", ".xlf": "xliff", ".xml": "android"}
 _WITH_ENTITIES = frozenset({"android", "docx", "html", "vtt", "xliff"})
 # The encoding that XML or HTML declares.
 _DECLARED = regex.compile(
@@ -69,6 +62,7 @@ def translate_file(
         f"{model.label} returns {model.n_best} translations per sentence, but a file needs 1 "
         "(decoding.n_best).",
     )
+    has_entities = format in _WITH_ENTITIES
     compile_patterns(spans)  # reports an invalid pattern first
     try:
         data = path.read_bytes()
@@ -77,7 +71,7 @@ def translate_file(
     if format == "docx":
         encoding, parts = "utf-8", xml_formats.docx_parts(data, path.name)
     else:
-        encoding, text = _decoded(data, path.name, format in _WITH_ENTITIES)
+        encoding, text = _decoded(data, path.name, has_entities)
         parts = {path.name: text}
     units = [
         (name, unit)
@@ -85,9 +79,7 @@ def translate_file(
         for unit in _FINDERS[format](text, name if name == path.name else f"{path.name}: {name}")
     ]
     fragments = [unit.tokens for _, unit in units]
-    outputs, statuses = translate_tokens(
-        model, fragments, spans, source_tag, has_entities=format in _WITH_ENTITIES
-    )
+    outputs, statuses = translate_tokens(model, fragments, spans, source_tag, has_entities)
     changes: dict[str, list[tuple[int, int, str]]] = {}
     for (name, unit), new in zip(units, outputs, strict=True):
         if unit.is_new or new != "".join(token.raw for token in unit.tokens):
@@ -96,7 +88,7 @@ def translate_file(
     if changes and format == "docx":
         data = xml_formats.with_docx_parts(data, parts)
     elif changes:
-        errors = "xmlcharrefreplace" if format in _WITH_ENTITIES else "strict"
+        errors = "xmlcharrefreplace" if has_entities else "strict"
         data = parts[path.name].encode(encoding, errors)
     with output_file(os.fspath(output)) as file:
         file.write(data)

@@ -11,7 +11,7 @@ import bisect
 import dataclasses
 import html
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 import regex
@@ -20,12 +20,12 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.documents.protection import (
     Aligned,
     Range,
+    joined,
     ranges_of,
     slot_of,
     translate_protected,
-    words_of,
 )
-from keras_transformer.extensions.documents.sentences import gap_between, segment, split_to_fit
+from keras_transformer.extensions.documents.sentences import segment, split_to_fit
 from keras_transformer.inference.engine import Engine
 
 # Elements of HTML that are copied with their content.
@@ -56,9 +56,14 @@ class _Node:
     last: int
     opening: str
     closing: str = ""
-    follows: bool = False  # a space only after it
-    is_spaced: bool = False  # spaces on both sides
+    before: str = ""  # the characters around the tag, without those of other tags
+    after: str = ""
     children: list[_Node] = dataclasses.field(default_factory=list)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it stays with the word before it."""
+        return bool(self.before.strip()) and self.after.isspace()
 
 
 def broken(label: str, text: str, position: int, reason: str) -> NoReturn:
@@ -113,7 +118,7 @@ def translate_tokens(
         The texts, and the numbers of sentences by status (see `protection.py`).
     """
     parts = [[_text(token, has_entities) for token in fragment] for fragment in fragments]
-    pieces = [_sentences(model, "".join(part), patterns, tag) for part in parts]
+    pieces = _sentences(model, ["".join(part) for part in parts], patterns, tag)
     sentences = [piece.strip() for group in pieces for piece in group if piece.strip()]
     has_tags = any(token.kind != "text" for fragment in fragments for token in fragment)
     found = translate_protected(model, sentences, patterns, tag, has_tags)
@@ -121,13 +126,18 @@ def translate_tokens(
     results = iter(found)
     outputs = []
     for fragment, part, group in zip(fragments, parts, pieces, strict=True):
-        words, aligned = _joined(group, results, patterns)
+        words, aligned = joined(group, results, patterns)
         if aligned.text == "".join(part):
             outputs.append("".join(token.raw for token in fragment))
         else:
             escape = _escaped if has_entities else str
             placement = _Placement(aligned, len(words), escape)
-            outputs.append(placement.render(_tree(fragment, part, words)))
+            whole = (0, len(aligned.words)), (0, len(aligned.text))
+            output = placement.render(_tree(fragment, part, words), *whole)
+            # White space around a text, such as line breaks, is not a part of the translation.
+            raw = "".join(token.raw for token in fragment)
+            start, end = regex.fullmatch(r"(\s*).*?(\s*)", raw, regex.DOTALL).groups()
+            outputs.append(start + output.strip() + end)
     return outputs, statuses
 
 
@@ -142,41 +152,23 @@ def _text(token: Token, has_entities: bool) -> str:
     return regex.sub(r"[ \t]*[\r\n]\s*", " ", html.unescape(token.raw))
 
 
-def _sentences(model: Engine, text: str, patterns: Sequence[str], tag: str) -> list[str]:
-    """Splits a text into sentences that are not too long, but never inside a protected span."""
-    segments = segment(text, model.source_language)
-    ranges = ranges_of(text, patterns)
-    pieces, start, end = [], 0, 0
-    for part in (part for parts in split_to_fit(model, tag, segments) for part in parts):
-        end += len(part)
-        if not any(first < end < last for first, last in ranges):
-            pieces.append(text[start:end])
-            start = end
-    return pieces
-
-
-def _joined(
-    pieces: Sequence[str], results: Iterator[Aligned], patterns: Sequence[str]
-) -> tuple[list[Range], Aligned]:
-    """Returns the words of the source, and its translation, from those of its sentences."""
-    source_words, text, words, sources = list[Range](), "", list[Range](), list[int]()
-    offset, gap, last = 0, "", ""
-    for piece in pieces:
-        sentence = piece.strip()
-        start = piece.index(sentence)
-        gap += piece[:start]
-        if sentence:
-            aligned = next(results)
-            text += gap_between(gap, text, last)
-            words += [(first + len(text), end + len(text)) for first, end in aligned.words]
-            sources += [source + len(source_words) for source in aligned.sources]
-            found = words_of(sentence, ranges_of(sentence, patterns))
-            source_words += [(s + offset + start, e + offset + start) for s, e in found]
-            text += aligned.text
-            gap, last = "", sentence
-        gap += piece[start + len(sentence) :]
-        offset += len(piece)
-    return source_words, Aligned(text + gap, words, sources)
+def _sentences(
+    model: Engine, texts: Sequence[str], patterns: Sequence[str], tag: str
+) -> list[list[str]]:
+    """Splits texts into sentences that are not too long, but never inside a protected span."""
+    segments = [segment(text, model.source_language) for text in texts]
+    parts = iter(split_to_fit(model, tag, [part for group in segments for part in group]))
+    result = []
+    for text, group in zip(texts, segments, strict=True):
+        ranges = ranges_of(text, patterns)
+        pieces, start, end = [], 0, 0
+        for part in (part for _ in group for part in next(parts)):
+            end += len(part)
+            if not any(first < end < last for first, last in ranges):
+                pieces.append(text[start:end])
+                start = end
+        result.append(pieces)
+    return result
 
 
 def _tree(tokens: Sequence[Token], texts: Sequence[str], words: Sequence[Range]) -> list[_Node]:
@@ -207,10 +199,8 @@ def _tree(tokens: Sequence[Token], texts: Sequence[str], words: Sequence[Range])
                 node.opening += "".join(child.opening for child in node.children) + token.raw
                 node.children = []
         elif token.kind != "text":
-            around = text[max(0, offset - 1) : offset + 1]
-            is_spaced = len(around) == 2 and around.isspace()
-            follows = len(around) == 2 and not around[0].isspace() and around[1].isspace()
-            node = _Node(before, before, token.raw, follows=follows, is_spaced=is_spaced)
+            left, right = text[:offset][-1:], text[offset : offset + 1]
+            node = _Node(before, before, token.raw, "", left, right)
             stack[-1][0].children.append(node)
             if token.kind == "open":
                 stack.append((node, token.name, offset))
@@ -227,16 +217,10 @@ class _Placement(NamedTuple):
     source_count: int
     escape: Callable[[str], str]
 
-    def render(
-        self,
-        nodes: Sequence[_Node],
-        words: Range | None = None,
-        characters: Range | None = None,
-    ) -> str:
-        """Returns the translation, or a part of it, with the tags inside of it."""
+    def render(self, nodes: Sequence[_Node], words: Range, characters: Range) -> str:
+        """Returns a part of the translation with the tags inside of it."""
         text, output = self.aligned.text, ""
-        cursor, stop = characters or (0, len(text))
-        words = words or (0, len(self.aligned.words))
+        cursor, stop = characters
         for first, last, node in self._placed(nodes, words):
             position = stop
             if first == last == words[0]:
@@ -246,9 +230,13 @@ class _Placement(NamedTuple):
             elif first < len(self.aligned.words):
                 position = min(max(self.aligned.words[first][0], cursor), stop)
             end = self.aligned.words[last - 1][1] if last > first else position
-            output += self.escape(text[cursor:position]) + node.opening
-            output += self.render(node.children, (first, last), (position, end)) + node.closing
-            output += " " * (node.is_spaced and first == last and text[end : end + 1].strip() != "")
+            output += self.escape(text[cursor:position])
+            is_tag = first == last
+            output += " " * (is_tag and node.before.isspace() and output[-1:].isalnum())
+            inner = self.render(node.children, (first, last), (position, end))
+            output += node.opening + inner + node.closing
+            neighbor = text[end : end + 1]
+            output += " " * (is_tag and neighbor.isalnum() and not node.after.isalnum())
             cursor = end
         return output + self.escape(text[cursor:stop])
 

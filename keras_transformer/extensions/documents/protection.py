@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import bisect
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import regex
 
 from keras_transformer.extensions.documents import spans as spans_module
-from keras_transformer.extensions.documents.sentences import split_to_fit
+from keras_transformer.extensions.documents.sentences import gap_between, split_to_fit
 from keras_transformer.extensions.documents.spans import Span, find_spans
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag
@@ -97,8 +97,7 @@ def translate_protected(
     """Translates sentences. Each protected span is in the output exactly once, byte for byte.
 
     Args:
-        sentences: texts of one sentence each, without white space around them. They are truncated
-            if they are too long without their spans.
+        sentences: texts of one sentence each, without white space around them.
         patterns: regular expressions of spans, besides those of `find_spans`.
         tag: a symbol for the start of each sentence, such as <2de>.
         needs_words: whether the words and their alignment are used.
@@ -125,15 +124,26 @@ def translate_protected(
         texts = [lines[index][0] for index in fitting]
         found = _translate(model, texts, patterns, tag, needs_words)
         for index, aligned in zip(fitting, found, strict=True):
-            symbols, counts = lines[index][1], collections.Counter(_texts(aligned))
-            if all(counts[symbol] == symbols.count(symbol) for symbol in symbols):
+            symbols = lines[index][1]
+            counts = collections.Counter(aligned.text[slice(*place)] for place in aligned.spans)
+            is_copied = all(counts[symbol] == symbols.count(symbol) for symbol in symbols)
+            if is_copied and not (counts.keys() - {*symbols}).intersection(originals[index]):
                 results[index] = _substituted(aligned, symbols, outputs[index])
     todo = [index for index in range(len(sentences)) if index not in results]
     rests = [" ".join(_without(sentences[index], spans[index]).split()) for index in todo]
+    parts = split_to_fit(model, tag, rests)
+    lines_of_rests = [part.strip() for group in parts for part in group if part.strip()]
+    found_rests = iter(_translate(model, lines_of_rests, patterns, tag, True))
     status = "appended" if model.translate_verbose is None else "aligned"
-    for index, rest in zip(todo, _translate(model, rests, patterns, tag, True), strict=True):
+    for index, group in zip(todo, parts, strict=True):
+        _, rest = joined(group, found_rests, patterns)
+        found_spans = find_spans(rest.text, patterns)
+        texts = _as_they_are(rest.text, found_spans)
+        invented = [s for s, t in zip(found_spans, texts, strict=True) if t in originals[index]]
+        if invented:  # the model has learned one of the spans
+            rest = _by_position("".join(group), _without(rest.text, invented), patterns)
         inserted = _with_inserted(sentences[index], spans[index], outputs[index], rest)
-        results[index] = inserted._replace(status=status)
+        results[index] = inserted._replace(status=status if spans[index] else None)
     return [results[index] for index in range(len(sentences))]
 
 
@@ -159,10 +169,6 @@ def _replaced(text: str, spans: Sequence[Span], new: Sequence[str]) -> str:
 
 def _without(text: str, spans: Sequence[Span]) -> str:
     return _replaced(text, spans, [" "] * len(spans))
-
-
-def _texts(aligned: Aligned) -> list[str]:
-    return [aligned.text[start:end] for start, end in aligned.spans]
 
 
 def _with_branches(
@@ -224,6 +230,30 @@ def _substituted(aligned: Aligned, symbols: Sequence[str], new: Sequence[str]) -
     return Aligned(output, words_of(output, moved), aligned.sources, moved, status)
 
 
+def joined(
+    pieces: Sequence[str], results: Iterator[Aligned], patterns: Sequence[str]
+) -> tuple[list[Range], Aligned]:
+    """Returns the words of the source, and its translation, from those of its sentences."""
+    source_words, text, words, sources = list[Range](), "", list[Range](), list[int]()
+    offset, gap, last = 0, "", ""
+    for piece in pieces:
+        sentence = piece.strip()
+        start = piece.index(sentence)
+        gap += piece[:start]
+        if sentence:
+            aligned = next(results)
+            text += gap_between(gap, text, last)
+            words += [(first + len(text), end + len(text)) for first, end in aligned.words]
+            sources += [source + len(source_words) for source in aligned.sources]
+            found = words_of(sentence, ranges_of(sentence, patterns))
+            source_words += [(s + offset + start, e + offset + start) for s, e in found]
+            text += aligned.text
+            gap, last = "", sentence
+        gap += piece[start + len(sentence) :]
+        offset += len(piece)
+    return source_words, Aligned(text + gap, words, sources)
+
+
 def _with_inserted(
     text: str, spans: Sequence[Span], outputs: Sequence[str], rest: Aligned
 ) -> Aligned:
@@ -274,14 +304,8 @@ def _translate(
     if not needs_words or model.translate_verbose is None:
         pairs = zip(lines, translate_lines(model, tagged), strict=True)
         return [_by_position(line, best.text, patterns) for line, (best, *_) in pairs]
-    results = []
-    for line, details in zip(lines, translate_verbose(model, tagged), strict=True):
-        best = next(iter(details["translations"]), {"text": ""})
-        aligned = _by_position(line, best["text"], patterns)
-        if aligned.sources:
-            _align(aligned, words_of(line, ranges_of(line, patterns)), line, best, details, tag)
-        results.append(aligned)
-    return results
+    items = zip(lines, tagged, translate_verbose(model, tagged), strict=True)
+    return [_aligned(*item, patterns) for item in items]
 
 
 def _by_position(source: str, text: str, patterns: Sequence[str]) -> Aligned:
@@ -292,29 +316,26 @@ def _by_position(source: str, text: str, patterns: Sequence[str]) -> Aligned:
     return Aligned(text, words, sources, spans)
 
 
-def _align(
-    aligned: Aligned,
-    source_words: Sequence[Range],
-    line: str,
-    best: dict[str, Any],
-    details: dict[str, Any],
-    tag: str,
-) -> None:
-    """Sets the source of each word to the most frequent one of its pieces."""
-    offset = len(add_tag(line, tag)) - len(line)
-    starts = [start + offset for start, _ in source_words]
-    source_positions = _positions(details["source_tokens"], add_tag(line, tag))
+def _aligned(line: str, tagged: str, details: dict[str, Any], patterns: Sequence[str]) -> Aligned:
+    """Returns the best translation of a line. The pieces of a word vote for its source word."""
+    best = next(iter(details["translations"]), {"text": ""})
+    aligned = _by_position(line, best["text"], patterns)
+    if not aligned.sources:
+        return aligned
+    offset = len(tagged) - len(line)
+    starts = [start + offset for start, _ in words_of(line, ranges_of(line, patterns))]
+    source_positions = _positions(details["source_tokens"], tagged)
     votes = [collections.Counter[int]() for _ in aligned.words]
     targets = [start for start, _ in aligned.words]
-    for position, piece in zip(
-        _positions(best["tokens"], aligned.text), best["alignment"], strict=True
-    ):
+    positions = _positions(best["tokens"], aligned.text)
+    for position, piece in zip(positions, best["alignment"], strict=True):
         source = source_positions[min(piece, len(source_positions) - 1)]
         word = max(0, bisect.bisect_right(targets, position) - 1)
         votes[word][max(0, bisect.bisect_right(starts, source) - 1)] += 1
     for word, counts in enumerate(votes):
         if counts:
             aligned.sources[word] = counts.most_common(1)[0][0]
+    return aligned
 
 
 def _positions(pieces: Sequence[str], text: str) -> list[int]:

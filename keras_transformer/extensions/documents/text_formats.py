@@ -115,12 +115,8 @@ def strings_units(text: str, label: str) -> Iterator[Unit]:
     """Yields the values of an iOS .strings file."""
     pattern = rf"(?:{_QUOTED}|[\w.-]+)\s*=\s*({_QUOTED})\s*;"
     for match in _entries(pattern, r"(?:\s|/\*.*?\*/|//[^\n]*)*+", text, label):
-        yield Unit(
-            match.start(1),
-            match.end(1),
-            tokenize(_unescaped(match[1]), has_entities=False),
-            _quoted,
-        )
+        tokens = tokenize(_unescaped(match[1]), has_entities=False)
+        yield Unit(match.start(1), match.end(1), tokens, _quoted)
 
 
 def po_units(text: str, label: str) -> Iterator[Unit]:
@@ -156,21 +152,19 @@ def subtitle_units(text: str, label: str) -> Iterator[Unit]:
         times = [index for index, line in enumerate(lines[:2]) if _TIME.fullmatch(line[0])]
         if not times or not (is_vtt or times == [1] and lines[0][0].strip().isdecimal()):
             time = "00:01.000 --> 00:02.000" if is_vtt else "1, and 00:00:01,000 --> 00:00:02,000"
-            broken(label, text, block.start(), f"a subtitle begins with lines such as {time}.")
+            reason = f"a subtitle begins with lines such as {time}, and a WebVTT file with WEBVTT."
+            broken(label, text, block.start(), reason)
         lines = lines[times[0] + 1 :]
-        is_dialogue = any(regex.match(r"\s*[-–—]", line[0]) for line in lines)
+        dash = regex.compile(r"\s*[-–—]\s*")
+        is_dialogue = any(dash.match(line[0]) for line in lines)
         for group in [[line] for line in lines] if is_dialogue else [lines] * bool(lines):
-            start, end = group[0].start(), group[-1].end()
-            tokens = tokenize(" ".join(line[0] for line in group), has_entities=is_vtt)
+            end = group[-1].end()
+            speaker = dash.match(text, group[0].start(), end)
+            start = speaker.end() if speaker else group[0].start()
+            joined = regex.sub(r"\s*[\r\n]\s*", " ", text[start:end])
+            tokens = tokenize(joined, has_entities=is_vtt)
             newline = "\r\n" if "\r\n" in text[start:end] else "\n"
             yield Unit(start, end, tokens, functools.partial(_wrapped, len(group), newline))
-
-
-def vtt_units(text: str, label: str) -> Iterator[Unit]:
-    """Yields the texts of WebVTT subtitles."""
-    if not text.startswith("WEBVTT"):
-        broken(label, text, 0, "a WebVTT file begins with WEBVTT.")
-    yield from subtitle_units(text, label)
 
 
 def _wrapped(lines: int, newline: str, text: str) -> str:

@@ -79,6 +79,7 @@ def elements(text: str, label: str) -> list[Element]:
             element.end = text.index(">", element.stop) + 1
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.DefaultHandler = lambda data: None  # then entities of the file are not expanded
     try:
         parser.Parse(data, True)
     except ExpatError as error:
@@ -96,8 +97,7 @@ def xliff_units(text: str, label: str) -> Iterator[Unit]:
         broken(label, text, found[0].start, f"<{found[0].name}> is not the start of XLIFF.")
     children: dict[int, dict[str, Element]] = {}
     for element in found:
-        prefix, _, name = element.name.rpartition(":")
-        parent = element.parent
+        name, parent = element.name.rpartition(":")[2], element.parent
         if parent and parent.name.rpartition(":")[2] in ("trans-unit", "segment"):
             children.setdefault(id(parent), {})[name] = element
     for parts in children.values():

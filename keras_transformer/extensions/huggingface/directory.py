@@ -155,7 +155,7 @@ def _generation_config(translator: TranslationModule) -> dict[str, Any]:
     return {
         "num_beams": decoding.beam_size,
         "length_penalty": hf_length_penalty(decoding),
-        "early_stopping": decoding.early_stopping,
+        "early_stopping": decoding.early_stopping is True,
         "max_length": translator.max_output_tokens + 1,  # the start token counts, too
         "min_length": decoding.min_length,
         "repetition_penalty": decoding.repetition_penalty,

@@ -15,7 +15,6 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.decoding.cached_decoder import CachedDecoder
-from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.layers.attention import attention_weights
 from keras_transformer.layers.masks import both, position_mask
 from keras_transformer.layers.state import DecodeState
@@ -25,20 +24,18 @@ from keras_transformer.layers.state import DecodeState
 BLOCK = 6
 
 
-class Int8Shortlist(Shortlist):
-    """A shortlist whose output rows are rounded to int8, which LiteRT multiplies in int8.
+def int8_product(rows: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a function of features that LiteRT multiplies by output rows in int8.
 
-    The weights of a product that is computed at run time are not rounded by `quantize`.
+    `quantize` does not round the rows of a shortlist, because they are computed at run time.
     """
-
-    def product(self, rows: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
-        largest = tf.reduce_max(tf.abs(rows), axis=1, keepdims=True)
-        steps = tf.round(rows * tf.math.divide_no_nan(127.0, largest))
-        int8_rows, scales = tf.cast(steps, tf.int8), largest[:, 0] / 127
-        # `multiply_int8_rows` removes the cast back, so that the product is one of int8.
-        return lambda features: (
-            tf.matmul(features, tf.cast(int8_rows, features.dtype), transpose_b=True) * scales
-        )
+    largest = tf.reduce_max(tf.abs(rows), axis=1, keepdims=True)
+    steps = tf.round(rows * tf.math.divide_no_nan(127.0, largest))
+    int8_rows, scales = tf.cast(steps, tf.int8), largest[:, 0] / 127
+    # `multiply_int8_rows` removes the cast back, so that the product is one of int8.
+    return lambda features: (
+        tf.matmul(features, tf.cast(int8_rows, features.dtype), transpose_b=True) * scales
+    )
 
 
 class BlockState(DecodeState):

@@ -49,7 +49,8 @@ def convert(
     translator: TranslationModule, weights: str, *, with_text: bool = False, for_cpu: bool = False
 ) -> Any:
     """Converts a translator to a `schema.ModelT`, as `passes.write` accepts it."""
-    signatures = LiteRTSignatures(translator, with_text=with_text, for_cpu=for_cpu)
+    is_int8 = weights in ("int8", "int4")
+    signatures = LiteRTSignatures(translator, with_text=with_text, for_cpu=for_cpu, is_int8=is_int8)
     functions = signatures.by_name()
     module = tf.Module()
     module.weights = [

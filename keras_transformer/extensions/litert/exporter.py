@@ -194,12 +194,7 @@ class LiteRTExporter(Exporter):
         ):
             if getattr(translator.config, name) == value:
                 raise InputError(f"decoding.{name} {reason}. Use decoding.{name}={needed}.")
-        shortlist = options.shortlist
-        if shortlist is not None and self.weights_of(options) in ("int8", "int4"):
-            from keras_transformer.extensions.litert.blocks import Int8Shortlist
-
-            shortlist = Int8Shortlist(shortlist.frequent, shortlist.translations)
-        return translator.with_options(shortlist=shortlist)
+        return translator.with_options(shortlist=options.shortlist)
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         from keras_transformer.extensions.litert.convert import write_file

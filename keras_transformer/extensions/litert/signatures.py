@@ -7,13 +7,14 @@ leave the batch.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.decoding import SearchInputs, SearchResult
-from keras_transformer.decoding.cached_decoder import CachedDecoder
+from keras_transformer.decoding.cached_decoder import CachedDecoder, product
 from keras_transformer.export.request_params import (
     Status,
     clamp_alpha,
@@ -22,7 +23,7 @@ from keras_transformer.export.request_params import (
     encode_status,
     has_no_translation,
 )
-from keras_transformer.extensions.litert.blocks import BlockDecoder
+from keras_transformer.extensions.litert.blocks import BlockDecoder, int8_product
 from keras_transformer.extensions.litert.tokenizer import fast_detokenizer_model, fast_model
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers.base import sublayers
@@ -43,11 +44,18 @@ class LiteRTSignatures(tf.Module):
     """The functions of a translator that become a LiteRT model.
 
     B is the number of sentences, 1 unless `for_cpu`, S the number of source tokens, and K the
-    number of translations of a sentence (`n_best`).
+    number of translations of a sentence (`n_best`). If `is_int8`, the products with the output rows
+    of a shortlist are int8, too.
     """
 
-    def __init__(self, translator: TranslationModule, *, with_text: bool, for_cpu: bool):
+    def __init__(
+        self, translator: TranslationModule, *, with_text: bool, for_cpu: bool, is_int8: bool
+    ):
         super().__init__(name="litert_signatures")
+        decoder = BlockDecoder if for_cpu else CachedDecoder
+        self._make_decoder = functools.partial(
+            decoder, product=int8_product if is_int8 else product
+        )
         self._translator, self._with_text, self._for_cpu = translator, with_text, for_cpu
         for transformer in translator.transformers:
             for layer in sublayers(transformer, recursive=True):
@@ -147,7 +155,7 @@ class LiteRTSignatures(tf.Module):
             source_ids,
             SearchInputs(max_lengths, alpha=alpha, length_limit=longest),
             memories=_encode_in_loop(translator, source_ids, max_lengths),
-            make_decoder=BlockDecoder if self._for_cpu else CachedDecoder,
+            make_decoder=self._make_decoder,
         )
         not_translated = encode_status({Status.NOT_TRANSLATED: has_no_translation(result)})
         return result, status + not_translated

@@ -156,7 +156,7 @@ def test_ids_are_translated_like_their_text(served, translator):
     assert tokenized["lengths"].tolist()[-2:] == [1, S]
     ids = {"ids": tokenized["ids"], "lengths": tokenized["lengths"]}
     found = ask(served, "translate_ids", **ids)
-    expected = translator.search(tf.constant(TEXTS))
+    expected = translator.translate_to_ids(tf.constant(TEXTS))
     np.testing.assert_array_equal(found["lengths"], expected.lengths)
     width = expected.ids.shape[2]
     np.testing.assert_array_equal(found["ids"][:, :, :width], expected.ids)
@@ -197,15 +197,15 @@ def test_invalid_ids_and_lengths_are_replaced(served, translator):
     assert none["ids"].shape == (0, K, L)
 
 
-def test_samples_for_ids_do_not_depend_on_the_batch(run_directory):
+def test_samples_for_ids_are_those_of_the_text(run_directory):
     settings = {"decoding.sample": True, "decoding.temperature": 3.0, "decoding.n_best": 3}
     drawing = loading.load_translator(run_directory, settings)
     signatures = Signatures(drawing).by_name()
-    tokenized = signatures["tokenize"](tf.constant([PHRASES[0], PHRASES[3]]))
-    ids, lengths, sample = tokenized["ids"], tokenized["lengths"], signatures["translate_ids"]
-    together = sample(ids, lengths)["ids"]
-    alone = [sample(ids[i : i + 1], lengths[i : i + 1])["ids"] for i in (0, 1)]
-    np.testing.assert_array_equal(together, tf.concat(alone, axis=0))
+    text = tf.constant([PHRASES[0], PHRASES[3]])
+    tokenized, expected = signatures["tokenize"](text), drawing.translate_to_ids(text)
+    found = signatures["translate_ids"](tokenized["ids"], tokenized["lengths"])
+    np.testing.assert_array_equal(found["lengths"], expected.lengths)
+    np.testing.assert_array_equal(found["ids"][..., : expected.ids.shape[2]], expected.ids)
 
 
 def test_score_equals_the_scorer(served, translator):
@@ -233,6 +233,15 @@ def test_an_empty_batch(served, name):
     specs = served.signatures[name].structured_input_signature[1]
     for output in ask(served, name, **{key: [] for key in specs}).values():
         assert output.shape[0] == 0
+
+
+@pytest.mark.parametrize("name", ["serving_default", "translate"])
+@pytest.mark.parametrize("shape", [[], [2, 1], [1, 2]])
+def test_texts_of_another_rank_are_an_error(served, name, shape):
+    specs = served.signatures[name].structured_input_signature[1]
+    inputs = {key: tf.zeros(shape, spec.dtype) for key, spec in specs.items()}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not compatible with expected shape"):
+        served.signatures[name](**inputs)
 
 
 def test_status_reports_missing_translations(run_directory):

@@ -62,7 +62,7 @@ def test_outputs_are_those_of_the_toolkit(name: str, tmp_path: Path) -> None:
     if toolkit == "fsmt":
         settings["decoding.max_length"] = 11
     translator = load_translator(tmp_path / "run", settings)
-    result = translator.search(tf.constant([source for source, _ in pairs]))
+    result = translator.translate_to_ids(tf.constant([source for source, _ in pairs]))
     texts = [text.decode() for text in translator.texts(result)[:, 0].numpy()]
     pieces = translator.tokenizer.target_pieces(result.ids[:, 0]).numpy().tolist()
     whole = [i for i, expected in enumerate(content["greedy"]) if expected is not None]

@@ -102,7 +102,7 @@ def test_greedy_search_finds_the_tokens_of_the_run(made: Made) -> None:
     source, target = processors(path)
     translator = ctranslate2.Translator(str(path))
     for sentence in PHRASES:
-        result = ours.search(tf.constant([sentence]))
+        result = ours.translate_to_ids(tf.constant([sentence]))
         ids = source.encode(sentence)
         (theirs,) = translator.translate_batch(
             [source.id_to_piece(ids)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -44,6 +45,7 @@ CHANGES: tuple[Callable[[str], str], ...] = (
     lambda text: " ".join(word for word in text.split() if word.isalpha()),
     lambda text: text.replace("{", "").replace("%", "").replace("X", "Y"),
     lambda text: "X1 la X2 {la} :",
+    lambda text: f"{{name}} {text} %s #tag",
 )
 ENGINES = [fake_engine(change) for change in CHANGES] + [
     fake_engine(change, order, limit, aligns)
@@ -93,6 +95,18 @@ def test_every_span_survives_a_random_model(run_directory: RunDirectory, texts: 
     assert {result.status for result in results} <= {None, "kept", "aligned"}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("format", ["saved_model", "litert"])
+def test_every_span_survives_exports(format: str, version_of: Callable[[str], Path]) -> None:
+    version = version_of(format)
+    path = version / "model.tflite" if format == "litert" else version
+    model = kt.load(path)._model
+    texts = [" ".join(SPANS[start::7] + WORDS[start::5]) for start in range(7)]
+    for source, result in zip(texts, translate_protected(model, texts), strict=True):
+        assert_kept(source, result.text)
+        assert result.status != ("appended" if format == "saved_model" else "aligned")
+
+
 def one(text: str, model: Engine, *patterns: str) -> tuple[str, str | None]:
     [result] = translate_protected(model, [text], patterns)
     return result.text, result.status
@@ -140,6 +154,11 @@ def test_spans_longer_than_the_limit() -> None:
     [result] = translate_protected(fake_engine(str.upper, limit=12), [text], [pattern])
     assert_kept(text, result.text, pattern)
     assert result.text.startswith(f"SEE {long} NOW,") and result.text.endswith("PLEASE.")
+
+
+def test_a_long_branch_of_an_icu_message_is_not_truncated() -> None:
+    text = f"{{n, plural, other {{{'many words ' * 20}end}}}}"
+    assert one(text, fake_engine(str.upper, limit=9))[0].count("MANY WORDS") == 20
 
 
 def test_symbols_and_stand_ins_that_a_user_types() -> None:

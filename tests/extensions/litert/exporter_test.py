@@ -72,7 +72,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> LiteRTExport:
 
 
 def found_by(translator: TranslationModule, text: str) -> tuple[Any, Any, Any]:
-    result = translator.search(tf.constant([text]))
+    result = translator.translate_to_ids(tf.constant([text]))
     return tuple(field[0].numpy() for field in (result.ids, result.lengths, result.scores))
 
 
@@ -372,7 +372,7 @@ def test_texts_that_begin_with_special_pieces(paper: LiteRTExport, first: str) -
         "spaces and unknown": [space, space, vocabulary.unknown_id, vocabulary.unknown_id],
     }[first]
     ids = [*begin, *words]
-    signatures = LiteRTSignatures(paper.translator, with_text=True, for_cpu=False)
+    signatures = LiteRTSignatures(paper.translator, with_text=True, for_cpu=False, is_int8=False)
     scores = tf.constant([[-1.0, -2.0]])
     result = SearchResult(
         ids=tf.constant([[[*ids, 0], [*words, *[0] * (len(ids) + 1 - len(words))]]]),

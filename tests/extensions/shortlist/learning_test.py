@@ -125,8 +125,7 @@ def test_ctranslate2_uses_the_shortlist(run_directory, tmp_path):
     for phrase in PHRASES:
         source = processor.id_to_piece(processor.encode(phrase))
         ids, *_ = translator.source_ids([phrase])
-        found, _ = shortlist.candidates(ids, translator.tokenizer.target_vocab_size)
-        allowed = {target[i] for i in found.numpy()} | {"<s>"}
+        allowed = {target[i] for i in shortlist(ids).numpy().ravel()} | {"<s>"}
         (result,) = engine.translate_batch([source], use_vmap=True, max_decoding_length=20)
         assert set(result.hypotheses[0]) <= allowed
         (result,) = engine.translate_batch([source], max_decoding_length=20)

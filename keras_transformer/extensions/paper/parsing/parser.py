@@ -18,7 +18,7 @@ from keras_transformer.extensions.paper.parsing.treebank import require_parser, 
 from keras_transformer.extensions.paper.parsing.trees import SymbolKind
 from keras_transformer.inference import batching, loading
 from keras_transformer.inference.engine import KerasEngine
-from keras_transformer.inference.translation_module import TranslationModule, sample_offsets
+from keras_transformer.inference.translation_module import TranslationModule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,9 +150,8 @@ class Parser(tf.Module):
         seen = tf.reduce_sum(tf.gather(tf.cast(self._begins, tf.int32), source_ids), axis=1) - 1
         count = tf.cast(words.row_lengths(), tf.int32)
         leaves = tf.where(is_cut, tf.minimum(seen, count), count)
-        result = self.parse_ids(
-            source_ids, self.translator.max_lengths(lengths), sample_offsets(text), leaves
-        )
+        inputs = SearchInputs(self.translator.max_lengths(lengths), constraint_inputs=leaves)
+        result = self.parse_ids(source_ids, inputs)
         batch, count, length = tf.unstack(tf.shape(result.ids))
         # --> [batch * count, length]
         trees = restore_trees(
@@ -171,14 +170,11 @@ class Parser(tf.Module):
         }
 
     @tf.function(autograph=False, jit_compile=False)
-    def parse_ids(
-        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, leaves: tf.Tensor
-    ) -> SearchResult:
-        """Searches for trees with these numbers of leaves, int32 `[B]`.
+    def parse_ids(self, source_ids: tf.Tensor, inputs: SearchInputs) -> SearchResult:
+        """Searches for trees, in a graph that the signatures of an export share.
 
-        The signatures of an export share this function.
+        The constraint inputs are the number of leaves of each tree, int32 `[B]`.
         """
-        inputs = SearchInputs(max_lengths, sample_offsets=offsets, constraint_inputs=leaves)
         return self.translator.translate_ids(source_ids, inputs, constraint=self._constraint)
 
 
