@@ -6,14 +6,13 @@ from keras_transformer.layers.attention import (
     scaled_dot_product_attention,
 )
 from keras_transformer.layers.block import Block
-from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.dropout import Dropout, dropout_seed
 from keras_transformer.layers.embedding import TokenAndPositionEmbedding, TokenEmbedding
-from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
 from keras_transformer.layers.masks import padding_mask, position_mask
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
+from keras_transformer.layers.stacks import Decoder, DecoderLayer, Encoder, EncoderLayer
 from keras_transformer.layers.state import DecodeState
 
 __all__ = [

@@ -1,11 +1,11 @@
-"""Hyperparameters, Add & Norm, and stacks of layers (paper, sections 3.1 and 5.4, figure 1)."""
+"""Hyperparameters of encoder and decoder layers, and Add & Norm (paper, sections 3.1 and 5.4)."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
-from keras_transformer.layers.attention import SelfAttention, combine_masks
+from keras_transformer.layers.attention import SelfAttention
 from keras_transformer.layers.base import (
     BaseLayer,
     call_with_implicit_masks,
@@ -15,7 +15,6 @@ from keras_transformer.layers.base import (
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
-from keras_transformer.layers.state import DecodeState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Block:
 
 
 class BlockLayer(BaseLayer):
-    """The base of layers whose arguments are the fields of a `Block`, and their forward pass."""
+    """The base of layers whose arguments are the fields of a `Block`."""
 
     __call__ = call_with_implicit_masks
 
@@ -147,54 +146,6 @@ class BlockLayer(BaseLayer):
             if not layer.built:
                 layer.build(input_shape)
 
-    def transform(
-        self: Any,
-        inputs: Any,
-        memory: Any = None,
-        memory_mask: Any = None,
-        mask: Any = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-        state: DecodeState | None = None,
-    ) -> tuple[Any, Any]:
-        """Computes the sublayers of an encoder layer, or of a decoder layer, each with Add & Norm.
-
-        Args:
-            inputs: `[B, T, d_model]`. With a state, alternatives (beams) at one position.
-            memory: the encoder's output `[B, S, d_model]`, or the keys and values of it that
-                `cross_attention.project` returns; None for no cross-attention.
-            memory_mask: bool `[B, S]`, True for real source tokens.
-            mask: bool `[B, T]`, True for real tokens of the inputs; not used with a state.
-            return_attention_scores: compute all weights, even where blocks would avoid it.
-            training: whether dropout is on.
-            state: the state of a decoder, which decodes one position, and writes it to the state.
-
-        Returns:
-            The output, and a dict of the weights `self` `[B, H, T, T or L]` (None if computed in
-            blocks) and, with a memory, `cross` `[B, H, T, S]`.
-        """
-        normed = self._pre_norm(self.self_attention_norm, inputs, training)
-        output, self_weights = self.self_attention.attend(
-            normed, combine_masks(None, mask), return_attention_scores, training, state
-        )
-        dropout, norm = self.self_attention_dropout, self.self_attention_norm
-        x = self._add_and_norm(inputs, output, dropout, norm, training)
-        weights = {"self": self_weights}
-
-        if memory is not None:
-            normed = self._pre_norm(self.cross_attention_norm, x, training)
-            output, weights["cross"] = self.cross_attention.attend(
-                normed, memory, combine_masks(None, memory_mask), training
-            )
-            dropout, norm = self.cross_attention_dropout, self.cross_attention_norm
-            x = self._add_and_norm(x, output, dropout, norm, training)
-
-        normed = self._pre_norm(self.feed_forward_norm, x, training)
-        output = self.feed_forward(normed, training=training)
-        dropout, norm = self.feed_forward_dropout, self.feed_forward_norm
-        x = self._add_and_norm(x, output, dropout, norm, training)
-        return x, weights
-
     def _pre_norm(self, norm: LayerNorm, inputs: Any, training: bool | None) -> Any:
         return norm(inputs, training=training) if self.block.norm_position == "pre" else inputs
 
@@ -204,53 +155,3 @@ class BlockLayer(BaseLayer):
         """Returns the residual connection around a sublayer, normalized if post-norm."""
         x = inputs + dropout(output, training=training)
         return norm(x, training=training) if self.block.norm_position == "post" else x
-
-
-class Stack(BlockLayer):
-    """The base of `Encoder` and `Decoder`: equal layers, with an optional layer norm at the end."""
-
-    layer_class: ClassVar[type[Any]]
-
-    @shows_arguments(Block)
-    def __init__(self, num_layers: int, *args: Any, final_norm: bool | None = None, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        if num_layers < 1:
-            raise ValueError(f"num_layers is {num_layers}, but it must be at least 1.")
-        is_pre = self.block.norm_position == "pre"
-        self.num_layers = num_layers
-        self.final_norm = is_pre if final_norm is None else final_norm
-        self.layers = [
-            self.layer_class(**vars(self.block), name=f"layer_{i}", dtype=self.dtype_policy)
-            for i in range(num_layers)
-        ]
-        for i, layer in enumerate(self.layers):
-            layer.self_attention.layer_index = i
-        self.norm = self._new_norm("norm") if self.final_norm else None
-
-    def _arguments(self) -> dict[str, Any]:
-        own = {"num_layers": self.num_layers, "final_norm": self.final_norm}
-        return {**own, **super()._arguments()}
-
-    def transform(
-        self,
-        inputs: Any,
-        memory: Any = None,
-        memory_mask: Any = None,
-        mask: Any = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-        state: DecodeState | None = None,
-    ) -> tuple[Any, Any]:
-        """Applies one layer after the other, as described in `BlockLayer.transform`.
-
-        A decoder also accepts the result of `project_memory` as its memory. Returns the output, and
-        the weights of each layer.
-        """
-        x, weights = inputs, []
-        for i, layer in enumerate(self.layers):
-            own = memory[i] if isinstance(memory, list) else memory
-            x, layer_weights = layer.transform(
-                x, own, memory_mask, mask, return_attention_scores, training, state
-            )
-            weights.append(layer_weights)
-        return x if self.norm is None else self.norm(x, training=training), weights

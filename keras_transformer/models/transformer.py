@@ -259,7 +259,7 @@ class Transformer(EncoderDecoder):
         return self.decoder.transform(
             embedded,
             memory.states if memory.cache is None else memory.cache,
-            memory.mask,
+            memory_mask=memory.mask,
             state=state,
             return_attention_scores=return_attention_scores,
             training=training,

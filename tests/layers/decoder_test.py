@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_transformer.layers.decoder import Decoder, DecoderLayer
+from keras_transformer.layers.stacks import Decoder, DecoderLayer
 from tests.layers.encoder_test import ARGUMENTS, EVERY_ARGUMENT, SCORES
 from tests.layers.layer_check import check_layer
 

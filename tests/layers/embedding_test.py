@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from keras_transformer.layers.embedding import TokenAndPositionEmbedding, TokenEmbedding
-from keras_transformer.layers.encoder import EncoderLayer
 from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.stacks import EncoderLayer
 from tests.layers.layer_check import INTEGERS, assert_same, check_layer, randomize, to_numpy
 from tests.messages import mentions
 

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_transformer.layers.decoder import Decoder
-from keras_transformer.layers.encoder import Encoder, EncoderLayer
+from keras_transformer.layers.stacks import Decoder, Encoder, EncoderLayer
 from tests.layers.layer_check import assert_same, check_layer, to_numpy
 
 B, S, D, H = 2, 7, 6, 2
