@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of `_MODULES`
     from keras_transformer.api.training import train as train
     from keras_transformer.api.translator import Translator as Translator
     from keras_transformer.api.translator import convert as convert
+    from keras_transformer.api.translator import generate as generate
     from keras_transformer.api.translator import load as load
     from keras_transformer.config import Config as Config
     from keras_transformer.config import DecodingConfig as DecodingConfig
@@ -43,6 +44,7 @@ _MODULES = {
     "Translator": "api.translator",
     "convert": "api.translator",
     "decoding": "decoding",
+    "generate": "api.translator",
     "layers": "layers",
     "load": "api.translator",
     "losses": "models.losses",
