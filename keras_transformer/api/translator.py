@@ -9,24 +9,21 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer import plugins
 from keras_transformer.config import Config, DecodingConfig
-from keras_transformer.decoding import SearchResult
-from keras_transformer.errors import InputError, check_names, check_path, check_paths, require
+from keras_transformer.errors import InputError, check_names, check_path, check_paths
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts, texts_to_translate
 from keras_transformer.inference import Translation, loading, translate
 from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.engine import Engine, KerasEngine
 from keras_transformer.inference.translate import Evaluation
-from keras_transformer.inference.translation_module import TranslationModule, sample_offsets
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.runs.run_directory import write_run
 from keras_transformer.text.tokenizer import Tokenizer
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
 
 Texts = list[str] | tuple[str, ...]
 _CHOOSING = threading.Lock()
-_MAX_VARIANTS = 4  # choices of search options whose graphs a translator or a model keeps
+_MAX_VARIANTS = 4  # choices of search options whose graphs a translator keeps
 
 
 class Translator:
@@ -167,7 +164,13 @@ class Translator:
         settings = _settings(decoding)
         if not settings:
             return self._model
-        return _newest(self._variants, settings, lambda: self._model.with_settings(settings))
+        key = repr(sorted(settings.items()))
+        with _CHOOSING:
+            variant = self._variants.pop(key, None) or self._model.with_settings(settings)
+            self._variants[key] = variant
+            if len(self._variants) > _MAX_VARIANTS:
+                del self._variants[next(iter(self._variants))]
+        return variant
 
     def translate_file(
         self, input: str | Path, output: str | Path, **options: Any
@@ -370,73 +373,12 @@ def convert(
     return translator
 
 
-def generate(
-    model: EncoderDecoder, source_ids: Any, **decoding: Unpack[SearchOptions]
-) -> SearchResult:
-    """Searches for the best outputs of a model, such as one that Keras has trained.
-
-    `model.generate(source_ids)` is the same. The first call with new options traces a graph.
-
-    Args:
-        model: a `Transformer`.
-        source_ids: int `[B, S]`: each row ends with the end token, and is padded on the right.
-        **decoding: fields of `DecodingConfig`, such as `beam_size`, `n_best` or `max_length`.
-
-    Returns:
-        A `SearchResult`, best first: `ids` int32 `[B, n_best, L]` without the start id, `scores`
-        float32 `[B, n_best]`, `lengths` int32 `[B, n_best]`, and others.
-
-    Example:
-    >>> import keras_transformer as kt
-    >>> model = kt.Transformer.from_preset("tiny", vocab_size=50)
-    >>> kt.generate(model, [[17, 9, 3], [8, 3, 0]], n_best=2, max_length=5).scores.shape
-    TensorShape([2, 2])
-    """
-    config = Config().updated(_settings(decoding)).decoding
-    ids = keras.ops.convert_to_tensor(source_ids, "int32")
-    require(
-        len(ids.shape) == 2 and ids.shape[1] <= config.max_source_tokens,
-        f"source_ids have the shape {tuple(ids.shape)}. Give [batch, length], with at most "
-        f"{config.max_source_tokens:,} ids (max_source_tokens).",
-    )
-    variants = _checked(model).__dict__.setdefault("_searches", {})  # Keras does not track it
-    return _newest(variants, decoding, lambda: _ids_search(model, config))(ids)
-
-
-def _ids_search(model: EncoderDecoder, config: DecodingConfig) -> Callable[[Any], SearchResult]:
-    """Returns the search of `generate`, a function of int32 `[B, S]`."""
-    require(not config.banned, "banned has texts, but a model has no tokenizer. Use a Translator.")
-    ids: Any = SimpleNamespace(**model.config.as_dict())
-    module = TranslationModule(model, ids, config)
-
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
-    def search(source_ids: tf.Tensor) -> SearchResult:
-        is_real = source_ids != ids.pad_id
-        lengths = tf.reduce_sum(tf.cast(is_real, tf.int32), axis=1)
-        words = tf.where(is_real, tf.strings.as_string(source_ids) + " ", "")
-        offsets = sample_offsets(tf.strings.reduce_join(words, axis=1))
-        return module.translate_ids_once(source_ids, module.max_lengths(lengths), offsets)
-
-    return search
-
-
 def _checked(model: Any) -> EncoderDecoder:
     if not isinstance(model, EncoderDecoder):
         raise InputError(
             f"{model!r:.60} is not a Transformer. To open a run, an export or a server, use `load`."
         )
     return model
-
-
-def _newest(variants: dict[str, Any], options: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-    """Returns the variant with these options. The graphs of the newest choices are kept."""
-    key = repr(sorted(options.items()))
-    with _CHOOSING:
-        variant = variants.pop(key, None) or make()
-        variants[key] = variant
-        if len(variants) > _MAX_VARIANTS:
-            del variants[next(iter(variants))]
-    return variant
 
 
 def _settings(decoding: Mapping[str, Any]) -> dict[str, Any]:

@@ -254,7 +254,7 @@ def test_a_model_generates_ids_like_its_translator(
     assert not np.array_equal(sampled[0], sampled[2])
     for length in range(1, 6):
         assert (model.generate(ids, beam_size=1, max_length=length).lengths <= length).numpy().all()
-    assert len(vars(model)["_searches"]) == 4
+    assert vars(model)["_search_of"].cache_info().currsize == 4
 
 
 def test_graphs_of_old_search_options_are_dropped(translator: kt.Translator) -> None:
