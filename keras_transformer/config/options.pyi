@@ -8,10 +8,10 @@ class SearchOptions(TypedDict, total=False):
     length_penalty_formula: Literal["gnmt", "power"]
     coverage_penalty: float
     n_best: int
-    early_stopping: bool
+    early_stopping: Literal[False, True, "marian"]
     min_length: int
     max_length: int | None
-    max_extra_tokens: int
+    max_extra_tokens: int | None
     max_source_tokens: int
     repetition_penalty: float
     no_repeat_ngram: int
@@ -98,7 +98,7 @@ class TrainSettings(TypedDict, total=False):
     early_stopping: int
     min_length: int
     max_length: int | None
-    max_extra_tokens: int
+    max_extra_tokens: int | None
     max_source_tokens: int
     repetition_penalty: float
     no_repeat_ngram: int
@@ -142,5 +142,5 @@ class TrainSettings(TypedDict, total=False):
     device: str
     logical_cpus: int | None
     max_minutes: float | None
-    decoding__early_stopping: bool
+    decoding__early_stopping: Literal[False, True, "marian"]
     decoding__seed: int
