@@ -239,8 +239,8 @@ def test_a_model_generates_ids_like_its_translator(
     model = keras.saving.load_model(tmp_path / "model.keras")
     module = translator._with({"beam_size": 3, "n_best": 2}).module  # type: ignore[attr-defined]
     ids, *_ = module.source_ids(tf.constant([PAIRS[0][0], "", PAIRS[7][0]]))
-    expected = module.search(tf.constant([PAIRS[0][0], "", PAIRS[7][0]]))
-    # The limits of the run: a model has none.
+    expected = module.translate_to_ids(tf.constant([PAIRS[0][0], "", PAIRS[7][0]]))
+    # A model has no options of a run.
     limits = {"max_extra_tokens": 5, "max_source_tokens": 40}
     for given in (ids.numpy().tolist(), tf.cast(ids, tf.int64), np.pad(ids, ((0, 0), (0, 3)))):
         found = model.generate(given, beam_size=3, n_best=2, **limits)
