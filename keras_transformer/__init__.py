@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of `_MODULES`
     from keras_transformer.config import TrainingConfig as TrainingConfig
     from keras_transformer.data.prepare import PreparedData as PreparedData
     from keras_transformer.errors import InputError as InputError
+    from keras_transformer.inference.generation import generate as generate
     from keras_transformer.models import losses as losses
     from keras_transformer.models import metrics as metrics
     from keras_transformer.models.transformer import Transformer as Transformer
@@ -43,6 +44,7 @@ _MODULES = {
     "Translator": "api.translator",
     "convert": "api.translator",
     "decoding": "decoding",
+    "generate": "inference.generation",
     "layers": "layers",
     "load": "api.translator",
     "losses": "models.losses",

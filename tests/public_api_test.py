@@ -6,7 +6,7 @@ import keras_transformer as kt
 
 NAMES = set(
     "Config DecodingConfig InputError ModelConfig PreparedData Run Tokenizer TrainingConfig "
-    "Transformer Translator convert decoding layers load losses metrics prepare preset "
+    "Transformer Translator convert decoding generate layers load losses metrics prepare preset "
     "schedules train".split()
 )
 NAMESPACES = {

@@ -7,14 +7,18 @@ Training, search, scoring and run directories use only the methods of `EncoderDe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
 
 import keras
 
+import keras_transformer as kt
 from keras_transformer.config import EncoderDecoderConfig, RunConfig
 from keras_transformer.errors import InputError
 from keras_transformer.layers.base import num_replicas
 from keras_transformer.layers.state import DecodeState
+
+if TYPE_CHECKING:
+    from keras_transformer.config.options import SearchOptions
 
 
 class Memory(NamedTuple):
@@ -155,6 +159,13 @@ class EncoderDecoder(keras.Model):
         memory = self.encode(inputs["source_ids"], training=training)
         features, _ = self.decode(inputs["target_ids"], memory, training=training)
         return self.logits(features)
+
+    def generate(
+        self, source_ids: Any, **decoding: Unpack[SearchOptions]
+    ) -> kt.decoding.SearchResult:
+        """Searches for the best outputs of sources, int `[B, S]`, as `kt.generate` describes."""
+        # Looked up here: the search needs TensorFlow, which a model does not.
+        return kt.generate(self, source_ids, **decoding)
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:
         return (*input_shape["target_ids"], self.config.target_vocab_size)

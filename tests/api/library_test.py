@@ -232,6 +232,31 @@ def test_weights_that_change_are_used(run: kt.Run) -> None:
     assert translator.evaluate(texts, before).scores.bleu < score
 
 
+def test_a_model_generates_ids_like_its_translator(
+    translator: kt.Translator, tmp_path: Path
+) -> None:
+    translator.transformer.save(tmp_path / "model.keras")
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    module = translator._with({"beam_size": 3, "n_best": 2}).module  # type: ignore[attr-defined]
+    ids, *_ = module.source_ids(tf.constant([PAIRS[0][0], "", PAIRS[7][0]]))
+    expected = module.translate_to_ids(tf.constant([PAIRS[0][0], "", PAIRS[7][0]]))
+    # A model has no options of a run.
+    limits = {"max_extra_tokens": 5, "max_source_tokens": 40}
+    for given in (ids.numpy().tolist(), tf.cast(ids, tf.int64), np.pad(ids, ((0, 0), (0, 3)))):
+        found = model.generate(given, beam_size=3, n_best=2, **limits)
+        for name in ("ids", "scores", "lengths"):
+            np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-5)
+    sampled = [
+        kt.generate(model, given, sample=True, max_length=9, seed=seed).ids.numpy()
+        for given, seed in ((ids, 1), (np.pad(ids, ((0, 0), (0, 3))), 1), (ids, 2))
+    ]
+    np.testing.assert_array_equal(sampled[0], sampled[1])
+    assert not np.array_equal(sampled[0], sampled[2])
+    for length in range(1, 6):
+        assert (model.generate(ids, beam_size=1, max_length=length).lengths <= length).numpy().all()
+    assert vars(model)["_search_of"].cache_info().currsize == 4
+
+
 def test_graphs_of_old_search_options_are_dropped(translator: kt.Translator) -> None:
     made = [translator._with({"max_extra_tokens": length}) for length in range(1, 8)]
     assert [*translator._variants.values()] == made[3:]
@@ -309,6 +334,11 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported_run: Path) -> N
         (lambda t: kt.load([]), ("empty", "one run")),
         (lambda t: kt.load(["run", None]), ("model", "None", "path")),
         (lambda t: t.save(3), ("run_dir", "3", "path")),
+        (lambda t: t.transformer.generate([5, 3]), ("source_ids", "(2,)", "[batch, length]")),
+        (lambda t: t.transformer.generate([[5, 3]], max_source_tokens=1), ("(1, 2)", 1)),
+        (lambda t: t.transformer.generate([[5, 3]], beams=2), ("beams", "beam_size")),
+        (lambda t: t.transformer.generate([[5, 3]], banned="um"), ("banned", "Translator")),
+        (lambda t: kt.generate(t, [[5, 3]]), ("Translator", "Transformer")),
         (lambda t: kt.load("missing"), ("missing",)),
         (lambda t: kt.load("localhost:1", beam_size=2), ("localhost:1", "server")),
     ],
