@@ -56,7 +56,8 @@ def test_examples_print_what_they_show(path, tmp_path, monkeypatch, request):
 
 # What users call, besides the modules of docs/api.
 PUBLIC = r"config|errors|plugins|presets|inference|layers\.\w+|decoding\.\w+|export\.model_card"
-PUBLIC += r"|extensions\.documents\.\w+|export\.saved_model\.signatures|extensions\.serving\.client"
+PUBLIC += r"|inference\.generation|extensions\.documents\.\w+|export\.saved_model\.signatures"
+PUBLIC += r"|extensions\.serving\.client"
 SECTION = re.compile(r"^\s*(?:(?:Args|Returns|Raises|Yields|Example):|>>>)", re.MULTILINE)
 
 

@@ -17,32 +17,32 @@ EXTENSIONS = PACKAGE / "extensions"
 
 # Folder: the largest number of lines of code.
 BUDGETS = {
-    "benchmarks": 3_000,
-    "tests": 23_422 + 688,  # the issue's own budget: real text
-    "keras_transformer/extensions": 10_853 + 1_051,  # the issue's own budget: real text
-    "keras_transformer/extensions/serving": 1_393,
+    "benchmarks": 2_976,
+    "tests": 23_139 + 688,  # real text has a budget of its own
+    "keras_transformer/extensions": 10_609 + 1_051,  # real text has a budget of its own
+    "keras_transformer/extensions/serving": 1_297,
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
-            "api": 421 + 5,  # the issue's own budget: real text
-            "cli": 808,
+            "api": 425,
+            "cli": 796,
             "config": 510,
-            "data": 1_919,
-            "decoding": 940,
-            "evaluation": 300,
-            "export": 1_410,
-            "inference": 1_128,
-            "layers": 1_180,
-            "models": 400,
-            "runs": 606,
-            "text": 543,
-            "training": 1_700,
+            "data": 1_896,
+            "decoding": 929,
+            "evaluation": 294,
+            "export": 1_399,
+            "inference": 1_157,
+            "layers": 1_170,
+            "models": 405,
+            "runs": 604,
+            "text": 519,
+            "training": 1_623,
         }.items()
     },
 }
-CORE_BUDGET = 12_145
+CORE_BUDGET = 12_047
 DOCSTRING_BUDGET = 6_500
-CLASS_BUDGET = 207 + 7  # the issue's own budget: real text
+CLASS_BUDGET = 207 + 7  # real text has a budget of its own
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),
