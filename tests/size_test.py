@@ -18,7 +18,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_976,
-    "tests": 23_139 + 688,  # real text has a budget of its own
+    "tests": 23_140 + 688,  # real text has a budget of its own
     "keras_transformer/extensions": 10_609 + 1_051,  # real text has a budget of its own
     "keras_transformer/extensions/serving": 1_297,
     **{
