@@ -18,8 +18,8 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_976,
-    "tests": 23_140 + 688,  # real text has a budget of its own
-    "keras_transformer/extensions": 10_609 + 1_051,  # real text has a budget of its own
+    "tests": 23_140 + 682,  # real text has a budget of its own
+    "keras_transformer/extensions": 10_609 + 1_031,  # real text has a budget of its own
     "keras_transformer/extensions/serving": 1_297,
     **{
         f"keras_transformer/{folder}": lines
@@ -42,7 +42,7 @@ BUDGETS = {
 }
 CORE_BUDGET = 12_047
 DOCSTRING_BUDGET = 6_500
-CLASS_BUDGET = 207 + 7  # real text has a budget of its own
+CLASS_BUDGET = 207 + 6  # real text has a budget of its own
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),

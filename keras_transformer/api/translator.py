@@ -187,7 +187,8 @@ class Translator:
 
         Returns:
             The number of `texts`, and how many sentences with protected spans were `kept`,
-            `aligned` and `appended` (docs/real_text.md).
+            `aligned` and `appended` (docs/real_text.md). For `empty` ones, the model returned
+            nothing.
 
         Example:
         >>> import keras_transformer as kt

@@ -11,6 +11,8 @@ from keras_transformer.errors import InputError
 # Tag formats of multilingual corpora: <2de> (Johnson et al.), >>deu<< (OPUS-MT), __de__ (fairseq).
 _FORM = r"(?:<2[^\s<>]+>|>>[^\s<>]+<<|__[^\W_]+(?:_[^\W_]+)*__)"
 _TAG = re.compile(_FORM)
+# For models with unknown symbols. A text such as __init__ or __0__ is not a tag.
+_LANGUAGE_CODE = r"(?:<2[^\s<>]+>|>>[^\s<>]+<<|__[a-z]{2,3}(?:_[A-Z][A-Za-z]+)?__)"
 
 
 def language_tags(symbols: Iterable[str]) -> tuple[str, ...]:
@@ -22,20 +24,20 @@ def split_tags(line: str, symbols: Sequence[str] | None) -> tuple[str, str]:
     """Splits a line into its leading tags and the rest, which keeps the indentation.
 
     Other symbols of the model may come before a tag. After the last tag, they belong to the text.
-    If the symbols of the model are unknown (None), every text in a tag format counts as a tag.
+    If the symbols of the model are unknown (None), a text in a tag format counts as a tag if it is
+    not the whole line.
     """
     pattern = _leading_symbol(None if symbols is None else tuple(symbols))
     start = end = position = len(line) - len(line.lstrip())
-    found: list[str] = []
-    tags: list[str] = []
+    found, tags = list[str](), list[str]()
     while match := pattern.match(line, position):
         found.append(match[1])
         if _TAG.fullmatch(match[1]):
             tags, end = list(found), match.end(1)
         position = match.end()
-    if not tags:
-        return "", line
     rest = line[end:]
+    if not tags or (symbols is None and not rest.strip()):
+        return "", line
     return " ".join(tags), line[:start] + (rest[1:] if rest[:1] == " " else rest)
 
 
@@ -43,7 +45,7 @@ def split_tags(line: str, symbols: Sequence[str] | None) -> tuple[str, str]:
 def _leading_symbol(symbols: tuple[str, ...] | None) -> re.Pattern[str]:
     """Returns a pattern of a symbol and white space. Without symbols, it never matches."""
     if symbols is None:
-        return re.compile(rf"({_FORM})\s*")
+        return re.compile(rf"({_LANGUAGE_CODE})\s*")
     longest_first = sorted(symbols, key=len, reverse=True)
     return re.compile(rf"({'|'.join(map(re.escape, longest_first)) or '(?!)'})\s*")
 

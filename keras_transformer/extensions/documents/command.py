@@ -20,6 +20,7 @@ import os
 
 from absl import flags
 
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.extensions.documents import translate_file
 
@@ -56,5 +57,7 @@ def main() -> None:
         source_tag=FLAGS.source_tag or "",
         overwrite=FLAGS.overwrite,
     )
-    ways = ", ".join(f"{count:,} {way}" for way, count in counts.items() if way != "texts")
+    ways = ", ".join(f"{counts[way]:,} {way}" for way in ("kept", "aligned", "appended"))
     print(f"Wrote {FLAGS.output}: {counts['texts']:,} texts. Sentences with spans: {ways}.")
+    if counts["empty"]:
+        console.warn(f"The model returned nothing for {counts['empty']:,} sentences.")

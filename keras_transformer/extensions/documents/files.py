@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -11,7 +12,8 @@ import regex
 from keras_transformer.errors import InputError, require
 from keras_transformer.extensions.documents import text_formats, xml_formats
 from keras_transformer.extensions.documents.markup import translate_tokens
-from keras_transformer.extensions.documents.spans import compile_patterns
+from keras_transformer.extensions.documents.protection import STATUSES
+from keras_transformer.extensions.documents.spans import compile_patterns, spliced
 from keras_transformer.extensions.documents.text_formats import Unit
 from keras_transformer.inference.engine import Engine
 from keras_transformer.runs.atomic import output_file
@@ -33,6 +35,13 @@ _FINDERS: dict[str, Callable[[str, str], Iterable[Unit]]] = {
 _FORMATS = {f".{name}": name for name in _FINDERS} | {".htm": "html", ".xhtml": "html"}
 _FORMATS |= {".md": "markdown", ".pot": "po", ".txt": "text", ".xlf": "xliff", ".xml": "android"}
 _WITH_ENTITIES = frozenset({"android", "docx", "html", "vtt", "xliff"})
+# Byte order marks, and the encodings that they stand for.
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (b"", "utf-8"),
+)
 # The encoding that XML or HTML declares.
 _DECLARED = regex.compile(
     rb"<\?xml[^>]*\bencoding\s*=\s*[\"']([\w.-]+)|<meta\b[^>]*\bcharset\s*=\s*[\"']?([\w.-]+)",
@@ -62,17 +71,19 @@ def translate_file(
         f"{model.label} returns {model.n_best} translations per sentence, but a file needs 1 "
         "(decoding.n_best).",
     )
-    has_entities = format in _WITH_ENTITIES
     compile_patterns(spans)  # reports an invalid pattern first
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from error
+    has_entities = format in _WITH_ENTITIES
+    bom, encoding = next(item for item in _MARKS if data.startswith(item[0]))
     if format == "docx":
-        encoding, parts = "utf-8", xml_formats.docx_parts(data, path.name)
+        parts = xml_formats.docx_parts(data, path.name)
     else:
-        encoding, text = _decoded(data, path.name, has_entities)
-        parts = {path.name: text}
+        declared = _DECLARED.search(data[:2048]) if has_entities and not bom else None
+        encoding = (declared[1] or declared[2]).decode() if declared else encoding
+        parts = {path.name: _decoded(data[len(bom) :], path.name, encoding)}
     units = [
         (name, unit)
         for name, text in parts.items()
@@ -83,38 +94,24 @@ def translate_file(
     changes: dict[str, list[tuple[int, int, str]]] = {}
     for (name, unit), new in zip(units, outputs, strict=True):
         if unit.is_new or new != "".join(token.raw for token in unit.tokens):
-            changes.setdefault(name, []).append((unit.start, unit.end, unit.render(new)))
-    parts |= {name: _spliced(parts[name], changed) for name, changed in changes.items()}
+            content = unit.opening + unit.render(new) + unit.ending
+            changes.setdefault(name, []).append((unit.start, unit.end, content))
+    parts |= {name: spliced(parts[name], changed) for name, changed in changes.items()}
     if changes and format == "docx":
         data = xml_formats.with_docx_parts(data, parts)
     elif changes:
         errors = "xmlcharrefreplace" if has_entities else "strict"
-        data = parts[path.name].encode(encoding, errors)
+        data = bom + parts[path.name].encode(encoding, errors)
     with output_file(os.fspath(output)) as file:
         file.write(data)
-    return {"texts": len(units), **{way: statuses[way] for way in ("kept", "aligned", "appended")}}
+    return {"texts": len(units), **{status: statuses[status] for status in STATUSES}}
 
 
-def _decoded(data: bytes, label: str, is_markup: bool) -> tuple[str, str]:
-    """Returns the encoding of a file and its text, without a byte order mark."""
-    encoding = "utf-8-sig" if data.startswith(b"\xef\xbb\xbf") else "utf-8"
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        encoding = "utf-16"
-    elif is_markup and (declared := _DECLARED.search(data[:2048])):
-        encoding = (declared[1] or declared[2]).decode()
+def _decoded(data: bytes, label: str, encoding: str) -> str:
     try:
-        return encoding, data.decode(encoding)
-    except (UnicodeDecodeError, LookupError) as error:
+        return data.decode(encoding)
+    except (UnicodeError, LookupError) as error:
         line = data.count(b"\n", 0, getattr(error, "start", 0)) + 1
         raise InputError(
             f"{label}, line {line}: the text is not {encoding}. Convert the file to UTF-8."
         ) from error
-
-
-def _spliced(text: str, changes: Iterable[tuple[int, int, str]]) -> str:
-    """Returns a text with other contents of some ranges."""
-    parts, cursor = [], 0
-    for start, end, new in sorted(changes):
-        parts += [text[cursor:start], new]
-        cursor = end
-    return "".join([*parts, text[cursor:]])

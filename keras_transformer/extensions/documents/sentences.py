@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import regex
 import sentencex
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import require
 from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag, split_tags
@@ -134,26 +134,31 @@ def _has_abbreviation(word: str, after: str, language: str | None) -> bool:
     return any(len(sentencex.segment(code, f"{word}. {after}")) == 1 for code in languages)
 
 
-def join_translations(pieces: Sequence[str], translations: Sequence[str]) -> str:
+def with_gaps(pieces: Iterable[str]) -> tuple[list[tuple[str, str]], str]:
+    """Returns each sentence with the white space before it, and the white space after the last."""
+    pairs, gap = [], ""
+    for piece in pieces:
+        if sentence := piece.strip():
+            start = piece.index(sentence)
+            pairs.append((gap + piece[:start], sentence))
+            gap, piece = "", piece[start + len(sentence) :]
+        gap += piece
+    return pairs, gap
+
+
+def join_translations(pieces: Iterable[str], translations: Iterable[str]) -> str:
     """Returns the text of the pieces with each sentence replaced by its translation.
 
     Line breaks and gaps of several spaces are kept. Any other gap becomes one space. There is no
     space after Chinese and Japanese characters, or inside a word that was split. Line breaks in a
     translation become spaces.
     """
-    remaining = iter(translations)
-    text, gap, last = "", "", ""  # `last` is the sentence before the gap
-    for piece in pieces:
-        sentence = piece.strip()
-        if not sentence:
-            gap += piece
-            continue
-        start = piece.index(sentence)
-        gap += piece[:start]
-        gap = gap_between(gap, text, last)
-        text += gap + " ".join(next(remaining).splitlines())
-        gap, last = piece[start + len(sentence) :], sentence
-    return text + gap
+    pairs, end = with_gaps(pieces)
+    text, last = "", ""
+    for (gap, sentence), translation in zip(pairs, translations, strict=True):
+        text += gap_between(gap, text, last) + " ".join(translation.splitlines())
+        last = sentence
+    return text + end
 
 
 def gap_between(gap: str, text: str, last: str) -> str:
@@ -177,69 +182,56 @@ def translate_document(model: Engine, text: str, source_tag: str = "") -> tuple[
     the longest training source. Parts end at a semicolon, colon or dash if possible, otherwise at
     a comma, at white space, or within a word.
     """
-    if model.n_best > 1:
-        raise InputError(
-            f"{model.label} returns {model.n_best} translations per sentence, but a document needs "
-            "exactly 1 (decoding.n_best)."
-        )
-    tagged = [split_tags(line, model.symbols) for line in text.splitlines(keepends=True)]
-    sentences = [
-        (f"{source_tag} {tag}".strip(), piece)
-        for tag, line in tagged
-        for piece in _segment_line(line, model.source_language)
-    ]
-    pieces, warnings = _split_long_sentences(model, sentences)
-    results = translate_lines(
-        model, [add_tag(piece.strip(), tag) for tag, piece in pieces if piece.strip()]
+    require(
+        model.n_best == 1,
+        f"{model.label} returns {model.n_best} translations per sentence, but a document needs "
+        "exactly 1 (decoding.n_best).",
     )
+    pieces, warnings, number = list[tuple[int, str, str]](), list[str](), 1
+    for line in text.splitlines(keepends=True):
+        tag, rest = split_tags(line, model.symbols)
+        tag = f"{source_tag} {tag}".strip()
+        pieces += [(number, tag, piece) for piece in _segment_line(rest, model.source_language)]
+        number += line.count("\n")
+    splits = _split(model, [(tag, piece) for _, tag, piece in pieces])
+    parts = list[tuple[int, str, str]]()
+    for (number, tag, piece), (split, tokens, used, limit) in zip(pieces, splits, strict=True):
+        parts += [(number, tag, part) for part in split]
+        if tokens > limit:
+            is_setting = limit == used
+            name = "decoding.max_source_tokens" if is_setting else "the longest source in training"
+            warnings.append(
+                f"Line {number} has a sentence of {tokens:,} tokens. It was translated in "
+                f"{len(split):,} parts of at most {limit:,} tokens ({name})."
+            )
+        elif tokens == 1 and piece.strip():  # only the end token
+            warnings.append(f"Line {number} has a sentence without tokens, which was left out.")
+    sentences = [
+        (number, add_tag(part.strip(), tag)) for number, tag, part in parts if part.strip()
+    ]
+    results = translate_lines(model, [line for _, line in sentences])
     translations = [best.text for best, *_ in results]
-    return join_translations([piece for _, piece in pieces], translations), warnings
-
-
-def _split_long_sentences(
-    model: Engine, pieces: Sequence[tuple[str, str]]
-) -> tuple[list[tuple[str, str]], list[str]]:
-    """Splits sentences that are too long. Returns (tags, piece) pairs, and warnings."""
-    result: list[tuple[str, str]] = []
-    warnings: list[str] = []
-    line = 1
-    sentences = [add_tag(piece.strip(), tag) for tag, piece in pieces if piece.strip()]
-    counts = token_counts(model.lengths, sentences)
-    numbers = iter(zip(counts["tokens"].tolist(), counts["used"].tolist(), strict=True))
-    for tag, piece in pieces:
-        sentence = piece.strip()
-        start = piece.index(sentence)
-        line += piece[:start].count("\n")
-        parts = [sentence]
-        if sentence:
-            tokens, used = next(numbers)
-            fitting = min(used, model.max_train_source_length or used)
-            if fitting < tokens:
-                parts = _parts(model, tag, sentence, tokens, fitting)
-                limit = "the longest source in training"
-                if fitting == used:
-                    limit = "decoding.max_source_tokens"
-                warnings.append(
-                    f"Line {line} has a sentence of {tokens:,} tokens. It was translated in "
-                    f"{len(parts):,} parts of at most {fitting:,} tokens ({limit})."
-                )
-            elif tokens == 1:  # only the end token
-                warnings.append(f"Line {line} has a sentence without tokens, which was left out.")
-        split = [piece[:start], *parts, piece[start + len(sentence) :]]
-        result += [(tag, part) for part in split]
-        line += piece[start:].count("\n")
-    return result, warnings
+    for (number, line), translation in zip(sentences, translations, strict=True):
+        if not translation.strip():
+            warnings.append(f"Line {number}: the model returns nothing for {line[:40]!r}.")
+    return join_translations([part for *_, part in parts], translations), warnings
 
 
 def split_to_fit(model: Engine, tag: str, sentences: Sequence[str]) -> list[list[str]]:
     """Splits each sentence that is too long, with its tag, into parts that the model accepts."""
-    counts = token_counts(model.lengths, [add_tag(sentence, tag) for sentence in sentences])
-    result = []
-    for sentence, tokens, used in zip(sentences, counts["tokens"], counts["used"], strict=True):
-        limit = int(min(used, model.max_train_source_length or used))
-        split = tokens > limit
-        result.append(_parts(model, tag, sentence, int(tokens), limit) if split else [sentence])
-    return result
+    return [parts for parts, *_ in _split(model, [(tag, sentence) for sentence in sentences])]
+
+
+def _split(
+    model: Engine, tagged: Sequence[tuple[str, str]]
+) -> Iterator[tuple[list[str], int, int, int]]:
+    """Yields for each (tag, sentence) its parts, its tokens, those that are used, and the limit."""
+    counts = token_counts(model.lengths, [add_tag(text.strip(), tag) for tag, text in tagged])
+    numbers = zip(counts["tokens"].tolist(), counts["used"].tolist(), strict=True)
+    for (tag, sentence), (tokens, used) in zip(tagged, numbers, strict=True):
+        limit = min(used, model.max_train_source_length or used)
+        parts = _parts(model, tag, sentence, tokens, limit) if tokens > limit else [sentence]
+        yield parts, tokens, used, limit
 
 
 def _parts(model: Engine, tag: str, sentence: str, tokens: int, limit: int) -> list[str]:

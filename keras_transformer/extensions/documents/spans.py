@@ -5,8 +5,7 @@ Plain numbers and times are not protected, because their form changes with the l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 import regex
 
@@ -26,9 +25,9 @@ _PATTERNS = {
     r"""|(?<!\w)[A-Za-z]:(?:\\[^\s\\/:*?"<>|]+)*\\[^\s\\/:*?"<>|.,;!)\]»”。，、]+(?:\.\w+)?"""
     r"|(?<![\w./-])(?:[\w.-]+/)*[\w-]+\.(?:csv|docx?|exe|gif|html?|jpe?g|js|json|md|pdf|png|py|sh|txt|xlsx?|xml|"
     r"ya?ml|zip)\b",
-    # {name}, {0}, {n, number}, {\an8}, {{name}}, ${name}, #{name} and %{name}
-    "variable": r"\{\{[^{}]*\}\}|[$#%]?\{[^{}\s,]+(?:\s*,[^{}]*)?\}",
-    "format": r"%\(\w+\)[-+0# ]*[\d.]*[a-zA-Z]|%%|%\w+%(?![\w(])"
+    # {name}, {0}, {n, number}, {\an8}, {{name}}, {% if x %}, <%= x %>, ${name}, #{name}, %{name}
+    "variable": r"\{\{[^{}]*\}\}|\{%[^{}]*%\}|<%[^<>]*%>|[$#%]?\{[^{}\s,]+(?:\s*,[^{}]*)?\}",
+    "format": r"%\(\w+\)[-+0# ]*[\d.]*[a-zA-Z]|%%|%\w+%(?![\w(%])"
     r"|(?<!\d)%(?:\d+\$)?[-+0#]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[jztLq])?"
     r"[diouxXeEfFgGaAcsp@]",
     "parameter": r"(?<![\w:]):[A-Za-z_]\w*:?",
@@ -45,26 +44,19 @@ _PATTERNS = {
     "symbol": r"｟[^\s｟｠]*｠",  # written like the symbols of vocabularies
     "escape": r"\\(?:[nrt@?]|[uU][0-9a-fA-F]{4})",
 }
-_COMPILED = [(kind, regex.compile(p, regex.VERSION1)) for kind, p in _PATTERNS.items()]
-
 _ICU = regex.compile(
-    r"\{\s*[\w.-]+\s*,\s*(plural|selectordinal|select)\s*,\s*(?:offset:\s*\d+\s*)?"
+    r"""\{\s*[\w.-]+\s*,\s*(?:plural|selectordinal|select)\s*,\s*(?:offset:\s*\d+\s*)?
+    (?:(?:=\d+|[\w-]+)\s*\{(?P<branch>
+        (?P<text>''|'[{}\#|][^']*'?|'|[^{}']++|\{(?&text)*+\})*+  # with quoted text, and braces
+    )\}\s*)++\}""",
+    regex.VERBOSE,
 )
-_BRANCH = regex.compile(r"\s*(?:=\d+|[\w-]+)\s*\{")
-_SPACE = regex.compile(r"\s*")
-# A quoted text, an opening or a closing brace, or a doubled apostrophe.
-_BRACE = regex.compile(r"''|'[{}#|][^']*'?|[{}]")
+_COMPILED = [regex.compile(pattern, regex.VERSION1) for pattern in _PATTERNS.values()]
 # The number of a plural, and quoted text, are protected inside of branches.
 BRANCH_PATTERNS = (r"(?<!\w)#(?!\w)", r"'[{}#|][^']*'")
 
 
-class Span(NamedTuple):
-    """A protected range of a text. The `branches` of an ICU message are translated."""
-
-    start: int
-    end: int
-    kind: str
-    branches: tuple[tuple[int, int], ...] = ()
+Range = tuple[int, int]  # the first character, and the one after the last
 
 
 def compile_patterns(patterns: Sequence[str]) -> list[regex.Pattern[str]]:
@@ -81,7 +73,7 @@ def compile_patterns(patterns: Sequence[str]) -> list[regex.Pattern[str]]:
     return compiled
 
 
-def find_spans(text: str, patterns: Sequence[str] = ()) -> list[Span]:
+def find_spans(text: str, patterns: Sequence[str] = ()) -> list[Range]:
     r"""Returns the protected spans of a text. They do not overlap: the first, longest one counts.
 
     Args:
@@ -90,21 +82,19 @@ def find_spans(text: str, patterns: Sequence[str] = ()) -> list[Span]:
     Example:
     >>> from keras_transformer.extensions.documents.spans import find_spans
     >>> text = "Hi {name}, see https://example.com at 5:30."
-    >>> [text[span.start : span.end] for span in find_spans(text)]
+    >>> [text[start:end] for start, end in find_spans(text)]
     ['{name}', 'https://example.com']
     """
-    own = [("own", pattern) for pattern in compile_patterns(patterns)]
     found = []
-    for kind, pattern in [*own, *_COMPILED]:
+    for pattern in [*compile_patterns(patterns), _ICU, *_COMPILED]:
         for match in pattern.finditer(text):
             if kept := match[0].strip():  # a pattern of the user may find spaces around it
                 start = match.start() + match[0].index(kept)
-                found.append(Span(start, start + len(kept), kind))
-    found += [span for match in _ICU.finditer(text) if (span := _icu_span(text, match))]
-    spans: list[Span] = []
-    for span in sorted(found, key=lambda span: (span.start, -span.end)):
-        if not spans or span.start >= spans[-1].end:
-            spans.append(span)
+                found.append((start, start + len(kept)))
+    spans: list[Range] = []
+    for start, end in sorted(found, key=lambda span: (span[0], -span[1])):
+        if not spans or start >= spans[-1][1]:
+            spans.append((start, end))
     return spans
 
 
@@ -117,25 +107,16 @@ def quote_for_icu(text: str, following: str = "") -> str:
     return regex.sub(r"[{}]", r"'\g<0>'", text)
 
 
-def _icu_span(text: str, head: regex.Match[str]) -> Span | None:
-    """Returns the plural or select message that begins with `head`, or None if it is malformed."""
-    position, branches = head.end(), []
-    while branch := _BRANCH.match(text, position):
-        position = _closing_brace(text, branch.end())
-        if position == 0:
-            return None
-        branches.append((branch.end(), position - 1))
-    position = _SPACE.match(text, position).end()
-    if not branches or text[position : position + 1] != "}":
-        return None
-    return Span(head.start(), position + 1, "icu", tuple(branches))
+def branches_of(span: str) -> list[Range]:
+    """Returns the ranges of a span that are translated: the branches of an ICU message."""
+    match = _ICU.fullmatch(span)
+    return match.spans("branch") if match else []
 
 
-def _closing_brace(text: str, position: int) -> int:
-    """Returns the index after the brace that closes the one before `position`, or 0."""
-    depth = 1
-    for match in _BRACE.finditer(text, position):
-        depth += {"{": 1, "}": -1}.get(match[0], 0)
-        if depth == 0:
-            return int(match.end())
-    return 0
+def spliced(text: str, changes: Iterable[tuple[int, int, str]]) -> str:
+    """Returns a text with other contents of some ranges."""
+    parts, cursor = [], 0
+    for start, end, new in sorted(changes):
+        parts += [text[cursor:start], new]
+        cursor = end
+    return "".join([*parts, text[cursor:]])

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import regex
 from markdown_it import MarkdownIt
+from markdown_it.common.utils import normalizeReference
 
-from keras_transformer.extensions.documents.markup import Token, broken, tokenize
+from keras_transformer.extensions.documents.markup import broken, text_token, tokenize
+from keras_transformer.extensions.documents.placement import Token
 
 # Elements of HTML inside of a sentence. "" are comments and entities.
 _INLINE = frozenset(
@@ -23,6 +25,9 @@ _INLINE = frozenset(
 ) | {""}
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+_to_json = functools.partial(
+    json.dumps, ensure_ascii=False
+)  # also quotes the texts of other formats
 _TIME = regex.compile(r"\s*(?:\d+:)?\d\d:\d\d[,.]\d+\s*-->\s*(?:\d+:)?\d\d:\d\d[,.]\d+(?:\s.*)?")
 
 
@@ -34,6 +39,7 @@ class Unit(NamedTuple):
         end: index after its last character.
         tokens: the text that is translated, with its tags.
         render: returns the characters that replace the range, for a translation.
+        opening: the characters before them, and `ending` those after them.
         is_new: whether the file has another place for the translation, so that it is always
             written.
     """
@@ -42,6 +48,8 @@ class Unit(NamedTuple):
     end: int
     tokens: Sequence[Token]
     render: Callable[[str], str] = str
+    opening: str = ""
+    ending: str = ""
     is_new: bool = False
 
 
@@ -63,39 +71,33 @@ def html_units(text: str, label: str) -> Iterator[Unit]:
 def plain_units(text: str, label: str) -> Iterator[Unit]:
     """Yields the lines of a text."""
     for match in regex.finditer(r"[^\r\n]+", text):
-        yield Unit(match.start(), match.end(), [Token("text", match[0])])
+        yield Unit(match.start(), match.end(), [text_token(match[0], has_entities=False)])
 
 
 def json_units(text: str, label: str) -> Iterator[Unit]:
     """Yields the strings of a JSON document that are not keys."""
     try:
-        json.loads(text)
+        json.loads(text, parse_int=str)  # Python does not convert very long numbers
     except json.JSONDecodeError as error:
         broken(label, text, error.pos, f"invalid JSON ({error.msg}).")
     except RecursionError:
         broken(label, text, 0, "the JSON is nested too deeply.")
-    dump = functools.partial(json.dumps, ensure_ascii=False)
     for match in regex.finditer(rf"({_QUOTED})(\s*:)?", text):
         value = json.loads(match[1])
         if not match[2] and value.encode(errors="ignore").decode() == value:  # no half surrogates
-            yield Unit(match.start(1), match.end(1), tokenize(value, has_entities=False), dump)
+            yield Unit(match.start(1), match.end(1), tokenize(value, has_entities=False), _to_json)
 
 
 def _unescaped(strings: str) -> str:
     """Returns the text of one or more quoted strings."""
     quoted = "".join(match[0][1:-1] for match in regex.finditer(_QUOTED, strings, regex.DOTALL))
-    text = regex.sub(r"\\(U[0-9a-fA-F]{4}|.)", _character, quoted, flags=regex.DOTALL)
+
+    def character(escape: regex.Match[str]) -> str:
+        code = escape[1]
+        return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPES.get(code, code)
+
+    text = regex.sub(r"\\(U[0-9a-fA-F]{4}|.)", character, quoted, flags=regex.DOTALL)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins pairs
-
-
-def _character(escape: regex.Match[str]) -> str:
-    code = escape[1]
-    return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPES.get(code, code)
-
-
-def _quoted(text: str) -> str:
-    text = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + text.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r") + '"'
 
 
 def _entries(pattern: str, skipped: str, text: str, label: str) -> Iterator[regex.Match[str]]:
@@ -116,7 +118,7 @@ def strings_units(text: str, label: str) -> Iterator[Unit]:
     pattern = rf"(?:{_QUOTED}|[\w.-]+)\s*=\s*({_QUOTED})\s*;"
     for match in _entries(pattern, r"(?:\s|/\*.*?\*/|//[^\n]*)*+", text, label):
         tokens = tokenize(_unescaped(match[1]), has_entities=False)
-        yield Unit(match.start(1), match.end(1), tokens, _quoted)
+        yield Unit(match.start(1), match.end(1), tokens, _to_json)
 
 
 def po_units(text: str, label: str) -> Iterator[Unit]:
@@ -133,20 +135,15 @@ def po_units(text: str, label: str) -> Iterator[Unit]:
             source = match[2] if number in ("", singular) or not match[3] else match[3]
             tokens = tokenize(_unescaped(source), has_entities=False)
             if tokens and not _unescaped(text[start:end]):
-                yield Unit(start, end, tokens, _po_string, is_new=True)
-
-
-def _po_string(text: str) -> str:
-    """Returns a string of a PO file. After a line break inside, it continues on the next line."""
-    lines = text.splitlines(keepends=True)
-    return "\n".join(['""', *map(_quoted, lines)]) if len(lines) > 1 else _quoted(text)
+                yield Unit(start, end, tokens, _to_json, is_new=True)
 
 
 def subtitle_units(text: str, label: str) -> Iterator[Unit]:
     """Yields the texts of SubRip and WebVTT subtitles: the lines of a subtitle together."""
     is_vtt = text.startswith("WEBVTT")
     for block in regex.finditer(r"(?:[^\r\n]*\S[^\r\n]*(?:\r?\n|\r|$))+", text):
-        if is_vtt and regex.match(r"(?:WEBVTT|NOTE|STYLE|REGION)(?:\s|$)", block[0]):
+        is_cue = "-->" in block[0]
+        if is_vtt and not is_cue and regex.match(r"(?:WEBVTT|NOTE|STYLE|REGION)\b", block[0]):
             continue
         lines = [*regex.finditer(r"[^\r\n]+", text, pos=block.start(), endpos=block.end())]
         times = [index for index, line in enumerate(lines[:2]) if _TIME.fullmatch(line[0])]
@@ -161,10 +158,10 @@ def subtitle_units(text: str, label: str) -> Iterator[Unit]:
             end = group[-1].end()
             speaker = dash.match(text, group[0].start(), end)
             start = speaker.end() if speaker else group[0].start()
+            newline = regex.search(r"\r\n?|\n|$", text, pos=start)[0]
             joined = regex.sub(r"\s*[\r\n]\s*", " ", text[start:end])
-            tokens = tokenize(joined, has_entities=is_vtt)
-            newline = "\r\n" if "\r\n" in text[start:end] else "\n"
-            yield Unit(start, end, tokens, functools.partial(_wrapped, len(group), newline))
+            render = functools.partial(_wrapped, len(group), newline)
+            yield Unit(start, end, tokenize(joined, has_entities=is_vtt), render)
 
 
 def _wrapped(lines: int, newline: str, text: str) -> str:
@@ -179,6 +176,7 @@ _MARKDOWN = regex.compile(
     r"""(?P<empty>(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)|<[A-Za-z][\w+.-]*:[^\s<>]*>
     |<[^\s<>@]+@[^\s<>]+>|<!--.*?-->|&\#?\w+;|\\[!-/:-@\[-`{-~]|^\[[\ xX]\](?=\s)|\[\^[^\]]+\])
     |(?P<tag></?[A-Za-z][^<>]*>)
+    |(?P<label>!?\[[^\[\]*_`]+\](?:\[\])?(?![\[(]))
     |(?P<open>!?\[)
     |(?P<close>\](?:\((?:[^()\s]|\([^()]*\))*(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)|\[[^\]]*\])?)
     |(?P<mark>\*{1,3}|(?<!\w)_{1,3}|_{1,3}(?!\w)|~~)""",
@@ -188,37 +186,50 @@ _MARKDOWN = regex.compile(
 
 def markdown_units(text: str, label: str) -> Iterator[Unit]:
     """Yields the texts of Markdown. Code, HTML blocks and metadata at the start are kept."""
-    starts = [0, *(match.end() for match in regex.finditer(r"\r\n|\n|\r", text))]
-    metadata = regex.match(r"---\r?\n.*?\n---\r?\n", text, regex.DOTALL)
+    starts = [0, *(match.end() for match in regex.finditer(r"\r\n?|\n", text)), len(text)]
+    metadata = regex.match(r"(---|\+\+\+)\r?\n.*?\n\1[ \t]*(\r?\n|$)", text, regex.DOTALL)
     cursor = metadata.end() if metadata else 0
     # The lines of the metadata are empty for the parser, so that the numbers of lines stay.
     content = regex.sub(r"[^\r\n]", "", text[:cursor]) + text[cursor:]
-    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(content):
+    parsed: dict[str, Any] = {}
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(content, parsed)
+    references, is_cell = parsed.get("references", {}), False
+    for token in tokens:
         if token.type != "inline" or token.map is None:
+            is_cell = token.type in ("td_open", "th_open")
             continue
-        cursor = max(cursor, starts[token.map[0]])
         group: list[tuple[int, str]] = []
-        for line in token.content.split("\n"):
-            found = text.find(line, cursor)
-            if found >= 0 and line.strip():  # unlike an escaped bar in a cell of a table
-                cursor = found + len(line)
-                group.append((found, line.rstrip().removesuffix("\\")))
-            if group and regex.search(r"\\$|  $", line):  # a line break in the output
-                yield _markdown_unit(group)
+        for row, content in enumerate(token.content.split("\n"), token.map[0]):
+            line, start = content.strip(), max(cursor, starts[row])
+            # A paragraph ends with its line. Markers such as those of lists are before it.
+            find = text.find if is_cell else text.rfind
+            position = find(line, start, starts[row + 1])
+            if position < 0:
+                line = line.replace("|", "\\|")  # in a cell of a table
+                position = find(line, start, starts[row + 1])
+            if line and position >= 0:
+                cursor = position + len(line)
+                group.append((position, line.removesuffix("\\")))
+            if group and regex.search(r"\\$|  $", content):  # a line break in the output
+                yield _markdown_unit(group, references)
                 group = []
         if group:
-            yield _markdown_unit(group)
+            yield _markdown_unit(group, references)
 
 
-def _markdown_unit(lines: Sequence[tuple[int, str]]) -> Unit:
+def _markdown_unit(lines: Sequence[tuple[int, str]], references: Container[str]) -> Unit:
     text = " ".join(line for _, line in lines)
     tokens: list[Token] = []
     opened: list[str] = []  # the marks of emphasis that are open
     cursor = 0
     for match in _MARKDOWN.finditer(text):
         kind, raw, name = str(match.lastgroup), match[0], match[0]
-        if kind == "tag":
-            kind, _, name = tokenize(raw, frozenset(), has_entities=False)[0]
+        if kind == "label":  # a link whose text is also its label, or text in brackets
+            if normalizeReference(raw.strip("![]")) not in references:
+                continue
+            kind = "empty"
+        elif kind == "tag":
+            kind, _, name, _ = tokenize(raw, frozenset(), has_entities=False)[0]
         elif kind == "mark" and raw in opened and not text[match.start() - 1].isspace():
             kind = "close"
             opened.remove(raw)
@@ -229,8 +240,8 @@ def _markdown_unit(lines: Sequence[tuple[int, str]]) -> Unit:
             opened.append(raw)
         elif kind in ("open", "close"):
             name = "["
-        tokens += [Token("text", text[cursor : match.start()])] * (cursor < match.start())
+        tokens += [text_token(text[cursor : match.start()], False)] * (cursor < match.start())
         tokens.append(Token(kind, raw, name))
         cursor = match.end()
-    tokens += [Token("text", text[cursor:])] * (cursor < len(text))
+    tokens += [text_token(text[cursor:], False)] * (cursor < len(text))
     return Unit(lines[0][0], lines[-1][0] + len(lines[-1][1]), tokens)

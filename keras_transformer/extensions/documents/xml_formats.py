@@ -7,6 +7,7 @@ characters stay the same.
 from __future__ import annotations
 
 import dataclasses
+import html
 import io
 import zipfile
 import zlib
@@ -16,12 +17,23 @@ from pyexpat import ErrorString, ExpatError, ParserCreate
 import regex
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.extensions.documents.markup import Token, broken, tokenize
+from keras_transformer.extensions.documents.markup import broken, text_token, tokenize
+from keras_transformer.extensions.documents.placement import Token
 from keras_transformer.extensions.documents.text_formats import Unit
 
-_START_TAG = regex.compile(r"""<[^\s/>]+(?:\s+[^\s=]+\s*=\s*(?:"[^"]*"|'[^']*'))*+\s*/?>""")
+# In a valid file. Comments, CDATA sections and declarations are skipped.
+_XML_TAG = regex.compile(
+    r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>
+    |<!DOCTYPE(?:[^\[>"']|"[^"]*"|'[^']*')*(?:\[(?:<!--.*?-->|"[^"]*"|'[^']*'|[^\]"'])*\]\s*)?>
+    |<(?P<name>[^\s/>!?]+)(?P<attributes>(?:[^>"'/]|"[^"]*"|'[^']*')*)(?P<empty>/?)>
+    |(?P<closing></[^>]*>)""",
+    regex.VERBOSE | regex.DOTALL,
+)
+_ATTRIBUTE = regex.compile(r"""([^\s=]+)\s*=\s*["']([^"']*)""")
 # Elements of XLIFF whose content is code of the original file.
 _XLIFF_COPIED = frozenset("bpt ept ph it x bx ex sc ec cp sm em".split())
+# A text, and the start and the end of the CDATA section around it.
+_CDATA = regex.compile(r"(?|(\s*<!\[CDATA\[)((?:(?!\]\]>).)*+)(\]\]>\s*)|()(.*)())", regex.DOTALL)
 _ANDROID_TEXTS = {"string": "resources", "item": "string-array plurals"}  # and their parents
 _DOCX_PARTS = regex.compile(
     r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml"
@@ -38,8 +50,8 @@ class Element:
     parent: Element | None
     start: int
     inner: int  # the end of its start tag
-    stop: int = 0  # the start of its end tag
-    end: int = 0
+    stop: int  # the start of its end tag
+    end: int
 
     def ancestors(self) -> Iterator[Element]:
         """Yields the element and all elements around it."""
@@ -51,42 +63,26 @@ class Element:
 
 def elements(text: str, label: str) -> list[Element]:
     """Returns the elements of an XML file, in the order of their starts."""
-    data = text.encode()
-    found: list[Element] = []
-    stack: list[Element] = []
-    parser = ParserCreate("utf-8")  # whatever the declaration says: it was decoded before
-    known = [0, 0]  # a number of bytes, and of the characters in them
-
-    def position() -> int:
-        byte = parser.CurrentByteIndex
-        known[1] += len(data[known[0] : byte].decode())
-        known[0] = byte
-        return known[1]
-
-    def start(name: str, attributes: dict[str, str]) -> None:
-        begin = position()
-        match = _START_TAG.match(text, begin)
-        element = Element(name, attributes, stack[-1] if stack else None, begin, match.end())
-        found.append(element)
-        stack.append(element)
-
-    def end(name: str) -> None:
-        element = stack.pop()
-        if text[element.inner - 2] == "/":
-            element.stop = element.end = element.inner
-        else:
-            element.stop = position()
-            element.end = text.index(">", element.stop) + 1
-
-    parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.DefaultHandler = lambda data: None  # then entities of the file are not expanded
     try:
-        parser.Parse(data, True)
+        ParserCreate("utf-8").Parse(
+            text.encode(), True
+        )  # the declaration may name another encoding
     except ExpatError as error:
         raise InputError(
             f"{label}, line {error.lineno}, column {error.offset + 1}: invalid XML "
             f"({ErrorString(error.code)})."
         ) from error
+    found: list[Element] = []
+    stack: list[Element] = []
+    for tag in _XML_TAG.finditer(text):
+        if tag["name"]:
+            attributes = dict(_ATTRIBUTE.findall(tag["attributes"]))
+            parent = stack[-1] if stack else None
+            found.append(Element(tag["name"], attributes, parent, *tag.span(), *[tag.end()] * 2))
+            stack += [found[-1]] * (not tag["empty"])
+        elif tag["closing"]:
+            element = stack.pop()
+            element.stop, element.end = tag.span()
     return found
 
 
@@ -106,22 +102,21 @@ def xliff_units(text: str, label: str) -> Iterator[Unit]:
             continue
         if any(element.attributes.get("translate") == "no" for element in source.ancestors()):
             continue
-        tokens = tokenize(text[source.inner : source.stop], copied=_XLIFF_COPIED)
         name = source.name.removesuffix("source") + "target"
         if target is None:
-            after = parts.get("seg-source", source).end
-            line_start = text.rfind("\n", 0, source.start)
-            gap = text[line_start : source.start] if line_start >= 0 else ""
-            opening, begin, end = ("" if gap.strip() else gap) + f"<{name}>", after, after
+            start = end = parts.get("seg-source", source).end
+            indent = text[text.rfind("\n", 0, source.start) + 1 : source.start]
+            opening = f"<{name}>" if indent.strip() else f"\n{indent}<{name}>"
         else:
-            opening, begin, end = text[target.start : target.inner], target.start, target.end
-            opening = regex.sub(r"\s*/>$", ">", opening)
-
-        def render(output: str, opening: str = opening, name: str = name) -> str:
-            return f"{opening}{output}</{name}>"
-
-        if text[source.inner : source.stop].strip():
-            yield Unit(begin, end, tokens, render, is_new=True)
+            start, end = target.start, target.end
+            opening = regex.sub(r"\s*/>$", ">", text[start : target.inner])
+        before, content, after = _CDATA.fullmatch(text[source.inner : source.stop]).groups()
+        tokens = tokenize(content, copied=_XLIFF_COPIED)
+        if any(around.attributes.get("xml:space") == "preserve" for around in source.ancestors()):
+            tokens = [t._replace(text=html.unescape(t.raw) * (t.kind == "text")) for t in tokens]
+        opening, ending = opening + before, f"{after}</{name}>"
+        if content.strip():
+            yield Unit(start, end, tokens, opening=opening, ending=ending, is_new=True)
 
 
 def android_units(text: str, label: str) -> Iterator[Unit]:
@@ -133,20 +128,24 @@ def android_units(text: str, label: str) -> Iterator[Unit]:
             continue
         if any(around.attributes.get("translatable") == "false" for around in element.ancestors()):
             continue
-        raw = text[element.inner : element.stop]
-        # Only the text inside of a CDATA section, or of quotation marks, is replaced.
-        match = regex.fullmatch(
-            r'(\s*(?:<!\[CDATA\[|"(?=.*"\s*$))?)(.*?)((?:\]\]>|(?<!\\)")?\s*)', raw, regex.DOTALL
+        before, content, _ = _CDATA.fullmatch(text[element.inner : element.stop]).groups()
+        # Quotation marks around the text keep its white space.
+        quoted = regex.fullmatch(
+            r'(\s*(?:"(?=.*"\s*$))?)(.*?)((?<!\\)"?\s*)', content, regex.DOTALL
         )
-        source = regex.sub(r"\\(['\"])", r"\1", match[2])
+        source = regex.sub(r"\\(['\"])", r"\1", quoted[2])
         if source and not regex.fullmatch(r"[@?][\w:.]+/[\w.]+", source):
-            start, end = (element.inner + index for index in match.span(2))
+            start, end = (element.inner + len(before) + index for index in quoted.span(2))
             yield Unit(start, end, tokenize(source, copied=frozenset({"xliff:g"})), _android_text)
 
 
 def _android_text(text: str) -> str:
     """Returns a text with escaped quotation marks, but not inside of tags."""
-    return str(regex.sub(r"(<[^>]*>)|(['\"])", lambda m: m[1] or f"\\{m[2]}", text))
+    return str(
+        regex.sub(
+            r"((?:<|&lt;)/?[A-Za-z][^<>]*?(?:>|&gt;))|(['\"])", lambda m: m[1] or f"\\{m[2]}", text
+        )
+    )
 
 
 def docx_parts(data: bytes, label: str) -> dict[str, str]:
@@ -209,13 +208,15 @@ def _docx_unit(text: str, texts: Sequence[Element], formats: dict[int, str]) -> 
         return formats.get(id(run), ""), [parent.start for parent in around]
 
     first = format_of(texts[0])
-    tokens, is_open = [Token("text", text[texts[0].inner : texts[0].stop])], False
+    tokens, is_open = [text_token(text[texts[0].inner : texts[0].stop])], False
     for before, element in zip(texts, texts[1:], strict=False):
         raw = text[before.stop : element.inner].replace("<w:t>", _PRESERVING)
         is_first = format_of(element) == first
         kind = "empty" if is_open != is_first else ("close" if is_first else "open")
         is_open = not is_first
-        tokens += [Token(kind, raw, "run"), Token("text", text[element.inner : element.stop])]
+        tokens += [Token(kind, raw, "run"), text_token(text[element.inner : element.stop])]
+    start_tag = text[texts[0].start : texts[0].inner]
+    opening = _PRESERVING if start_tag == "<w:t>" else start_tag
     end, ending = texts[-1].stop, ""
     outermost = next(e for e in texts[-1].ancestors() if e.parent and e.parent.name == "w:p")
     tail = text[end : outermost.end]
@@ -223,6 +224,4 @@ def _docx_unit(text: str, texts: Sequence[Element], formats: dict[int, str]) -> 
         # Words may follow the last run, in a run like the first one.
         tokens.append(Token("close", f"{tail}<w:r>{first[0]}{_PRESERVING}", "run"))
         end, ending = outermost.end, "</w:t></w:r>"
-    start_tag = text[texts[0].start : texts[0].inner]
-    opening = _PRESERVING if start_tag == "<w:t>" else start_tag
-    yield Unit(texts[0].start, end, tokens, lambda output: opening + output + ending)
+    yield Unit(texts[0].start, end, tokens, opening=opening, ending=ending)

@@ -86,10 +86,6 @@ def reverse(count: int) -> Sequence[int]:
     return range(count - 1, -1, -1)
 
 
-def drop_every_second(count: int) -> Sequence[int]:
-    return range(0, count, 2)
-
-
 def repeat(count: int) -> Sequence[int]:
     return [index for index in range(count) for _ in (1, 2)]
 
@@ -98,8 +94,4 @@ def rotate(count: int) -> Sequence[int]:
     return [*range(count // 2, count), *range(count // 2)]
 
 
-def nothing(count: int) -> Sequence[int]:
-    return []
-
-
-ORDERS = (reverse, drop_every_second, repeat, rotate, nothing)
+ORDERS: tuple[Order, ...] = (reverse, lambda n: range(0, n, 2), repeat, rotate, lambda n: [])

@@ -12,17 +12,11 @@ from hypothesis import strategies as st
 from lxml import etree
 
 import keras_transformer as kt
-from keras_transformer.extensions.documents.markup import Token, tokenize, translate_tokens
+from keras_transformer.extensions.documents.markup import text_token, tokenize, translate_tokens
 from keras_transformer.inference.engine import Engine
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.extensions.documents.fakes import fake_engine, reverse, rotate
-from tests.extensions.documents.protection_test import (
-    ENGINES,
-    SPANS,
-    WORDS,
-    assert_kept,
-    spans_in,
-)
+from tests.extensions.documents.protection_test import ENGINES, SPANS, WORDS, assert_kept, spans_in
 
 TAGS = re.compile(r"<[^>]*>")
 PLAIN = [text for text in (*SPANS, *WORDS) if not set(text) & set("<>&")]
@@ -142,7 +136,9 @@ def test_unclosed_and_crossing_tags_are_kept(raw: str) -> None:
 def test_a_translation_is_escaped_only_where_entities_exist() -> None:
     model = fake_engine(lambda text: "1 < 2 & 3")
     assert translated("<b>x</b>", model) == "<b>1 &lt; 2 &amp; 3</b>"
-    assert translate_tokens(model, [[Token("text", "x")]], has_entities=False)[0] == ["1 < 2 & 3"]
+    assert translate_tokens(model, [[text_token("x", False)]], has_entities=False)[0] == [
+        "1 < 2 & 3"
+    ]
 
 
 def test_spans_and_tags_of_several_sentences() -> None:

@@ -267,3 +267,20 @@ def test_each_part_of_a_long_sentence_has_the_tag_and_fits_with_it() -> None:
     parts = translated[1:-1].split("] [")
     assert len(parts) > 2 and all(part.startswith(">>deu<< ") for part in parts)
     assert " ".join(part.removeprefix(">>deu<< ") for part in parts) == "a b c d e f g h i j"
+
+
+@pytest.mark.parametrize(
+    "line", ["__0__ One. Two.", "__init__ is it.", "__0__", "__de__", ">>deu<<"]
+)
+def test_a_text_that_looks_like_a_tag_is_translated(line: str) -> None:
+    model = fake_model(words, translate="[{}]".format)  # its symbols are unknown
+    translated, warnings = translate_document(model, line)
+    assert translated == " ".join(f"[{sentence}]" for sentence in sentences_of(line))
+    assert warnings == []
+
+
+def test_an_empty_translation_is_a_warning() -> None:
+    model = fake_model(words, translate=lambda line: line.replace("Two.", ""))
+    translated, [warning] = translate_document(model, "One.\nTwo. Three.\n")
+    assert translated.split() == ["One.", "Three."]
+    assert tells(warning, "line 2", "nothing", "Two.")
