@@ -85,7 +85,7 @@ def connect(address: str, **options: Any) -> Client:
             try:
                 model = anyone._request("GET", "/healthz", "model")
             except InputError as error:
-                raise type(error)(f"{error} Or name the model: HOST:PORT/MODEL.") from error
+                raise type(error)(f"{error} (or name the model: HOST:PORT/MODEL)") from error
     return Client(host, model, **options)
 
 

@@ -87,7 +87,7 @@ class Server:
         self._reading_large = asyncio.Lock()
         self._routes = self._application(settings)
 
-    def _application(self, settings: Settings) -> Starlette:
+    def _application(self, settings: Settings) -> CORSMiddleware:
         """Returns the routes, behind checks of the host and the origin of a request."""
         routes = [
             Route("/healthz", self._health),
@@ -100,16 +100,16 @@ class Server:
         hosts = Middleware(
             TrustedHostMiddleware, allowed_hosts=_allowed_hosts(settings), www_redirect=False
         )
-        cors = Middleware(
-            CORSMiddleware,
+        errors = (RequestError, HTTPException, ClientDisconnect, Exception)
+        handlers: Any = dict.fromkeys(errors, _refusal)
+        # Outside of Starlette, which answers internal errors outside of its middleware.
+        return CORSMiddleware(
+            Starlette(middleware=[hosts], routes=routes, exception_handlers=handlers),
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
             expose_headers=["Retry-After", "X-Request-Id"],
         )
-        errors = (RequestError, HTTPException, ClientDisconnect, Exception)
-        handlers: Any = dict.fromkeys(errors, _refusal)
-        return Starlette(middleware=[hosts, cors], routes=routes, exception_handlers=handlers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, with an id that its log lines have, too. Counts predictions."""
@@ -132,9 +132,9 @@ class Server:
         except Exception:  # after Starlette has answered
             _LOG.exception("Internal error.")
         path, seconds = scope["path"], time.perf_counter() - start
-        if status >= 500:
+        if status >= 500 and path != "/healthz":
             _LOG.warning("%s %r: status %d after %.1f s.", scope["method"], path, status, seconds)
-        if path.endswith(":predict"):
+        if scope["method"] == "POST" and path.endswith(":predict"):
             self._requests.labels(str(status)).inc()
             self._seconds.observe(seconds)
 
