@@ -123,13 +123,13 @@ class Server:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = REQUEST_ID.get()
-                if self.is_stopping:  # so that clients use another server
+                if self.is_stopping:  # clients then use another server
                     headers["Connection"] = "close"
             await send(message)
 
         try:
             await self._routes(scope, receive, send_with_headers)
-        except Exception:  # after Starlette has answered
+        except Exception:  # Starlette answers it, and raises it again
             _LOG.exception("Internal error.")
         path, seconds = scope["path"], time.perf_counter() - start
         if status >= 500 and path != "/healthz":
@@ -237,7 +237,7 @@ async def _refusal(request: Request, error: Exception) -> Response:
         headers = {"Retry-After": "1"} if status == 429 else None
     elif isinstance(error, ClientDisconnect):
         status, message = 499, "The client has disconnected."
-    elif isinstance(error, HTTPException):  # of Starlette: 404 or 405
+    elif isinstance(error, HTTPException):  # Starlette raises it for 404 and 405
         status, headers = error.status_code, error.headers
         message = f"{error.detail}: {request.method} {request.url.path}"
     return JSONResponse({"error": message}, status, headers)
