@@ -19,24 +19,24 @@ EXTENSIONS = PACKAGE / "extensions"
 BUDGETS = {
     "benchmarks": 2_976,
     "tests": 23_000 + 400 + 688,  # faults from outside, and real text
-    "keras_transformer/extensions": 10_617 + 1_051,  # real text has a budget of its own
+    "keras_transformer/extensions": 10_617 + 3 + 1_051,  # faults from outside, and real text
     "keras_transformer/extensions/serving": 1_297,
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
-            "api": 425,
+            "api": 425 + 3,  # faults from outside
             "cli": 796,
             "config": 515,
-            "data": 1_896,
+            "data": 1_896 + 13,  # faults from outside
             "decoding": 929,
-            "evaluation": 294,
+            "evaluation": 294 + 1,  # faults from outside
             "export": 1_399,
             "inference": 1_157,
             "layers": 1_170,
             "models": 405,
             "runs": 605,
             "text": 519,
-            "training": 1_623,
+            "training": 1_623 + 7,  # faults from outside
         }.items()
     },
 }

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import keras
 import numpy as np
@@ -119,11 +118,19 @@ def _corpora(
                 f"Pair {number} is {pair!r:.80}. Give (source, target), two texts of valid "
                 "Unicode, such as ('a dog', 'ein Hund')."
             )
+    return [*corpora, PairsInMemory(f"{name} in memory", given)]
 
-    def encoded() -> Iterable[tuple[bytes, bytes]]:
-        return ((source.encode(), target.encode()) for source, target in given)
 
-    return [*corpora, SimpleNamespace(name=f"{name} in memory", pairs=encoded)]
+class PairsInMemory(NamedTuple):
+    """Pairs of texts as a corpus. Its name and class are in the report of the data."""
+
+    name: str
+    texts: Sequence[tuple[str, str]]
+
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yields the encoded pairs."""
+        for source, target in self.texts:
+            yield source.encode(), target.encode()
 
 
 def _rows(pairs: Any) -> list[Any]:

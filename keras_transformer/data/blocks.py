@@ -157,9 +157,9 @@ def encode_block(
             lines = [list(compress(side, stored)) for side in (pairs.sources, pairs.targets)]
             ids = [list(compress(side, stored)) for side in (source_ids, target_ids)]
             sizes = (vocabulary.source_vocab_size, vocabulary.target_vocab_size)
-            sha256 = write_shard(output_dir / store / folder.name, lines, ids, sizes)
+            digests = write_shard(output_dir / store / folder.name, lines, ids, sizes)
             shards[store] = {
-                "shard": (folder.name, len(lines[0]), sha256),
+                "shard": (folder.name, len(lines[0]), *digests),
                 "source": describe_texts("source", lines[0], ids[0], vocabulary),
                 "target": describe_texts("target", lines[1], ids[1], vocabulary),
             }

@@ -101,6 +101,9 @@ class PrepareOptions:
         return tuple(dict.fromkeys([*(self.symbols or ()), *tags]))
 
     def learn(self, lines: Iterable[bytes]) -> bytes:
-        """Learns a SentencePiece model from lines with these options, and returns it."""
+        """Learns a SentencePiece model from lines with these options, and returns it.
+
+        `vocabulary_lines` and the memory are not limited here: the caller draws the lines.
+        """
         values = {name: getattr(self, name) for name in _LEARNING}
         return learn_vocabulary(lines, symbols=self.all_symbols(), **values)

@@ -71,6 +71,15 @@ def test_pairs_may_be_of_other_types() -> None:
         assert [tuple(pair) for pair in corpus.pairs()] == [(b"a", b"b"), (b"c", b"d")]
 
 
+def test_data_frames_are_pairs_but_not_texts(translator: kt.Translator) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"en": ["a", "c"], "de": ["b", "d"]})
+    (corpus,) = _corpora(None, None, frame, "pairs")
+    assert [*corpus.pairs()] == [(b"a", b"b"), (b"c", b"d")]
+    assert type(corpus).__name__ == "PairsInMemory"  # the kind in report.json
+    refuses(translator, (frame,), "DataFrame", "one column")
+
+
 def test_data_that_is_not_there(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         refuses(kt.PreparedData.open, {"directory": folder}, folder, "prepared data")
@@ -176,6 +185,7 @@ def test_unusable_arguments_of_train(
         ({"pairs": PAIRS, "vocab_size": "many"}, ("vocab_size", "many")),
         ({"pairs": PAIRS, "symbols": 5}, ("symbols", 5, "list")),
         ({"source": 3, "target": "a.de"}, ("file", 3, "path")),
+        ({"pairs": PAIRS, "vocab_from": 3}, ("vocab_from", 3, "path")),
         ({"pairs": PAIRS, "output_dir": None}, ("output_dir", "None", "path")),
         ({}, ("Give a corpus",)),
         ({"pairs": PAIRS, "symbols": "<2de>"}, ("symbols", "['<2de>']")),
@@ -334,6 +344,9 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported_run: Path) -> N
         (lambda t: kt.load([]), ("empty", "one run")),
         (lambda t: kt.load(["run", None]), ("model", "None", "path")),
         (lambda t: t.save(3), ("run_dir", "3", "path")),
+        (lambda t: kt.PreparedData.open(None), ("directory", "None", "path")),
+        (lambda t: kt.Tokenizer.load(None), ("directory", "None", "path")),
+        (lambda t: kt.preset(["tiny"]), ("['tiny']", "preset")),
         (lambda t: t.transformer.generate([5, 3]), ("source_ids", "(2,)", "[batch, length]")),
         (lambda t: t.transformer.generate([[5, 3]], max_source_tokens=1), ("(1, 2)", 1)),
         (lambda t: t.transformer.generate([[5, 3]], beams=2), ("beams", "beam_size")),
