@@ -154,7 +154,7 @@ def _implicit_mask(tensor: Any) -> Any:
     elif type(operation).__name__ not in _ELEMENTWISE:
         return None
     inputs = operation._inbound_nodes[node].input_tensors
-    # Not of an input that the operator broadcasts over the positions.
+    # The operator may broadcast another input over the positions. Its mask does not count.
     masks = (_implicit_mask(x) for x in inputs if x.shape[:2] == tensor.shape[:2])
     return next((mask for mask in masks if mask is not None), None)
 
