@@ -18,15 +18,15 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_976,
-    "tests": 23_140 + 688,  # real text has a budget of its own
-    "keras_transformer/extensions": 10_609 + 1_051,  # real text has a budget of its own
+    "tests": 23_000 + 151 + 688,  # faults from outside, and real text
+    "keras_transformer/extensions": 10_617 + 1_051,  # real text has a budget of its own
     "keras_transformer/extensions/serving": 1_297,
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
             "api": 425,
             "cli": 796,
-            "config": 510,
+            "config": 515,
             "data": 1_896,
             "decoding": 929,
             "evaluation": 294,
@@ -34,13 +34,13 @@ BUDGETS = {
             "inference": 1_157,
             "layers": 1_170,
             "models": 405,
-            "runs": 604,
+            "runs": 605,
             "text": 519,
             "training": 1_623,
         }.items()
     },
 }
-CORE_BUDGET = 12_047
+CORE_BUDGET = 11_800 + 253  # faults from outside
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207 + 7  # real text has a budget of its own
 SKIPPED = {

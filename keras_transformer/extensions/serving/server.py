@@ -287,11 +287,7 @@ async def serve(
 ) -> None:
     """Serves until `stop` is set, and then for at most `grace_seconds`.
 
-    Args:
-        started: called with the server and its port when it answers requests.
-
-    Raises:
-        InputError: if no version can be loaded, or the port is in use.
+    When it answers requests, it calls `started` with the server and its port.
     """
     server = Server(settings)
     with _listener(settings.host, settings.rest_port) as listener:
