@@ -18,7 +18,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_976,
-    "tests": 23_000 + 151 + 688,  # faults from outside, and real text
+    "tests": 23_000 + 211 + 688,  # faults from outside, and real text
     "keras_transformer/extensions": 10_617 + 1_051,  # real text has a budget of its own
     "keras_transformer/extensions/serving": 1_297,
     **{
@@ -28,19 +28,19 @@ BUDGETS = {
             "cli": 796,
             "config": 515,
             "data": 1_896,
-            "decoding": 929,
+            "decoding": 929 + 4,  # faults from outside
             "evaluation": 294,
-            "export": 1_399,
-            "inference": 1_157,
-            "layers": 1_170,
-            "models": 405,
+            "export": 1_399 + 8,  # faults from outside
+            "inference": 1_157 + 14,  # faults from outside
+            "layers": 1_170 + 7,  # faults from outside
+            "models": 405 + 5,  # faults from outside
             "runs": 605,
             "text": 519,
             "training": 1_623,
         }.items()
     },
 }
-CORE_BUDGET = 11_800 + 253  # faults from outside
+CORE_BUDGET = 11_800 + 291  # faults from outside
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207 + 7  # real text has a budget of its own
 SKIPPED = {

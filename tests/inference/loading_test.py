@@ -131,9 +131,7 @@ def test_a_run_without_a_checkpoint(own_run: RunDirectory) -> None:
     refuses(loading.load_model, (own_run.path, {"decoding.beams": 2}), "decoding.beams", "setting")
 
 
-def test_a_setting_replaces_a_setting_of_the_run_that_the_model_lacks(
-    own_run: RunDirectory,
-) -> None:
+def test_settings_replace_those_that_a_run_cannot_have(own_run: RunDirectory) -> None:
     config = json.loads((own_run.path / "config.json").read_text())
     config["model"]["attention_window"] = 4
     config["decoding"]["unknown"] = "replace"
