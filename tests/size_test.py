@@ -18,7 +18,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_976,
-    "tests": 23_000 + 211 + 688,  # faults from outside, and real text
+    "tests": 23_000 + 400 + 688,  # faults from outside, and real text
     "keras_transformer/extensions": 10_617 + 1_051,  # real text has a budget of its own
     "keras_transformer/extensions/serving": 1_297,
     **{
@@ -40,7 +40,7 @@ BUDGETS = {
         }.items()
     },
 }
-CORE_BUDGET = 11_800 + 291  # faults from outside
+CORE_BUDGET = 11_800 + 400  # faults from outside
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207 + 7  # real text has a budget of its own
 SKIPPED = {

@@ -37,7 +37,7 @@ def _open_run(
     return KerasEngine(load_translator(model, settings, precision=precision), model, jit_compile)
 
 
-RUN_LOADER = plugins.Loader("a run", _find_run, _open_run)  # ensembles, too
+RUN_LOADER = plugins.Loader("a run", _find_run, _open_run)  # it also opens ensembles
 
 
 def find_loader(model: str) -> tuple[Any, Any]:

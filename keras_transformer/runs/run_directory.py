@@ -117,7 +117,7 @@ class RunDirectory:
             write_text(path / "data.json", json.dumps(data) + "\n")
         run = cls.__new__(cls)  # nothing has to be read back
         run.path, run.data_fingerprint, run.init_from = path, data_fingerprint, init_from
-        run._write_config(config)  # last, because it completes the run
+        run._write_config(config)  # this file is written last: it completes the run
         return run
 
     def resume(self, config: RunConfig, tokenizer: Tokenizer, data_fingerprint: str) -> None:
@@ -342,7 +342,7 @@ class RunDirectory:
             reports = [json.loads(path.read_bytes()) for path in self.data_reports()]
             return max(int(report["train"]["source"]["max_length"]) for report in reports)
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # harmless: only a warning depends on it
+            return None  # this is harmless: only a warning depends on it
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Adds a line to metrics.jsonl."""

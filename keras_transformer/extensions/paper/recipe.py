@@ -38,7 +38,7 @@ _TRAINING_FORMS = (
 )
 _VALIDATION_FORMS = (*_TRAINING_FORMS, {"held_out"})  # a part of the training text
 _TEST_FORMS = (*_VALIDATION_FORMS, {"sacrebleu", "language_pair"})  # a test set of sacreBLEU
-_TAUGHT_FORMS = (*_TRAINING_FORMS, {"source"})  # without targets, which a teacher generates
+_TAUGHT_FORMS = (*_TRAINING_FORMS, {"source"})  # a teacher generates the targets
 
 # Fields that recipe.json does not have.
 _NOT_IN_FILE = ("name", "variant")
