@@ -88,7 +88,7 @@ def call_with_implicit_masks(self: BaseLayer, *args: Any, **kwargs: Any) -> Any:
     and in the layers behind them. There they are taken from the inputs of the operations. The mask
     is attached to the output, too.
     """
-    names = _call_names(type(self))
+    names = _call_names(type(self).call)
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     for name, value in given.items():
         mask_name = "mask" if name == names[0] else f"{name}_mask"
@@ -100,9 +100,9 @@ def call_with_implicit_masks(self: BaseLayer, *args: Any, **kwargs: Any) -> Any:
 
 
 @functools.cache
-def _call_names(layer_class: type[BaseLayer]) -> list[str]:
-    """Returns the names of the arguments of `call`, without `self`."""
-    return list(inspect.signature(layer_class.call).parameters)[1:]
+def _call_names(call: Callable[..., Any]) -> list[str]:
+    """Returns the names of the arguments of the function `call`, without `self`."""
+    return list(inspect.signature(call).parameters)[1:]
 
 
 def sublayers(layer: keras.layers.Layer, recursive: bool = False) -> list[Any]:
