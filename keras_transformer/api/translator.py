@@ -185,7 +185,7 @@ class Translator:
             input: an HTML, Markdown, DOCX, XLIFF, PO, JSON, SRT, WebVTT, Android strings.xml, iOS
                 .strings or text file.
             output: the file to write. It appears only when it is complete.
-            **options: `format`, such as "html", if the suffix does not tell; `spans`, regular
+            **options: `format`, such as "html", if the suffix does not show it; `spans`, regular
                 expressions of more texts to keep, such as r"ACME\w*"; `source_tag`, a symbol for
                 each sentence, such as "<2de>"; and `overwrite`, to replace an existing output.
 

@@ -50,7 +50,7 @@ __all__ = [
     "export",
 ]
 
-# The search that the run has in common with engines that have a search of their own.
+# The search that a run has in common with engines that bring their own search.
 _GREEDY = {"decoding.beam_size": 1, "decoding.n_best": 1}
 _MAX_SHORTLIST_LOSS = 0.3  # BLEU, the default limit
 
@@ -61,7 +61,7 @@ class ExportResult(NamedTuple):
     Attributes:
         translations: the export's best translation of each sentence.
         ties: sentences whose tokens differ although the scores are equal up to rounding.
-        largest_difference: for an engine with a search of its own, the largest difference between
+        largest_difference: for an engine that brings its own search, the largest difference between
             the log-probabilities of a translation in the run and in the export.
         path: the new version.
         scores: scores of the translations, if there are references.
@@ -174,7 +174,7 @@ class Exporter:
         """
         raise NotImplementedError
 
-    # What a format may change.
+    # A format may override these methods.
 
     def weights_of(self, options: ExportOptions) -> str:
         """Returns the number format of the weights, one of `weights`."""

@@ -35,7 +35,7 @@ def _open_run(model: str, precision: str = "float32", jit_compile: bool = False)
     return KerasEngine(load_translator(model, precision=precision), model, jit_compile)
 
 
-RUN_LOADER = plugins.Loader("a run", _find_run, _open_run)  # ensembles, too
+RUN_LOADER = plugins.Loader("a run", _find_run, _open_run)  # it also opens ensembles
 
 
 def find_loader(model: str) -> tuple[Any, Any]:

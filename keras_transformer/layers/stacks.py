@@ -196,7 +196,7 @@ class DecoderLayer(BlockLayer):
             unused = self.cross_attention, self.cross_attention_dropout, self.cross_attention_norm
             for layer in unused:
                 self._tracker.untrack(layer)
-        else:  # first, so that a seed gives the same initial weights as in earlier versions
+        else:  # this order gives the same initial weights as earlier versions, for a seed
             self.cross_attention.build(inputs_shape, memory_shape)
         super().build(inputs_shape)
 

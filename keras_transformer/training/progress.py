@@ -1,4 +1,4 @@
-"""What the user sees of training, and how it ends early: reports, early stopping and signals."""
+"""Shows progress to the user, and ends training early: reports, early stopping and signals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Progress:
         # Counted here, because reading it from the trainer would wait for a GPU.
         self.step = first_step
         self.tokens = 0.0  # real target tokens trained on
-        self.seconds = 0.0  # spent in steps
+        self.seconds = 0.0  # time in steps
 
     def __enter__(self) -> Progress:
         if self._run is not None:

@@ -355,7 +355,7 @@ class Rhythm(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self.progress.step > self._step_of_checkpoint:  # stopped inside an interval
+        if self.progress.step > self._step_of_checkpoint:  # training has stopped inside an interval
             self.progress.report()
             self._write_checkpoint(dict(logs or {}))
 

@@ -157,7 +157,7 @@ def train(
         require(cluster.num_workers == 1, "logical_cpus cannot be combined with TF_CONFIG.")
         use_logical_cpus(options.logical_cpus)
     strategy = cluster.connect(options.device)  # must come before the first operation of TensorFlow
-    if strategy is None and tf.distribute.has_strategy():  # called in the scope of a strategy
+    if strategy is None and tf.distribute.has_strategy():  # the caller has entered its scope
         strategy = tf.distribute.get_strategy()
     run_dir = Path(run_dir)
     lock = exclusive_lock(run_dir) if cluster.is_chief else contextlib.nullcontext()

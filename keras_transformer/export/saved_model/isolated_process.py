@@ -53,7 +53,7 @@ def _main(model: str) -> None:
                 raise RuntimeError(
                     f"{imported[0]} was imported. Only TensorFlow and tensorflow-text are allowed."
                 )
-            print("\ndone", flush=True)  # a new line, whatever libraries print
+            print("\ndone", flush=True)  # libraries may have printed part of a line
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class Batcher:
             original = np.argsort(np.concatenate(groups))
             return {name: array[original] for name, array in outputs.items()}
         finally:
-            for part in parts:  # still waiting if another part failed or the client disconnected
+            for part in parts:  # a part still waits if another one failed or the client left
                 part.result.cancel()
 
     def close(self) -> None:

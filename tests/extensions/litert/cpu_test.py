@@ -43,7 +43,7 @@ def translator(run_directory: RunDirectory) -> TranslationModule:
 
 def test_compiled_model_is_refused(version: Path) -> None:
     given = {"path": version / "model.tflite", "low_memory": True}
-    refuses(LiteRTModel, given, "format=cpu", "low_memory")
+    refuses(LiteRTModel, given, "cpu", "low_memory")
 
 
 def test_a_batch_gives_each_sentence_the_tokens_of_the_run(
