@@ -321,6 +321,10 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported_run: Path) -> N
     refuses(lambda: kt.load(exported_run, beam_size=2), {}, "decoding.beam_size", "export")
 
 
+def learned_positions() -> kt.Transformer:
+    return kt.Transformer.from_preset("tiny", 20, positions="learned", max_positions=2)
+
+
 @pytest.mark.parametrize(
     ("use", "facts"),
     [
@@ -346,6 +350,7 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported_run: Path) -> N
         (lambda t: t.save(3), ("run_dir", "3", "path")),
         (lambda t: t.transformer.generate([5, 3]), ("source_ids", "(2,)", "[batch, length]")),
         (lambda t: t.transformer.generate([[5, 3]], max_source_tokens=1), ("(1, 2)", 1)),
+        (lambda t: learned_positions().generate([[5, 6, 3]]), ("(1, 3)", 2, "positions")),
         (lambda t: t.transformer.generate([[5, 3]], beams=2), ("beams", "beam_size")),
         (lambda t: t.transformer.generate([[5, 3]], banned="um"), ("banned", "Translator")),
         (lambda t: kt.generate(t, [[5, 3]]), ("Translator", "Transformer")),

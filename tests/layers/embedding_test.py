@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer.layers import FeedForward, LayerNorm, SinusoidalPositions
 from keras_transformer.layers.embedding import TokenAndPositionEmbedding, TokenEmbedding
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.stacks import EncoderLayer
@@ -71,6 +72,9 @@ def test_ragged_tensors_are_refused() -> None:
         lambda: TokenEmbedding(9, 4)(keras.Input((None,), dtype="int32", ragged=True)),
         lambda: padding_mask(ragged, 0),
         lambda: EncoderLayer(2, 8)(vectors),
+        lambda: LayerNorm()(vectors),
+        lambda: FeedForward(8)(vectors),
+        lambda: SinusoidalPositions()(vectors),
     ):
         with pytest.raises(ValueError, match=mentions("ids.to_tensor(pad_id)", "mask")):
             call()
