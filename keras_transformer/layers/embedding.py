@@ -152,10 +152,11 @@ class TokenAndPositionEmbedding(TokenEmbedding):
         super().__init__(*args, **kwargs)
         self.max_positions = max_positions
         self.dropout = dropout
+        options: dict[str, Any] = {"name": "positions", "dtype": self.dtype_policy}
         self.positions: Any = (
-            SinusoidalPositions(self.d_model, name="positions")
+            SinusoidalPositions(self.d_model, **options)
             if max_positions is None
-            else LearnedPositions(max_positions, self.d_model, name="positions")
+            else LearnedPositions(max_positions, self.d_model, **options)
         )
         self.embedding_dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
