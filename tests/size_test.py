@@ -24,19 +24,19 @@ BUDGETS = {
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
-            "api": 425 + 3,  # faults from outside
-            "cli": 796,
+            "api": 425 + 7,  # faults from outside
+            "cli": 796 + 1,  # faults from outside
             "config": 515,
             "data": 1_896 + 13,  # faults from outside
-            "decoding": 929,
+            "decoding": 929 + 4,  # faults from outside
             "evaluation": 294 + 1,  # faults from outside
-            "export": 1_399,
-            "inference": 1_157,
-            "layers": 1_170,
-            "models": 405,
+            "export": 1_399 + 8,  # faults from outside
+            "inference": 1_157 + 14,  # faults from outside
+            "layers": 1_170 + 8,  # faults from outside
+            "models": 405 + 5,  # faults from outside
             "runs": 605,
             "text": 519,
-            "training": 1_623 + 7,  # faults from outside
+            "training": 1_623 + 16,  # faults from outside
         }.items()
     },
 }

@@ -28,8 +28,6 @@ from keras_transformer.cli import config_flags
 from keras_transformer.errors import InputError
 from keras_transformer.runs.machine import signal_handlers
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is loaded
-
 FLAGS = flags.FLAGS
 load_tensorflow = tf_import.load_tensorflow
 
@@ -162,7 +160,7 @@ def _parse(argv: list[str], module: str) -> list[str]:
         if len(rest) > 1:
             raise flags.Error(f"{rest[1]!r} is not a flag. Flags have the form --name=value.")
         for flag in _key_flags(module):
-            # Such as an unset variable of a shell. Settings may be empty.
+            # A shell with an unset variable gives an empty value. Settings may be empty.
             if flag.present and flag.value in ("", [""]) and flag.name not in config_flags.FIELDS:
                 raise flags.Error(f"--{flag.name} is empty. Give it a value, or remove it.")
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value
