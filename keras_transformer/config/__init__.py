@@ -285,6 +285,11 @@ class RunConfig:
                 f"{label} has the architecture {architecture!r}, but this program reads only "
                 f"{', '.join(kinds)}."
             )
+        for name in settings.keys() - kind.declarations().keys():
+            raise InputError(
+                f"{label} has the setting {name}, which this version does not know. Use the "
+                "version that wrote it, or train again."
+            )
         try:
             return kind().updated(settings)
         except InputError as error:

@@ -33,7 +33,7 @@ BLOCK_LINES = 2**16
 BLOCK_BYTES = 2**23  # the longer side of each pair counts; a longer pair is a block by itself
 
 STORES = ("train", "valid")
-# What happens to a clean pair: it goes to one of the stores, or is dropped.
+# A clean pair goes to one of the stores, or is dropped.
 TRAIN, VALID, DUPLICATE = range(3)
 Fates: TypeAlias = npt.NDArray[np.uint8]
 # A random number in [0, 1), the position of a pair among the clean pairs of a block, and its sides.

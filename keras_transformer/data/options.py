@@ -66,7 +66,7 @@ class PrepareOptions:
     separate_vocabularies: bool = False
     character_coverage: Annotated[float, Limits(least=0.98, most=1)] = 1.0
     normalization: Normalization = "nfkc_numbers"
-    vocabulary_lines: Annotated[int, Limits(least=2)] = MAX_LINES  # of a pair
+    vocabulary_lines: Annotated[int, Limits(least=2)] = MAX_LINES  # a pair has two lines
     symbols: tuple[str, ...] | None = None
     max_tokens: Annotated[int, Limits(least=2)] = 256
     valid_pairs: PositiveInt | None = None

@@ -51,7 +51,7 @@ __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 _FORMAT = 4
 # Raised when the intermediate files of a stage change. Then unfinished work starts again.
 _WORK_FORMAT = 8
-_EXAMPLE_CHARACTERS = 200  # shown of the first validation sources
+_EXAMPLE_CHARACTERS = 200  # longer validation sources are truncated in the output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class PreparedData:
     """
 
     directory: Path
-    report: dict[str, Any] = dataclasses.field(repr=False)  # has hundreds of lines
+    report: dict[str, Any] = dataclasses.field(repr=False)  # it has hundreds of lines
     reused: bool
 
     @classmethod

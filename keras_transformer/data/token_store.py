@@ -126,7 +126,7 @@ class StoredSide:
         shards = np.searchsorted(self._first, pairs, side="right") - 1
         located = list(zip(shards.tolist(), (pairs - self._first[shards]).tolist(), strict=True))
         lines = [b""] * len(pairs)
-        for i in np.argsort(shards, kind="stable").tolist():  # in the order of `ids`
+        for i in np.argsort(shards, kind="stable").tolist():  # opens one shard after the other
             shard, index = located[i]
             text, ends = self._text(shard), self._line_ends(shard)
             lines[i] = text[ends[index - 1] + 1 if index else 0 : ends[index]].tobytes()

@@ -76,7 +76,7 @@ def write_version(output_dir: Path, write: Callable[[Path], _Result]) -> tuple[P
         output_dir.mkdir(parents=True, exist_ok=True)
         for leftover in output_dir.glob(f".version.*{_UNFINISHED}"):
             with contextlib.suppress(InputError, OSError), exclusive_lock(leftover):
-                # Of a killed process. The age protects running ones where locks do not work.
+                # A killed process left it. The age protects running ones where locks do not work.
                 if time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS:
                     _delete(leftover)
         with exclusive_lock(partial):

@@ -85,7 +85,7 @@ def tokenize(text: str, copied: frozenset[str] = COPIED, has_entities: bool = Tr
         name, entity = (match["name"] or "").lower(), match["entity"]
         kind = "empty"
         if entity and (not has_entities or html.unescape(entity) != entity):
-            continue  # a part of the text, unlike the entities that a file defines
+            continue  # it is text, unlike the entities that a file defines
         if name and not match[0].endswith("/>") and name not in _VOID:
             kind = "close" if match["slash"] else "open"
         if kind == "open" and (name in copied or _NOT_TRANSLATED.search(match["attributes"])):
@@ -195,7 +195,7 @@ def _tree(tokens: Sequence[Token], texts: Sequence[str], words: Sequence[Range])
             last = bisect.bisect_left(starts, offset)
             if begin < offset and last > node.first:
                 node.last, node.closing = last, token.raw
-            else:  # it has no words
+            else:  # an element without words
                 node.opening += "".join(child.opening for child in node.children) + token.raw
                 node.children = []
         elif token.kind != "text":
@@ -224,7 +224,7 @@ class _Placement(NamedTuple):
         for first, last, node in self._placed(nodes, words):
             position = stop
             if first == last == words[0]:
-                position = cursor  # at the start
+                position = cursor  # the tag comes first
             elif first == last and node.follows:
                 position = max(self.aligned.words[first - 1][1], cursor)
             elif first < len(self.aligned.words):

@@ -1,7 +1,7 @@
 """Finds the translatable texts of HTML, Markdown, subtitles and files of strings.
 
 Libraries that write these formats change more of a file than its text. So only the texts are
-replaced, and libraries tell where they are where that is difficult.
+replaced. Where their positions are difficult to find, libraries report them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def json_units(text: str, label: str) -> Iterator[Unit]:
     dump = functools.partial(json.dumps, ensure_ascii=False)
     for match in regex.finditer(rf"({_QUOTED})(\s*:)?", text):
         value = json.loads(match[1])
-        if not match[2] and value.encode(errors="ignore").decode() == value:  # no half surrogates
+        if not match[2] and value.encode(errors="ignore").decode() == value:  # valid UTF-8
             yield Unit(match.start(1), match.end(1), tokenize(value, has_entities=False), dump)
 
 
@@ -200,7 +200,7 @@ def markdown_units(text: str, label: str) -> Iterator[Unit]:
         group: list[tuple[int, str]] = []
         for line in token.content.split("\n"):
             found = text.find(line, cursor)
-            if found >= 0 and line.strip():  # unlike an escaped bar in a cell of a table
+            if found >= 0 and line.strip():  # an escaped bar in a cell of a table is not found
                 cursor = found + len(line)
                 group.append((found, line.rstrip().removesuffix("\\")))
             if group and regex.search(r"\\$|  $", line):  # a line break in the output

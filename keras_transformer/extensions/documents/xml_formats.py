@@ -1,7 +1,7 @@
 """Finds the translatable texts of XLIFF, of Android's strings.xml and of DOCX.
 
-The parser of Python's standard library tells where each element is in the file, so that all other
-characters stay the same.
+The parser of Python's standard library reports the position of each element in the file, so that
+all other characters stay the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keras_transformer.extensions.documents.text_formats import Unit
 _START_TAG = regex.compile(r"""<[^\s/>]+(?:\s+[^\s=]+\s*=\s*(?:"[^"]*"|'[^']*'))*+\s*/?>""")
 # Elements of XLIFF whose content is code of the original file.
 _XLIFF_COPIED = frozenset("bpt ept ph it x bx ex sc ec cp sm em".split())
-_ANDROID_TEXTS = {"string": "resources", "item": "string-array plurals"}  # and their parents
+_ANDROID_TEXTS = {"string": "resources", "item": "string-array plurals"}  # element → its parents
 _DOCX_PARTS = regex.compile(
     r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml"
 )
@@ -54,7 +54,7 @@ def elements(text: str, label: str) -> list[Element]:
     data = text.encode()
     found: list[Element] = []
     stack: list[Element] = []
-    parser = ParserCreate("utf-8")  # whatever the declaration says: it was decoded before
+    parser = ParserCreate("utf-8")  # `text` is decoded, so its declaration does not count
     known = [0, 0]  # a number of bytes, and of the characters in them
 
     def position() -> int:
@@ -155,7 +155,7 @@ def docx_parts(data: bytes, label: str) -> dict[str, str]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = [name for name in archive.namelist() if _DOCX_PARTS.fullmatch(name)]
             parts = {name: archive.read(name).decode() for name in names}
-    # What zipfile raises for damaged, encrypted and otherwise unreadable archives.
+    # zipfile raises these for damaged, encrypted and otherwise unreadable archives.
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
         raise InputError(f"{label} is not a readable DOCX file ({one_line(error)}).") from error
     if "word/document.xml" not in parts:

@@ -93,7 +93,7 @@ def write_report(run: RunDirectory) -> Path:
     checkpoints: dict[str, tuple[int, Mapping[str, float]]] = {}
     for checkpoint in run.checkpoints():
         metrics: dict[str, float] = {}
-        with contextlib.suppress(InputError):  # damaged, or removed in the meantime
+        with contextlib.suppress(InputError):  # the file is damaged, or was removed
             metrics = run.read_metrics(checkpoint)
         checkpoints[checkpoint.path.name] = checkpoint.step, metrics
     costs = next((m for _, m in reversed(checkpoints.values()) if m), {})

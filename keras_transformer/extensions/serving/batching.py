@@ -112,7 +112,7 @@ class Batcher:
             original = np.argsort(np.concatenate(groups))
             return {name: array[original] for name, array in outputs.items()}
         finally:
-            for part in parts:  # still waiting if another part failed or the client disconnected
+            for part in parts:  # a part still waits if another one failed or the client left
                 if part.result.cancel() or part.result.cancelled():
                     self._next_turns[size_class] -= part.cost
 

@@ -87,7 +87,7 @@ class Server:
         self._converting_large = asyncio.Lock()  # from and to JSON
         self._routes = self._application(settings)
 
-    def _application(self, settings: Settings) -> Starlette:
+    def _application(self, settings: Settings) -> CORSMiddleware:
         """Returns the routes, behind checks of the host and the origin of a request."""
         routes = [
             Route("/healthz", self._health),
@@ -100,16 +100,16 @@ class Server:
         hosts = Middleware(
             TrustedHostMiddleware, allowed_hosts=_allowed_hosts(settings), www_redirect=False
         )
-        cors = Middleware(
-            CORSMiddleware,
+        errors = (RequestError, HTTPException, ClientDisconnect, Exception)
+        handlers: Any = dict.fromkeys(errors, _refusal)
+        # Outside of Starlette, which answers internal errors outside of its middleware.
+        return CORSMiddleware(
+            Starlette(middleware=[hosts], routes=routes, exception_handlers=handlers),
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
             expose_headers=["Retry-After", "X-Request-Id"],
         )
-        errors = (RequestError, HTTPException, ClientDisconnect, Exception)
-        handlers: Any = dict.fromkeys(errors, _refusal)
-        return Starlette(middleware=[hosts, cors], routes=routes, exception_handlers=handlers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, with an id that its log lines have, too. Counts predictions."""
@@ -123,18 +123,18 @@ class Server:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = REQUEST_ID.get()
-                if self.is_stopping:  # so that clients use another server
+                if self.is_stopping:  # clients then use another server
                     headers["Connection"] = "close"
             await send(message)
 
         try:
             await self._routes(scope, receive, send_with_headers)
-        except Exception:  # after Starlette has answered
+        except Exception:  # Starlette answers it, and raises it again
             _LOG.exception("Internal error.")
         path, seconds = scope["path"], time.perf_counter() - start
-        if status >= 500:
+        if status >= 500 and path != "/healthz":
             _LOG.warning("%s %r: status %d after %.1f s.", scope["method"], path, status, seconds)
-        if path.endswith(":predict"):
+        if scope["method"] == "POST" and path.endswith(":predict"):
             self._requests.labels(str(status)).inc()
             self._seconds.observe(seconds)
 
@@ -242,7 +242,7 @@ async def _refusal(request: Request, error: Exception) -> Response:
         headers = {"Retry-After": "1"} if status == 429 else None
     elif isinstance(error, ClientDisconnect):
         status, message = 499, "The client has disconnected."
-    elif isinstance(error, HTTPException):  # of Starlette: 404 or 405
+    elif isinstance(error, HTTPException):  # Starlette raises it for 404 and 405
         status, headers = error.status_code, error.headers
         message = f"{error.detail}: {request.method} {request.url.path}"
     return JSONResponse({"error": message}, status, headers)
@@ -292,11 +292,7 @@ async def serve(
 ) -> None:
     """Serves until `stop` is set, and then for at most `grace_seconds`.
 
-    Args:
-        started: called with the server and its port when it answers requests.
-
-    Raises:
-        InputError: if no version can be loaded, or the port is in use.
+    When it answers requests, it calls `started` with the server and its port.
     """
     server = Server(settings)
     with _listener(settings.host, settings.rest_port) as listener:

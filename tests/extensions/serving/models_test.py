@@ -95,7 +95,7 @@ def test_no_request_is_lost_while_versions_change(versions: Path) -> None:
     assert lost == []
 
 
-def test_versions_that_are_added_incomplete_and_removed(versions: Path, tmp_path: Path) -> None:
+def test_versions_that_are_added_and_removed(versions: Path, tmp_path: Path) -> None:
     with running_server(versions) as running, concurrent.futures.ThreadPoolExecutor(1) as pool:
         with model_held():
             begun = pool.submit(running.predict, {"instances": ["abc"]})

@@ -1,6 +1,7 @@
 """The REST API has the formats, status codes and messages of TF Serving."""
 
 import concurrent.futures
+import contextlib
 import json
 import re
 import socket
@@ -50,8 +51,14 @@ def test_cors_allows_only_the_named_origins(reversing_version: Path, running: Ru
         for origin, allowed in ((origins[0], True), ("https://b.example", False)):
             headers = {**preflight, "Origin": origin}
             assert allowing.http.options(path, headers=headers).is_success == allowed
-            for body, status in ((PREDICT, 200), ({}, 400)):
-                answer = allowing.http.post(path, json=body, headers={"Origin": origin})
+            defect = mock.patch.object(server, "read_inputs", side_effect=RuntimeError)
+            for body, fault, status in (
+                (PREDICT, contextlib.nullcontext(), 200),
+                ({}, contextlib.nullcontext(), 400),
+                (PREDICT, defect, 500),
+            ):
+                with fault:
+                    answer = allowing.http.post(path, json=body, headers={"Origin": origin})
                 assert answer.status_code == status
                 told_origin = answer.headers.get("access-control-allow-origin")
                 assert told_origin == (origin if allowed else None)
@@ -93,6 +100,7 @@ def test_health_and_metrics(running: Running) -> None:
     before = [running.metric(name) for name in names]
     running.predict({"instances": ["a", "b"]})
     running.predict({"instances": []})
+    running.http.options(f"{running.model}:predict")  # is no prediction
     assert [running.metric(n) - b for n, b in zip(names, before, strict=True)] == [2, 2, 2]
     assert running.metric("serving_waiting_rows") == 0
 

@@ -53,6 +53,10 @@ def test_the_formats_of_requests() -> None:
     assert read('{"inputs": {"text": ["a", ""], "ids": [[1, 2], [3, 4]]}}', TWO) == both
 
 
+def test_messages_can_be_sent_whatever_a_request_contains() -> None:
+    assert str(RequestError(400, "\ud800" + "x" * 9)) == r"\ud800xxxxxxxxx"
+
+
 def test_the_dtypes_of_requests() -> None:
     row = {"f": [1, -2.5], "d": 1e300, "i": -128, "u": 2**64 - 1, "b": True}
     found = read(json.dumps({"instances": [row]}), KINDS)

@@ -159,7 +159,7 @@ def symbol_model(symbols: Sequence[str]) -> bytes:
         # User-defined pieces are never split, even if segmentations are sampled.
         model.pieces.add(piece=_SPACE + symbol, type=USER_DEFINED)
     model.trainer_spec.model_type = UNIGRAM
-    model.normalizer_spec.ClearField("normalization_rule_tsv")  # a temporary path
+    model.normalizer_spec.ClearField("normalization_rule_tsv")  # it has a temporary path
     return bytes(model.SerializeToString(deterministic=True))
 
 
@@ -168,7 +168,7 @@ def symbols_by_id(vocabulary: Vocabulary) -> list[str] | None:
     treebank.
     """
     pieces = ModelProto.FromString(vocabulary.target_model).pieces
-    first = len(SPECIAL_PIECES) + 1  # without the space
+    first = len(SPECIAL_PIECES) + 1  # the piece before it is the space
     symbols = [piece.piece.removeprefix(_SPACE) for piece in pieces[first:]]
     if not symbols or any(piece.type != USER_DEFINED for piece in pieces[first:]):
         return None
