@@ -3,7 +3,7 @@ r"""Times the start of a training run that uses XLA.
 
 Examples:
     benchmarks/training_start.py --data_dir=build/data --preset=base --batch_tokens=25000 \
-        --steps=2000
+        --batch_shapes=4 --steps=100
     TF_XLA_FLAGS=--tf_xla_persistent_cache_directory=cache benchmarks/training_start.py \
         --data_dir=build/data --batch_shapes=1 --replicas=4
 
@@ -13,8 +13,9 @@ With --replicas, it trains as several GPUs would.
 
 Prints one JSON object. All times are in seconds: `first_step`, from the start, before TensorFlow is
 loaded, to the end of the first step; `worst_step`, without the first; `median_step`, of the last
-quarter; `steps_per_second` of all steps, from the start; and the number of batch shapes with the
-share of padding.
+quarter; `compilation`, the time of the later steps beyond this median, which is that of compiling
+the other shapes; `steps_per_second` of all steps, from the start; and the number of batch shapes
+with the share of padding.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from unittest import mock
 import command
 from absl import flags
 from measuring import describe_machine
+
+from keras_transformer.tf_import import describe_cards
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("preset", "tiny", ["tiny", "small", "base", "big"], "sizes of the model")
@@ -84,10 +87,12 @@ def measure(run_dir: Path) -> dict[str, Any]:
         train(FLAGS.data_dir, run_dir, FLAGS.preset, settings, callbacks=[StepTimes()])
     batches, _ = TrainingData.open(FLAGS.data_dir).batches(RunDirectory(run_dir).config.training)
     steps = [end - begin for begin, end in itertools.pairwise(ends)]
+    median = statistics.median(steps[-len(ends) // 4 :])
     times = {
         "first_step": ends[0],
         "worst_step": max(steps),
-        "median_step": statistics.median(steps[-len(ends) // 4 :]),
+        "median_step": median,
+        "compilation": sum(max(0.0, step - median) for step in steps),
         "steps_per_second": len(ends) / ends[-1],
     }
     return {
@@ -103,7 +108,8 @@ def main() -> int:
         result = measure(Path(folder) / "run")
     names = "preset precision batch_tokens batch_shapes steps replicas"
     settings = {name: getattr(FLAGS, name) for name in names.split()}
-    print(json.dumps({"machine": describe_machine(), "settings": settings, **result}))
+    machine = describe_machine("gpu" if describe_cards() else "cpu")
+    print(json.dumps({"machine": machine, "settings": settings, **result}))
     return 0
 
 
