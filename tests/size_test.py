@@ -19,24 +19,24 @@ EXTENSIONS = PACKAGE / "extensions"
 BUDGETS = {
     "benchmarks": 2_976,
     "tests": 23_000 + 400 + 688,  # faults from outside, and real text
-    "keras_transformer/extensions": 10_617 + 1_051,  # real text has a budget of its own
+    "keras_transformer/extensions": 10_617 + 3 + 1_051,  # faults from outside, and real text
     "keras_transformer/extensions/serving": 1_297,
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
-            "api": 425,
-            "cli": 796,
+            "api": 425 + 4,  # faults from outside
+            "cli": 796 + 1,  # faults from outside
             "config": 515,
             "data": 1_896,
-            "decoding": 929,
+            "decoding": 929 + 4,  # faults from outside
             "evaluation": 294,
-            "export": 1_399,
-            "inference": 1_157,
-            "layers": 1_170,
-            "models": 405,
+            "export": 1_399 + 8,  # faults from outside
+            "inference": 1_157 + 14,  # faults from outside
+            "layers": 1_170 + 8,  # faults from outside
+            "models": 405 + 5,  # faults from outside
             "runs": 605,
             "text": 519,
-            "training": 1_623,
+            "training": 1_623 + 9,  # faults from outside
         }.items()
     },
 }

@@ -26,12 +26,13 @@ from keras_transformer.training import training_run
 from keras_transformer.training.training_run import TrainingResult, TrainOptions
 
 if TYPE_CHECKING:
+    from keras_transformer.api.options import ExportSettings
     from keras_transformer.config.options import LoadOptions, PrepareSettings, TrainSettings
 
 # One path or several.
 Paths = str | Path | Sequence[str | Path]
 # Pairs of texts, or corpora of other formats.
-Pairs = Iterable[tuple[str, str]] | Corpus | Sequence[Corpus]
+Pairs = Iterable[tuple[str, str] | list[str] | Mapping[str, str]] | Corpus | Sequence[Corpus]
 _ARGUMENTS_OF_FIT = {
     "epochs": "Give max_steps, the number of batches.",
     "batch_size": "Give batch_tokens, the target tokens of a batch.",
@@ -205,7 +206,7 @@ class Run:
         checkpoint: str | None = None,
         sentences: Sequence[str] | None = None,
         settings: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[ExportSettings],
     ) -> ExportResult:
         """Exports the run as `output_dir/1`, or the next number.
 

@@ -28,8 +28,6 @@ from keras_transformer.cli import config_flags
 from keras_transformer.errors import InputError
 from keras_transformer.runs.machine import signal_handlers
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is loaded
-
 FLAGS = flags.FLAGS
 load_tensorflow = tf_import.load_tensorflow
 

@@ -88,3 +88,7 @@ def _summary(module: str) -> str:
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     source = path.read_bytes() if path.is_file() else b""
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+
+
+if __name__ == "__main__":
+    main()

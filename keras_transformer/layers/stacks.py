@@ -38,7 +38,7 @@ class Stack(BlockLayer):
         return {**own, **super()._arguments()}
 
     def transform(
-        self, inputs: Any, memory: Any = None, training: bool | None = None, **arguments: Any
+        self, inputs: Any, *, memory: Any = None, training: bool | None = None, **arguments: Any
     ) -> tuple[Any, Any]:
         """Applies one layer after the other. Returns the output, and the weights of each layer.
 

@@ -83,7 +83,11 @@ class EncoderDecoder(keras.Model):
         self.supports_jit = num_replicas() == 1
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
-        """Encodes int `[B, S]`, padded with `config.pad_id`."""
+        """Encodes int `[B, S]`, padded with `config.pad_id`.
+
+        Keras records only the weights of calls of layers. So a functional model needs
+        `Transformer.encoder_model` instead.
+        """
         raise NotImplementedError
 
     def project_memory(self, memory: Memory) -> Memory:

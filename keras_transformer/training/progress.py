@@ -95,11 +95,13 @@ class Progress:
         time_left = (self._config.max_steps - self.step) * seconds / len(recent)
         loss = f"loss {metrics['loss']:.4f}" if "loss" in metrics else "all gradients not finite"
         text = f"{loss}, {metrics['tokens_per_second']:,.0f} tokens/s, {duration(time_left)} left"
-        if self._bar.disable:
-            self._print(f"step {self.step} of {self._config.max_steps}: {text}")
-        else:
-            self._bar.set_postfix_str(text)
+        self._show(text)
         self._check_finite([int(logs["skipped"]) for logs in recent])
+
+    def show_loss(self, logs: Mapping[str, Any]) -> None:
+        """Shows the loss of a step between two reports, such as the first one, which compiles."""
+        if self._run is not None:  # reading waits for the GPU
+            self._show(f"loss {float(logs['loss']):.4f}")
 
     def costs(self) -> dict[str, float]:
         """Returns the cost of the whole run so far."""
@@ -142,6 +144,13 @@ class Progress:
         with self._summaries.as_default(step=self.step):
             for name, value in metrics.items():
                 tf.summary.scalar(name, value)
+
+    def _show(self, text: str) -> None:
+        """Shows a text about the current step in the bar, or in a line."""
+        if self._bar.disable:
+            self._print(f"step {self.step} of {self._config.max_steps}: {text}")
+        else:
+            self._bar.set_postfix_str(text)
 
     def _print(self, line: str) -> None:
         if self._run is not None:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from keras_transformer import plugins
 from keras_transformer.config import RunConfig
-from keras_transformer.console import duration
+from keras_transformer.console import duration, info
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import require
@@ -228,21 +228,21 @@ def _log_summary(platform: Platform, trainer: Trainer, config: RunConfig, batche
     """Logs the devices, the model and the data before the first step."""
     training = config.training
     for reason in platform.reasons:
-        log.info(reason)
+        info(reason)
     total = config.model.num_parameters()
     trained = sum(math.prod(weight.shape) for weight in trainer.update.trained.values())
     frozen = f", {trained:,} of them trained (training.freeze)" if trained < total else ""
-    log.info(f"parameters: {total:,}{frozen}")
+    info(f"parameters: {total:,}{frozen}")
     count = training.num_microbatches
     parts = f", in {count} parts one after the other" if count > 1 else ""
-    log.info(
+    info(
         f"batches: about {training.batch_tokens:,} target tokens{parts}, {len(batches.shapes)} "
         f"shapes, {100 * batches.padding_share:.1f} % padding, {batches.steps_per_epoch} steps per "
         "epoch"
     )
     epochs = training.max_steps / batches.steps_per_epoch
     begin = f"resuming at step {trainer.step}" if trainer.step else "starting"
-    log.info(f"{begin}, up to step {training.max_steps} ({epochs:.1f} epochs)")
+    info(f"{begin}, up to step {training.max_steps} ({epochs:.1f} epochs)")
 
 
 def _bleu_scorer(
@@ -269,7 +269,7 @@ def _bleu_scorer(
         f"themselves ({own.signature}). Use best_metric=loss.",
     )
     beam = run.config.decoding.beam_size
-    log.info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {own.signature}")
+    info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {own.signature}")
     normal = run.tokenizer().vocabulary.normalized_target(references)
     best = evaluate(normal, references)
     if best.bleu < own.bleu - 0.05:

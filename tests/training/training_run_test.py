@@ -195,8 +195,7 @@ def test_max_minutes_stops_a_run(copy, go_on):
     assert steps(copy) == [3, 6, 7]
 
 
-def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, caplog):
-    caplog.set_level("INFO")
+def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, capsys, caplog):
     translated = []
     score_model, translate_lines = translate.evaluate, translate.translate_lines
 
@@ -226,7 +225,8 @@ def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, 
     first, second = (RunDirectory(run).read_metrics(c) for c in RunDirectory(run).checkpoints())
     assert "val_bleu" not in first and second["val_bleu"] == 12.5
     assert [line["step"] for line in logged(run) if "val_bleu" in line] == [6]
-    assert caplog.text.count("|version:") == 1 and "3 sentences, beam 2, nrefs:1" in caplog.text
+    shown = capsys.readouterr().err
+    assert shown.count("|version:") == 1 and "3 sentences, beam 2, nrefs:1" in shown
     assert "changes 1 of 3 references" in caplog.text
 
 

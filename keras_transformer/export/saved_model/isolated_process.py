@@ -3,9 +3,9 @@
 This file runs as a script: `python -I isolated_process.py MODEL`. It does not import this package,
 because the package could provide what the export lacks.
 
-Each line of standard input is a request in JSON: calls, each with the name of a signature, or
-`search`, and its inputs; and an .npz file, which gets the numeric arrays `OUTPUT NUMBER` of each
-call. The line "done" on standard output follows when the file is complete.
+Each line of standard input is a request in JSON: calls, each with the name of a signature and its
+inputs; and an .npz file, which gets the numeric arrays `OUTPUT NUMBER` of each call. The line
+"done" on standard output follows when the file is complete.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from tests.driver import Driver
 
 # Outputs of several blocks of the cache, an empty one, and sources of very different lengths.
 TEXTS = [*PHRASES, "", "ball " * 60, "a", "dog " * 9]
-SETTINGS = {"decoding.n_best": 2, "decoding.max_extra_tokens": 30}
+MARIAN = {"decoding.early_stopping": "marian"}
+SETTINGS = {"decoding.n_best": 2, "decoding.max_extra_tokens": 30, **MARIAN}
 
 
 @pytest.fixture(scope="module")
