@@ -319,7 +319,7 @@ def _full_name(name: str) -> str:
         return name.replace("__", ".")
     if name in _ARGUMENTS_OF_FIT:
         raise InputError(f"{name} is an argument of Keras's fit. {_ARGUMENTS_OF_FIT[name]}")
-    # In this order, because `seed` and `early_stopping` are settings of the training, too.
+    # This order counts, because `seed` and `early_stopping` are settings of the training, too.
     names = {full.partition(".")[2]: full for full in reversed([*Config.declarations()])}
     check_names([name], [*names, *TrainOptions._fields], "a setting of train")
     return names[name]

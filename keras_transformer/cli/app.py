@@ -160,7 +160,7 @@ def _parse(argv: list[str], module: str) -> list[str]:
         if len(rest) > 1:
             raise flags.Error(f"{rest[1]!r} is not a flag. Flags have the form --name=value.")
         for flag in _key_flags(module):
-            # Such as an unset variable of a shell. Settings may be empty.
+            # A shell with an unset variable gives an empty value. Settings may be empty.
             if flag.present and flag.value in ("", [""]) and flag.name not in config_flags.FIELDS:
                 raise flags.Error(f"--{flag.name} is empty. Give it a value, or remove it.")
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value

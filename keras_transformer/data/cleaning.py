@@ -126,7 +126,7 @@ def clean(block: Block, options: PrepareOptions, report: CleaningReport) -> Clea
     name = " + ".join(dict.fromkeys(block.names))
     lines = np.arange(block.line, block.line + len(sources))
     pairs = CleanPairs(name, lines, sources, targets).keep(well_formed, "bad_utf8", report)
-    # Checked first, because a line may have megabytes, and the other rules are slow.
+    # This is checked first, because a line may have megabytes, and the other rules are slow.
     pairs = pairs.keep(_lengths(pairs).max(axis=0) <= options.max_bytes, "too_many_bytes", report)
     pairs = pairs._replace(
         sources=_stripped(pairs.sources, report), targets=_stripped(pairs.targets, report)

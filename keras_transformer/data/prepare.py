@@ -49,7 +49,7 @@ __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
 # Part of the fingerprint: raised whenever the same input would give another result.
 _FORMAT = 4
-# Raised when the intermediate files of a stage change. Then unfinished work starts again.
+# Raise it when the intermediate files of a stage change. Then unfinished work starts again.
 _WORK_FORMAT = 8
 _EXAMPLE_CHARACTERS = 200  # longer validation sources are truncated in the output
 

@@ -135,7 +135,7 @@ class BeamSearch(SearchLoop):
 
         next_step, coverage = Histories(tokens), None
         if state.histories.token_log_probs is not None:
-            # Not a reshape to one row per sentence: LiteRT would know its shape only when it runs.
+            # LiteRT would know the shape of a reshape to one row per sentence only when it runs.
             rows = beam * tf.expand_dims(tf.range(tf.shape(parents)[0]), 1) + parents
             indices = tf.stack([rows, columns], axis=-1)
             token_log_probs = tf.gather_nd(next_tokens.model_log_probs, indices)

@@ -151,7 +151,7 @@ def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
         pairs, inputs = _nested(report, "train", "pairs"), _nested(report, "inputs", "train")
         facts.append(("training pairs", f"{pairs:,}" if isinstance(pairs, int) else "not known"))
         for entry in inputs if isinstance(inputs, list) else ():
-            # Only the names of files, because a published card must not show directories.
+            # A published card has only the names of files, because it must not show directories.
             hashes = _nested(entry, "sha256")
             for file, digest in hashes.items() if isinstance(hashes, dict) else ():
                 facts.append(("training corpus", f"{Path(str(file)).name}, SHA-256 `{digest}`"))

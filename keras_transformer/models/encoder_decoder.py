@@ -168,7 +168,7 @@ class EncoderDecoder(keras.Model):
         self, source_ids: Any, **decoding: Unpack[SearchOptions]
     ) -> kt.decoding.SearchResult:
         """Searches for the best outputs of sources, int `[B, S]`, as `kt.generate` describes."""
-        # Looked up here: the search needs TensorFlow, which a model does not.
+        # It is looked up here, because the search needs TensorFlow, and a model does not.
         return kt.generate(self, source_ids, **decoding)
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:

@@ -44,7 +44,7 @@ class Progress:
         self._before, self._start = before or {}, time.monotonic()
         self._recent: list[Mapping[str, Any]] = []
         self._since = time.monotonic()
-        # Counted here, because reading it from the trainer would wait for a GPU.
+        # The step is counted here, because reading it from the trainer would wait for a GPU.
         self.step = first_step
         self.tokens = 0.0  # real target tokens trained on
         self.seconds = 0.0  # time in steps

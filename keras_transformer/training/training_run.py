@@ -189,7 +189,7 @@ def train(
             random.setstate(state)
             trainer = Trainer(transformer, config.training, platform.jit_compile, auxiliary_loss)
         if cluster.num_workers > 1:
-            # Not created in the scope of the strategy, because each worker has its own.
+            # The flag is not created in the scope of the strategy, because each worker has its own.
             trainer.stop_flag = tf.Variable(0, trainable=False)
         metrics = cluster.from_chief(functools.partial(start.begin, trainer, config, data))
         cluster.copy_variables(trainer.update.variables())
