@@ -141,13 +141,10 @@ def describe_machine(device: str = "cpu") -> dict[str, Any]:
     Args:
         device: "gpu" adds the cards with their driver, versions, and the flags of XLA.
     """
-    cards = {}
+    cards: dict[str, Any] = {}
     if device == "gpu":
-        cards = {
-            "cards": describe_cards(),
-            **{name: importlib.metadata.version(name) for name in ("tensorflow", "keras")},
-            "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        }
+        cards = {"cards": describe_cards(), "xla_flags": os.environ.get("XLA_FLAGS", "")}
+        cards |= {name: importlib.metadata.version(name) for name in ("tensorflow", "keras")}
     return {
         **cards,
         "cpu": cpu_name(),

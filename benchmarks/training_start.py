@@ -12,10 +12,9 @@ trains as a GPU would: the graphs and the order of the compilations are the same
 With --replicas, it trains as several GPUs would.
 
 Prints one JSON object. All times are in seconds: `first_step`, from the start, before TensorFlow is
-loaded, to the end of the first step; `worst_step`, without the first; `median_step`, of the last
-quarter; `compilation`, the time of the later steps beyond this median, which is that of compiling
-the other shapes; `steps_per_second` of all steps, from the start; and the number of batch shapes
-with the share of padding.
+loaded, to the end of the first step; `median_step`, of the last quarter; `compilation`, the time of
+the later steps beyond this median, in which the other shapes are compiled; `steps_per_second` of
+all steps, from the start; and the number of batch shapes with the share of padding.
 """
 
 from __future__ import annotations
@@ -34,13 +33,8 @@ import command
 from absl import flags
 from measuring import describe_machine
 
-from keras_transformer.tf_import import describe_cards
-
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("preset", "tiny", ["tiny", "small", "base", "big"], "sizes of the model")
-flags.DEFINE_enum(
-    "precision", "auto", ["auto", "float32", "bfloat16", "float16"], "precision of products"
-)
 flags.DEFINE_string("data_dir", None, "prepared data", required=True)
 flags.DEFINE_integer("batch_tokens", 4096, "target positions of a batch", lower_bound=1)
 flags.DEFINE_integer("batch_shapes", 16, "largest number of batch shapes", lower_bound=1)
@@ -77,7 +71,6 @@ def measure(run_dir: Path) -> dict[str, Any]:
         "training.batch_shapes": FLAGS.batch_shapes,
         "training.max_steps": FLAGS.steps,
         "training.checkpoint_steps": FLAGS.steps,
-        "training.mixed_precision": FLAGS.precision,
         "training.jit_compile": "true",
     }
     with contextlib.ExitStack() as stack:
@@ -90,7 +83,6 @@ def measure(run_dir: Path) -> dict[str, Any]:
     median = statistics.median(steps[-len(ends) // 4 :])
     times = {
         "first_step": ends[0],
-        "worst_step": max(steps),
         "median_step": median,
         "compilation": sum(max(0.0, step - median) for step in steps),
         "steps_per_second": len(ends) / ends[-1],
@@ -106,10 +98,9 @@ def main() -> int:
     """Prints the measurements."""
     with tempfile.TemporaryDirectory() as folder:
         result = measure(Path(folder) / "run")
-    names = "preset precision batch_tokens batch_shapes steps replicas"
+    names = "preset batch_tokens batch_shapes steps replicas"
     settings = {name: getattr(FLAGS, name) for name in names.split()}
-    machine = describe_machine("gpu" if describe_cards() else "cpu")
-    print(json.dumps({"machine": machine, "settings": settings, **result}))
+    print(json.dumps({"machine": describe_machine("gpu"), "settings": settings, **result}))
     return 0
 
 
