@@ -210,7 +210,7 @@ def source_warnings(
     for number, (tokens, used) in enumerate(
         zip(counts["tokens"], counts["used"], strict=True), first_line
     ):
-        if tokens == 1:  # only the end token
+        if tokens == 1:  # there is only the end token
             warnings.append(f"Line {number}: the source is empty.")
         elif used < tokens:
             warnings.append(
