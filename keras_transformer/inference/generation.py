@@ -53,7 +53,7 @@ def generate(
         f"source_ids have the shape {tuple(ids.shape)}. Give [batch, length], with at most "
         f"{longest:,} ids (max_source_tokens, and the positions of the model).",
     )
-    if "_search_of" not in vars(model):  # not by `setattr`, which Keras tracks
+    if "_search_of" not in vars(model):  # `setattr` would make Keras track it
         model.__dict__["_search_of"] = functools.lru_cache(4)(functools.partial(_search_of, model))
     return model._search_of(config)(ids)
 

@@ -88,7 +88,7 @@ def load_model(
             "out."
         )
     facts = manifest.check_needed_files(found) if isinstance(found, Path) else {}
-    if "settings" in accepted:  # checked before the weights are read
+    if "settings" in accepted:  # they are checked before the weights are read
         given["settings"], settings = settings, None
     engine: Engine = loader.open(found, **given).with_settings(settings or {})
     engine.source_language, _ = facts.get("languages") or (None, None)

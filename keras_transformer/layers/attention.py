@@ -317,7 +317,7 @@ class SelfAttention(MultiHeadAttention):
             raise ValueError(f"window is {window}. It must be at least 1, or None.")
         self.causal = causal
         self.window = window
-        self.layer_index: int | None = None  # in a `DecodeState`; a stack numbers its layers
+        self.layer_index: int | None = None  # index in a `DecodeState`; a stack sets it
         # False for a runtime that plans its memory by static shapes: the number and the size of
         # blocks depend on the length, so the runtime would make a new plan in every call.
         self.window_in_blocks = True

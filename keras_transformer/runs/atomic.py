@@ -171,7 +171,7 @@ def exclusive_lock(directory: Path, name: Path | None = None) -> Iterator[None]:
     """
     is_new = not directory.exists()
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # reported by the code that writes there
+        with contextlib.suppress(OSError):  # the code that writes there reports it
             directory.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(directory, os.O_RDONLY)
             stack.callback(os.close, descriptor)
@@ -245,7 +245,7 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
             shutil.rmtree(directory / _WORK, ignore_errors=True)
             remove_leftovers(directory, *(path for path in directory.rglob("*") if path.is_dir()))
             directory.rename(target)
-            (target / _FINGERPRINT).unlink()  # needed to resume until the rename
+            (target / _FINGERPRINT).unlink()  # a resumed call needs it until the rename
     except OSError as error:
         raise InputError(
             f"{output_dir} cannot be written ({error}). Fix this, then the same command resumes."

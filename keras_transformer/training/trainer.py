@@ -334,7 +334,7 @@ class Rhythm(keras.callbacks.Callback):
         self._config = trainer.config
         self._validation, self._bleu = validate, bleu
         self._step_of_checkpoint = trainer.step
-        self._first_step = trainer.step + 1  # of this process
+        self._first_step = trainer.step + 1  # the first step of this process
         self._previous_logs: Mapping[str, Any] | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

@@ -232,7 +232,7 @@ def _split_long_sentences(
                     f"Line {line} has a sentence of {tokens:,} tokens. It was translated in "
                     f"{len(parts):,} parts of at most {fitting:,} tokens ({limit})."
                 )
-            elif tokens == 1:  # only the end token
+            elif tokens == 1:  # there is only the end token
                 warnings.append(f"Line {line} has a sentence without tokens, which was left out.")
         split = [piece[:start], *parts, piece[start + len(sentence) :]]
         result += [(tag, part) for part in split]

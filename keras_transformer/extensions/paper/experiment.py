@@ -258,7 +258,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 def run_metadata() -> Record:
     """Returns the command, the commit, the date, the versions of libraries, and the machine."""
-    packages = importlib.metadata.packages_distributions()  # such as tensorflow-cpu for tensorflow
+    packages = importlib.metadata.packages_distributions()  # tensorflow may be tensorflow-cpu
     libraries = ("tensorflow", "keras", "tensorflow_text", "sacrebleu")
     return {
         "command": shlex.join(sys.argv),
