@@ -52,8 +52,8 @@ class TrainingResult(NamedTuple):
         selected: name of the weights that are evaluated and exported.
         precision: precision of products: float32, bfloat16 or float16.
         metrics: metrics of the last checkpoint: the logs of its last step, `val_*`, the best
-            validation and the cost of the whole run. `training_seconds` includes validation and
-            compilation. `step_seconds` and `tokens` (real target tokens) do not.
+            validation and the cost of the whole run. `training_seconds` includes validation.
+            `step_seconds` and `tokens` (real target tokens) do not. Both times include compilation.
     """
 
     step: int
