@@ -19,8 +19,8 @@ EXTENSIONS = PACKAGE / "extensions"
 BUDGETS = {
     "benchmarks": 2_976,
     "tests": 23_000 + 400 + 688,  # faults from outside, and real text
-    "keras_transformer/extensions": 10_617 + 3 + 1_051,  # faults from outside, and real text
-    "keras_transformer/extensions/serving": 1_297,
+    "keras_transformer/extensions": 10_617 + 26 + 1_051,  # faults from outside, and real text
+    "keras_transformer/extensions/serving": 1_297 + 22,  # faults from outside
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {

@@ -87,7 +87,8 @@ def test_an_answer_that_would_be_too_large_is_refused(
     assert running.predict({"instances": ["a"] * 3}).status_code == 200
     answer = running.predict({"instances": ["a"] * 4})
     assert answer.status_code == 400
-    assert tells(told(answer), "4 rows", "96 bytes", "3", "serving_default")
+    facts = ("4 rows", "96 bytes", "translations", "at most 3", "serving_default")
+    assert tells(told(answer), *facts)
     monkeypatch.setattr(server, "_MAX_ANSWER_BYTES", 1)  # a single row is always answered
     joined = {"signature_name": "join", "inputs": {"ids": [[1, 2]], "lengths": [2]}}
     assert running.predict(joined).json() == {"outputs": {"text": ["1 2"], "ids": [[1, 2]]}}
