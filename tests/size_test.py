@@ -18,7 +18,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_976,
-    "tests": 23_000 + 400 + 688,  # faults from outside, and real text
+    "tests": 23_000 + 402 + 688,  # faults from outside, and real text
     "keras_transformer/extensions": 10_617 + 30 + 1_051,  # faults from outside, and real text
     "keras_transformer/extensions/serving": 1_297 + 22,  # faults from outside
     **{
