@@ -7,6 +7,7 @@ the turn kept busy, and `other_cores` the number that other processes kept busy.
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
 import os
 import platform
 import re
@@ -138,11 +139,12 @@ def describe_machine(device: str = "cpu") -> dict[str, Any]:
     The commit ends with "+" if there are changes.
 
     Args:
-        device: "gpu" adds the cards with their driver, and the flags of XLA.
+        device: "gpu" adds the cards with their driver, versions, and the flags of XLA.
     """
-    cards = {}
+    cards: dict[str, Any] = {}
     if device == "gpu":
         cards = {"cards": describe_cards(), "xla_flags": os.environ.get("XLA_FLAGS", "")}
+        cards |= {name: importlib.metadata.version(name) for name in ("tensorflow", "keras")}
     return {
         **cards,
         "cpu": cpu_name(),

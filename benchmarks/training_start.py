@@ -3,7 +3,7 @@ r"""Times the start of a training run that uses XLA.
 
 Examples:
     benchmarks/training_start.py --data_dir=build/data --preset=base --batch_tokens=25000 \
-        --steps=2000
+        --batch_shapes=4 --steps=100
     TF_XLA_FLAGS=--tf_xla_persistent_cache_directory=cache benchmarks/training_start.py \
         --data_dir=build/data --batch_shapes=1 --replicas=4
 
@@ -12,9 +12,9 @@ trains as a GPU would: the graphs and the order of the compilations are the same
 With --replicas, it trains as several GPUs would.
 
 Prints one JSON object. All times are in seconds: `first_step`, from the start, before TensorFlow is
-loaded, to the end of the first step; `worst_step`, without the first; `median_step`, of the last
-quarter; `steps_per_second` of all steps, from the start; and the number of batch shapes with the
-share of padding.
+loaded, to the end of the first step; `median_step`, of the last quarter; `compilation`, the time of
+the later steps beyond this median, in which the other shapes are compiled; `steps_per_second` of
+all steps, from the start; and the number of batch shapes with the share of padding.
 """
 
 from __future__ import annotations
@@ -35,9 +35,6 @@ from measuring import describe_machine
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("preset", "tiny", ["tiny", "small", "base", "big"], "sizes of the model")
-flags.DEFINE_enum(
-    "precision", "auto", ["auto", "float32", "bfloat16", "float16"], "precision of products"
-)
 flags.DEFINE_string("data_dir", None, "prepared data", required=True)
 flags.DEFINE_integer("batch_tokens", 4096, "target positions of a batch", lower_bound=1)
 flags.DEFINE_integer("batch_shapes", 16, "largest number of batch shapes", lower_bound=1)
@@ -74,7 +71,6 @@ def measure(run_dir: Path) -> dict[str, Any]:
         "training.batch_shapes": FLAGS.batch_shapes,
         "training.max_steps": FLAGS.steps,
         "training.checkpoint_steps": FLAGS.steps,
-        "training.mixed_precision": FLAGS.precision,
         "training.jit_compile": "true",
     }
     with contextlib.ExitStack() as stack:
@@ -84,10 +80,11 @@ def measure(run_dir: Path) -> dict[str, Any]:
         train(FLAGS.data_dir, run_dir, FLAGS.preset, settings, callbacks=[StepTimes()])
     batches, _ = TrainingData.open(FLAGS.data_dir).batches(RunDirectory(run_dir).config.training)
     steps = [end - begin for begin, end in itertools.pairwise(ends)]
+    median = statistics.median(steps[-len(ends) // 4 :])
     times = {
         "first_step": ends[0],
-        "worst_step": max(steps),
-        "median_step": statistics.median(steps[-len(ends) // 4 :]),
+        "median_step": median,
+        "compilation": sum(max(0.0, step - median) for step in steps),
         "steps_per_second": len(ends) / ends[-1],
     }
     return {
@@ -101,9 +98,9 @@ def main() -> int:
     """Prints the measurements."""
     with tempfile.TemporaryDirectory() as folder:
         result = measure(Path(folder) / "run")
-    names = "preset precision batch_tokens batch_shapes steps replicas"
+    names = "preset batch_tokens batch_shapes steps replicas"
     settings = {name: getattr(FLAGS, name) for name in names.split()}
-    print(json.dumps({"machine": describe_machine(), "settings": settings, **result}))
+    print(json.dumps({"machine": describe_machine("gpu"), "settings": settings, **result}))
     return 0
 
 

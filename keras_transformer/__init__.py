@@ -67,10 +67,13 @@ if not TYPE_CHECKING:  # so that a type checker finds names that do not exist
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        # One of these registers all Keras classes, so that `keras.saving.load_model` finds them.
-        for keras_name in _KERAS_NAMES if name in _KERAS_NAMES else ():
-            importlib.import_module(f"{__name__}.{_MODULES[keras_name]}")
-        module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+        from keras_transformer.tf_import import first_import
+
+        with first_import():
+            # One of these registers all Keras classes, for `keras.saving.load_model`.
+            for keras_name in _KERAS_NAMES if name in _KERAS_NAMES else ():
+                importlib.import_module(f"{__name__}.{_MODULES[keras_name]}")
+            module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
         return module if name in _NAMESPACES else getattr(module, name)
 
 

@@ -50,8 +50,9 @@ class Loader:
         find: returns what `open` opens if a path or address is such a model, otherwise None. It
             loads nothing, and its module is imported fast.
         open: opens a model and returns an `inference.engine.Engine`. Its parameters, besides the
-            model, are the arguments of `load_model` that apply to this kind. They are passed only
-            if given.
+            model, are the arguments of `load_model` that apply to this kind. `precision`,
+            `jit_compile` and `threads` are passed only if given. Without a parameter `settings`,
+            `Engine.with_settings` gets the settings.
         needs_tensorflow: False if models of this kind run without it.
     """
 

@@ -58,7 +58,6 @@ def presets() -> Mapping[str, tuple[str | None, Mapping[str, Any]]]:
     return dict(ChainMap(*(more for _, more in plugins.all_of("presets")), _PRESETS))
 
 
-@functools.cache
 def preset(name: str) -> Config:
     """Returns the configuration with a name from `presets()`.
 
@@ -66,10 +65,16 @@ def preset(name: str) -> Config:
     >>> preset("base").model.d_model, preset("big").model.d_model
     (512, 1024)
     """
+    require(isinstance(name, str), f"{name!r:.60} is not a preset. Give a name such as 'tiny'.")
+    return _preset(name)
+
+
+@functools.cache
+def _preset(name: str) -> Config:
     found = _PRESETS if name in _PRESETS else presets()
     require(name in found, f"There is no preset {name!r}. Choose one of {', '.join(found)}.")
     parent, changes = found[name]
-    return (preset(parent) if parent else Config()).updated(changes)
+    return (_preset(parent) if parent else Config()).updated(changes)
 
 
 def resolve_config(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
 import zlib
 from pathlib import Path
@@ -19,6 +20,12 @@ def set_variables() -> None:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ["KERAS_HOME"] = os.devnull  # keras.json may set another precision and layout
     os.environ.pop("TF_USE_LEGACY_KERAS", None)
+    set_limits()
+
+
+def set_limits() -> None:
+    """Sets the log level and the limits of this machine, except those that the user has set."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     cores = available_cores()
     if cores < len(os.sched_getaffinity(0)):  # TensorFlow does not know the quotas of containers
         os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(cores))
@@ -27,6 +34,15 @@ def set_variables() -> None:
         tempfile.gettempdir()
     except FileNotFoundError:  # a read-only container; TensorFlow's imports need a folder
         tempfile.tempdir = "/tmp"
+
+
+def first_import() -> contextlib.AbstractContextManager[None]:
+    """Returns a block in which the first import of TensorFlow is quiet and knows the limits."""
+    if "tensorflow" in sys.modules:
+        return contextlib.nullcontext()
+    set_limits()
+    # TensorFlow ends the process, with a message, if it does not know a flag.
+    return contextlib.nullcontext() if "TF_XLA_FLAGS" in os.environ else without_native_log()
 
 
 def load_tensorflow() -> None:

@@ -93,7 +93,7 @@ def test_servers_are_the_pinned_one_with_flags_that_it_has() -> None:
 
 def test_the_model_is_mounted_read_only() -> None:
     mounts = {by_default(volume["target"]): volume for volume in SERVING["volumes"]}
-    assert all(volume["read_only"] for volume in mounts.values())
+    assert all(volume["read_only"] is True for volume in mounts.values())
     sources = {name: by_default(volume["source"]) for name, volume in mounts.items()}
     config = {"/etc/serving/monitoring.config": "./monitoring.config"}
     assert sources == {"/models/export": "../build/export", **config}

@@ -68,7 +68,7 @@ def test_only_what_a_user_calls_lists_arguments_and_shows_examples():
         name = module_name(path)
         is_public = name in documented or re.fullmatch(rf"keras_transformer\.({PUBLIC})", name)
         for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 internal = not is_public or re.match("_[a-z]", node.name)
                 assert not (internal and SECTION.search(ast.get_docstring(node) or "")), node.name
 

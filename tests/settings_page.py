@@ -76,6 +76,7 @@ def types_of(declaring: type) -> dict[str, str]:
 def stub() -> str:
     """Returns the module with a `TypedDict` for each group of options."""
     from keras_transformer.data.options import PrepareOptions
+    from keras_transformer.extensions.converters import ConvertOptions
     from keras_transformer.training.training_run import TrainOptions  # late: TensorFlow
 
     search, model, prepare = map(types_of, (DecodingConfig, ModelConfig, PrepareOptions))
@@ -87,6 +88,7 @@ def stub() -> str:
         "SearchOptions(TypedDict": search,
         "LoadOptions(SearchOptions": load,
         "Scoring(TypedDict": {"tokenize": "str | None", "lowercase": "bool"},
+        "ConvertSettings(TypedDict": types_of(ConvertOptions),
         "PrepareSettings(TypedDict": prepare | {"num_workers": "int | None"},
         "TrainSettings(TypedDict": model | search | training | both,
     }

@@ -9,17 +9,26 @@ import pytest
 
 from keras_transformer import tf_import
 
-SCRIPT = """
+START = """
 import os, tempfile
 from keras_transformer.runs import machine
-from keras_transformer.tf_import import load_tensorflow
 tempfile._candidate_tempdir_list = lambda: ["/nowhere"]  # a read-only container
 machine._cpu_quota = lambda: 0.5
-load_tensorflow()
+"""
+COMMAND = "from keras_transformer.tf_import import load_tensorflow; load_tensorflow()"
+LIBRARY = "import keras_transformer as kt; kt.layers"
+REST = """
 import keras, tensorflow
 print(os.environ["TF_NUM_INTRAOP_THREADS"], os.environ["TF_NUM_INTEROP_THREADS"])
 print(keras.backend.backend(), keras.config.floatx(), tensorflow.keras.__version__[0])
 """
+
+
+def outputs(load, environment):
+    """Returns what a fresh process writes that loads TensorFlow."""
+    command = [sys.executable, "-c", f"{START}{load}{REST}"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    return ended.stdout, ended.stderr
 
 
 def test_tensorflow_loads_quietly_and_ignores_settings_of_other_programs(tmp_path):
@@ -28,10 +37,16 @@ def test_tensorflow_loads_quietly_and_ignores_settings_of_other_programs(tmp_pat
     environment = {**os.environ, **foreign, "TF_CPP_MIN_LOG_LEVEL": "0"}
     for name in ("TF_XLA_FLAGS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         environment.pop(name, None)
-    ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True
-    )
-    assert (ended.stdout, ended.stderr) == ("1 2\ntensorflow float32 3\n", "")
+    assert outputs(COMMAND, environment) == ("1 2\ntensorflow float32 3\n", "")
+
+
+def test_the_library_sets_only_what_the_user_has_not(tmp_path):
+    (tmp_path / "keras.json").write_text('{"floatx": "float64"}')
+    environment = {**os.environ, "KERAS_HOME": str(tmp_path), "TF_NUM_INTEROP_THREADS": "7"}
+    environment["KERAS_BACKEND"] = "tensorflow"
+    for name in ("TF_CPP_MIN_LOG_LEVEL", "TF_XLA_FLAGS", "TF_NUM_INTRAOP_THREADS"):
+        environment.pop(name, None)
+    assert outputs(LIBRARY, environment) == ("1 7\ntensorflow float64 3\n", "")
 
 
 @pytest.mark.parametrize("visible", ["0", ""])

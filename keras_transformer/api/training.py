@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import keras
 import numpy as np
@@ -26,12 +25,13 @@ from keras_transformer.training import training_run
 from keras_transformer.training.training_run import TrainingResult, TrainOptions
 
 if TYPE_CHECKING:
+    from keras_transformer.api.options import ExportSettings
     from keras_transformer.config.options import LoadOptions, PrepareSettings, TrainSettings
 
 # One path or several.
 Paths = str | Path | Sequence[str | Path]
 # Pairs of texts, or corpora of other formats.
-Pairs = Iterable[tuple[str, str]] | Corpus | Sequence[Corpus]
+Pairs = Iterable[tuple[str, str] | list[str] | Mapping[str, str]] | Corpus | Sequence[Corpus]
 _ARGUMENTS_OF_FIT = {
     "epochs": "Give max_steps, the number of batches.",
     "batch_size": "Give batch_tokens, the target tokens of a batch.",
@@ -119,11 +119,19 @@ def _corpora(
                 f"Pair {number} is {pair!r:.80}. Give (source, target), two texts of valid "
                 "Unicode, such as ('a dog', 'ein Hund')."
             )
+    return [*corpora, PairsInMemory(f"{name} in memory", given)]
 
-    def encoded() -> Iterable[tuple[bytes, bytes]]:
-        return ((source.encode(), target.encode()) for source, target in given)
 
-    return [*corpora, SimpleNamespace(name=f"{name} in memory", pairs=encoded)]
+class PairsInMemory(NamedTuple):
+    """Pairs of texts as a corpus. Its name and class are in the report of the data."""
+
+    name: str
+    texts: Sequence[tuple[str, str]]
+
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yields the encoded pairs."""
+        for source, target in self.texts:
+            yield source.encode(), target.encode()
 
 
 def _rows(pairs: Any) -> list[Any]:
@@ -205,7 +213,7 @@ class Run:
         checkpoint: str | None = None,
         sentences: Sequence[str] | None = None,
         settings: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[ExportSettings],
     ) -> ExportResult:
         """Exports the run as `output_dir/1`, or the next number.
 
@@ -318,7 +326,7 @@ def _full_name(name: str) -> str:
         return name.replace("__", ".")
     if name in _ARGUMENTS_OF_FIT:
         raise InputError(f"{name} is an argument of Keras's fit. {_ARGUMENTS_OF_FIT[name]}")
-    # In this order, because `seed` and `early_stopping` are settings of the training, too.
+    # This order counts, because `seed` and `early_stopping` are settings of the training, too.
     names = {full.partition(".")[2]: full for full in reversed([*Config.declarations()])}
     check_names([name], [*names, *TrainOptions._fields], "a setting of train")
     return names[name]

@@ -29,9 +29,10 @@ from keras_transformer.runs.run_directory import write_run
 from keras_transformer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from keras_transformer.config.options import Scoring, SearchOptions
+    from keras_transformer.api.options import ExportSettings, FileSettings
+    from keras_transformer.config.options import ConvertSettings, Scoring, SearchOptions
 
-Texts = list[str] | tuple[str, ...]
+Texts = list[str] | tuple[str, ...] | np.ndarray
 _CHOOSING = threading.Lock()
 _MAX_VARIANTS = 4  # choices of search options whose graphs a translator keeps
 
@@ -106,7 +107,7 @@ class Translator:
     def __call__(self, text: str | Texts, **decoding: Unpack[SearchOptions]) -> str | list[str]:
         """Returns the best translation of a text, or a list of them for a list of texts.
 
-        A tensor of texts counts as a list. `decoding` is as in `translate`.
+        An array or a tensor of texts counts as a list. `decoding` is as in `translate`.
         """
         lines = [text] if isinstance(text, str) else text
         best = [found[0].text for found in self.translate(lines, **decoding)]
@@ -114,7 +115,7 @@ class Translator:
 
     def translate(
         self,
-        lines: Sequence[str],
+        lines: Sequence[str] | np.ndarray,
         *,
         return_details: bool = False,
         prefixes: Sequence[str] | None = None,
@@ -122,7 +123,8 @@ class Translator:
     ) -> list[list[Translation]]:
         """Translates lines and returns all translations of each line, best first.
 
-        A text that is too long is truncated, with a warning.
+        A text that is too long is truncated, with a warning. Another warning names the first number
+        that the vocabulary of an old model changes, such as 10³.
 
         Args:
             lines: the texts, one sentence each. The order of the results is the same.
@@ -154,6 +156,8 @@ class Translator:
                     "(max_source_tokens).",
                     stacklevel=2,
                 )
+        for message in translate.number_warnings(model, lines)[:1]:
+            warnings.warn(message, stacklevel=2)
         if not return_details and prefixes is None:
             return translate.translate_lines(model, lines)
         verbose = translate.translate_verbose(model, lines, prefixes, counts=counts)
@@ -173,7 +177,7 @@ class Translator:
         return variant
 
     def translate_file(
-        self, input: str | Path, output: str | Path, **options: Any
+        self, input: str | Path, output: str | Path, **options: Unpack[FileSettings]
     ) -> dict[str, int]:
         r"""Translates the text of a file. Everything else in it stays the same, byte for byte.
 
@@ -181,7 +185,7 @@ class Translator:
             input: an HTML, Markdown, DOCX, XLIFF, PO, JSON, SRT, WebVTT, Android strings.xml, iOS
                 .strings or text file.
             output: the file to write. It appears only when it is complete.
-            **options: `format`, such as "html", if the suffix does not tell; `spans`, regular
+            **options: `format`, such as "html", if the suffix does not show it; `spans`, regular
                 expressions of more texts to keep, such as r"ACME\w*"; `source_tag`, a symbol for
                 each sentence, such as "<2de>"; and `overwrite`, to replace an existing output.
 
@@ -235,7 +239,7 @@ class Translator:
         *,
         weights: str | None = None,
         sentences: Sequence[str] | None = None,
-        **options: Any,
+        **options: Unpack[ExportSettings],
     ) -> ExportResult:
         """Exports the translator as `output_dir/1`, or the next number.
 
@@ -345,7 +349,7 @@ def convert(
     output_dir: str | Path | None = None,
     *,
     source_format: str,
-    **options: Any,
+    **options: Unpack[ConvertSettings],
 ) -> Translator:
     """Converts a trained model of another toolkit.
 
@@ -388,7 +392,7 @@ def _settings(decoding: Mapping[str, Any]) -> dict[str, Any]:
     return {f"decoding.{name}": value for name, value in decoding.items()}
 
 
-def checked_texts(lines: Sequence[str]) -> list[str]:
+def checked_texts(lines: Sequence[str] | np.ndarray) -> list[str]:
     """Returns a list of texts, also of a tensor; raises an `InputError` for anything else."""
     if isinstance(lines, str | bytes) or not hasattr(lines, "__iter__"):
         raise InputError(

@@ -28,8 +28,6 @@ from keras_transformer.cli import config_flags
 from keras_transformer.errors import InputError
 from keras_transformer.runs.machine import signal_handlers
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when TensorFlow is loaded
-
 FLAGS = flags.FLAGS
 load_tensorflow = tf_import.load_tensorflow
 
@@ -77,13 +75,13 @@ def exit_code(program: Callable[[], int | None]) -> int:
         setattr(sys, name, stream)
         # A path may contain invalid UTF-8. Python represents such bytes as surrogates.
         errors = "backslashreplace" if name == "stderr" else "surrogateescape"
-        if isinstance(stream, io.TextIOWrapper):  # not in a notebook
+        if isinstance(stream, io.TextIOWrapper):  # a notebook has other streams
             stream.reconfigure(encoding="utf-8", errors=errors)
     try:
         with signal_handlers(_interrupt):  # KeyboardInterrupt lets commands clean up files
             try:
                 code = program() or 0
-            except SystemExit as ended:  # for --help, too: its reader may have ended
+            except SystemExit as ended:  # --help also exits here
                 code = int(ended.code or 0)
             sys.stdout.flush()
             return code
@@ -162,7 +160,7 @@ def _parse(argv: list[str], module: str) -> list[str]:
         if len(rest) > 1:
             raise flags.Error(f"{rest[1]!r} is not a flag. Flags have the form --name=value.")
         for flag in _key_flags(module):
-            # Such as an unset variable of a shell. Settings may be empty.
+            # A shell with an unset variable gives an empty value. Settings may be empty.
             if flag.present and flag.value in ("", [""]) and flag.name not in config_flags.FIELDS:
                 raise flags.Error(f"--{flag.name} is empty. Give it a value, or remove it.")
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value

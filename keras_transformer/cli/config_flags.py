@@ -53,7 +53,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
 }
 _DEFAULTS = {"lowercase": False, "host": "127.0.0.1", "symbols": []}
 
-# Of two fields with one name, such as early_stopping, that of training has a flag.
+# If two fields have one name, such as early_stopping, the field of training has a flag.
 _TYPES = typing.get_type_hints(DecodingConfig) | typing.get_type_hints(TrainingConfig)
 
 

@@ -83,8 +83,12 @@ def _help() -> str:
 def _summary(module: str) -> str:
     """Returns the first line of a module's docstring. The module is not loaded."""
     package, *names = module.split(".")
-    spec = importlib.util.find_spec(package)  # only the top: finding more would load packages
+    spec = importlib.util.find_spec(package)  # finding `module` would load its packages
     path = Path(spec.origin if spec and spec.origin else package).parent.joinpath(*names)
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     source = path.read_bytes() if path.is_file() else b""
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -119,7 +119,7 @@ def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
     count, first_line, untagged = 0, 1, None
     for data in parts:
         lines = decode_lines(data, FLAGS.input or "standard input", first_line)
-        if untagged is None:  # reported once
+        if untagged is None:  # the warning is printed once
             untagged = tags.missing_tags(lines, model.symbols, FLAGS.source_tag or model.source_tag)
             if untagged:
                 console.warn(untagged)

@@ -91,7 +91,7 @@ class TrainingConfig(Settings):
     jit_compile: Literal["auto", "true", "false"] = flag(
         "auto", "compile with XLA", may_change=True
     )
-    deterministic: bool = flag(False, "bit-identical results; slower on a GPU", may_change=True)
+    deterministic: bool = flag(False, "bit-identical results; may be slower", may_change=True)
     seed: Annotated[int, Limits(least=0, below=2**31)] = flag(1, "seed of all random numbers")
     checkpoint_steps: PositiveInt = flag(
         1_000, "steps between checkpoints, which are validated", may_change=True
@@ -284,6 +284,11 @@ class RunConfig:
             raise InputError(
                 f"{label} has the architecture {architecture!r}, but this program reads only "
                 f"{', '.join(kinds)}."
+            )
+        for name in settings.keys() - kind.declarations().keys():
+            raise InputError(
+                f"{label} has the setting {name}, which this version does not know. Use the "
+                "version that wrote it, or train again."
             )
         try:
             return kind().updated(settings)

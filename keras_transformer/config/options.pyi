@@ -33,6 +33,17 @@ class Scoring(TypedDict, total=False):
     tokenize: str | None
     lowercase: bool
 
+class ConvertSettings(TypedDict, total=False):
+    positions: Literal["marian", "huggingface"] | None
+    config: str | None
+    source_sentencepiece: str | None
+    target_sentencepiece: str | None
+    source_vocabulary: str | None
+    target_vocabulary: str | None
+    target_space: int
+    num_heads: int | None
+    normalize_punctuation: str | None
+
 class PrepareSettings(TypedDict, total=False):
     vocab_size: int
     model_type: Literal["unigram", "bpe"]

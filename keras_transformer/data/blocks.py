@@ -33,7 +33,7 @@ BLOCK_LINES = 2**16
 BLOCK_BYTES = 2**23  # the longer side of each pair counts; a longer pair is a block by itself
 
 STORES = ("train", "valid")
-# What happens to a clean pair: it goes to one of the stores, or is dropped.
+# A clean pair goes to one of the stores, or is dropped.
 TRAIN, VALID, DUPLICATE = range(3)
 Fates: TypeAlias = npt.NDArray[np.uint8]
 # A random number in [0, 1), the position of a pair among the clean pairs of a block, and its sides.
@@ -157,9 +157,9 @@ def encode_block(
             lines = [list(compress(side, stored)) for side in (pairs.sources, pairs.targets)]
             ids = [list(compress(side, stored)) for side in (source_ids, target_ids)]
             sizes = (vocabulary.source_vocab_size, vocabulary.target_vocab_size)
-            sha256 = write_shard(output_dir / store / folder.name, lines, ids, sizes)
+            digests = write_shard(output_dir / store / folder.name, lines, ids, sizes)
             shards[store] = {
-                "shard": (folder.name, len(lines[0]), sha256),
+                "shard": (folder.name, len(lines[0]), *digests),
                 "source": describe_texts("source", lines[0], ids[0], vocabulary),
                 "target": describe_texts("target", lines[1], ids[1], vocabulary),
             }

@@ -27,8 +27,8 @@ DropReason = Literal[
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
-EXAMPLES = 5  # kept of each kind
-EXAMPLE_CHARACTERS = 80  # shown of each side
+EXAMPLES = 5  # the report shows this number of each kind
+EXAMPLE_CHARACTERS = 80  # each side of an example is cut to this length
 _SHORT = 20  # a side with fewer bytes counts as this many in a length ratio
 # A bad translation model can repeat the same few words until it is stopped. People do not do that:
 # this rule drops none of 200,000 pairs of Multi30k, Tatoeba and newstest.
@@ -126,7 +126,7 @@ def clean(block: Block, options: PrepareOptions, report: CleaningReport) -> Clea
     name = " + ".join(dict.fromkeys(block.names))
     lines = np.arange(block.line, block.line + len(sources))
     pairs = CleanPairs(name, lines, sources, targets).keep(well_formed, "bad_utf8", report)
-    # Checked first, because a line may have megabytes, and the other rules are slow.
+    # This is checked first, because a line may have megabytes, and the other rules are slow.
     pairs = pairs.keep(_lengths(pairs).max(axis=0) <= options.max_bytes, "too_many_bytes", report)
     pairs = pairs._replace(
         sources=_stripped(pairs.sources, report), targets=_stripped(pairs.targets, report)
@@ -256,12 +256,12 @@ _SHORT_TEXT = 20  # bytes: "Wait!" and "Hello!" are words in many languages
 
 @functools.cache
 def language_check(source: str, target: str) -> Callable[[bytes, bytes], bool]:
-    """Returns a function that tells if the sides of a pair are in the expected languages.
+    """Returns a function that is True if the sides of a pair are in the expected languages.
 
     Names and numbers make single sentences unclear. So the identifier must be sure of another
     language, or prefer the language of the other side. Sides of less than 20 bytes count as right.
 
-    Of three samples of 2,000 English and German pairs of Tatoeba, this drops 3 to 6 pairs. It finds
+    In three samples of 2,000 English and German pairs of Tatoeba, this drops 3 to 6 pairs. It finds
     93 % of pairs with exchanged sides, 73 % with two English sides, 90 % with two German sides, and
     97 % with French captions for German.
     """

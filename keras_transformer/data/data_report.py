@@ -31,7 +31,7 @@ _FORMS = {
         "Join the words: prepare learns its own pieces.",
     ),
 }
-_COMPARED_TEXTS = 1000  # at most, of each side of a shard
+_COMPARED_TEXTS = 1000  # the largest number for each side of a shard
 
 
 def describe_texts(

@@ -66,7 +66,7 @@ class PrepareOptions:
     separate_vocabularies: bool = False
     character_coverage: Annotated[float, Limits(least=0.98, most=1)] = 1.0
     normalization: Normalization = "nfkc_numbers"
-    vocabulary_lines: Annotated[int, Limits(least=2)] = MAX_LINES  # of a pair
+    vocabulary_lines: Annotated[int, Limits(least=2)] = MAX_LINES  # a pair has two lines
     symbols: tuple[str, ...] | None = None
     max_tokens: Annotated[int, Limits(least=2)] = 256
     valid_pairs: PositiveInt | None = None
@@ -101,6 +101,9 @@ class PrepareOptions:
         return tuple(dict.fromkeys([*(self.symbols or ()), *tags]))
 
     def learn(self, lines: Iterable[bytes]) -> bytes:
-        """Learns a SentencePiece model from lines with these options, and returns it."""
+        """Learns a SentencePiece model from lines with these options, and returns it.
+
+        `vocabulary_lines` and the memory are not limited here: the caller draws the lines.
+        """
         values = {name: getattr(self, name) for name in _LEARNING}
         return learn_vocabulary(lines, symbols=self.all_symbols(), **values)

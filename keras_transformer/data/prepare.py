@@ -35,7 +35,7 @@ from keras_transformer.data.options import LEARNING_OPTIONS, PrepareOptions
 from keras_transformer.data.reading import Block
 from keras_transformer.data.token_store import IntArray, TokenStore, write_index
 from keras_transformer.data.workers import run_tasks
-from keras_transformer.errors import InputError, require
+from keras_transformer.errors import InputError, check_path, require
 from keras_transformer.runs.atomic import atomic_path, work_directory, write_text
 from keras_transformer.text.vocabulary import MAX_BYTES, Vocabulary
 
@@ -49,9 +49,9 @@ __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
 # Part of the fingerprint: raised whenever the same input would give another result.
 _FORMAT = 4
-# Raised when the intermediate files of a stage change. Then unfinished work starts again.
-_WORK_FORMAT = 8
-_EXAMPLE_CHARACTERS = 200  # shown of the first validation sources
+# Raise it when the intermediate files of a stage change. Then unfinished work starts again.
+_WORK_FORMAT = 9
+_EXAMPLE_CHARACTERS = 200  # longer validation sources are truncated in the output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,15 +74,16 @@ class PreparedData:
     """
 
     directory: Path
-    report: dict[str, Any] = dataclasses.field(repr=False)  # has hundreds of lines
+    report: dict[str, Any] = dataclasses.field(repr=False)  # it has hundreds of lines
     reused: bool
 
     @classmethod
     def open(cls, directory: str | Path) -> PreparedData:
         """Opens data that `prepare` wrote."""
-        if (report := _existing_report(Path(directory))) is None:
+        directory = Path(check_path(directory, "directory"))
+        if (report := _existing_report(directory)) is None:
             raise InputError(f"{directory} does not contain prepared data. Prepare a corpus first.")
-        return cls(Path(directory), report, reused=True)
+        return cls(directory, report, reused=True)
 
     def __fspath__(self) -> str:
         return str(self.directory)
@@ -159,8 +160,14 @@ def prepare(
         inputs: dict[str, list[dict[str, Any]]] = {split: [] for split in corpora_of}
         for split, group in corpora_of.items():
             collections.deque(_read(group, inputs[split]), maxlen=0)
+        is_same = report["fingerprint"] == _fingerprint(inputs, options, given)
         require(
-            report["fingerprint"] == _fingerprint(inputs, options, given),
+            is_same or report.get("format") == _FORMAT,
+            f"{output_dir} was prepared by an earlier version of this package, which would give "
+            "other data today. You can still train on it. Choose a new directory to prepare again.",
+        )
+        require(
+            is_same,
             f"{output_dir} contains data that was prepared from other input or with other options. "
             "Choose a new directory. If the corpus has grown and a model was trained on this data, "
             f"add vocab_from={output_dir}, so that a training with init_from can continue it.",
@@ -196,6 +203,7 @@ def prepare(
         if not (directory / "tokenizer").exists():
             with atomic_path(directory / "tokenizer") as partial:
                 (given or _learn(cleaned["train"], options)).save(partial)
+        cleaned["train"].samples.clear()  # they would take memory until the end of the encoding
         vocabulary = Vocabulary.load(directory)
         times.append(time.monotonic())
         results = _encode(directory, cleaned, vocabulary, options.max_tokens, num_workers)
@@ -203,6 +211,7 @@ def prepare(
         seconds = (round(end - start, 1) for start, end in itertools.pairwise(times))
         stages = dict(zip(("cleaning", "vocabulary", "encoding"), seconds, strict=True))
         report = {
+            "format": _FORMAT,
             "fingerprint": fingerprint,
             "inputs": inputs,
             "options": {
@@ -262,7 +271,9 @@ def _read_and_clean(
     """Reads and cleans the corpora of a split, finds duplicates, and samples pairs if `learns`."""
     inputs, sizes, samples = list[dict[str, Any]](), list[int](), list[list[SampledPair]]()
     report = CleaningReport()
-    share = float(learns)
+    share, size = float(learns), np.zeros(2, np.int64)
+    vocabularies = 1 + options.separate_vocabularies
+    limits = [options.vocabulary_lines * vocabularies, MAX_BYTES * vocabularies]
     blocks = enumerate(_read(corpora, inputs))
     # A worker gets the share from when its task was made, which is at least the final one.
     tasks = ((block, work / f"{number:05d}", options, share) for number, block in blocks)
@@ -271,7 +282,12 @@ def _read_and_clean(
             report.add(part)
             sizes.append(part["kept"])
             samples.append([pair for pair in sample if pair[0] < share])
-            share = _shrink(samples, share, options)
+            size += _measure(samples[-1:])
+            # The sample is a function of all pairs, so it does not depend on the order of blocks.
+            while any(size > limits):
+                share /= 2
+                samples = [[pair for pair in part if pair[0] < share] for part in samples]
+                size = _measure(samples)
             bar.update(part["read"])
     _require_pairs(report.kept, work.name, report)
     folders = [work / f"{number:05d}" for number in range(len(sizes))]
@@ -281,20 +297,10 @@ def _read_and_clean(
     return _CleanCorpora(inputs, report, folders, samples, np.cumsum(sizes), fates)
 
 
-def _shrink(samples: list[list[SampledPair]], share: float, options: PrepareOptions) -> float:
-    """Halves samples until a vocabulary can be learned from them. Returns their share of all pairs.
-
-    The result is a function of all pairs, so it does not depend on the order of the calls.
-    """
-    vocabularies = 1 + options.separate_vocabularies
-    while (
-        2 * sum(map(len, samples)) > options.vocabulary_lines * vocabularies
-        or sum(len(source) + len(target) for part in samples for *_, source, target in part)
-        > MAX_BYTES * vocabularies
-    ):
-        share /= 2
-        samples[:] = [[pair for pair in part if pair[0] < share] for part in samples]
-    return share
+def _measure(samples: Sequence[Sequence[SampledPair]]) -> IntArray:
+    """Returns the number of lines in samples, and their bytes. A pair has two lines."""
+    sizes = [len(source) + len(target) for part in samples for *_, source, target in part]
+    return np.array([2 * len(sizes), sum(sizes)])
 
 
 def _hold_out(fates: Fates, options: PrepareOptions) -> None:
@@ -362,7 +368,7 @@ def _require_pairs(pairs: int, split: str, report: CleaningReport) -> None:
 def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOptions) -> Vocabulary:
     if isinstance(directory, Vocabulary):
         return directory
-    vocabulary = Vocabulary.load(directory)
+    vocabulary = Vocabulary.load(check_path(directory, "vocab_from"))
     require(
         not (options.separate_vocabularies and vocabulary.joint),
         f"The vocabulary of {directory} is joint, but separate vocabularies were requested.",

@@ -77,7 +77,7 @@ def open_binary(path: Path) -> io.BufferedReader:
 def reading_errors() -> tuple[type[Exception], ...]:
     """Returns the exceptions that reading a file from `open_binary` may raise."""
     errors = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeError)
-    zstd = sys.modules.get("backports.zstd")  # imported if such a file was opened
+    zstd = sys.modules.get("backports.zstd")  # it is imported if such a file was opened
     return (*errors, zstd.ZstdError) if zstd else errors
 
 

@@ -220,7 +220,7 @@ def regroup(
     those of each pair, and `least` those of its shortest segmentation. Pair i fits into row i with
     the shortest one.
     """
-    pairs = np.argsort(-lengths.sum(axis=1), kind="stable")  # the longest first
+    pairs = np.argsort(-lengths.sum(axis=1), kind="stable")  # the longest pairs come first
     shapes, shape_of_row = np.unique(bounds, axis=0, return_inverse=True)
     shape_of_row = shape_of_row.reshape(-1)
     row_of = np.full(len(bounds), -1)

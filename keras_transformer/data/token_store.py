@@ -1,7 +1,8 @@
 """Encoded pairs on disk with their text, in shards.
 
 A store is a directory with one directory per shard, and `store.json`, which lists the shards in
-order. A shard has these files for the source, and the same files for the target:
+order and has the SHA-256 of all ids and of all texts. A shard has these files for the source, and
+the same files for the target:
 
 * `source_ids.npy`: all ids (uint16 if the vocabulary fits, otherwise int32). The ids of a sentence
   end with the end id. There are no start ids and no padding.
@@ -15,7 +16,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -48,6 +49,7 @@ class TokenStore:
                 "must be the folder train or valid of prepared data."
             ) from error
         self.fingerprint: str = index["fingerprint"]
+        self._texts: str | None = index.get("texts")  # missing in older stores
         self._shards = shards = [self.directory / name for name in index["shards"]]
         self.sides = StoredSide(shards, "source"), StoredSide(shards, "target")
         self.source, self.target = self.sides
@@ -62,22 +64,22 @@ class TokenStore:
         return len(self.source.lengths)
 
     def check(self, vocab_sizes: Sequence[int]) -> None:
-        """Reads all ids. Raises `InputError` if one has changed, or is not of the vocabularies."""
-        digests = b""
+        """Reads all ids and texts. Raises `InputError` if one has changed, or if an id is not of
+        the vocabularies.
+        """
+        digests = []
         for shard in self._shards:
-            digest = hashlib.sha256()
             for side, vocab_size in zip(("source", "target"), vocab_sizes, strict=True):
-                digest.update(_load(shard / f"{side}_lengths.npy").data)
                 ids = _load(path := shard / f"{side}_ids.npy")
-                digest.update(ids.data)
                 message = f"{path} has ids of another vocabulary. Prepare the data again."
                 require(int(ids.max(initial=0)) < vocab_size, message)
-            digests += digest.digest()
-        require(
-            hashlib.sha256(digests).hexdigest() == self.fingerprint,
-            f"{self.directory} is damaged: its ids are not those that were prepared. Prepare the "
-            "data again.",
-        )
+            digests.append(_digests(shard))
+        for column, (kind, known) in enumerate([("ids", self.fingerprint), ("texts", self._texts)]):
+            require(
+                known in (None, _combined(digest[column] for digest in digests)),
+                f"{self.directory} is damaged: its {kind} are not those that were prepared. "
+                "Prepare the data again.",
+            )
 
 
 class StoredSide:
@@ -93,9 +95,7 @@ class StoredSide:
         ids = [shard / f"{side}_ids.npy" for shard in shards]
         # Plain arrays, because slices of memmap take ten times as long.
         self._ids = functools.lru_cache(_MAPS)(lambda shard: np.asarray(_load(ids[shard])))
-        self._text = functools.lru_cache(_MAPS)(
-            lambda shard: np.asarray(np.memmap(self._texts[shard], np.uint8, "r"))
-        )
+        self._text = functools.lru_cache(_MAPS)(lambda shard: np.asarray(_load(self._texts[shard])))
         self._line_ends = functools.cache(
             lambda shard: np.flatnonzero(self._text(shard) == ord("\n")).astype(np.uint32)
         )
@@ -126,7 +126,7 @@ class StoredSide:
         shards = np.searchsorted(self._first, pairs, side="right") - 1
         located = list(zip(shards.tolist(), (pairs - self._first[shards]).tolist(), strict=True))
         lines = [b""] * len(pairs)
-        for i in np.argsort(shards, kind="stable").tolist():  # in the order of `ids`
+        for i in np.argsort(shards, kind="stable").tolist():  # opens one shard after the other
             shard, index = located[i]
             text, ends = self._text(shard), self._line_ends(shard)
             lines[i] = text[ends[index - 1] + 1 if index else 0 : ends[index]].tobytes()
@@ -141,9 +141,25 @@ class StoredSide:
 
 def _load(path: Path) -> npt.NDArray[Any]:
     try:
+        if path.suffix == ".txt":
+            return np.memmap(path, np.uint8, "r")
         return np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{path} cannot be read ({error}). Prepare the data again.") from error
+
+
+def _digests(shard: Path) -> tuple[str, str]:
+    """Returns the SHA-256 of the lengths and ids of a shard, and that of its texts."""
+    ids, texts = hashlib.sha256(), hashlib.sha256()
+    for side in ("source", "target"):
+        ids.update(_load(shard / f"{side}_lengths.npy").data)
+        ids.update(_load(shard / f"{side}_ids.npy").data)
+        texts.update(_load(shard / f"{side}.txt").data)
+    return ids.hexdigest(), texts.hexdigest()
+
+
+def _combined(digests: Iterable[str]) -> str:
+    return hashlib.sha256(b"".join(map(bytes.fromhex, digests))).hexdigest()
 
 
 def write_shard(
@@ -151,9 +167,10 @@ def write_shard(
     lines: Sequence[Sequence[bytes]],
     ids: Sequence[Sequence[Sequence[int]]],
     vocab_sizes: Sequence[int],
-) -> str:
-    """Writes one shard atomically, and returns its SHA-256. Each sequence has the source first."""
-    digest = hashlib.sha256()
+) -> tuple[str, str]:
+    """Writes one shard atomically, and returns the SHA-256 of its ids and of its texts. Each
+    sequence has the source first.
+    """
     with atomic_path(directory) as partial:
         partial.mkdir(parents=True)
         for name, texts, rows, vocab_size in zip(
@@ -165,9 +182,7 @@ def write_shard(
             np.save(partial / f"{name}_ids.npy", flat)
             np.save(partial / f"{name}_lengths.npy", lengths)
             write_lines(partial / f"{name}.txt", texts)
-            digest.update(lengths.data)
-            digest.update(flat.data)
-    return digest.hexdigest()
+        return _digests(partial)
 
 
 def write_lines(path: Path, lines: Sequence[bytes]) -> None:
@@ -175,15 +190,17 @@ def write_lines(path: Path, lines: Sequence[bytes]) -> None:
     path.write_bytes(b"\n".join([*lines, b""]))
 
 
-def write_index(directory: Path, shards: Sequence[tuple[str, int, str]]) -> int:
-    """Makes a store of shards: name, pairs and SHA-256 of each. Returns the number of pairs."""
-    digests = b"".join(bytes.fromhex(digest) for _, _, digest in shards)
-    count = sum(pairs for _, pairs, _ in shards)
+def write_index(directory: Path, shards: Sequence[tuple[str, int, str, str]]) -> int:
+    """Makes a store of shards: name, pairs, and SHA-256 of the ids and of the texts of each.
+    Returns the number of pairs.
+    """
+    count = sum(shard[1] for shard in shards)
     index = {
         "format": _FORMAT,
         "pairs": count,
-        "fingerprint": hashlib.sha256(digests).hexdigest(),
-        "shards": [name for name, _, _ in shards],
+        "fingerprint": _combined(shard[2] for shard in shards),
+        "texts": _combined(shard[3] for shard in shards),
+        "shards": [shard[0] for shard in shards],
     }
     directory.mkdir(exist_ok=True)  # missing if there are no shards
     (directory / _INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")

@@ -142,7 +142,7 @@ def _with_defaults(
         is_ordinary = tf.math.cumprod(tf.cast(is_ordinary, tf.int32), axis=1) > 0
         prefix = tf.where(is_ordinary, prefix, -1)[:, :length_limit]
         rows, width = tf.unstack(tf.shape(prefix))
-        # Concatenated, because tf.pad with a tensor's length would leave no dimension static.
+        # With a tensor as a length, tf.pad would leave no dimension static.
         prefix = tf.concat([prefix, tf.fill([rows, length_limit - width], -1)], axis=1)
     return SearchInputs(
         max_lengths=tf.minimum(max_lengths, length_limit),

@@ -43,10 +43,10 @@ def coverage_penalty(coverage: tf.Tensor, source_mask: tf.Tensor, beta: float) -
 class _BeamState(NamedTuple):
     position: tf.Tensor  # int32 []: number of tokens of each open hypothesis
     tokens: tf.Tensor  # int32 [batch, beam]: last token of each open hypothesis
-    log_probs: tf.Tensor  # float32 [batch, beam]: of the open hypotheses
+    log_probs: tf.Tensor  # float32 [batch, beam]: log P of each open hypothesis
     coverage: tf.Tensor | None  # float32 [batch, beam, source]: the sum of attention so far
     histories: Histories  # the open hypotheses
-    complete: SearchResult  # the best ones, `[batch, beam, ...]`, best first
+    complete: SearchResult  # complete hypotheses, `[batch, beam, ...]`, best first
     longest_penalty: tf.Tensor  # float32 [batch]: length penalty at `max_lengths`; constant
     cache: Any  # belongs to the decoder
 
@@ -135,7 +135,7 @@ class BeamSearch(SearchLoop):
 
         next_step, coverage = Histories(tokens), None
         if state.histories.token_log_probs is not None:
-            # Not a reshape to one row per sentence: LiteRT would know its shape only when it runs.
+            # LiteRT would know the shape of a reshape to one row per sentence only when it runs.
             rows = beam * tf.expand_dims(tf.range(tf.shape(parents)[0]), 1) + parents
             indices = tf.stack([rows, columns], axis=-1)
             token_log_probs = tf.gather_nd(next_tokens.model_log_probs, indices)

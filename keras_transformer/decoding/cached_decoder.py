@@ -54,7 +54,7 @@ class CachedDecoder(SearchDecoder):
         self._beam = beam
         self._length = length
         self._memories = memories
-        self._products: list[Any] = []  # with the output rows of the candidates
+        self._products: list[Any] = []  # products with the output rows of the candidates
         self._biases: list[tf.Tensor] = []
         self.vocab_size = int(transformers[0].config.target_vocab_size)
         self.returns_log_probs = len(transformers) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
@@ -26,6 +27,11 @@ class Shortlist(tf.Module):
     def size(self) -> int:
         """The largest number of translations of a source token."""
         return int(self.translations.shape[1])
+
+    def limits(self) -> tuple[int, int, int]:
+        """Returns the number of source tokens, the smallest and the largest target token."""
+        ids = np.append(self.frequent.numpy(), self.translations.numpy())
+        return int(self.translations.shape[0]), int(ids.min()), int(ids.max())
 
     def describe(self) -> dict[str, int]:
         """Returns the sizes, as JSON values."""

@@ -173,7 +173,8 @@ def _normalization_remark(
 ) -> str | None:  # fmt: skip
     """Returns a remark if BLEU is another one after the normalization of both sides."""
     if normalize is None:
-        normalize = default_normalizer(add_dummy_prefix=False, escape_whitespaces=False).normalize
+        spaces = ("add_dummy_prefix", "escape_whitespaces", "remove_extra_whitespaces")
+        normalize = default_normalizer(**dict.fromkeys(spaces, False)).normalize
     references = [normalize(list(texts)) for texts in test.references]
     after = bleu.corpus_score(normalize(list(hypotheses)), references).score
     if abs(after - score) < 0.05:

@@ -50,8 +50,12 @@ __all__ = [
     "export",
 ]
 
-# The search that the run has in common with engines that have a search of their own.
+# The search that a run has in common with engines that bring their own search.
 _GREEDY = {"decoding.beam_size": 1, "decoding.n_best": 1}
+_MARIAN_RULE = (
+    "This format lacks decoding.early_stopping=marian, so a few translations can differ from those "
+    "of the run. With decoding.early_stopping=true, both searches end in the same way."
+)
 _MAX_SHORTLIST_LOSS = 0.3  # BLEU, the default limit
 
 
@@ -61,7 +65,7 @@ class ExportResult(NamedTuple):
     Attributes:
         translations: the export's best translation of each sentence.
         ties: sentences whose tokens differ although the scores are equal up to rounding.
-        largest_difference: for an engine with a search of its own, the largest difference between
+        largest_difference: for an engine that brings its own search, the largest difference between
             the log-probabilities of a translation in the run and in the export.
         path: the new version.
         scores: scores of the translations, if there are references.
@@ -174,7 +178,7 @@ class Exporter:
         """
         raise NotImplementedError
 
-    # What a format may change.
+    # A format may override these methods.
 
     def weights_of(self, options: ExportOptions) -> str:
         """Returns the number format of the weights, one of `weights`."""
@@ -290,6 +294,9 @@ def export(
             exact = [best.text for best, *_ in translate_lines(model, sentences)]
             manifest["agreement"] = check_quality(found, exact, score, losses)
         facts = exporter.describe(translator, folder, sentences, options)
+        if exporter.comparison == "log_probs" and translator.config.early_stopping == "marian":
+            warning = " ".join(filter(None, (facts.warning, _MARIAN_RULE)))
+            facts = facts._replace(warning=warning, limit=f"{facts.limit}\n- {_MARIAN_RULE}")
         if facts.task != "translation" or not (exporter.has_search or weights == "float32"):
             scores = None  # these are not translations, or not those of the export
         if exporter.has_card:

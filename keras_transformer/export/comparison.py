@@ -98,7 +98,7 @@ def compare_log_probs(
                 f"the log-probability {found:.5f}, the run {score:.5f}. Nothing was exported."
             )
         differences.append(difference)
-    # Generated texts have no part in the reported difference, which measures rounding.
+    # The reported difference measures rounding, so it leaves out the generated texts.
     return ExportResult(translations[: len(sentences)], [], max(differences[: len(sentences)]))
 
 
@@ -132,7 +132,7 @@ def check_quality(
 def compare_sentence(own: Hypotheses, other: Hypotheses, name: str, sentence: str) -> bool:
     """Returns True if only the tokens differ, and the scores are equal up to rounding: a tie.
 
-    `name` is what messages call the sentence, such as "sentence 7 ('A dog .')".
+    Messages call the sentence `name`, such as "sentence 7 ('A dog .')".
     """
     if sentence.strip() and own.scores[0] <= NEG_INF / 2:
         raise InputError(

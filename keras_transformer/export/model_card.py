@@ -81,7 +81,8 @@ def model_card(
     """
     decoding, longest = manifest["decoding"], manifest["max_train_source_length"]
     languages, license = manifest["languages"], manifest["license"]
-    extra = 50 if (most := decoding["max_extra_tokens"]) is None else most
+    extra = decoding["max_extra_tokens"]
+    relative = f"n + {extra}" if (extra or 0) >= 0 else f"{1 - extra}n"
     search = "beam search with {beam_size} hypotheses, α = {length_penalty:g}".format(**decoding)
     if decoding["length_penalty_formula"] == "power":
         search += " (log-probabilities are divided by length^α)"
@@ -119,7 +120,7 @@ def model_card(
         license=f"`{license}`" if license else "not stated",
         max_source_tokens=manifest["max_source_tokens"],
         max_source_bytes=manifest["max_source_bytes"],
-        extra=f"{extra:,} tokens" if extra >= 0 else f"{-extra}00 %",
+        longest_output="min(n + 50, 3n + 10)" if extra is None else relative,
         max_output_tokens=manifest["max_output_tokens"],
     )
 
@@ -150,7 +151,7 @@ def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
         pairs, inputs = _nested(report, "train", "pairs"), _nested(report, "inputs", "train")
         facts.append(("training pairs", f"{pairs:,}" if isinstance(pairs, int) else "not known"))
         for entry in inputs if isinstance(inputs, list) else ():
-            # Only the names of files, because a published card must not show directories.
+            # A published card has only the names of files, because it must not show directories.
             hashes = _nested(entry, "sha256")
             for file, digest in hashes.items() if isinstance(hashes, dict) else ():
                 facts.append(("training corpus", f"{Path(str(file)).name}, SHA-256 `{digest}`"))

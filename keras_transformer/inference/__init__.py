@@ -44,17 +44,25 @@ def translations_of(texts: Iterable[str | bytes], scores: Iterable[float]) -> li
 
 
 def updated_decoding(config: DecodingConfig, settings: Mapping[str, Any]) -> DecodingConfig:
-    """Returns a copy with changed settings, such as `{"decoding.beam_size": 1}`."""
+    """Returns a copy with changed settings, such as `{"decoding.beam_size": 1}`.
+
+    If they turn sampling on, `early_stopping` of the old search is dropped: it has no effect on
+    samples, and converted models have it.
+    """
     for name in settings:
         if not name.startswith("decoding."):
             raise InputError(
                 f"{name} cannot be changed after training. Only decoding settings can."
             )
-    return dataclasses.replace(Config(), decoding=config).updated(settings).decoding
+    sample = Config().updated({"decoding.sample": settings.get("decoding.sample", False)})
+    dropped = {"decoding.early_stopping": False} if sample.decoding.sample else {}
+    return dataclasses.replace(Config(), decoding=config).updated({**dropped, **settings}).decoding
 
 
 def output_limit(config: DecodingConfig, lengths: Any, minimum: Callable[..., Any] = min) -> Any:
     """Returns the maximum length of outputs that depends on the source, in tokens.
+
+    With `max_extra_tokens=None` a source of n tokens has at most n + 50, and at most 3n + 10.
 
     Args:
         config: the configuration of the search.

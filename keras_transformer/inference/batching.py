@@ -18,12 +18,10 @@ from keras_transformer.text.vocabulary import MAX_UNKNOWN_RATE
 # The memory of the search's cache grows with both limits.
 _MAX_BATCH_LINES = 64
 _MAX_BATCH_BYTES = 16_384  # counts the padding to the longest line
-# A batch of `base` takes as long with 32 lines as with 128 on a GPU, which waits for operations. A
-# batch that does not fit into its memory is translated in parts.
+# A batch of `base` takes as long with 32 lines as with 128 on a GPU, which waits for operations
+# (512 lines have not been measured). A batch that does not fit into its memory is translated in
+# parts.
 _GPU_FACTOR = 8
-# A card was busy for 9 to 17 % of a search of up to 128 lines. Meanwhile, the host can launch the
-# kernels of another batch.
-_GPU_BATCHES = 2
 _COUNTED_LINES = 1024  # lines whose tokens are counted in one call
 
 _Result = TypeVar("_Result")
@@ -61,9 +59,7 @@ def _uses_gpu() -> bool:
 
 
 def concurrent_batches() -> int:
-    """Returns the number of batches that TensorFlow computes at the same time; 2 on a GPU."""
-    if _uses_gpu():
-        return _GPU_BATCHES
+    """Returns the number of batches that TensorFlow computes at the same time; 1 on a GPU."""
     import tensorflow as tf  # imported here, because not all models need it
 
     cores_per_batch = tf.config.threading.get_intra_op_parallelism_threads()
@@ -214,7 +210,7 @@ def source_warnings(
     for number, (tokens, used) in enumerate(
         zip(counts["tokens"], counts["used"], strict=True), first_line
     ):
-        if tokens == 1:  # only the end token
+        if tokens == 1:  # there is only the end token
             warnings.append(f"Line {number}: the source is empty.")
         elif used < tokens:
             warnings.append(

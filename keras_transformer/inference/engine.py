@@ -72,7 +72,7 @@ class Engine:
     normalize_target: Callable[[Sequence[str]], Sequence[str]] | None = None
     changeable: tuple[str, ...] = ()
 
-    # For users of the model. Arrays may be tensors.
+    # Users of the model call these methods. Arrays may be tensors.
 
     def translate(self, text: Any) -> Mapping[str, Any]:
         """Translates lines, bytes `(batch,)`.
@@ -105,7 +105,7 @@ class Engine:
             )
         return self
 
-    # For the comparison of an export with its run: `tokenize`, and `search` or `log_probs`.
+    # The comparison of an export with its run needs `tokenize`, and `search` or `log_probs`.
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the source ids of each text, truncated, with the end token."""

@@ -47,12 +47,13 @@ def generate(
     check_names(decoding, [*DecodingConfig.declarations()], "an option of the search")
     config = DecodingConfig().replace(**decoding)
     ids = keras.ops.convert_to_tensor(source_ids, "int32")
+    longest = min(config.max_source_tokens, model.max_positions or config.max_source_tokens)
     require(
-        len(ids.shape) == 2 and ids.shape[1] <= config.max_source_tokens,
+        len(ids.shape) == 2 and ids.shape[1] <= longest,
         f"source_ids have the shape {tuple(ids.shape)}. Give [batch, length], with at most "
-        f"{config.max_source_tokens:,} ids (max_source_tokens).",
+        f"{longest:,} ids (max_source_tokens, and the positions of the model).",
     )
-    if "_search_of" not in vars(model):  # not by `setattr`, which Keras tracks
+    if "_search_of" not in vars(model):  # `setattr` would make Keras track it
         model.__dict__["_search_of"] = functools.lru_cache(4)(functools.partial(_search_of, model))
     return model._search_of(config)(ids)
 

@@ -65,7 +65,7 @@ def int8_product(matrix: npt.NDArray[np.float32]) -> Any:
 
     def multiply(rows: tf.Tensor) -> tf.Tensor:
         largest = tf.reduce_max(tf.abs(rows), axis=-1, keepdims=True)
-        # From 1 to 255. The cast cuts, so 0.5 is added for rounding.
+        # The values are from 1 to 255. The cast truncates, so 0.5 is added for rounding.
         steps = rows * tf.math.divide_no_nan(127.0, largest) + (_ZERO + 0.5)
         outputs = tf.raw_ops.QuantizedMatMulWithBiasAndDequantize(
             a=tf.bitcast(tf.cast(steps, tf.uint8), tf.quint8),

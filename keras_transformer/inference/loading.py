@@ -31,11 +31,13 @@ def _find_run(model: str) -> str | None:
     return model if is_run or not path.exists() else None
 
 
-def _open_run(model: str, precision: str = "float32", jit_compile: bool = False) -> Engine:
-    return KerasEngine(load_translator(model, precision=precision), model, jit_compile)
+def _open_run(
+    model: str, settings: Any = None, precision: str = "float32", jit_compile: bool = False
+) -> Engine:
+    return KerasEngine(load_translator(model, settings, precision=precision), model, jit_compile)
 
 
-RUN_LOADER = plugins.Loader("a run", _find_run, _open_run)  # ensembles, too
+RUN_LOADER = plugins.Loader("a run", _find_run, _open_run)  # it also opens ensembles
 
 
 def find_loader(model: str) -> tuple[Any, Any]:
@@ -79,12 +81,15 @@ def load_model(
     loader, found = find_loader(model)
     options = {"precision": precision, "jit_compile": jit_compile, "threads": threads}
     given = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
-    for name in given.keys() - inspect.signature(loader.open).parameters.keys():
+    accepted = inspect.signature(loader.open).parameters.keys()
+    for name in given.keys() - accepted:
         raise InputError(
             f"{model} is {loader.kind}, which does not support {name}={given[name]}. Leave this "
             "out."
         )
     facts = manifest.check_needed_files(found) if isinstance(found, Path) else {}
+    if "settings" in accepted:  # they are checked before the weights are read
+        given["settings"], settings = settings, None
     engine: Engine = loader.open(found, **given).with_settings(settings or {})
     engine.source_language, _ = facts.get("languages") or (None, None)
     return engine
@@ -144,6 +149,7 @@ def load_translator(
     dtype = compute_dtype(precision)
     runs = members(model_dir)
     first, _ = runs[0]
+    decoding = updated_decoding(first.config.decoding, settings or {})
     tokenizer = first.tokenizer()
     transformers = []
     for run, name in runs:
@@ -159,7 +165,6 @@ def load_translator(
         if precision == "int8":
             use_int8_products(transformer)
         transformers.append(transformer)
-    decoding = updated_decoding(first.config.decoding, settings or {})
     known = [run.max_train_source_length for run, _ in runs]
     longest = min((count for count in known if count), default=None)
     return TranslationModule(transformers, tokenizer, decoding, max_train_source_length=longest)

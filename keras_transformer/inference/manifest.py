@@ -47,7 +47,7 @@ def read(path: Path) -> dict[str, Any]:
         return {}
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):  # `_read` reports it
         if "format_version" not in json.loads((path / FILE).read_bytes()):
-            return {}  # written by another program
+            return {}  # another program has written it
     return _read(path)
 
 

@@ -101,7 +101,7 @@ def _details(
 
 
 def _rounded(values: np.ndarray, decimals: int) -> Any:
-    # In float64, because a rounded float32 prints many digits.
+    # A rounded float32 would print many digits.
     return values.astype(np.float64).round(decimals).tolist()
 
 

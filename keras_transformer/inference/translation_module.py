@@ -18,7 +18,8 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.decoding.interface import rows_per_sentence
-from keras_transformer.errors import InputError
+from keras_transformer.decoding.shortlist import Shortlist
+from keras_transformer.errors import InputError, require
 from keras_transformer.inference import output_limit
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
 from keras_transformer.text.tokenizer import Tokenizer, truncate_text
@@ -80,7 +81,7 @@ class TranslationModule(tf.Module):
         self._banned = tuple(tokenizer.phrase_ids(phrase) for phrase in phrases)
 
     def _check_fit(self) -> None:
-        """Raises `InputError` for models of other vocabularies."""
+        """Raises `InputError` for models and shortlists of other vocabularies."""
         source, target = self.tokenizer.source_vocab_size, self.tokenizer.target_vocab_size
         for number, transformer in enumerate(self.transformers, start=1):
             sizes = transformer.config.source_vocab_size, transformer.config.target_vocab_size
@@ -90,9 +91,14 @@ class TranslationModule(tf.Module):
                     f"the tokenizer has {source:,} and {target:,}. Use the tokenizer of its "
                     "training data."
                 )
-        if not self.transformers:
-            raise InputError(
-                "The list of models is empty. A TranslationModule needs at least one model."
+        require(bool(self.transformers), "A TranslationModule needs at least one model.")
+        if isinstance(self.shortlist, Shortlist):
+            rows, least, most = self.shortlist.limits()
+            require(
+                rows == source and least >= 0 and most < target,
+                f"The shortlist has candidates for {rows:,} source tokens, with ids from {least:,} "
+                f"to {most:,}, but the tokenizer has {source:,} and {target:,} tokens. Learn the "
+                "shortlist with the vocabulary of the model.",
             )
 
     def with_options(

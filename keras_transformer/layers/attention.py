@@ -317,7 +317,7 @@ class SelfAttention(MultiHeadAttention):
             raise ValueError(f"window is {window}. It must be at least 1, or None.")
         self.causal = causal
         self.window = window
-        self.layer_index = 0  # in a `DecodeState`; a stack numbers its layers
+        self.layer_index: int | None = None  # index in a `DecodeState`; a stack sets it
         # False for a runtime that plans its memory by static shapes: the number and the size of
         # blocks depend on the length, so the runtime would make a new plan in every call.
         self.window_in_blocks = True
@@ -364,7 +364,9 @@ class SelfAttention(MultiHeadAttention):
         dims = self.key_dim, self.key_dim, self.value_dim
         heads, key, value = self._project_to_heads("qkv", query, *dims)
         if state is not None:
-            key, value = state.write(self.layer_index, key, value)
+            if self.layer_index is None and len(state.layers) > 1:
+                raise ValueError(f"The state has several layers. Set {self.name}.layer_index.")
+            key, value = state.write(self.layer_index or 0, key, value)
             mask = state.mask(self.window)
             return self._attend_heads(heads, key, value, mask, training, state.attend)
         if self.causal or self.window is not None:

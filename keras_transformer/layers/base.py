@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -43,8 +44,11 @@ class BaseLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         check_padded(*args, *kwargs.values())
+        return super().__call__(*args, **kwargs)
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         # Traces `call`: dtype and number of outputs can differ from those of the first input.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
@@ -80,12 +84,11 @@ def call_with_implicit_masks(self: BaseLayer, *args: Any, **kwargs: Any) -> Any:
 
     `call` may take a keyword `mask` of the positions of its first argument, and `NAME_mask` for
     each further argument NAME. Without these arguments, the masks that Keras has attached to the
-    inputs are used. Keras loses them in operators of functional models, as in `x + positions(x)`,
-    and in the layers behind them. There they are taken from the inputs of the operators. The mask
+    inputs are used. Keras loses them in operations of functional models, as in `x + positions(x)`,
+    and in the layers behind them. There they are taken from the inputs of the operations. The mask
     is attached to the output, too.
     """
-    check_padded(*args, *kwargs.values())
-    names = list(inspect.signature(self.call).parameters)
+    names = _call_names(type(self).call)
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     for name, value in given.items():
         mask_name = "mask" if name == names[0] else f"{name}_mask"
@@ -93,7 +96,13 @@ def call_with_implicit_masks(self: BaseLayer, *args: Any, **kwargs: Any) -> Any:
             mask = _implicit_mask(value)
             if mask is not None:
                 kwargs[mask_name] = mask
-    return keras.layers.Layer.__call__(self, *args, **kwargs)
+    return BaseLayer.__call__(self, *args, **kwargs)
+
+
+@functools.cache
+def _call_names(call: Callable[..., Any]) -> list[str]:
+    """Returns the names of the arguments of the function `call`, without `self`."""
+    return list(inspect.signature(call).parameters)[1:]
 
 
 def sublayers(layer: keras.layers.Layer, recursive: bool = False) -> list[Any]:
@@ -154,7 +163,7 @@ def _implicit_mask(tensor: Any) -> Any:
     elif type(operation).__name__ not in _ELEMENTWISE:
         return None
     inputs = operation._inbound_nodes[node].input_tensors
-    # Not of an input that the operator broadcasts over the positions.
+    # The operation may broadcast another input over the positions. Its mask does not count.
     masks = (_implicit_mask(x) for x in inputs if x.shape[:2] == tensor.shape[:2])
     return next((mask for mask in masks if mask is not None), None)
 

@@ -101,7 +101,7 @@ class TokenEmbedding(ProjectingLayer):
         table, shape = ops.cast(self.embeddings, "float32"), self.embeddings.shape
         self._products["embeddings"] = make_product(ops.convert_to_numpy(ops.transpose(table)))
         values, scale = keras.quantizers.AbsMaxQuantizer()(table, axis=1)
-        # Like `quantize` of Keras's layers. No public method changes the weights of a built layer.
+        # No public method changes the weights of a built layer. Keras's own `quantize` does this.
         self._tracker.unlock()
         self._untrack_variable(self.embeddings)
         arguments = {"initializer": "zeros", "trainable": False, "autocast": False}
@@ -152,10 +152,11 @@ class TokenAndPositionEmbedding(TokenEmbedding):
         super().__init__(*args, **kwargs)
         self.max_positions = max_positions
         self.dropout = dropout
+        options: dict[str, Any] = {"name": "positions", "dtype": self.dtype_policy}
         self.positions: Any = (
-            SinusoidalPositions(self.d_model, name="positions")
+            SinusoidalPositions(self.d_model, **options)
             if max_positions is None
-            else LearnedPositions(max_positions, self.d_model, name="positions")
+            else LearnedPositions(max_positions, self.d_model, **options)
         )
         self.embedding_dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 

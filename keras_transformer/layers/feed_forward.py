@@ -57,7 +57,7 @@ class FeedForward(LinearLayer):
         self.inner_dropout.build((*input_shape[:-1], self.d_ff))
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # reshaped once, not in each product
+        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # one reshape serves both products
         inner = self._activate(self._project("inner", rows))
         rows = self._project("outer", self.inner_dropout(inner, training=training))
         return ops.reshape(rows, fast_paths.shape_for_reshape(inputs))

@@ -38,7 +38,7 @@ class Stack(BlockLayer):
         return {**own, **super()._arguments()}
 
     def transform(
-        self, inputs: Any, memory: Any = None, training: bool | None = None, **arguments: Any
+        self, inputs: Any, *, memory: Any = None, training: bool | None = None, **arguments: Any
     ) -> tuple[Any, Any]:
         """Applies one layer after the other. Returns the output, and the weights of each layer.
 
@@ -196,7 +196,7 @@ class DecoderLayer(BlockLayer):
             unused = self.cross_attention, self.cross_attention_dropout, self.cross_attention_norm
             for layer in unused:
                 self._tracker.untrack(layer)
-        else:  # first, so that a seed gives the same initial weights as in earlier versions
+        else:  # this order gives the same initial weights as earlier versions, for a seed
             self.cross_attention.build(inputs_shape, memory_shape)
         super().build(inputs_shape)
 

@@ -17,6 +17,9 @@ class DecodeState:
     The T queries of a step are alternatives (beams) at one position. A step writes T entries to
     each layer: it appends them, or with `grows=False` writes them at `position` * T.
 
+    A `Decoder` numbers its layers. In your own list of `DecoderLayer`s, set
+    `layer.self_attention.layer_index`, or give each layer a state with one layer.
+
     Args:
         layers: the keys and values of each layer, from `init_cache` or from the step before.
         position: int scalar, the position of the queries.

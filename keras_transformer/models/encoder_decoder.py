@@ -83,7 +83,11 @@ class EncoderDecoder(keras.Model):
         self.supports_jit = num_replicas() == 1
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
-        """Encodes int `[B, S]`, padded with `config.pad_id`."""
+        """Encodes int `[B, S]`, padded with `config.pad_id`.
+
+        Keras records only the weights of calls of layers. So a functional model needs
+        `Transformer.encoder_model` instead.
+        """
         raise NotImplementedError
 
     def project_memory(self, memory: Memory) -> Memory:
@@ -164,7 +168,7 @@ class EncoderDecoder(keras.Model):
         self, source_ids: Any, **decoding: Unpack[SearchOptions]
     ) -> kt.decoding.SearchResult:
         """Searches for the best outputs of sources, int `[B, S]`, as `kt.generate` describes."""
-        # Looked up here: the search needs TensorFlow, which a model does not.
+        # It is looked up here, because the search needs TensorFlow, and a model does not.
         return kt.generate(self, source_ids, **decoding)
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:

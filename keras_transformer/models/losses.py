@@ -99,5 +99,11 @@ def token_weights(is_real: Any, sample_weight: Any) -> Any:
     """
     if sample_weight is None:
         return is_real
-    # If `fit` gets both shapes, one after the other, Keras traces weights of an unknown rank.
-    return is_real * ops.reshape(ops.cast(sample_weight, "float32"), (ops.shape(is_real)[0], -1))
+    weights = ops.cast(sample_weight, "float32")
+    if weights.ndim == 1:
+        weights = ops.expand_dims(weights, 1)
+    elif weights.ndim != 2:
+        # If `fit` gets both shapes, one after the other, Keras traces weights of an unknown rank.
+        # A batch without rows, which a replica can have, would fail here.
+        weights = ops.reshape(weights, (ops.shape(is_real)[0], -1))
+    return is_real * weights

@@ -258,7 +258,7 @@ class Transformer(EncoderDecoder):
         embedded = self._norm_and_drop(embedded, self.target_norm, self.target_dropout, training)
         return self.decoder.transform(
             embedded,
-            memory.states if memory.cache is None else memory.cache,
+            memory=memory.states if memory.cache is None else memory.cache,
             memory_mask=memory.mask,
             state=state,
             return_attention_scores=return_attention_scores,

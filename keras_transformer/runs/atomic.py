@@ -76,7 +76,7 @@ def write_version(output_dir: Path, write: Callable[[Path], _Result]) -> tuple[P
         output_dir.mkdir(parents=True, exist_ok=True)
         for leftover in output_dir.glob(f".version.*{_UNFINISHED}"):
             with contextlib.suppress(InputError, OSError), exclusive_lock(leftover):
-                # Of a killed process. The age protects running ones where locks do not work.
+                # A killed process left it. The age protects running ones where locks do not work.
                 if time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS:
                     _delete(leftover)
         with exclusive_lock(partial):
@@ -171,7 +171,7 @@ def exclusive_lock(directory: Path, name: Path | None = None) -> Iterator[None]:
     """
     is_new = not directory.exists()
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # reported by the code that writes there
+        with contextlib.suppress(OSError):  # the code that writes there reports it
             directory.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(directory, os.O_RDONLY)
             stack.callback(os.close, descriptor)
@@ -245,7 +245,7 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
             shutil.rmtree(directory / _WORK, ignore_errors=True)
             remove_leftovers(directory, *(path for path in directory.rglob("*") if path.is_dir()))
             directory.rename(target)
-            (target / _FINGERPRINT).unlink()  # needed to resume until the rename
+            (target / _FINGERPRINT).unlink()  # a resumed call needs it until the rename
     except OSError as error:
         raise InputError(
             f"{output_dir} cannot be written ({error}). Fix this, then the same command resumes."

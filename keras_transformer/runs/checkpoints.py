@@ -46,7 +46,7 @@ def write_checkpoint(path: Path, metadata: Mapping[str, Any], arrays: Mapping[st
         partial.mkdir()
         files = {}
         for name, group in arrays.items():
-            # Passed as **, because a path may contain "/", which makes folders inside the zip.
+            # A path may contain "/", which makes folders inside the zip.
             np.savez(partial / f"{name}.npz", allow_pickle=False, **group)
             files[f"{name}.npz"] = _crc32(partial / f"{name}.npz")
         (partial / _METADATA).write_bytes(_sealed({**metadata, "files": files}))

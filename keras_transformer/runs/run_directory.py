@@ -115,8 +115,10 @@ class RunDirectory:
             sync_tree(path / "tokenizer")
             data = {"fingerprint": data_fingerprint, "init_from": init_from}
             write_text(path / "data.json", json.dumps(data) + "\n")
-        cls._write_config(path, config)  # last, because it completes the run
-        return cls(path, type(config))
+        run = cls.__new__(cls)  # nothing has to be read back
+        run.path, run.data_fingerprint, run.init_from = path, data_fingerprint, init_from
+        run._write_config(config)  # this file is written last: it completes the run
+        return run
 
     def resume(self, config: RunConfig, tokenizer: Tokenizer, data_fingerprint: str) -> None:
         """Continues the run, with a configuration that may differ in some settings."""
@@ -138,15 +140,14 @@ class RunDirectory:
                 f"{self.path} contains a run with {difference}. Use its configuration, or choose "
                 "another run_dir."
             )
-        self._write_config(self.path, config)
-        self.config = config
+        self._write_config(config)
 
-    @staticmethod
-    def _write_config(path: Path, config: RunConfig) -> None:
-        with writing(path):
+    def _write_config(self, config: RunConfig) -> None:
+        self.config = config
+        with writing(self.path):
             # Other processes may write exports and other files below a run.
-            remove_leftovers(path, path / "checkpoints", path / "averages")
-            write_text(path / "config.json", config.to_json())
+            remove_leftovers(self.path, self.path / "checkpoints", self.path / "averages")
+            write_text(self.path / "config.json", config.to_json())
 
     def tokenizer(self) -> Tokenizer:
         """Returns the run's tokenizer."""
@@ -341,7 +342,7 @@ class RunDirectory:
             reports = [json.loads(path.read_bytes()) for path in self.data_reports()]
             return max(int(report["train"]["source"]["max_length"]) for report in reports)
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # harmless: only a warning depends on it
+            return None  # this is harmless: only a warning depends on it
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Adds a line to metrics.jsonl."""

@@ -127,7 +127,7 @@ class Tokenizer(tf.Module):
         between = between.to_tensor("")  # --> [N, most unknown tokens + 1]
         inserted = tf.ragged.boolean_mask(replacements, is_unknown)
         is_complete = inserted.row_lengths() == count - 1
-        # Without an unknown token after the last part, and the same number of columns.
+        # An empty text follows the last part. Both tensors get the same number of columns.
         inserted = tf.concat([inserted.to_tensor(""), tf.fill(tf.shape(between), "")], axis=1)
         inserted = inserted[:, : tf.shape(between)[1]]
         joined = tf.strings.reduce_join(tf.strings.join([between, inserted]), axis=1)

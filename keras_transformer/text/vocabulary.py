@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import sentencepiece
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, check_path
 from keras_transformer.text.charsmap import default_normalizer
 from keras_transformer.text.model_proto import (
     MODEL_TYPES,
@@ -277,7 +277,7 @@ class Vocabulary:
     @classmethod
     def load(cls, directory: str | Path) -> Vocabulary:
         """Reads a vocabulary that `save` wrote, or a SentencePiece model."""
-        path = Path(directory)
+        path = Path(check_path(directory, "directory"))
         folders = (path, path / "tokenizer")
         joint = ([folder / "joint.model"] for folder in folders)
         separate = ([folder / "source.model", folder / "target.model"] for folder in folders)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.data.batches import Batches, parse_mix
+from keras_transformer.data.prepare import PreparedData
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.runs.checkpoints import writing
@@ -45,8 +46,14 @@ class TrainingData(NamedTuple):
             data_dir = [data_dir]
         directories = [Path(directory) for directory in data_dir]
         tokenizer = Tokenizer.load(directories[0])
-        for other in directories[1:]:
-            if Vocabulary.load(other).fingerprint != tokenizer.fingerprint:
+        for other in directories:
+            found = Vocabulary.load(other).fingerprint
+            if found != PreparedData.open(other).report["vocabulary"].get("fingerprint", found):
+                raise InputError(
+                    f"{other} is damaged: its vocabulary is not the one that was prepared. Prepare "
+                    "the data again."
+                )
+            if found != tokenizer.fingerprint:
                 raise InputError(
                     f"{other} has a different vocabulary from {directories[0]}. Prepare it with "
                     f"vocab_from={directories[0]} to mix both."

@@ -79,9 +79,9 @@ def choose_platform(
     if strategy is None:
         strategy = mirrored_strategy(names)
     else:
-        names = list(strategy.extended.worker_devices)  # of this worker
+        names = list(strategy.extended.worker_devices)  # other workers have other devices
     kind = f"{len(names)} {'GPU' if gpus else 'CPU device'}{'s' if len(names) > 1 else ''}"
-    reasons = [f"devices: {kind}, one for each of {strategy.num_replicas_in_sync} replicas"]
+    reasons = [f"devices: {kind} (replicas in all workers: {strategy.num_replicas_in_sync})"]
 
     precision, why = str(config.mixed_precision), "as configured"
     if precision == "auto":

@@ -31,7 +31,7 @@ def hashed_masks(seed: tf.Tensor) -> DrawMask:
     The hash has two keys of 32 bits, one before the first round and one after it. Both are random
     in every step and differ between layers.
     """
-    # Not from Philox: XLA would repeat its rounds in the kernel of every mask.
+    # Philox would be slower: XLA would repeat its rounds in the kernel of every mask.
     words = tf.bitcast(seed, tf.uint32) * _word(0x9E3779B1)  # [2, 2]: low and high words
     states = tf.constant([0x243F6A88, 0x85A308D3], tf.uint32)
     for low, high in (tf.unstack(words[1]), tf.unstack(words[0])):
@@ -54,7 +54,7 @@ def hashed_masks(seed: tf.Tensor) -> DrawMask:
             words = _folded(words, shift) * _word(factor)
             if number == 0:
                 words = tf.bitwise.bitwise_xor(words, second)
-        # Without the last fold of `_mixed`, which does not change the highest bits.
+        # The last fold of `_mixed` is left out: it does not change the highest bits.
         kept = tf.cast(words >= _word(round(rate * 2**32)), dtype)
         return tf.reshape(kept * tf.constant(1.0 / (1.0 - rate), dtype), shape)
 

@@ -5,8 +5,8 @@ class. The gradient of the logits is softmax - (1 - ε) onehot - ε / V. The las
 all classes, so its part of the loss and of the gradients follows from the sum of the kernel over
 classes. Only the softmax has V columns, and it is computed for a slice of rows at a time.
 
-Converted models have classes that are never predicted: their bias is `EXCLUDED_TOKEN_BIAS`. They
-have no part in the smoothing. V then counts only the other classes.
+Converted models have classes that are never predicted: their bias is `EXCLUDED_TOKEN_BIAS`. The
+smoothing leaves them out. V then counts only the other classes.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from keras_transformer.console import info
 from keras_transformer.errors import InputError
 from keras_transformer.runs.machine import signal_handlers
 
@@ -78,7 +79,7 @@ class Cluster:
             task_id=self.index,
             rpc_layer="grpc",
         )
-        log.info("waiting for all %d workers", self.num_workers)
+        info(f"waiting for all {self.num_workers} workers")
         # A signal ends the process while TensorFlow connects. TensorFlow replaces the handler of
         # SIGTERM and does not restore it.
         with signal_handlers(signal.SIG_DFL):

@@ -1,4 +1,4 @@
-"""What the user sees of training, and how it ends early: reports, early stopping and signals."""
+"""Shows progress to the user, and ends training early: reports, early stopping and signals."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Progress:
         self._before, self._start = before or {}, time.monotonic()
         self._recent: list[Mapping[str, Any]] = []
         self._since = time.monotonic()
-        # Counted here, because reading it from the trainer would wait for a GPU.
+        # The step is counted here, because reading it from the trainer would wait for a GPU.
         self.step = first_step
         self.tokens = 0.0  # real target tokens trained on
-        self.seconds = 0.0  # spent in steps
+        self.seconds = 0.0  # time in steps
 
     def __enter__(self) -> Progress:
         if self._run is not None:
@@ -95,11 +95,13 @@ class Progress:
         time_left = (self._config.max_steps - self.step) * seconds / len(recent)
         loss = f"loss {metrics['loss']:.4f}" if "loss" in metrics else "all gradients not finite"
         text = f"{loss}, {metrics['tokens_per_second']:,.0f} tokens/s, {duration(time_left)} left"
-        if self._bar.disable:
-            self._print(f"step {self.step} of {self._config.max_steps}: {text}")
-        else:
-            self._bar.set_postfix_str(text)
+        self._show(text)
         self._check_finite([int(logs["skipped"]) for logs in recent])
+
+    def show_loss(self, logs: Mapping[str, Any]) -> None:
+        """Shows the loss of a step between two reports, such as the first one, which compiles."""
+        if self._run is not None:  # reading waits for the GPU
+            self._show(f"loss {float(logs['loss']):.4f}")
 
     def costs(self) -> dict[str, float]:
         """Returns the cost of the whole run so far."""
@@ -142,6 +144,13 @@ class Progress:
         with self._summaries.as_default(step=self.step):
             for name, value in metrics.items():
                 tf.summary.scalar(name, value)
+
+    def _show(self, text: str) -> None:
+        """Shows a text about the current step in the bar, or in a line."""
+        if self._bar.disable:
+            self._print(f"step {self.step} of {self._config.max_steps}: {text}")
+        else:
+            self._bar.set_postfix_str(text)
 
     def _print(self, line: str) -> None:
         if self._run is not None:

@@ -31,7 +31,7 @@ class RunStart:
         self.config_type = config_type
         self.init_from = init_from
         self.run: RunDirectory | None = None
-        self._initial: tuple[RunDirectory, str | None] | None = None  # with its weights
+        self._initial: tuple[RunDirectory, str | None] | None = None  # a run and its weights
 
     def open(self, preset: str | RunConfig | None) -> RunConfig:
         """Opens the run directories, and returns the configuration that settings change."""

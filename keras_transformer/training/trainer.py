@@ -334,6 +334,7 @@ class Rhythm(keras.callbacks.Callback):
         self._config = trainer.config
         self._validation, self._bleu = validate, bleu
         self._step_of_checkpoint = trainer.step
+        self._first_step = trainer.step + 1  # the first step of this process
         self._previous_logs: Mapping[str, Any] | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -345,6 +346,8 @@ class Rhythm(keras.callbacks.Callback):
         is_end = ends_interval(step, self._config)
         if is_end or step % self._config.log_steps == 0:
             self.progress.report()
+        elif step == self._first_step:
+            self.progress.show_loss(logs)
         if is_end:
             self._validate(logs)
             self._write_checkpoint(logs)
@@ -352,7 +355,7 @@ class Rhythm(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self.progress.step > self._step_of_checkpoint:  # stopped inside an interval
+        if self.progress.step > self._step_of_checkpoint:  # training has stopped inside an interval
             self.progress.report()
             self._write_checkpoint(dict(logs or {}))
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from keras_transformer import plugins
 from keras_transformer.config import RunConfig
-from keras_transformer.console import duration
+from keras_transformer.console import duration, info
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import require
@@ -52,8 +52,8 @@ class TrainingResult(NamedTuple):
         selected: name of the weights that are evaluated and exported.
         precision: precision of products: float32, bfloat16 or float16.
         metrics: metrics of the last checkpoint: the logs of its last step, `val_*`, the best
-            validation and the cost of the whole run. `training_seconds` includes validation and
-            compilation. `step_seconds` and `tokens` (real target tokens) do not.
+            validation and the cost of the whole run. `training_seconds` includes validation.
+            `step_seconds` and `tokens` (real target tokens) do not. Both times include compilation.
     """
 
     step: int
@@ -157,7 +157,7 @@ def train(
         require(cluster.num_workers == 1, "logical_cpus cannot be combined with TF_CONFIG.")
         use_logical_cpus(options.logical_cpus)
     strategy = cluster.connect(options.device)  # must come before the first operation of TensorFlow
-    if strategy is None and tf.distribute.has_strategy():  # called in the scope of a strategy
+    if strategy is None and tf.distribute.has_strategy():  # the caller has entered its scope
         strategy = tf.distribute.get_strategy()
     run_dir = Path(run_dir)
     lock = exclusive_lock(run_dir) if cluster.is_chief else contextlib.nullcontext()
@@ -189,7 +189,7 @@ def train(
             random.setstate(state)
             trainer = Trainer(transformer, config.training, platform.jit_compile, auxiliary_loss)
         if cluster.num_workers > 1:
-            # Not created in the scope of the strategy, because each worker has its own.
+            # The flag is not created in the scope of the strategy, because each worker has its own.
             trainer.stop_flag = tf.Variable(0, trainable=False)
         metrics = cluster.from_chief(functools.partial(start.begin, trainer, config, data))
         cluster.copy_variables(trainer.update.variables())
@@ -228,21 +228,21 @@ def _log_summary(platform: Platform, trainer: Trainer, config: RunConfig, batche
     """Logs the devices, the model and the data before the first step."""
     training = config.training
     for reason in platform.reasons:
-        log.info(reason)
+        info(reason)
     total = config.model.num_parameters()
     trained = sum(math.prod(weight.shape) for weight in trainer.update.trained.values())
     frozen = f", {trained:,} of them trained (training.freeze)" if trained < total else ""
-    log.info(f"parameters: {total:,}{frozen}")
+    info(f"parameters: {total:,}{frozen}")
     count = training.num_microbatches
     parts = f", in {count} parts one after the other" if count > 1 else ""
-    log.info(
+    info(
         f"batches: about {training.batch_tokens:,} target tokens{parts}, {len(batches.shapes)} "
         f"shapes, {100 * batches.padding_share:.1f} % padding, {batches.steps_per_epoch} steps per "
         "epoch"
     )
     epochs = training.max_steps / batches.steps_per_epoch
     begin = f"resuming at step {trainer.step}" if trainer.step else "starting"
-    log.info(f"{begin}, up to step {training.max_steps} ({epochs:.1f} epochs)")
+    info(f"{begin}, up to step {training.max_steps} ({epochs:.1f} epochs)")
 
 
 def _bleu_scorer(
@@ -269,7 +269,7 @@ def _bleu_scorer(
         f"themselves ({own.signature}). Use best_metric=loss.",
     )
     beam = run.config.decoding.beam_size
-    log.info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {own.signature}")
+    info(f"validation BLEU: {len(sources)} sentences, beam {beam}, {own.signature}")
     normal = run.tokenizer().vocabulary.normalized_target(references)
     best = evaluate(normal, references)
     if best.bleu < own.bleu - 0.05:

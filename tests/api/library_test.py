@@ -21,7 +21,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
 from keras_transformer.training.training_run import TrainingResult
 from tests.builders import PAIRS, refuses, tiny_data, tiny_run
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 pytestmark = pytest.mark.usefixtures("one_replica")  # which halves the time to trace
 TRAINING = {
@@ -71,6 +71,15 @@ def test_pairs_may_be_of_other_types() -> None:
         assert [tuple(pair) for pair in corpus.pairs()] == [(b"a", b"b"), (b"c", b"d")]
 
 
+def test_data_frames_are_pairs_but_not_texts(translator: kt.Translator) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"en": ["a", "c"], "de": ["b", "d"]})
+    (corpus,) = _corpora(None, None, frame, "pairs")
+    assert [*corpus.pairs()] == [(b"a", b"b"), (b"c", b"d")]
+    assert type(corpus).__name__ == "PairsInMemory"  # the kind in report.json
+    refuses(translator, (frame,), "DataFrame", "one column")
+
+
 def test_data_that_is_not_there(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         refuses(kt.PreparedData.open, {"directory": folder}, folder, "prepared data")
@@ -112,7 +121,7 @@ def test_an_interrupted_training_ends_the_script(
 
 
 def test_callbacks_see_a_training_that_starts_from_a_saved_model(
-    run: kt.Run, data: kt.PreparedData, tmp_path: Path
+    run: kt.Run, data: kt.PreparedData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = kt.load(run)
     model.save(tmp_path / "with,comma")
@@ -132,6 +141,8 @@ def test_callbacks_see_a_training_that_starts_from_a_saved_model(
         **TRAINING,
     )
     assert random.getstate() == state  # the generator of the user
+    shown = capsys.readouterr().err
+    assert all(tells(shown, start) for start in ("devices:", "parameters:", "step 1 of 4: loss"))
     assert len(seen) == 2 and all("val_loss" in logs for logs in seen)
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     trained = kt.load(tuned).transformer
@@ -176,6 +187,7 @@ def test_unusable_arguments_of_train(
         ({"pairs": PAIRS, "vocab_size": "many"}, ("vocab_size", "many")),
         ({"pairs": PAIRS, "symbols": 5}, ("symbols", 5, "list")),
         ({"source": 3, "target": "a.de"}, ("file", 3, "path")),
+        ({"pairs": PAIRS, "vocab_from": 3}, ("vocab_from", 3, "path")),
         ({"pairs": PAIRS, "output_dir": None}, ("output_dir", "None", "path")),
         ({}, ("Give a corpus",)),
         ({"pairs": PAIRS, "symbols": "<2de>"}, ("symbols", "['<2de>']")),
@@ -196,7 +208,7 @@ def test_one_text_or_several(translator: kt.Translator) -> None:
     assert found == [translator(text) for text in texts]
     assert translator([]) == [] and translator("") == ""
     assert all(isinstance(text, str) for text in found)
-    assert translator(tf.constant(texts)) == found
+    assert translator(tf.constant(texts)) == found == translator(np.array(texts))
     assert (
         translator(texts[0], beam_size=1) == translator.translate(texts[:1], beam_size=1)[0][0].text
     )
@@ -267,6 +279,14 @@ def test_a_text_that_is_too_long_is_reported(translator: kt.Translator) -> None:
         assert len(translator(["the dog", "dog " * 2000])) == 2
 
 
+def test_a_number_that_an_old_vocabulary_changes_is_reported(
+    translator: kt.Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(translator._model, "rewritten_sources", lambda _: {0: "103"})
+    with pytest.warns(UserWarning, match=mentions("Line 2", "10³", "103")):
+        translator(["the dog", "10³"])
+
+
 def test_options_of_the_search_are_per_call(translator: kt.Translator) -> None:
     texts = [PAIRS[0][0], PAIRS[7][0]]
     for line in translator.translate(texts, beam_size=8, n_best=4):
@@ -311,6 +331,10 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported_run: Path) -> N
     refuses(lambda: kt.load(exported_run, beam_size=2), {}, "decoding.beam_size", "export")
 
 
+def learned_positions() -> kt.Transformer:
+    return kt.Transformer.from_preset("tiny", 20, positions="learned", max_positions=2)
+
+
 @pytest.mark.parametrize(
     ("use", "facts"),
     [
@@ -334,8 +358,12 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported_run: Path) -> N
         (lambda t: kt.load([]), ("empty", "one run")),
         (lambda t: kt.load(["run", None]), ("model", "None", "path")),
         (lambda t: t.save(3), ("run_dir", "3", "path")),
+        (lambda t: kt.PreparedData.open(None), ("directory", "None", "path")),
+        (lambda t: kt.Tokenizer.load(None), ("directory", "None", "path")),
+        (lambda t: kt.preset(["tiny"]), ("['tiny']", "preset")),
         (lambda t: t.transformer.generate([5, 3]), ("source_ids", "(2,)", "[batch, length]")),
         (lambda t: t.transformer.generate([[5, 3]], max_source_tokens=1), ("(1, 2)", 1)),
+        (lambda t: learned_positions().generate([[5, 6, 3]]), ("(1, 3)", 2, "positions")),
         (lambda t: t.transformer.generate([[5, 3]], beams=2), ("beams", "beam_size")),
         (lambda t: t.transformer.generate([[5, 3]], banned="um"), ("banned", "Translator")),
         (lambda t: kt.generate(t, [[5, 3]]), ("Translator", "Transformer")),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -37,9 +38,18 @@ def test_scripts_run_the_commands_of_their_clone(tmp_path: Path) -> None:
     assert {*main.CORE} <= scripts.keys() <= {*COMMANDS}
     for command, script in scripts.items():
         assert os.access(script, os.X_OK) and f'run("{command}")' in script.read_text()
-    for command in main.CORE:  # python -m keras_transformer.cli.train
-        module = ROOT / "keras_transformer" / "cli" / f"{command}.py"
-        assert module.read_text().endswith(f'import run\n\n    run("{command}")\n')
+
+
+@pytest.mark.parametrize("module", [*main.CORE, "main"])
+def test_modules_run_with_python_m(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "train" if module == "main" else module
+    path = str(ROOT / "keras_transformer" / "cli" / f"{module}.py")
+    monkeypatch.setattr(sys, "argv", [path, *[command] * (module == "main"), "--help"])
+    with pytest.raises(SystemExit, match="^0$"):
+        runpy.run_path(path, run_name="__main__")
+    assert f"keras-transformer {command} " in capsys.readouterr().out
 
 
 def test_help_lists_all_commands_without_loading_a_heavy_package() -> None:

@@ -1,6 +1,7 @@
 """Repeats a preparation: after a kill, or with different input."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -61,6 +62,10 @@ def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
     ):
         with pytest.raises(InputError, match=mentions("d", "data", "input")):
             prepare([Pairs(corpus)], tmp_path / "d", dataclasses.replace(SMALL, **changes))
+    report = {**first.report, "fingerprint": "of an earlier version"}
+    del report["format"]
+    (tmp_path / "d" / "report.json").write_text(json.dumps(report))
+    refuses(prepare, arguments, "earlier version", "still train", "new directory")
 
 
 @pytest.mark.parametrize("stop", [SimulatedKill, KeyboardInterrupt])

@@ -189,6 +189,17 @@ def test_a_text_beyond_the_limits_is_sampled_by_the_seed(tmp_path, monkeypatch, 
     assert 400 < sum(drawn) / len(drawn) < 600
 
 
+def test_the_sample_is_counted_once_and_freed_before_the_encoding(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks_module, "BLOCK_LINES", 10)
+    measure, encode = Mock(wraps=preparation_module._measure), Mock(side_effect=RuntimeError)
+    monkeypatch.setattr(preparation_module, "_measure", measure)
+    monkeypatch.setattr(preparation_module, "_encode", encode)
+    with pytest.raises(RuntimeError):
+        prepare([Pairs(numbered(100))], tmp_path / "d", SMALL)
+    assert sum(len(part) for call in measure.call_args_list for part in call.args[0]) == 100
+    assert encode.call_args.args[1]["train"].samples == []
+
+
 def test_many_shards_need_few_open_files(tmp_path, monkeypatch):
     """The limit of open files, often 1,024 per process."""
     monkeypatch.setattr(blocks_module, "BLOCK_LINES", 2)
@@ -345,10 +356,6 @@ def test_an_empty_corpus_beside_another_is_named(tmp_path):
 )
 def test_unusable_options_are_refused(options, facts):
     refuses(PrepareOptions, options, *facts)
-
-
-def test_no_corpus_is_an_error():
-    refuses(prepare, {"corpora": [], "output_dir": "d"}, "corpus")
 
 
 LINE = st.text(

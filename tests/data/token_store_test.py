@@ -8,6 +8,7 @@ import pytest
 from keras_transformer.data.token_store import TokenStore, write_index, write_shard
 from keras_transformer.errors import InputError
 from tests.builders import refuses
+from tests.damage import flip
 from tests.messages import mentions
 
 SIZES = (65_536, 65_537)
@@ -25,7 +26,7 @@ def write(directory, pairs, shard=2):
         group = pairs[start : start + shard]
         sources, source_ids, targets, target_ids = zip(*group, strict=True)
         columns = (sources, targets), (source_ids, target_ids), SIZES
-        written.append((str(start), len(group), write_shard(directory / str(start), *columns)))
+        written.append((str(start), len(group), *write_shard(directory / str(start), *columns)))
     assert write_index(directory, written) == len(pairs)
     return TokenStore(directory)
 
@@ -80,12 +81,19 @@ def test_errors_name_broken_and_missing_stores(tmp_path):
     )
 
 
-def test_changed_ids_and_ids_of_another_vocabulary_are_refused(tmp_path):
+def test_changed_files_and_ids_of_another_vocabulary_are_refused(tmp_path):
     store = write(tmp_path, PAIRS)
     store.check(SIZES)
     refuses(store.check, ((65_535, 65_537),), "0/source_ids.npy", "vocabulary")
+    flip(tmp_path / "2" / "source.txt")
+    refuses(lambda: TokenStore(tmp_path).check(SIZES), (), tmp_path, "damaged", "texts")
+    index = tmp_path / "store.json"
+    index.write_text(index.read_text().replace('"texts"', '"other"'))  # an earlier version
+    TokenStore(tmp_path).check(SIZES)
     file = tmp_path / "2" / "target_ids.npy"
     content = bytearray(file.read_bytes())
     content[-4] ^= 1
     file.write_bytes(content)
-    refuses(lambda: TokenStore(tmp_path).check(SIZES), (), tmp_path, "damaged")
+    refuses(lambda: TokenStore(tmp_path).check(SIZES), (), tmp_path, "damaged", "ids")
+    (tmp_path / "2" / "target.txt").unlink()
+    refuses(lambda: TokenStore(tmp_path).check(SIZES), (), "2/target.txt", "read")

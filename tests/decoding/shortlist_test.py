@@ -10,6 +10,7 @@ from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
+from tests.builders import refuses
 from tests.conftest import PHRASES, random_shortlist
 
 TEXTS = [*PHRASES, "a", "", "ball " * 30]
@@ -77,6 +78,16 @@ def test_a_prefix_that_is_not_on_the_shortlist_is_generated(
     inputs = SearchInputs(tf.constant([len(ids) + 2]), tf.constant([[*ids, 2**30, -5]]))
     found = translator.translate_ids(source_ids, inputs)
     assert found.ids[0, 0].numpy().tolist()[: len(ids)] == ids
+
+
+def test_shortlists_of_other_vocabularies_are_refused(full: TranslationModule) -> None:
+    size, rows = full.tokenizer.target_vocab_size, [[3]] * full.tokenizer.source_vocab_size
+    for shortlist, facts in (
+        (Shortlist([3, size], rows), (f"ids from 3 to {size}",)),
+        (Shortlist([3], [[-1], *rows[1:]]), ("ids from -1 to 3",)),
+        (Shortlist([3], rows[1:]), (len(rows) - 1, len(rows))),
+    ):
+        refuses(full.with_options, {"shortlist": shortlist}, "shortlist", *facts)
 
 
 @pytest.mark.parametrize("changes", [{"tie_embeddings": "none"}, {"output_bias": True}])

@@ -231,6 +231,8 @@ def test_the_same_text_in_another_form_is_remarked():
     for sides in ((vietnamese, other), (other, vietnamese)):
         scores = evaluate(*sides)
         assert scores.bleu < 60 and tells(scores.summary(), "BLEU 100.00", "40", "normalization")
+    spaced = [line.replace(" ", "  ") + " " for line in vietnamese]
+    assert tells(evaluate(vietnamese, other[:9] + spaced[9:]).summary(), "9 of 40 references")
     full_width = ["Is it 3 o'clock? No, it is 4.", "Half of the text: wide！"]
     assert tells(evaluate(["Half of the text: wide!"], full_width[1:]).summary(), "1 of 1")
     assert evaluate(full_width, full_width).remarks == ()

@@ -41,6 +41,7 @@ def test_known_facts_are_stated(run_directory, facts):
     assert (fields["language"], fields["license"]) == (["de", "en"], "cc-by-4.0")
     assert (fields["pipeline_tag"], fields["metrics"]) == ("translation", ["bleu", "chrf"])
     for known in (
+        "text with n tokens has at most n + 5 tokens",
         "translates text. Languages: de to en.", "BLEU | 31.42 | `nrefs:1\\|case:mixed`",
         "On newstest2013.de:", f"`{run_directory.data_fingerprint}`",
         f"{run_directory.config.model.num_parameters():,}", "more than 40 tokens",

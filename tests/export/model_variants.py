@@ -15,6 +15,7 @@ SEARCH_OPTIONS = {
     "decoding.min_length": 3,
     "decoding.coverage_penalty": 0.2,
     "decoding.diversity_penalty": 0.1,
+    "decoding.early_stopping": "marian",
 }
 MODELS = {
     "paper": {},
@@ -33,6 +34,7 @@ MODELS = {
         "model__layer_norm_epsilon": 0.1,
         "decoding__length_penalty": 1.0,
         "decoding__length_penalty_formula": "power",
+        "decoding__early_stopping": "marian",
         "model__activation": "gelu",
         "model__attention_bias": True,
         "model__output_bias": True,

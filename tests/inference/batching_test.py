@@ -127,7 +127,7 @@ class TestWorkers:
             (100, [], 5, {"intra": 1, "inter": 5}),
             (2, [], 2, {"intra": 2, "inter": 2}),
             (0, [], 1, {"intra": 5, "inter": 1}),
-            (100, ["GPU:0"], 2, {"intra": 0, "inter": 0}),
+            (100, ["GPU:0"], 1, {"intra": 0, "inter": 0}),
         ],
     )
     def test_each_core_has_a_batch(
@@ -148,7 +148,7 @@ class TestWorkers:
         monkeypatch.setattr(settings, "get_intra_op_parallelism_threads", lambda: threads["intra"])
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
         monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(5)))
-        assert batching.concurrent_batches() == (2 if gpus else 1)
+        assert batching.concurrent_batches() == 1
         batching.use_cores_for_batches(lines)
         assert (batching.concurrent_batches(), threads) == (count, expected)
 

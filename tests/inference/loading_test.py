@@ -127,6 +127,18 @@ def write_report(run: RunDirectory, max_length: int) -> None:
 def test_a_run_without_a_checkpoint(own_run: RunDirectory) -> None:
     shutil.rmtree(own_run.path / "checkpoints")
     refuses(loading.load_model, (own_run.path,), "checkpoint")
+    # Wrong settings are reported before weights are read.
+    refuses(loading.load_model, (own_run.path, {"decoding.beams": 2}), "decoding.beams", "setting")
+
+
+def test_settings_replace_those_that_a_run_cannot_have(own_run: RunDirectory) -> None:
+    config = json.loads((own_run.path / "config.json").read_text())
+    config["model"]["attention_window"] = 4
+    config["decoding"]["unknown"] = "replace"
+    (own_run.path / "config.json").write_text(json.dumps(config))
+    refuses(loading.load_model, (own_run.path,), "decoding.unknown", "replace", "allow")
+    engine: Any = loading.load_model(own_run.path, {"decoding.unknown": "allow"})
+    assert engine.module.config.unknown == "allow"
 
 
 def test_weights_of_another_configuration(own_run: RunDirectory) -> None:

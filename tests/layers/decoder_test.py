@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from keras_transformer.layers.stacks import Decoder, DecoderLayer
+from keras_transformer.layers.state import DecodeState
 from tests.layers.encoder_test import ARGUMENTS, EVERY_ARGUMENT, SCORES
-from tests.layers.layer_check import check_layer
+from tests.layers.layer_check import assert_same, check_layer, to_numpy
+from tests.messages import mentions
 
 B, T, S, D, H = 2, 5, 7, 6, 2
 RNG = np.random.default_rng(5)
@@ -32,3 +34,21 @@ def test_decoder_is_a_keras_layer(norm_position: str, options: dict[str, Any]) -
     shape: Any = (X.shape, [WEIGHTS] * 2) if options else X.shape
     arguments = {"num_layers": 2, **ARGUMENTS, "norm_position": norm_position}
     check_layer(Decoder, arguments, inputs, shape, options)
+
+
+def test_a_list_of_layers_needs_its_order_in_a_state() -> None:
+    layers = [DecoderLayer(**ARGUMENTS) for _ in range(2)]
+    x: Any = X
+    for layer in layers:
+        x = layer(x)
+    state = DecodeState([layer.self_attention.init_cache(B, T) for layer in layers], 0)
+    with pytest.raises(ValueError, match=mentions("several layers", "layer_index")):
+        layers[0].transform(X[:, :1], state=state)
+    for index, layer in enumerate(layers):
+        layer.self_attention.layer_index = index
+    for position in range(T):
+        step: Any = X[:, position : position + 1]
+        state = DecodeState(state.layers, position)
+        for layer in layers:
+            step, _ = layer.transform(step, state=state)
+        assert_same(to_numpy(step), to_numpy(x)[:, position : position + 1])

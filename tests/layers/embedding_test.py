@@ -1,9 +1,12 @@
 """Token embeddings as a look-up and as the pre-softmax product."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
 
+from keras_transformer.layers import FeedForward, LayerNorm, SinusoidalPositions
 from keras_transformer.layers.embedding import TokenAndPositionEmbedding, TokenEmbedding
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.stacks import EncoderLayer
@@ -69,6 +72,9 @@ def test_ragged_tensors_are_refused() -> None:
         lambda: TokenEmbedding(9, 4)(keras.Input((None,), dtype="int32", ragged=True)),
         lambda: padding_mask(ragged, 0),
         lambda: EncoderLayer(2, 8)(vectors),
+        lambda: LayerNorm()(vectors),
+        lambda: FeedForward(8)(vectors),
+        lambda: SinusoidalPositions()(vectors),
     ):
         with pytest.raises(ValueError, match=mentions("ids.to_tensor(pad_id)", "mask")):
             call()
@@ -79,6 +85,18 @@ def test_embeddings_are_keras_layers() -> None:
     check_layer(TokenEmbedding, arguments, {"ids": IDS}, (2, 3, 8), output_dtype="float32")
     for changes in ({"dropout": 0.1}, {"max_positions": 4}):
         check_layer(TokenAndPositionEmbedding, {**arguments, **changes}, {"ids": IDS}, (2, 3, 8))
+
+
+@pytest.mark.parametrize("max_positions", [None, 9])
+def test_a_saved_embedding_keeps_its_policy(max_positions: int | None, tmp_path: Path) -> None:
+    layer = TokenAndPositionEmbedding(5, 8, max_positions=max_positions, dtype="mixed_bfloat16")
+    ids = keras.Input((3,), dtype="int32")
+    model = keras.Model(ids, layer(ids))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert_same(to_numpy(loaded(IDS)), to_numpy(model(IDS)))
+    parts = (loaded.layers[-1], loaded.layers[-1].positions, loaded.layers[-1].embedding_dropout)
+    assert [part.dtype_policy.name for part in parts] == ["mixed_bfloat16"] * 3
 
 
 @pytest.mark.parametrize("max_positions", [None, 9])

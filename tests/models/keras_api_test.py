@@ -54,6 +54,8 @@ def test_excluded_tokens_have_no_part_in_the_smoothing() -> None:
 def test_a_batch_of_padding_has_no_loss() -> None:
     loss = kt.losses.LabelSmoothedCrossEntropy()
     assert float(loss(np.zeros_like(LABELS), LOGITS)) == 0
+    for weights in (None, np.ones(0, np.float32), np.ones_like(LOGITS[:0, :, 0])):  # no rows
+        assert float(loss(LABELS[:0], LOGITS[:0], weights)) == 0
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)

@@ -75,11 +75,11 @@ def examine(run: RunDirectory, lines: list[str]) -> dict[str, Any]:
     tokens = translator.lengths(tf.constant(lines))["tokens"].numpy()
     for number in np.flatnonzero(tokens == 1) + 1:  # only the end token
         raise InputError(f"Line {number} of the source is empty. Give a file without empty lines.")
-    batched = decode("batches", translator.search, lines)
-    alone, _ = decode("alone", translator.search, lines, [[i] for i in range(len(lines))])
+    batched = decode("batches", translator.translate_to_ids, lines)
+    alone, _ = decode("alone", translator.translate_to_ids, lines, [[i] for i in range(len(lines))])
 
     plain = with_options(translator, length_penalty=0.0)
-    ours, _ = decode("no length penalty", plain.search, lines)
+    ours, _ = decode("no length penalty", plain.translate_to_ids, lines)
     with tempfile.TemporaryDirectory() as folder:
         exported = export(run, folder, lines[:8], format="ctranslate2")
         theirs = ctranslate2_ids(exported.path, plain, lines)
@@ -141,7 +141,7 @@ def beams_and_scores(
     """Returns `beams`, the mean score of each beam, and `scores`, the check of the scores."""
     means, largest = {}, 0.0
     for beam in BEAMS:
-        search = with_options(translator, beam_size=beam).search
+        search = with_options(translator, beam_size=beam).translate_to_ids
         ids, scores = batched if beam == BEAM else decode(f"beam {beam}", search, lines)
         means[str(beam)] = round(float(scores.mean(dtype=np.float64)), 6)
         differences = np.abs(scores - rescored(translator, lines, ids))

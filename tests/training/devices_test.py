@@ -119,6 +119,13 @@ def test_every_logical_cpu_is_a_replica(monkeypatch, two_cpus):
     assert tells(chosen.reasons[0], "2 CPU devices")
 
 
+def test_the_devices_of_several_workers():
+    here = SimpleNamespace(worker_devices=("/job:worker/task:1/device:CPU:0",))
+    strategy = SimpleNamespace(extended=here, num_replicas_in_sync=2)
+    chosen = choose_platform(TrainingConfig(), 1, strategy=strategy)
+    assert chosen.reasons[0] == "devices: 1 CPU device (replicas in all workers: 2)"
+
+
 def test_wrong_numbers_of_logical_cpus_are_refused():
     with pytest.raises(InputError, match=mentions("logical CPUs", "0", "1")):
         use_logical_cpus(0)

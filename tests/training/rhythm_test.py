@@ -288,6 +288,7 @@ def test_means_over_tokens(trainer, tmp_path, capsys):
         assert line.keys() == {"step", "val_loss", "val_perplexity", "val_accuracy"}
     assert json.loads(json.dumps(run.lines)) == run.lines
     shown = capsys.readouterr().err
+    assert shown.startswith(f"step 1 of 6: loss {steps[0]['loss']:.4f}\n")
     assert tells(shown, "step 2 of 6", "loss", "tokens/s", "left")
     assert tells(shown, "validation", "step 3", "loss")
 

@@ -18,6 +18,7 @@ from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
+from keras_transformer.evaluation import metrics
 from keras_transformer.inference import loading, translate
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.presets import preset
@@ -195,8 +196,7 @@ def test_max_minutes_stops_a_run(copy, go_on):
     assert steps(copy) == [3, 6, 7]
 
 
-def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, caplog):
-    caplog.set_level("INFO")
+def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, capsys, caplog):
     translated = []
     score_model, translate_lines = translate.evaluate, translate.translate_lines
 
@@ -211,6 +211,7 @@ def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, 
     monkeypatch.setattr(translate, "translate_lines", remember)
     monkeypatch.setattr(translate, "evaluate", score)
     monkeypatch.setattr(Vocabulary, "normalized_target", lambda _, texts: [*texts[:2], "½"])
+    monkeypatch.setattr(metrics, "_tokenizer_remark", lambda _: "BLEU compares characters")
     run = tmp_path / "run"
     result = train(
         data, run, training__bleu_steps=4, training__bleu_sentences=3,
@@ -226,8 +227,10 @@ def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, 
     first, second = (RunDirectory(run).read_metrics(c) for c in RunDirectory(run).checkpoints())
     assert "val_bleu" not in first and second["val_bleu"] == 12.5
     assert [line["step"] for line in logged(run) if "val_bleu" in line] == [6]
-    assert caplog.text.count("|version:") == 1 and "3 sentences, beam 2, nrefs:1" in caplog.text
-    assert "changes 1 of 3 references" in caplog.text
+    shown = capsys.readouterr().err
+    assert shown.count("|version:") == 1 and "3 sentences, beam 2, nrefs:1" in shown
+    best, remark = [entry.message for entry in caplog.records if entry.levelname == "WARNING"]
+    assert "changes 1 of 3 references" in best and remark == "BLEU compares characters"
 
 
 def test_early_stopping_marks_a_run_as_finished(data, tmp_path, monkeypatch):
@@ -372,6 +375,20 @@ class TestErrors:
     def test_invalid_settings_leave_no_run_behind(self, data, tmp_path, changes, message):
         with pytest.raises(InputError, match=message):
             train(**{"data": data, "run": tmp_path / "run", **changes})
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize(
+        "file, part",
+        [("train/*/source_ids.npy", b"\3"), ("valid/*/target.txt", b"d"), ("*/*.model", b"nfkc_")],
+    )
+    def test_a_flipped_bit_in_the_data(self, data, tmp_path, file, part):
+        damaged = shutil.copytree(data, tmp_path / "damaged")
+        [path] = damaged.glob(file)
+        content = bytearray(path.read_bytes())
+        content[content.rindex(part)] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=mentions(damaged, "is damaged")):
+            train(damaged, tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
     def test_other_data_with_the_same_vocabulary(self, copy, data):

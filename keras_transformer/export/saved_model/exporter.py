@@ -60,7 +60,7 @@ class SavedModelExporter(Exporter):
         return translator.with_options(shortlist=options.shortlist)
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
-        # Late, because to open a version does not need Keras.
+        # Imported here, because to open a version does not need Keras.
         from keras_transformer.export.saved_model import serving_checks
         from keras_transformer.export.saved_model.signatures import Signatures
 

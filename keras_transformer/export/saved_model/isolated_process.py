@@ -3,9 +3,9 @@
 This file runs as a script: `python -I isolated_process.py MODEL`. It does not import this package,
 because the package could provide what the export lacks.
 
-Each line of standard input is a request in JSON: calls, each with the name of a signature, or
-`search`, and its inputs; and an .npz file, which gets the numeric arrays `OUTPUT NUMBER` of each
-call. The line "done" on standard output follows when the file is complete.
+Each line of standard input is a request in JSON: calls, each with the name of a signature and its
+inputs; and an .npz file, which gets the numeric arrays `OUTPUT NUMBER` of each call. The line
+"done" on standard output follows when the file is complete.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _main(model: str) -> None:
                 raise RuntimeError(
                     f"{imported[0]} was imported. Only TensorFlow and tensorflow-text are allowed."
                 )
-            print("\ndone", flush=True)  # a new line, whatever libraries print
+            print("\ndone", flush=True)  # libraries may have printed part of a line
 
 
 if __name__ == "__main__":

@@ -327,7 +327,7 @@ class Signatures(tf.Module):
         text, is_cut = truncate_text(target, 16 * width)
         tokens = translator.tokenizer.tokenize_target(text)
         given_lengths = tf.cast(tokens.row_lengths(), tf.int32)
-        is_given = given_lengths > 1  # more than the end token
+        is_given = given_lengths > 1  # the row has more than the end token
         # The limit of rows that have a target is 0 tokens, so that the search skips them.
         limits = tf.where(is_given, 0, translator.max_lengths(source_lengths))
         found = translator.shared_translate_ids(source_ids, limits)

@@ -135,7 +135,7 @@ def check_target_pieces(translator: TranslationModule) -> None:
         for model in (vocabulary.source_model, vocabulary.target_model)
     )
     is_text = vocabulary.target_text_pieces
-    is_text[vocabulary.unknown_id] = False  # replaced by a word of the source
+    is_text[vocabulary.unknown_id] = False  # a word of the source replaces it
 
     def decoded(model: Any, piece: str) -> str:
         """Returns the text of Argos Translate; twice, because the first piece is special."""

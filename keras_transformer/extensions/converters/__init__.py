@@ -117,7 +117,7 @@ def read_model(
     read = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     try:
         model: ConvertedModel = read(Path(path), options)
-    except MemoryError:  # also for a damaged header with a huge shape
+    except MemoryError:  # a damaged header may have a huge shape
         raise InputError(f"{path} needs more memory than there is, or it is damaged.") from None
     if options.normalize_punctuation is not None:
         from keras_transformer.extensions.converters import normalization

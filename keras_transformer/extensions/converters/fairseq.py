@@ -117,7 +117,7 @@ def read_fsmt(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     weights = source.SourceWeights(state, str(path))
     weights.ignore(*(f"{stack}.embed_positions.weight" for stack in source.STACKS))
     with reading(file, "a configuration of FSMT"):
-        arguments = {  # with the names of fairseq
+        arguments = {  # their names are those of fairseq
             **fsmt,
             "encoder_embed_dim": fsmt["d_model"],
             "encoder_ffn_embed_dim": fsmt["encoder_ffn_dim"],

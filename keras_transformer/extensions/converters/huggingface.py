@@ -49,7 +49,7 @@ POSITIONS_FIELD = "positions"
 EXTRA_TOKENS_FIELD = "max_extra_tokens"
 # The frequencies of the paper, 10000^(-2i/d), or of Marian, 10000^(-i/(d/2 - 1)).
 _FREQUENCIES = {"marian": "tensor2tensor", "huggingface": "paper"}
-_POSITION_TOLERANCE = 0.02  # for tables in bfloat16
+_POSITION_TOLERANCE = 0.02  # tables in bfloat16 are rounded
 _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "model_type": ("marian",),
     "quantization_config": (None,),

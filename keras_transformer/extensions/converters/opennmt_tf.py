@@ -100,7 +100,7 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     """Reads a model of OpenNMT-tf."""
     checkpoint = TFCheckpoint(path)
     directory = checkpoint.directory
-    if directory.name == "avg":  # averaged weights, in a subdirectory of the model
+    if directory.name == "avg":  # it has averaged weights, and its parent is the model
         directory = directory.parent
     description = _description(directory, options.num_heads)
     configuration = _read_configuration(directory, options.config)

@@ -41,7 +41,7 @@ class PieceOrder:
     """A vocabulary, and the rows of the original embedding matrices that belong to its ids."""
 
     vocabulary: Vocabulary
-    source_rows: Sequence[int]  # for each id; -1 for zeros
+    source_rows: Sequence[int]  # the row of each id; -1 for zeros
     target_rows: Sequence[int]
     num_sources: int  # rows of the original matrix
     num_targets: int

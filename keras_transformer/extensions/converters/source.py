@@ -348,7 +348,7 @@ def read_yaml(content: bytes, loader: str) -> dict[str, Any]:
             raise ValueError("it has too many levels")
     reader = make_reader(text)
     node = reader.get_single_node()
-    check_expanded_size(node, len(content))  # before aliases and merged mappings are resolved
+    check_expanded_size(node, len(content))  # aliases and merged mappings are not resolved yet
     mapping = None if node is None else reader.construct_document(node)
     if not isinstance(mapping, dict):
         raise ValueError("it is not a mapping")

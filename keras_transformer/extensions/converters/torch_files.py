@@ -120,7 +120,9 @@ def _load_tuple(load: Callable[[Any], None], unpickler: Any) -> None:
 for _code in map(ord, (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)):
     _load = _Unpickler.dispatch[_code]
     _Unpickler.dispatch[_code] = functools.partial(_load_tuple, _load)
-del _Unpickler.dispatch[pickle.BYTEARRAY8[0]]  # makes the array before it reads the content
+# Files of PyTorch have protocol 2, which lacks these codes. The first makes an array before it
+# reads the content. The second makes frozensets: comparing nested ones can take exponential time.
+del _Unpickler.dispatch[pickle.BYTEARRAY8[0]], _Unpickler.dispatch[pickle.FROZENSET[0]]
 
 
 def check_expanded_size(content: Any, size: int) -> None:

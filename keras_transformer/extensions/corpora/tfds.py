@@ -118,7 +118,7 @@ class TfdsCorpus:
         try:
             for source, target in self._texts():
                 yield _LINE_BREAKS.sub(b" ", source), _LINE_BREAKS.sub(b" ", target)
-        except Exception as error:  # from TensorFlow, TFDS or the file system
+        except Exception as error:  # TensorFlow, TFDS and the file system raise many types
             raise InputError(
                 f"{self.name} in {self.builder.data_dir} cannot be read ({_reason(error)}). "
                 "Prepare the dataset again with TFDS."
@@ -168,7 +168,7 @@ def _builder(name: str, data_dir: str | None) -> Any:
         from keras_transformer.extensions.corpora.phrasebook import tfds_builder  # noqa: F401
     try:
         builder = tfds.builder(name, data_dir=data_dir)
-    except Exception as error:  # unknown, malformed, or a damaged dataset_info.json
+    except Exception as error:  # the name is wrong, or dataset_info.json is damaged
         raise InputError(
             f"TFDS cannot use the dataset {name!r} ({_reason(error)}), and none is prepared in "
             f"{data_dir or 'its default directory'}. Use a name such as wmt14_translate/de-en, or "

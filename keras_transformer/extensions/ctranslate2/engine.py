@@ -107,7 +107,7 @@ class CTranslate2Engine(Engine):
         self, texts: Sequence[str], targets: Sequence[Sequence[int]]
     ) -> list[float | None]:
         sources = self.pieces(texts)
-        outputs = [[self._target[i] for i in ids[:-1]] for ids in targets]  # without end tokens
+        outputs = [[self._target[i] for i in ids[:-1]] for ids in targets]  # drops the end tokens
         results = self._model.score_batch(sources, outputs, max_batch_size=64, max_input_length=0)
         # Without any source token, the engine returns no log-probabilities.
         return [

@@ -40,7 +40,7 @@ def define_flags() -> None:
 def main() -> None:
     """Runs `translate_file` with the flags."""
     app.load_engine(FLAGS.model_dir)
-    from keras_transformer.inference import batching, loading, tags  # late: --help is fast
+    from keras_transformer.inference import batching, loading, tags  # slow to import
 
     batching.use_cores_for_batches(os.cpu_count() or 1)  # files have more sentences than cores
     model = loading.load_model(

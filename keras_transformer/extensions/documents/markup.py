@@ -60,7 +60,7 @@ def tokenize(text: str, copied: frozenset[str] = COPIED, has_entities: bool = Tr
         name, entity = (match["name"] or "").lower(), match["entity"]
         kind = "empty"
         if entity and (not has_entities or html.unescape(entity) != entity):
-            continue  # a part of the text, unlike the entities that a file defines
+            continue  # it is text, unlike the entities that a file defines
         if name and not match["attributes"].endswith("/") and name not in _VOID:
             kind = "close" if match["slash"] else "open"
         if kind == "open" and (name in copied or _NOT_TRANSLATED.search(match["attributes"])):

@@ -17,7 +17,7 @@ from keras_transformer.errors import require
 from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag, split_tags
-from keras_transformer.inference.translate import translate_lines
+from keras_transformer.inference.translate import number_warnings, translate_lines
 
 # Patterns of the package regex, which has the properties of Unicode. Possessive quantifiers (such
 # as `++`) keep them linear in the length of a line.
@@ -28,11 +28,13 @@ _EMOJI = r"(?:\p{Emoji_Presentation}|\p{Extended_Pictographic}\uFE0F)"
 _QUOTE = r"[\"'\p{Pi}\p{Pf}\p{Pe}]"
 _CLOSING = rf"(?:{_QUOTE}|{_MARK}|{_SPACE}?»(?!\S)|{_SPACE}?{_EMOJI})"
 _OPENING = rf"(?:[\"'\p{{Pi}}\p{{Pf}}\p{{Ps}}\p{{Pd}}\p{{So}}¿¡•*]{_SPACE}?|{_MARK})"
-_CAPITAL = r"[\p{Lu}\p{Lt}\p{Lo}\p{N}]"  # Lo: the letters of scripts without case
+# Lo: the letters of scripts without case. Georgian has none in sentences, but its letters are Ll.
+_CAPITAL = r"[\p{Lu}\p{Lt}\p{Lo}\p{N}\p{Georgian}]"
 _GREEK_QUESTION = rf"(?:(?<=\p{{Greek}})[;\u037e]|[;\u037e](?={_SPACE}++{_OPENING}*+\p{{Greek}}))"
 
 _SENTENCE_END = regex.compile(
-    rf"(?<!{_STOP})(?:{_STOP}++|{_GREEK_QUESTION})(?:"
+    # Not within a decimal, such as a full-width one.
+    rf"(?<!{_STOP})(?!(?<=\p{{Nd}}){_STOP}\p{{Nd}})(?:{_STOP}++|{_GREEK_QUESTION})(?:"
     rf"{_CLOSING}*+(?={_SPACE}++{_OPENING}*+{_CAPITAL})"
     # Stops of other scripts, such as the full-width ones and the danda, need no space after them.
     rf"|(?<=[\p{{Sentence_Terminal}}--.!?]){_MARK}*+(?=\S)(?!{_QUOTE}|\p{{Ll}}))"
@@ -88,7 +90,8 @@ def segment(text: str, language: str | None = None) -> list[str]:
     - A sentence that continues on the next line is split into two.
     - A sentence is joined to the next one if it ends with a single letter or a small number
       ("vitamin C.", "She is 17."), or if the next one starts with a lowercase letter.
-    - An unknown abbreviation before a capital ("Univ. Prof.") ends a sentence.
+    - An unknown abbreviation before a capital ("Univ. Prof.", "5 Tsd. Euro", "inkl. Steuern",
+      "zzgl. Versand", "św. Jan") ends a sentence.
     - A Chinese or Japanese sentence that ends with a quotation ends only before white space.
     - In Thai and other scripts without stops, each line is one sentence.
 
@@ -121,6 +124,8 @@ def _is_abbreviated(line: str, end: int, language: str | None) -> bool:
         return False
     found = _NEXT_WORD.match(line[end : end + _LONGEST_WORD])
     after = found[1] if found else "A"
+    if word.lower() == "no" and not after[0].isdigit():  # an answer
+        return False
     # For several languages, sentencex joins any word and number. "Abb. 4" and "No. 5" are short.
     if after[0].isdigit() and len(word) > _LONGEST_BEFORE_NUMBER:
         after = "A"
@@ -131,6 +136,9 @@ def _is_abbreviated(line: str, end: int, language: str | None) -> bool:
 def _has_abbreviation(word: str, after: str, language: str | None) -> bool:
     """Returns whether sentencex does not split between two words with a full stop."""
     languages = _COMMON if language is None else (re.split("[-_]", language.lower())[0],)
+    # English titles, such as "Dr.", are used in many languages. Its other abbreviations are words
+    # there, such as "me" in Spanish.
+    languages += ("en",) if word[0].isupper() else ()
     return any(len(sentencex.segment(code, f"{word}. {after}")) == 1 for code in languages)
 
 
@@ -204,7 +212,7 @@ def translate_document(model: Engine, text: str, source_tag: str = "") -> tuple[
                 f"Line {number} has a sentence of {tokens:,} tokens. It was translated in "
                 f"{len(split):,} parts of at most {limit:,} tokens ({name})."
             )
-        elif tokens == 1 and piece.strip():  # only the end token
+        elif tokens == 1 and piece.strip():  # there is only the end token
             warnings.append(f"Line {number} has a sentence without tokens, which was left out.")
     sentences = [
         (number, add_tag(part.strip(), tag)) for number, tag, part in parts if part.strip()
@@ -214,6 +222,7 @@ def translate_document(model: Engine, text: str, source_tag: str = "") -> tuple[
     for (number, line), translation in zip(sentences, translations, strict=True):
         if not translation.strip():
             warnings.append(f"Line {number}: the model returns nothing for {line[:40]!r}.")
+    warnings += number_warnings(model, text.splitlines())
     return join_translations([part for *_, part in parts], translations), warnings
 
 

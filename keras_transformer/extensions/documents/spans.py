@@ -41,7 +41,7 @@ _PATTERNS = {
     r"|\b(?=\d*[a-f])(?=[a-f]*\d)[\da-f]{7,}(?:-[\da-f]+)*\b",
     "emoji": rf"(?:{_EMOJI}(?:\u200D\p{{Extended_Pictographic}}\uFE0F?[\U0001F3FB-\U0001F3FF]?)*"
     r"[\U000E0020-\U000E007F]*|[0-9#*]\uFE0F?\u20E3)+",
-    "symbol": r"｟[^\s｟｠]*｠",  # written like the symbols of vocabularies
+    "symbol": r"｟[^\s｟｠]*｠",  # vocabularies write symbols in this way
     "escape": r"\\(?:[nrt@?]|[uU][0-9a-fA-F]{4})",
 }
 _ICU = regex.compile(

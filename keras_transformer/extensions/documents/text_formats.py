@@ -1,7 +1,7 @@
 """Finds the translatable texts of HTML, Markdown, subtitles and files of strings.
 
 Libraries that write these formats change more of a file than its text. So only the texts are
-replaced, and libraries tell where they are where that is difficult.
+replaced. Where their positions are difficult to find, libraries report them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def json_units(text: str, label: str) -> Iterator[Unit]:
         broken(label, text, 0, "the JSON is nested too deeply.")
     for match in regex.finditer(rf"({_QUOTED})(\s*:)?", text):
         value = json.loads(match[1])
-        if not match[2] and value.encode(errors="ignore").decode() == value:  # no half surrogates
+        if not match[2] and value.encode(errors="ignore").decode() == value:  # valid UTF-8
             yield Unit(match.start(1), match.end(1), tokenize(value, has_entities=False), _to_json)
 
 

@@ -1,7 +1,7 @@
 """Finds the translatable texts of XLIFF, of Android's strings.xml and of DOCX.
 
-The parser of Python's standard library tells where each element is in the file, so that all other
-characters stay the same.
+The parser of Python's standard library checks a file. Then a regular expression finds the tags, so
+that all other characters stay the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ATTRIBUTE = regex.compile(r"""([^\s=]+)\s*=\s*["']([^"']*)""")
 _XLIFF_COPIED = frozenset("bpt ept ph it x bx ex sc ec cp sm em".split())
 # A text, and the start and the end of the CDATA section around it.
 _CDATA = regex.compile(r"(?|(\s*<!\[CDATA\[)((?:(?!\]\]>).)*+)(\]\]>\s*)|()(.*)())", regex.DOTALL)
-_ANDROID_TEXTS = {"string": "resources", "item": "string-array plurals"}  # and their parents
+_ANDROID_TEXTS = {"string": "resources", "item": "string-array plurals"}  # element → its parents
 _DOCX_PARTS = regex.compile(
     r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml"
 )
@@ -154,7 +154,7 @@ def docx_parts(data: bytes, label: str) -> dict[str, str]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = [name for name in archive.namelist() if _DOCX_PARTS.fullmatch(name)]
             parts = {name: archive.read(name).decode() for name in names}
-    # What zipfile raises for damaged, encrypted and otherwise unreadable archives.
+    # zipfile raises these for damaged, encrypted and otherwise unreadable archives.
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
         raise InputError(f"{label} is not a readable DOCX file ({one_line(error)}).") from error
     if "word/document.xml" not in parts:

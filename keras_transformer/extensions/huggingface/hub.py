@@ -92,7 +92,7 @@ def _endpoint() -> str | None:
 def _reason(error: Exception) -> str:
     from huggingface_hub import errors
 
-    if isinstance(error, errors.LocalEntryNotFoundError):  # neither on the Hub nor in the cache
+    if isinstance(error, errors.LocalEntryNotFoundError):  # the Hub and the cache lack it
         error = error.__cause__ if isinstance(error.__cause__, Exception) else error
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):

@@ -70,7 +70,7 @@ class BlockState(DecodeState):
         query = ops.multiply(query, key[0].shape[-1] ** -0.5)
         scores = [ops.matmul(query, ops.swapaxes(part, -1, -2)) for part in key]
         weights = attention_weights(ops.concatenate(scores, axis=-1), attention_mask)
-        # Counted from the end, so that LiteRT knows all shapes of a step.
+        # Positions count from the end, so that LiteRT knows all shapes of a step.
         size = value[1].shape[-2]
         first, second = weights[..., :-size], weights[..., -size:]
         return ops.matmul(first, value[0]) + ops.matmul(second, value[1]), weights
@@ -80,7 +80,7 @@ class BlockState(DecodeState):
             return self.visible
         num_past = ops.shape(self._past[0]["key"])[2]
         recent = ops.arange(ops.shape(self.layers[0]["key"])[2])
-        # Not one range: LiteRT would know a sum of two sizes only when it runs.
+        # One range would not do: LiteRT would know a sum of two sizes only when it runs.
         entries = ops.concatenate([ops.arange(num_past), num_past + recent], axis=0)
         last = ops.reshape(num_past // self._num_queries + self._recent_position, (1,))
         near = position_mask(last, entries // self._num_queries, causal=True, window=window)

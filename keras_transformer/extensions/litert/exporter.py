@@ -55,7 +55,7 @@ class LiteRTEngine(Engine):
         self.max_train_source_length = model.metadata.max_train_source_length
         self.symbols = tuple(sorted(model.vocabulary.source_symbols()))
         self.max_batch_lines = model.batch_size
-        self._max_length, self._length_penalty = 0, math.nan  # those of the export
+        self._max_length, self._length_penalty = 0, math.nan  # they mean: as exported
 
     def with_settings(self, settings: Mapping[str, Any]) -> LiteRTEngine:
         super().with_settings(settings)  # refuses others

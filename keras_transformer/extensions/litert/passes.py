@@ -242,7 +242,7 @@ def share(model: Any) -> None:
 
 
 def _share_buffers(model: Any) -> None:
-    kept: list[Any] = [model.buffers[0]]  # the empty one
+    kept: list[Any] = [model.buffers[0]]  # buffer 0 is empty
     numbers_by_content = {b"": 0}
     numbers = []
     for buffer in model.buffers:

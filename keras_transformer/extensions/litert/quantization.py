@@ -16,7 +16,7 @@ from ai_edge_litert import schema_py_generated as schema
 from keras_transformer.extensions.litert.passes import code_of, op_name
 
 _LARGEST = {"int8": 127, "int4": 7}  # the integer of the largest weight
-_SHARES = np.linspace(1, 0.5, 11)  # tried: this share of the largest weight is the largest integer
+_SHARES = np.linspace(1, 0.5, 11)  # ranges that are tried, in parts of the largest weight
 _PRODUCTS = ("FULLY_CONNECTED", "EMBEDDING_LOOKUP")  # input 1 has the weights
 # The operations' first versions with integer weights that have a scale per row, and with float16
 # weights that are converted to float32 (op_version.cc).
@@ -119,7 +119,7 @@ def _halve(model: Any, graph: Any, weights: Any) -> None:
     """Makes a tensor float16, and inserts a DEQUANTIZE for its readers."""
     index = graph.tensors.index(weights)
     restored = schema.TensorT()
-    restored.name = f"{graph.name.decode()}/float32_{len(graph.tensors)}".encode()  # unique
+    restored.name = f"{graph.name.decode()}/float32_{len(graph.tensors)}".encode()  # a unique name
     restored.type, restored.buffer, restored.hasRank = schema.TensorType.FLOAT32, 0, True
     restored.shape = np.array(weights.shape, np.int32)
     graph.tensors.append(restored)

@@ -36,7 +36,7 @@ from keras_transformer.runs.atomic import atomic_path
 _BATCH_SIZE = 16  # pairs: the attention of 64 tokens in 48 heads has 2.4 MB
 _POSITIONS = 128  # positional encodings in the picture
 _INK, _MUTED, _LINE = "#1d2126", "#6a727c", "#2f6db0"  # the colours of the pages
-_CURVES = {"training": "#4a8bd0", "validation": "#d9662b"}  # readable on light and dark pages
+_CURVES = {"training": "#4a8bd0", "validation": "#d9662b"}  # for light and for dark pages
 
 with needs_extra("plots", "drawing"):
     import matplotlib.style

@@ -197,7 +197,7 @@ def build_page(
                         alignment = gr.HTML(elem_id=f"alignment-{number}")
                     with gr.Tab("Attention"):
                         explorer = gr.HTML(elem_id=f"attention-{number}")
-                kept = gr.State(None)  # an Answer, for when the user selects another translation
+                kept = gr.State(None)  # the Answer whose translations the user selects
                 outputs += [summary, n_best, alignment, explorer, kept]
                 select = n_best.input(
                     functools.partial(_details, model), [kept, n_best], [alignment, explorer],

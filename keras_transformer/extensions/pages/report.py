@@ -93,7 +93,7 @@ def write_report(run: RunDirectory) -> Path:
     checkpoints: dict[str, tuple[int, Mapping[str, float]]] = {}
     for checkpoint in run.checkpoints():
         metrics: dict[str, float] = {}
-        with contextlib.suppress(InputError):  # damaged, or removed in the meantime
+        with contextlib.suppress(InputError):  # the file is damaged, or was removed
             metrics = run.read_metrics(checkpoint)
         checkpoints[checkpoint.path.name] = checkpoint.step, metrics
     costs = next((m for _, m in reversed(checkpoints.values()) if m), {})
@@ -147,7 +147,7 @@ def _curves(history: History) -> Markup:
     for title, names, is_log in _CHARTS:
         lines: list[Any] = []
         for name in names:
-            # Without NaN, which cannot be drawn.
+            # NaN cannot be drawn.
             values = {s: v for s, v in history.get(name, {}).items() if abs(v) < 1e30}
             best = _best(values, _SCORES[name][1]) if name in _SCORES else None
             kind = "validation" if name.startswith("val_") else "training"

@@ -123,14 +123,14 @@ class Experiment:
         return records
 
     @functools.cached_property
-    def _metadata(self) -> Record:  # read once, because the files may change while this runs
+    def _metadata(self) -> Record:  # it is read once, because files may change later
         return run_metadata()
 
     def run(self, row: Row) -> Record:
         """Runs a row unless it is finished, and records and returns its results."""
         self.start()
         directory = self.work_dir / row.name
-        with exclusive_lock(directory):  # held until the results are written
+        with exclusive_lock(directory):  # the lock is held until the results are written
             found = self.records().get(row.name, {})
             if found.get("finished"):
                 return found
@@ -258,7 +258,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 def run_metadata() -> Record:
     """Returns the command, the commit, the date, the versions of libraries, and the machine."""
-    packages = importlib.metadata.packages_distributions()  # such as tensorflow-cpu for tensorflow
+    packages = importlib.metadata.packages_distributions()  # tensorflow may be tensorflow-cpu
     libraries = ("tensorflow", "keras", "tensorflow_text", "sacrebleu")
     return {
         "command": shlex.join(sys.argv),
@@ -307,7 +307,7 @@ def call_in_process(function: Callable[..., _Result], *arguments: Any) -> _Resul
         if process.is_alive():
             os.kill(process.pid or 0, number if len(received) > 1 else signal.SIGTERM)
 
-    with interrupts_ignored():  # until the process has its own process group
+    with interrupts_ignored():  # the process has no process group yet
         process.start()
     with signal_handlers(pass_on):
         sender.close()

@@ -38,7 +38,7 @@ _TRAINING_FORMS = (
 )
 _VALIDATION_FORMS = (*_TRAINING_FORMS, {"held_out"})  # a part of the training text
 _TEST_FORMS = (*_VALIDATION_FORMS, {"sacrebleu", "language_pair"})  # a test set of sacreBLEU
-_TAUGHT_FORMS = (*_TRAINING_FORMS, {"source"})  # without targets, which a teacher generates
+_TAUGHT_FORMS = (*_TRAINING_FORMS, {"source"})  # a teacher generates the targets
 
 # Fields that recipe.json does not have.
 _NOT_IN_FILE = ("name", "variant")
@@ -202,6 +202,11 @@ class Recipe:
             if "held_out" in text and text["held_out"] not in self.held_out:
                 parts = ", ".join(self.held_out) or "nothing"
                 raise InputError(f"{role} is {text['held_out']!r} of held_out, which has {parts}.")
+        for test in self.published.keys() - self.tests.keys():
+            raise InputError(f"published has {test!r}. Name one of {', '.join(self.tests)}.")
+        for count in self.average_last:
+            if count < 2:
+                raise InputError(f"average_last has {count}, but it must be at least 2.")
         if self.teacher and (self.fine_tune or self.synthetic):
             raise InputError(
                 "A recipe with a teacher trains from random weights, on pairs of the teacher. "

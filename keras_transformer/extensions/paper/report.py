@@ -51,7 +51,7 @@ def draw(
     A panel has a label for its x axis, and one or two series by their labels: a value for each
     name, or None if it is unknown.
     """
-    import matplotlib.style  # an extra
+    import matplotlib.style  # Matplotlib is an extra
     from matplotlib.figure import Figure
 
     style = {"svg.fonttype": "none", "svg.hashsalt": "paper", "font.size": 9}

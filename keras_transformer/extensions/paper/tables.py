@@ -100,12 +100,12 @@ _TRANSFORMER = {
 class TableRow(NamedTuple):
     """A row of a table."""
 
-    name: str  # of its directory; the part before a `_` is the group
+    name: str  # also of its directory; the part before a `_` is the group
     title: str  # difference from the base, as in "h × 1/2, d_k × 2", or a name for the chart
     settings: Mapping[str, Any]  # changes to the preset
     published: Mapping[str, float | None]  # `bleu`, in Table 3 also `perplexity` and `millions`
     architecture: str = "transformer"
-    config: Config | None = None  # with the sizes of the vocabulary; only in Table 3
+    config: Config | None = None  # includes the sizes of the vocabulary; only Table 3 has it
     same_as: str | None = None  # the name of an earlier row with this configuration
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import concurrent.futures
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,6 +23,7 @@ _EXTRA_BYTES = 32
 # Bytes of the longest row times rows. So a batch of long rows ends soon, and others get their turn.
 _MAX_BATCH_BYTES = 2**14
 _PADDING = 16  # bytes of padding that take as long as a byte
+_BITS_PER_CLASS = 4  # requests of one class have similar sizes, up to 16 times as large
 
 
 @dataclass(eq=False)
@@ -35,14 +37,16 @@ class _Part:
     most: int  # rows of a batch
     arrived: float  # time of the event loop
     turn: int  # orders the parts
-    result: asyncio.Future[Arrays]
+    cost: int  # bytes that it adds to the turn
+    result: asyncio.Future[Arrays] = field(default_factory=asyncio.Future)
 
 
 class Batcher:
     """Merges requests with the same call into batches, in fair order.
 
-    A request with many rows or much text is split. Each such request, and all others together, get
-    equal shares, in bytes (start-time fair queueing). So others need not wait for all parts of one.
+    A request with many rows or much text is split. Requests of similar size form a class, and the
+    classes get equal shares, in bytes (start-time fair queueing). So however many long requests
+    wait, a short one waits for at most one batch of each class of longer ones.
 
     A request waits `batch_timeout` seconds for others if a thread is idle, and at most `max_queue`
     rows wait. `observe` is called with the number of rows of each batch.
@@ -64,7 +68,7 @@ class Batcher:
         self._idle = num_threads
         self._waiting: list[_Part] = []
         self._turn = 0  # turn of the last batch
-        self._next_turn = 0  # next turn of a request that is not split
+        self._next_turns: collections.Counter[int] = collections.Counter()  # for each class
         self._running: set[asyncio.Task[None]] = set()
 
     @property
@@ -90,16 +94,16 @@ class Batcher:
         parts: list[_Part] = []
         groups = _groups(sizes, most)
         now = loop.time()
-        turn = self._turn if len(groups) > 1 else max(self._turn, self._next_turn)
+        size_class = int(sizes.sum()).bit_length() // _BITS_PER_CLASS
+        turn = max(self._turn, self._next_turns[size_class])
         for group in groups:
             columns = {name: array[group] for name, array in inputs.items()}
             longest = int(sizes[group].max())
-            result: asyncio.Future[Arrays] = loop.create_future()
+            cost = min(longest, _MAX_BATCH_BYTES) * len(group)  # models truncate long rows
             fitting = _fitting_rows(longest, most)
-            parts.append(_Part(call, columns, len(group), longest, fitting, now, turn, result))
-            turn += min(longest, _MAX_BATCH_BYTES) * len(group)  # models truncate long rows
-        if len(groups) == 1:
-            self._next_turn = turn
+            parts.append(_Part(call, columns, len(group), longest, fitting, now, turn, cost))
+            turn += cost
+        self._next_turns[size_class] = turn
         self._waiting = sorted([*self._waiting, *parts], key=lambda part: part.turn)
         loop.call_later(self._batch_timeout, self._start_batches)
         self._start_batches()
@@ -108,8 +112,9 @@ class Batcher:
             original = np.argsort(np.concatenate(groups))
             return {name: array[original] for name, array in outputs.items()}
         finally:
-            for part in parts:  # still waiting if another part failed or the client disconnected
-                part.result.cancel()
+            for part in parts:  # a part still waits if another one failed or the client left
+                if part.result.cancel() or part.result.cancelled():
+                    self._next_turns[size_class] -= part.cost
 
     def close(self) -> None:
         """Waits for the threads. Call it when no requests are left."""

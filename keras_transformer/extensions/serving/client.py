@@ -85,7 +85,7 @@ def connect(address: str, **options: Any) -> Client:
             try:
                 model = anyone._request("GET", "/healthz", "model")
             except InputError as error:
-                raise type(error)(f"{error} Or name the model: HOST:PORT/MODEL.") from error
+                raise type(error)(f"{error} (or name the model: HOST:PORT/MODEL)") from error
     return Client(host, model, **options)
 
 
@@ -95,7 +95,7 @@ class ServerEngine(Engine):
     def __init__(self, address: str):
         self.label, self.client = address, connect(address)
         self.client.wait_until_ready(_READY_SECONDS)
-        self.threads = self.client.connections  # known without TensorFlow
+        self.threads = self.client.connections  # this number is known without TensorFlow
         signatures = self.client.metadata()
         if "lengths" not in signatures or "serving_default" not in signatures:
             raise InputError(
@@ -324,7 +324,7 @@ class Client:
             return fields[field]
         details = fields.get("error", response.text[:200].strip())
         sentence = f"{self.address} answers {response.status_code}: {details}"
-        if answer is None:  # not of a server of models
+        if answer is None:  # another kind of server has answered
             sentence += self._proxy_remark()
         if response.status_code in (429, 503):
             raise _NotNowError(sentence)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 10.0
-KEEP_ALIVE_SECONDS = 75  # for reading a piece of an answer and sending the next header
-ANSWER_SECONDS = 600.0  # for reading an answer
+KEEP_ALIVE_SECONDS = 75  # time limit for reading a piece of an answer and sending the next header
+ANSWER_SECONDS = 600.0  # time limit for reading an answer
 ACCEPTED_AT_ONCE = 64  # connections that asyncio accepts before it runs anything else
 _OTHER_FILES = 512  # descriptors for models, libraries and connections that are being closed
 

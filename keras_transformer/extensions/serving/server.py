@@ -48,12 +48,12 @@ from keras_transformer.runs.machine import available_cores, stop_signals
 
 _LOG = logging.getLogger(__name__)
 _BODY_SECONDS = 60  # time limit for receiving a body
-_SMALL_BODY_BYTES = 2**16  # smaller bodies need no limit besides that of connections
+_SMALL_BYTES = 2**16  # smaller bodies and answers need no limit besides that of connections
 _LARGE_BODIES = 4  # how many of the largest size the server may hold at the same time
 _BACKLOG = 2048  # connections that are not accepted yet
 _DRAIN_SECONDS = 0.5  # new requests are still answered after a stop signal
 _LAST_SECONDS = 3.0  # longest stop after the grace period
-_MAX_ANSWER_BYTES = 2**27  # size as arrays; JSON needs ten times this memory
+_MAX_ANSWER_BYTES = 2**24  # size as arrays; JSON needs several times this memory
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:=/+-]{1,128}")  # ids that are taken from clients
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -84,10 +84,10 @@ class Server:
         self._request_seconds = settings.request_seconds
         self._max_body_bytes = settings.max_body_bytes
         self._large_bytes = 0  # size of the large bodies that the server holds
-        self._reading_large = asyncio.Lock()
+        self._converting_large = asyncio.Lock()  # from and to JSON
         self._routes = self._application(settings)
 
-    def _application(self, settings: Settings) -> Starlette:
+    def _application(self, settings: Settings) -> CORSMiddleware:
         """Returns the routes, behind checks of the host and the origin of a request."""
         routes = [
             Route("/healthz", self._health),
@@ -100,16 +100,16 @@ class Server:
         hosts = Middleware(
             TrustedHostMiddleware, allowed_hosts=_allowed_hosts(settings), www_redirect=False
         )
-        cors = Middleware(
-            CORSMiddleware,
+        errors = (RequestError, HTTPException, ClientDisconnect, Exception)
+        handlers: Any = dict.fromkeys(errors, _refusal)
+        # Outside of Starlette, which answers internal errors outside of its middleware.
+        return CORSMiddleware(
+            Starlette(middleware=[hosts], routes=routes, exception_handlers=handlers),
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
             expose_headers=["Retry-After", "X-Request-Id"],
         )
-        errors = (RequestError, HTTPException, ClientDisconnect, Exception)
-        handlers: Any = dict.fromkeys(errors, _refusal)
-        return Starlette(middleware=[hosts, cors], routes=routes, exception_handlers=handlers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, with an id that its log lines have, too. Counts predictions."""
@@ -123,34 +123,38 @@ class Server:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = REQUEST_ID.get()
-                if self.is_stopping:  # so that clients use another server
+                if self.is_stopping:  # clients then use another server
                     headers["Connection"] = "close"
             await send(message)
 
         try:
             await self._routes(scope, receive, send_with_headers)
-        except Exception:  # after Starlette has answered
+        except Exception:  # Starlette answers it, and raises it again
             _LOG.exception("Internal error.")
         path, seconds = scope["path"], time.perf_counter() - start
-        if status >= 500:
+        if status >= 500 and path != "/healthz":
             _LOG.warning("%s %r: status %d after %.1f s.", scope["method"], path, status, seconds)
-        if path.endswith(":predict"):
+        if scope["method"] == "POST" and path.endswith(":predict"):
             self._requests.labels(str(status)).inc()
             self._seconds.observe(seconds)
 
     async def _predict(self, request: Request) -> Response:
         late = f"There was no answer within {self._request_seconds:g} s. Send fewer rows."
         async with _time_limit(self._request_seconds, 504, late), self._body(request) as body:
-            is_large = len(body) > _SMALL_BODY_BYTES
-            async with self._reading_large if is_large else contextlib.nullcontext():
+            async with self._turn(len(body)):
                 version, signature, inputs, by_row = await asyncio.to_thread(
                     self._read, body, **request.path_params
                 )
             body.clear()
             prediction = self.batcher.run(signature.call, inputs, version.engine.max_batch_lines)
             outputs = await _while_connected(request, prediction)
-            answer = await asyncio.to_thread(write_outputs, outputs, by_row)
+            async with self._turn(sum(array.nbytes for array in outputs.values())):
+                answer = await asyncio.to_thread(write_outputs, outputs, by_row)
         return Response(answer, media_type="application/json")
+
+    def _turn(self, size: int) -> contextlib.AbstractAsyncContextManager[Any]:
+        """Returns a context in which one large body or answer is converted at a time."""
+        return self._converting_large if size > _SMALL_BYTES else contextlib.nullcontext()
 
     @contextlib.asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytearray]:
@@ -170,7 +174,7 @@ class Server:
                         body.clear()
                         continue
                     body += chunk
-                    if size > _SMALL_BODY_BYTES:
+                    if size > _SMALL_BYTES:
                         self._large_bytes += size - held
                         held = size
                     if held and self._large_bytes > _LARGE_BODIES * limit:
@@ -193,16 +197,17 @@ class Server:
             known = ", ".join(sorted(version.signatures))
             raise RequestError(400, f'Serving signature key "{key}" not found. Choose of {known}.')
         inputs = read_inputs(document, signature.inputs, self._max_rows)
-        row_bytes = sum(
-            np.dtype(dtype).itemsize * math.prod(max(size, 1) for size in shape[1:])
-            for dtype, shape in signature.outputs.values()
-        )
-        rows, most = len(next(iter(inputs.values()))), max(1, _MAX_ANSWER_BYTES // row_bytes)
+        sizes = {
+            name: np.dtype(dtype).itemsize * math.prod(max(size, 1) for size in shape[1:])
+            for name, (dtype, shape) in signature.outputs.items()
+        }
+        rows, row_bytes = len(next(iter(inputs.values()))), sum(sizes.values())
+        most, largest = max(1, _MAX_ANSWER_BYTES // row_bytes), max(sizes, key=sizes.__getitem__)
         if rows > most:
             raise RequestError(
                 400,
-                f"The answer to {rows:,} rows would have {rows * row_bytes:,} bytes. Send at most "
-                f"{most:,} rows per request to {key}.",
+                f"The answer to {rows:,} rows would have {rows * row_bytes:,} bytes, most of them "
+                f"in {largest}. Send at most {most:,} rows to {key}, or use another signature.",
             )
         if self._source_tag:
             inputs = add_source_tag(inputs, self._source_tag, version.engine.symbols)
@@ -237,7 +242,7 @@ async def _refusal(request: Request, error: Exception) -> Response:
         headers = {"Retry-After": "1"} if status == 429 else None
     elif isinstance(error, ClientDisconnect):
         status, message = 499, "The client has disconnected."
-    elif isinstance(error, HTTPException):  # of Starlette: 404 or 405
+    elif isinstance(error, HTTPException):  # Starlette raises it for 404 and 405
         status, headers = error.status_code, error.headers
         message = f"{error.detail}: {request.method} {request.url.path}"
     return JSONResponse({"error": message}, status, headers)
@@ -287,11 +292,7 @@ async def serve(
 ) -> None:
     """Serves until `stop` is set, and then for at most `grace_seconds`.
 
-    Args:
-        started: called with the server and its port when it answers requests.
-
-    Raises:
-        InputError: if no version can be loaded, or the port is in use.
+    When it answers requests, it calls `started` with the server and its port.
     """
     server = Server(settings)
     with _listener(settings.host, settings.rest_port) as listener:

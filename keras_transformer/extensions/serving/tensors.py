@@ -10,7 +10,7 @@ import base64
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -21,7 +21,8 @@ Arrays = dict[str, np.ndarray]
 _MAX_ERROR_BYTES = 1000
 # Limit of JSON values in memory: each has a bracket, comma or quote, and takes up to 64 bytes.
 _MAX_STRUCTURE = 2**20
-_MANY_DIGITS = 2**16  # numbers converted to text at once; each takes 128 bytes
+_PART_VALUES = 2**14  # values that are converted to JSON at once
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 # TensorFlow's names of dtypes. Strings are bytes in arrays of objects.
 DTYPES: dict[str, Any] = {
@@ -226,15 +227,43 @@ def add_missing_tag(text: str, tag: str, symbols: Sequence[str] | None) -> str:
 
 
 def write_outputs(outputs: Arrays, by_row: bool) -> bytes:
-    """Returns the body of an answer, in the row format ("predictions") or the column format."""
-    columns: Any = {name: _values(array, name) for name, array in outputs.items()}
-    if len(columns) == 1:  # a single output has no name
-        (columns,) = columns.values()
+    """Returns the body of an answer, in the row format ("predictions") or the column format.
+
+    It is converted in parts, so that other threads can run in between and little memory is needed.
+    """
+    if len(outputs) == 1:  # a single output has no name
+        [(name, array)] = outputs.items()
+        content = _json(array, name)
     elif by_row:
-        instances = zip(*columns.values(), strict=True)
-        columns = [dict(zip(columns, row, strict=True)) for row in instances]
-    answer = {"predictions" if by_row else "outputs": columns}
-    return json.dumps(answer, ensure_ascii=False).encode()  # may contain NaN and Infinity
+        rows = range(len(next(iter(outputs.values()))))
+        # With the `...`, a row of a vector is an array, too.
+        columns = ({name: array[row, ...] for name, array in outputs.items()} for row in rows)
+        content = _sequence("[]", map(_object, columns))
+    else:
+        content = _object(outputs)
+    start = '{"predictions": ' if by_row else '{"outputs": '
+    return b"".join(part.encode() for part in itertools.chain([start], content, "}"))
+
+
+def _object(outputs: Arrays) -> Iterator[str]:
+    fields = ([f"{_ENCODER.encode(n)}: ", *_json(array, n)] for n, array in outputs.items())
+    return _sequence("{}", fields)
+
+
+def _json(array: np.ndarray, name: str) -> Iterator[str]:
+    """Yields the JSON of an array, which may contain NaN and Infinity."""
+    if array.ndim > 1 and array.size > _PART_VALUES:
+        yield from _sequence("[]", (_json(part, name) for part in array))
+    else:
+        yield _ENCODER.encode(_values(array, name))
+
+
+def _sequence(brackets: str, items: Iterable[Iterable[str]]) -> Iterator[str]:
+    yield brackets[0]
+    for index, item in enumerate(items):
+        yield ", " if index else ""
+        yield from item
+    yield brackets[1]
 
 
 def _values(array: np.ndarray, name: str) -> Any:
@@ -244,8 +273,6 @@ def _values(array: np.ndarray, name: str) -> Any:
     if array.dtype == object:
         return map_objects(lambda v: v.decode("utf-8", "replace"), array).tolist()
     if array.dtype == np.float32:  # writes 0.1, not 0.10000000149011612
-        if array.ndim > 1 and array.size > _MANY_DIGITS:
-            return [_values(part, name) for part in array]
         return array.astype(str).astype(float).tolist()
     return array.tolist()
 

@@ -16,6 +16,7 @@ import yaml
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import make_options, read_model, write_run
 from keras_transformer.extensions.converters.source import ConvertedModel
+from keras_transformer.inference import updated_decoding
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
@@ -241,6 +242,16 @@ def test_decoder_yml_sets_the_search(
     assert module.max_output_tokens == expected[3] // 26 * decoding.max_source_tokens
     found = (decoding.beam_size, decoding.length_penalty, decoding.unknown, longest)
     assert found == expected
+
+
+def test_converted_models_can_sample(post_norm: ConvertedModel) -> None:
+    decoding = post_norm.config.decoding
+    assert decoding.early_stopping == "marian"
+    sampling = updated_decoding(decoding, {"decoding.sample": "true"})
+    assert sampling == dataclasses.replace(decoding, sample=True, early_stopping=False)
+    assert updated_decoding(decoding, {"decoding.sample": "false"}) == decoding
+    both = {"decoding.sample": True, "decoding.early_stopping": "marian"}
+    refuses(updated_decoding, (decoding, both), "early_stopping", "marian", "sample")
 
 
 def test_options_of_the_search_without_a_counterpart_are_named(

@@ -23,6 +23,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import refuses
 from tests.conftest import PHRASES, random_shortlist
 from tests.export.model_variants import MODELS, make_run
+from tests.messages import tells
 
 SENTENCES = [*PHRASES, "", "ball " * 30, "☃ 雪"]
 PAIRS = [("a small dog", "ein kleiner Hund"), ("", "das Haus am Fluss"), ("☃ ball", "")]
@@ -71,6 +72,7 @@ def test_log_probabilities_equal_those_of_the_run(made: Made, name: str) -> None
     assert len(result.translations) == len(SENTENCES)
     assert result.largest_difference is not None
     assert result.largest_difference < 1e-4
+    assert tells(str(result.warning), "early_stopping=marian") == (name == "converted")
     source, target = processors(result.path)
     transformer = loading.load_translator(run).transformer
     translator = ctranslate2.Translator(str(result.path))

@@ -67,7 +67,7 @@ def words(text: str) -> int:
 
 # Sentences with bars between them, which the text does not have.
 SPACED = (
-    "It rains.|She sleeps!|Does he?|Wait…|No.",
+    "It rains.|She sleeps!|Does he?|Wait…|No.|We go.",
     "Mr. Smith met Dr. J. R. R. Jones, e.g. on Jan. 5 at No. 10.|He left.",
     "The U.S. Army paid 3.50 for version 2.0 at www.example.com.|Fine.",
     "“Really?” she asked.|“Yes!”|(He did.)|'So.'|It was 1990.|3 left.",
@@ -87,12 +87,14 @@ SPACED = (
     "שלום לכולם.\u200f|איך אתם מרגישים?|תודה.",
     "Great news! 😀|The bottle holds 17 liters. 👍🏽|It stopped raining.",
     "Great! ❤️|Really?!|So.",
+    "გამარჯობა.|როგორ ხარ?|კარგად.",
 )
 UNSPACED = (
     "今天很好！|我们去吧？|好的。",
     "「こんにちは。」と彼は言った。|はい！！|A。",
     "मैं घर जाता हूँ।|वह सो रही है।|हम खाते हैं।",
     "ខ្ញុំទៅ។|គាត់មក។",
+    "税率は３．５％です。|次の版は２。０です。|はい。",
 )
 
 
@@ -110,6 +112,8 @@ def test_segment_finds_the_sentences(marked: str) -> None:
         ("pt-BR", "A Sra. Silva.|Sim."),
         ("it", "Il sig. Rossi e l'ing. Verdi.|Ecco."),
         ("nl", "Dhr. Jansen woont bijv. Hier.|Ja."),
+        ("fr", "Le Dr. Martin arrive.|Oui."),
+        ("es", "Ven con mi.|Sí."),
     ],
 )
 def test_the_language_selects_the_abbreviations(language: str, marked: str) -> None:
@@ -215,6 +219,9 @@ def test_sentences_that_training_did_not_have() -> None:
     assert translated == text
     assert tells(warning, "line 1", "7 tokens", "2 parts", 5, "longest source in training")
     assert translate_document(model, "one two three four")[1] == []
+    model = fake_model(words, rewritten_sources=lambda _: {0: "103"})
+    translated, [warning] = translate_document(model, "One.\n10³ liters.\n")
+    assert tells(warning, "line 2", "10³", "103")
     model = fake_model(lambda text: words(text.strip("\u200b")), translate=lambda line: line)
     translated, [warning] = translate_document(model, "One.\n\u200b\n")
     assert tells(warning, "line 2", "without tokens")

@@ -21,7 +21,8 @@ from tests.driver import Driver
 
 # Outputs of several blocks of the cache, an empty one, and sources of very different lengths.
 TEXTS = [*PHRASES, "", "ball " * 60, "a", "dog " * 9]
-SETTINGS = {"decoding.n_best": 2, "decoding.max_extra_tokens": 30}
+MARIAN = {"decoding.early_stopping": "marian"}
+SETTINGS = {"decoding.n_best": 2, "decoding.max_extra_tokens": 30, **MARIAN}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def translator(run_directory: RunDirectory) -> TranslationModule:
 
 def test_compiled_model_is_refused(version: Path) -> None:
     given = {"path": version / "model.tflite", "low_memory": True}
-    refuses(LiteRTModel, given, "format=cpu", "low_memory")
+    refuses(LiteRTModel, given, "cpu", "low_memory")
 
 
 def test_a_batch_gives_each_sentence_the_tokens_of_the_run(

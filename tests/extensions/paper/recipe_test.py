@@ -80,6 +80,8 @@ def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
         ({"settings": {"training.steps": 3}}, mentions("training.steps", "setting")),
         ({"synthetic": {"translation": {"recipe": "a"}}}, mentions("synthetic", "translation")),
         ({"synthetic": {"distillation": {}}}, mentions("{}", "recipe")),
+        ({"average_last": [1]}, mentions("average_last", "1", "2")),
+        ({"published": {"t": {"bleu": 1, "source": ""}}}, mentions("published", "t", "animals")),
         ({"average_last": [3, "2"]}, mentions("average_last[1]", "2")),
         ({"length_penalties": [-1]}, mentions("length_penalty", "-1.0")),
         ({"held_out": {"train": 2}}, mentions("held_out", "train")),

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from keras_transformer.extensions.serving.batching import Batcher
 from keras_transformer.extensions.serving.tensors import Arrays
@@ -85,11 +86,11 @@ def test_rows_of_similar_lengths_go_together() -> None:
     async def test(f: Fixture) -> None:
         widths = [40, 400, 50, 350, 40, 30, 400, 1]
         _, *answers = await f.results(*(f.run(*[7] * width, rows=1) for width in [40, *widths]))
-        # The oldest is 40, then 400, then 1. The widest row sets the width of a batch. Rows of
-        # similar length go with the oldest, and much shorter rows wait.
+        # 400 and 1 are the first of their classes, and 40 comes after another one. The widest row
+        # sets the width of a batch. Rows of similar length go with the first, and others wait.
         assert [a["x"].shape[1] for a in answers] == [50, 400, 50, 400, 50, 50, 400, 1]
 
-    assert in_loop(test, max_batch_size=20).rows == [1, 4, 3, 1]
+    assert in_loop(test, max_batch_size=20).rows == [1, 3, 1, 4]
 
 
 def test_a_full_batch_does_not_wait_behind_another_call() -> None:
@@ -145,6 +146,34 @@ def test_a_short_request_overtakes_the_parts_of_a_long_one_which_end_with_their_
 
     rows = in_loop(test).rows
     assert rows[:2] == [1, 1] and len(rows) <= 4
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_short_request_waits_for_one_of_many_long_ones(rows: int) -> None:
+    async def test(f: Fixture) -> None:
+        f.call.gate.clear()
+        long = [f.run(*[7] * (rows * 4096), rows=rows) for _ in range(60)]
+        short = f.run(1, 1)
+        await f.held(*long, short)
+        f.call.gate.set()
+        await asyncio.gather(*long, short)
+
+    assert in_loop(test, max_queue=200).rows == [1, 2, *[1] * (60 * rows - 1)]
+
+
+def test_a_request_does_not_wait_for_one_whose_client_has_gone() -> None:
+    async def test(f: Fixture) -> None:
+        f.call.gate.clear()
+        first, gone = f.run(1), f.run(*[7] * (6 * 4096), rows=6)
+        await f.held(first, gone)
+        gone.cancel()
+        await f.held(gone)
+        requests = f.run(*[7] * 4096, rows=1), f.run(1, 1)
+        await f.held(*requests)
+        f.call.gate.set()
+        await asyncio.gather(first, *requests)
+
+    assert in_loop(test).rows == [1, 1, 2]
 
 
 def test_a_long_request_and_all_short_ones_get_equal_shares() -> None:

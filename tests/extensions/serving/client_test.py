@@ -178,10 +178,10 @@ def test_addresses_with_paths(address: str, url: str) -> None:
 
 def test_proxies(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setattr(f"{Client.__module__}._READY_SECONDS", 0.2)
     for address in (running.rest, f"http://{running.rest}/"):  # the server names its model
         with connect(address) as client:
             assert client.model == NAME and client.translate(["ab"])[0][0].text == "ba"
+    monkeypatch.setattr(f"{Client.__module__}._READY_SECONDS", 0.2)
     with pytest.raises(ServerError, match=mentions("127.0.0.1:9", "no_proxy=server.example")):
         connect("http://server.example:80")
 

@@ -7,6 +7,7 @@ import logging
 import resource
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,24 @@ def test_large_bodies_are_limited_together_and_small_ones_are_not(limited: Runni
             wait_until(lambda: limited.server.batcher.waiting_rows == 5)
         found = sorted(answer.result().status_code for answer in [*answers, small])
     assert (found, limited.server._large_bytes) == ([200] * 6 + [429], 0)
+
+
+def test_large_answers_are_written_one_at_a_time(
+    limited: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, was_free = threading.Lock(), []
+
+    def write(*arguments: Any) -> bytes:
+        was_free.append(lock.acquire(blocking=False))
+        time.sleep(0.1)
+        lock.release()
+        return tensors.write_outputs(*arguments)
+
+    monkeypatch.setattr(server, "write_outputs", write)
+    monkeypatch.setattr(server, "_SMALL_BYTES", 20)  # an answer has 24 bytes as arrays
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(limited.predict, [PREDICT] * 3))
+    assert [answer.status_code for answer in answers] == [200] * 3 and was_free == [True] * 3
 
 
 def test_values_and_rows_are_counted_before_they_are_made(limited: Running) -> None:

@@ -14,10 +14,12 @@ from unittest import mock
 import pytest
 
 from keras_transformer.export.manifest import write_manifest
+from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.extensions.ctranslate2.exporter import EXPORTER
 from keras_transformer.extensions.serving.client import Client
 from keras_transformer.extensions.serving.engines import open_engine
 from keras_transformer.extensions.serving.models import ServedModel
+from keras_transformer.inference.loading import find_loader
 from tests.builders import refuses
 from tests.damage import delete, flip
 from tests.extensions.serving.reversing_model import NAME, write_version
@@ -93,7 +95,7 @@ def test_no_request_is_lost_while_versions_change(versions: Path) -> None:
     assert lost == []
 
 
-def test_versions_that_are_added_incomplete_and_removed(versions: Path, tmp_path: Path) -> None:
+def test_versions_that_are_added_and_removed(versions: Path, tmp_path: Path) -> None:
     with running_server(versions) as running, concurrent.futures.ThreadPoolExecutor(1) as pool:
         with model_held():
             begun = pool.submit(running.predict, {"instances": ["abc"]})
@@ -155,6 +157,16 @@ def test_the_newest_good_version_is_served_until_the_damaged_one_is_repaired(
         os.utime(repaired, ns=(time, time))
         wait_until(lambda: states(running) == {2: "AVAILABLE"})
     assert "Traceback" not in caplog.text
+
+
+def test_a_file_that_the_manifest_does_not_list_is_not_served(
+    exported_run: Path, tmp_path: Path
+) -> None:
+    version = shutil.copytree(exported_run / "1", tmp_path / "1")
+    (version / "model.tflite").write_bytes(b"a model of others")
+    loader, found = find_loader(str(tmp_path))
+    assert (loader.kind, found) == ("a SavedModel", version)
+    assert isinstance(open_engine(version, 1).engine, SavedModelEngine)
 
 
 def test_damaged_warm_up_requests_are_named(versions: Path) -> None:

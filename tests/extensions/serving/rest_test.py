@@ -1,6 +1,7 @@
 """The REST API has the formats, status codes and messages of TF Serving."""
 
 import concurrent.futures
+import contextlib
 import json
 import re
 import socket
@@ -50,8 +51,14 @@ def test_cors_allows_only_the_named_origins(reversing_version: Path, running: Ru
         for origin, allowed in ((origins[0], True), ("https://b.example", False)):
             headers = {**preflight, "Origin": origin}
             assert allowing.http.options(path, headers=headers).is_success == allowed
-            for body, status in ((PREDICT, 200), ({}, 400)):
-                answer = allowing.http.post(path, json=body, headers={"Origin": origin})
+            defect = mock.patch.object(server, "read_inputs", side_effect=RuntimeError)
+            for body, fault, status in (
+                (PREDICT, contextlib.nullcontext(), 200),
+                ({}, contextlib.nullcontext(), 400),
+                (PREDICT, defect, 500),
+            ):
+                with fault:
+                    answer = allowing.http.post(path, json=body, headers={"Origin": origin})
                 assert answer.status_code == status
                 told_origin = answer.headers.get("access-control-allow-origin")
                 assert told_origin == (origin if allowed else None)
@@ -80,7 +87,8 @@ def test_an_answer_that_would_be_too_large_is_refused(
     assert running.predict({"instances": ["a"] * 3}).status_code == 200
     answer = running.predict({"instances": ["a"] * 4})
     assert answer.status_code == 400
-    assert tells(told(answer), "4 rows", "96 bytes", "3", "serving_default")
+    facts = ("4 rows", "96 bytes", "translations", "at most 3", "serving_default")
+    assert tells(told(answer), *facts)
     monkeypatch.setattr(server, "_MAX_ANSWER_BYTES", 1)  # a single row is always answered
     joined = {"signature_name": "join", "inputs": {"ids": [[1, 2]], "lengths": [2]}}
     assert running.predict(joined).json() == {"outputs": {"text": ["1 2"], "ids": [[1, 2]]}}
@@ -92,6 +100,7 @@ def test_health_and_metrics(running: Running) -> None:
     before = [running.metric(name) for name in names]
     running.predict({"instances": ["a", "b"]})
     running.predict({"instances": []})
+    running.http.options(f"{running.model}:predict")  # is no prediction
     assert [running.metric(n) - b for n, b in zip(names, before, strict=True)] == [2, 2, 2]
     assert running.metric("serving_waiting_rows") == 0
 

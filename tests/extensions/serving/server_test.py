@@ -23,6 +23,7 @@ from tests.extensions.serving.running_server import Running, model_held, running
 from tests.messages import mentions
 
 PREDICT = {"instances": ["abc"]}
+TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -85,8 +86,7 @@ def started(before: str = "", **flags: object) -> Iterator[subprocess.Popen[str]
 def url_of(process: subprocess.Popen[str]) -> str:
     assert process.stderr is not None
     lines = iter(process.stderr.readline, "")
-    start = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO REST at "
-    found = (re.search(rf"{start}(http://[^/]+)/v1/models/\S+", line) for line in lines)
+    found = (re.search(rf"{TIME} INFO REST at (http://[^/]+)/v1/models/\S+", li) for li in lines)
     return next(match[1] for match in found if match)
 
 
@@ -105,7 +105,8 @@ def hang(*arguments):
 def open_engine(*arguments):
     model = SimpleNamespace(symbols=None, max_batch_lines=None)
     text = {'text': Tensor(object, (-1,))}
-    return Version(model, {'serving_default': Signature(text, text, hang)})
+    calls = {'serving_default': hang, 'broken': None}
+    return Version(model, {name: Signature(text, text, calls[name]) for name in calls})
 
 models.open_engine = FUNCTION
 """
@@ -133,6 +134,11 @@ def test_a_request_that_hangs_does_not_keep_the_process(file: Path, second: int 
         started(code, model_dir=file, grace_seconds=grace) as process,
     ):
         url = f"{url_of(process)}/v1/models/fake.tflite:predict"
+        broken = {**PREDICT, "signature_name": "broken"}
+        httpx.post(url, json=broken, headers={"X-Request-Id": "id-1"})
+        lines = iter(process.stderr.readline, "")  # type: ignore[union-attr]
+        line = next(line for line in lines if "WARNING" in line)
+        assert re.search(f"{TIME} WARNING request id-1: POST .*: status 500 after", line)
         pool.submit(httpx.post, url, json=PREDICT, timeout=60)
         assert process.stdout is not None and process.stdout.readline() == "hangs\n"
         process.send_signal(signal.SIGTERM)

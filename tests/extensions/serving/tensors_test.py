@@ -53,6 +53,10 @@ def test_the_formats_of_requests() -> None:
     assert read('{"inputs": {"text": ["a", ""], "ids": [[1, 2], [3, 4]]}}', TWO) == both
 
 
+def test_messages_can_be_sent_whatever_a_request_contains() -> None:
+    assert str(RequestError(400, "\ud800" + "x" * 9)) == r"\ud800xxxxxxxxx"
+
+
 def test_the_dtypes_of_requests() -> None:
     row = {"f": [1, -2.5], "d": 1e300, "i": -128, "u": 2**64 - 1, "b": True}
     found = read(json.dumps({"instances": [row]}), KINDS)
@@ -180,7 +184,10 @@ def test_answers() -> None:
 
 def test_many_numbers_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
-    whole = write_outputs({"n": numbers}, False)
-    monkeypatch.setattr(tensors, "_MANY_DIGITS", 6)
-    assert write_outputs({"n": numbers}, False) == whole
-    np.testing.assert_array_equal(np.float32(json.loads(whole)["outputs"]), numbers)
+    both = {"n": numbers, "t": np.full((3, 2, 9), b'"', object)}
+    whole = [write_outputs(both, by_row) for by_row in (False, True)]
+    monkeypatch.setattr(tensors, "_PART_VALUES", 6)
+    assert [write_outputs(both, by_row) for by_row in (False, True)] == whole
+    np.testing.assert_array_equal(np.float32(json.loads(whole[0])["outputs"]["n"]), numbers)
+    rows = json.loads(whole[1])["predictions"]
+    np.testing.assert_array_equal(np.float32([row["n"] for row in rows]), numbers)

@@ -27,7 +27,7 @@ def write(directory, pairs):
     lines, ids = [[b"x"] * len(pairs)] * 2, [*zip(*pairs, strict=True)]
     shards = []
     if pairs:
-        shards = [("0", len(pairs), write_shard(directory / "0", lines, ids, (60, 60)))]
+        shards = [("0", len(pairs), *write_shard(directory / "0", lines, ids, (60, 60)))]
     write_index(directory, shards)
     return TokenStore(directory)
 
@@ -105,8 +105,8 @@ def test_the_data_of_the_run_gives_a_shortlist(run_directory, tmp_path):
     run_directory.tokenizer().save(tmp_path)
     vocabulary, lines = Vocabulary.load(tmp_path), [phrase.encode() for phrase in PHRASES]
     ids = vocabulary.encode_source(lines)
-    digest = write_shard(tmp_path / "train" / "0", [lines] * 2, [ids] * 2, (60, 60))
-    write_index(tmp_path / "train", [("0", len(lines), digest)])
+    digests = write_shard(tmp_path / "train" / "0", [lines] * 2, [ids] * 2, (60, 60))
+    write_index(tmp_path / "train", [("0", len(lines), *digests)])
     option = plugins.find("export_options", "shortlist")
     shortlist = option.learn(str(run_directory.path), str(tmp_path), 8)
     assert shortlist.describe() == {"frequent": 10, "translations": 8}

@@ -187,8 +187,8 @@ def _world_slots() -> dict[str, Pairs]:
 
 
 def _number_slots() -> dict[str, Pairs]:
-    percent_patterns = {"en": "0.#%", "de": "0.#\u00a0%"}  # from the CLDR, with optional decimals
-    money_patterns = {"en": "¤#,##0", "de": "#,##0\u00a0¤"}  # without decimals
+    percent_patterns = {"en": "0.#%", "de": "0.#\u00a0%"}  # CLDR's patterns with optional decimals
+    money_patterns = {"en": "¤#,##0", "de": "#,##0\u00a0¤"}  # CLDR's patterns without decimals
     cents = [euros + cent / 100 for euros in range(1, 61) for cent in (20, 50, 80, 99)]
     decimals = [i / 10 for i in range(1, 100) if i % 10] + [i + 0.5 for i in range(10, 30)]
     numbers_of = {

@@ -9,7 +9,7 @@ Examples:
 index.html in the output directory shows all pictures. attention.html is interactive: choose
 a layer and a head, and point at a token. It shows the attention of --sentence and
 --translation, or of the first pair of the files. Without a translation, the model translates.
-Of an ensemble RUN,RUN the first model is drawn.
+For an ensemble RUN,RUN the first model is drawn.
 heads.png and heads.tsv have statistics of every head, over all pairs of the files if there are
 any. embeddings.html shows the sentences of the files.
 
@@ -34,7 +34,7 @@ def define_flags() -> None:
     """Defines the flags of the command."""
     flags.DEFINE_string("model_dir", None, "a run, RUN@WEIGHTS, or a SavedModel", required=True)
     flags.DEFINE_string("sentence", None, "sentence to draw the attention of")
-    flags.DEFINE_string("translation", None, "translation of --sentence; default: the model's")
+    flags.DEFINE_string("translation", None, "translation of --sentence; default: the model's own")
     config_flags.define_path_flags("source", "target")
     config_flags.define_path_flags("output_dir", required=True)
     flags.DEFINE_integer("max_sentences", 1000, "maximum lines of the files", lower_bound=1)

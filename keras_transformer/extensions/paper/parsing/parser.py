@@ -208,7 +208,7 @@ def load_parser(
 class ParseResult(NamedTuple):
     """The best tree of a line."""
 
-    tree: str  # in brackets; "" for a line without words
+    tree: str  # the tree in brackets; "" for a line without words
     score: float  # log-probability with penalties; minus infinity if the model found nothing
     truncated: bool
 

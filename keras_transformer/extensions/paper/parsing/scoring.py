@@ -37,9 +37,9 @@ class BracketScores:
     Two constituents cross if they overlap and neither contains the other.
     """
 
-    sentences: int  # with a gold tree; the next two kinds are not scored
-    errors: int  # words differ from those of the prediction
-    skipped: int  # only punctuation
+    sentences: int  # sentences with a gold tree; the next two kinds are not scored
+    errors: int  # the prediction has other words
+    skipped: int  # the sentence has only punctuation
     matched: int  # constituents
     predicted: int
     gold: int

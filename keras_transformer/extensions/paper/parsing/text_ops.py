@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_transformer.extensions.paper.parsing.trees import OPEN, WORD, SymbolKind
 
-# As in `data.corpora.cleaning`, control characters and line separators are spaces.
+# As in `data.cleaning`, control characters and line separators are spaces.
 _SPACES = r"[\x00-\x20\x7f\x{80}-\x{9f}\x{2028}\x{2029}]+"
 _ESCAPES = (("(", "-LRB-"), (")", "-RRB-"))
 # Letters and digits: all characters beyond ASCII except blocks of punctuation and symbols.
@@ -27,7 +27,7 @@ _AFFIXES = (  # affixes, which keep their hyphen in newer treebanks
     "semi|sub|super|supra|trans|tri|ultra|un|uni|vice"
 )
 _KEPT = "\x01"  # marks a hyphen that stays; the text has no control characters
-# Applied in this order to a text with a space at both ends.
+# They are applied in this order to a text with a space at both ends.
 _RULES = (
     (r"""``|''|["“”„«»‘`]|\.\.\.+|…|--+|[–—]""", r" \0 "),
     (r"[\[\](){}<>;%&?!=±×~≤≥′″#$]", r" \0 "),

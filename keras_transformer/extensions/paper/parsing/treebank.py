@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import io
+import random
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from keras_transformer.extensions.paper.parsing.trees import (
     symbols_of,
 )
 from keras_transformer.text.model_proto import UNIGRAM, USER_DEFINED, ModelProto
-from keras_transformer.text.vocabulary import SPECIAL_PIECES, Vocabulary
+from keras_transformer.text.vocabulary import MAX_BYTES, SPECIAL_PIECES, Vocabulary
 
 # The longest sentences of the WSJ have some 400 symbols. One word can have many.
 DEFAULTS = PrepareOptions(
@@ -104,7 +105,8 @@ def prepare_trees(
 ) -> PreparedData:
     """Prepares a treebank, as `data.prepare.prepare` prepares text.
 
-    The source vocabulary is learned from the words. The target vocabulary is the symbols.
+    The source vocabulary is learned from the words, of at most `vocabulary_lines` trees: more are
+    halved at random. The target vocabulary is the symbols.
     """
     if both := {*files} & {*(valid_files or ())}:
         raise InputError(
@@ -113,13 +115,16 @@ def prepare_trees(
         )
     train, valid = (Treebank(tuple(paths), tags) for paths in (files, valid_files or ()))
     trees = list(train.trees())
-    source = options.learn(" ".join(tree.words).encode() for tree in trees)
+    lines = [" ".join(tree.words).encode() for tree in trees]
+    random_ = random.Random(options.seed)
+    while len(lines) > options.vocabulary_lines or sum(map(len, lines)) > MAX_BYTES:
+        lines = random_.sample(lines, len(lines) // 2)
     return prepare(
         [train],
         output_dir,
         options,
         valid_corpora=[valid] if valid_files else None,
-        vocab_from=Vocabulary(source, symbol_model(symbols_of(trees, tags))),
+        vocab_from=Vocabulary(options.learn(lines), symbol_model(symbols_of(trees, tags))),
         num_workers=num_workers,
     )
 
@@ -159,7 +164,7 @@ def symbol_model(symbols: Sequence[str]) -> bytes:
         # User-defined pieces are never split, even if segmentations are sampled.
         model.pieces.add(piece=_SPACE + symbol, type=USER_DEFINED)
     model.trainer_spec.model_type = UNIGRAM
-    model.normalizer_spec.ClearField("normalization_rule_tsv")  # a temporary path
+    model.normalizer_spec.ClearField("normalization_rule_tsv")  # it has a temporary path
     return bytes(model.SerializeToString(deterministic=True))
 
 
@@ -168,7 +173,7 @@ def symbols_by_id(vocabulary: Vocabulary) -> list[str] | None:
     treebank.
     """
     pieces = ModelProto.FromString(vocabulary.target_model).pieces
-    first = len(SPECIAL_PIECES) + 1  # without the space
+    first = len(SPECIAL_PIECES) + 1  # the piece before it is the space
     symbols = [piece.piece.removeprefix(_SPACE) for piece in pieces[first:]]
     if not symbols or any(piece.type != USER_DEFINED for piece in pieces[first:]):
         return None

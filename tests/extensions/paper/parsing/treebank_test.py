@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_transformer.data import options as options_module
 from keras_transformer.data.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
@@ -96,6 +98,18 @@ def test_prepared_data_contains_the_trees(tmp_path: Path, files: list[Path], tag
 def test_sentences_are_held_out(tmp_path: Path, files: list[Path]) -> None:
     report = treebank.prepare_trees(files, tmp_path / "data", small(valid_pairs=2)).report
     assert (report["held_out"], report["train"]["pairs"], report["valid"]["pairs"]) == (2, 4, 2)
+
+
+def test_the_vocabulary_is_learned_from_a_part_of_many_trees(
+    tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn = mock.Mock(wraps=learn_vocabulary)
+    monkeypatch.setattr(options_module, "learn_vocabulary", learn)
+    treebank.prepare_trees(files, tmp_path / "lines", small(vocabulary_lines=4))
+    monkeypatch.setattr(treebank, "MAX_BYTES", 120)
+    treebank.prepare_trees(files, tmp_path / "bytes", small())
+    few, short = (call.args[0] for call in learn.call_args_list)
+    assert len(few) == 3 and 1 <= len(short) <= 3 and sum(map(len, short)) <= 120
 
 
 def test_validation_files_must_not_be_training_files(tmp_path: Path, files: list[Path]) -> None:

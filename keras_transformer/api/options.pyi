@@ -1,0 +1,21 @@
+from collections.abc import Sequence
+from typing import TypedDict
+
+from keras_transformer.decoding.shortlist import Shortlist
+
+# The options of every export (`ExportOptions`), and those of the formats of this package.
+class ExportSettings(TypedDict, total=False):
+    references: Sequence[str] | None
+    max_bleu_loss: float | None
+    tokenize: str | None
+    languages: tuple[str, str] | None
+    license: str | None
+    test_set: str
+    shortlist: Shortlist | None
+    text_signature: bool
+
+class FileSettings(TypedDict, total=False):
+    format: str | None
+    spans: Sequence[str]
+    source_tag: str
+    overwrite: bool
