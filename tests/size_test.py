@@ -18,8 +18,8 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_976,
-    "tests": 23_000 + 402 + 682,  # faults from outside, and real text
-    "keras_transformer/extensions": 10_617 + 30 + 1_031,  # faults from outside, and real text
+    "tests": 23_000 + 402 + 683,  # faults from outside, and real text
+    "keras_transformer/extensions": 10_617 + 30 + 1_030,  # faults from outside, and real text
     "keras_transformer/extensions/serving": 1_297 + 22,  # faults from outside
     **{
         f"keras_transformer/{folder}": lines

@@ -126,12 +126,11 @@ def po_units(text: str, label: str) -> Iterator[Unit]:
     string = rf"({_QUOTED}(?:\s*{_QUOTED})*)"
     comment = r"\s*(?:\#(?!~)[^\n]*\s*)*"
     pattern = rf"""(?:msgctxt\s+{string}{comment})?msgid\s+{string}{comment}
-        (?:msgid_plural\s+{string}{comment})?(?:msgstr(\[\d+\])?\s+{string}{comment})+"""
+        (?:msgid_plural\s+{string}{comment})?(?:msgstr((?:\[\d+\])?)\s+{string}{comment})+"""
     form = regex.search(r"nplurals\s*=\s*(\d)", text)
     singular = "" if form and form[1] == "1" else "[0]"
     for match in _entries(pattern, r"(?:\s|\#[^\n]*)*+", text, label):
-        numbers = match.captures(4) or [""]
-        for number, (start, end) in zip(numbers, match.spans(5), strict=True):
+        for number, (start, end) in zip(match.captures(4), match.spans(5), strict=True):
             source = match[2] if number in ("", singular) or not match[3] else match[3]
             tokens = tokenize(_unescaped(source), has_entities=False)
             if tokens and not _unescaped(text[start:end]):

@@ -255,6 +255,7 @@ SUFFIXES = sorted({Path(name).suffix for name in FILES})
 @given(st.sampled_from(SUFFIXES), st.text(max_size=80) | st.text(st.sampled_from(
     "<>/&;\"'= \n\r\t-!?[]{}*_`#1:,.\\abxWEBVTT|msgidtr()"), max_size=80))  # fmt: skip
 @example(".md", "[a](\n```\n")
+@example(".po", 'msgid "a"\nmsgstr ""\nmsgstr[1] ""')
 @example(".html", "<script>")
 def test_any_text_is_translated_or_refused(
     tmp_path_factory: pytest.TempPathFactory, suffix: str, text: str
