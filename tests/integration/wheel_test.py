@@ -34,10 +34,8 @@ COMMANDS = {
     "phrasebook": "phrasebook --output_dir=corpus",
     "plots": "visualize --model_dir=run --sentence=ball --output_dir=pictures",
     "serving": "serve --model_dir=export --rest_port=0",
-    "tmx": "prepare --tmx=a.tmx --source_language=en --target_language=de --output_dir=t",
     "zstd": "prepare --source=a.en.zst --target=a.de --output_dir=z",
 }
-TMX = "<tu><tuv lang='en'><seg>{}</seg></tuv><tuv lang='de'><seg>{}</seg></tuv></tu>"
 OF_EVERY_CHANGE = ("zstd",)  # the fastest; the others are tested with --long
 # The line that a server prints when it is ready. It runs until it is stopped.
 READY = {"demo": r"The playground is at http://\S+", "serving": r"REST at http://([^/]+)/"}
@@ -108,8 +106,6 @@ def files(
     text = "".join(f"{phrase}\n" for phrase in PHRASES)
     for name in ("a.en", "a.de"):
         (folder / name).write_text(text * 10)
-    pairs = "".join(TMX.format(phrase, phrase) for phrase in PHRASES * 10)
-    (folder / "a.tmx").write_text(f"<tmx><body>{pairs}</body></tmx>")
     (folder / "a.tflite").write_bytes(b"not read before the extra is there")
     (folder / "a.en.zst").write_bytes(zstd.compress((text * 10).encode()))
     return folder

@@ -10,12 +10,14 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+from lxml import etree
 
 from keras_transformer.console import warn
 from keras_transformer.data.corpus import Corpus
 from keras_transformer.data.reading import open_binary, reading_errors, require_file
-from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.errors import InputError
 from keras_transformer.extensions.corpora import LanguageOptions
 
 _CHUNK = 2**20  # characters
@@ -61,8 +63,6 @@ class TmxReader:
                 f"{location} needs a source and a target language, but they are {source} and "
                 f"{target}. Set both, for example to en and de."
             )
-        with needs_extra("tmx", "a translation memory"):
-            import lxml.etree  # noqa: F401
         paths = [location] if Path(location).is_file() else location.split(",")
         return [TmxFile(require_file(path), source, target) for path in paths]
 
@@ -169,8 +169,6 @@ def _encoding(start: bytes) -> str:
 
 def _variants(unit: str) -> Iterator[tuple[str, str]]:
     """Yields language and text of each variant. Raises `ValueError` if the unit is not valid."""
-    from lxml import etree
-
     parser = etree.XMLParser(
         encoding="utf-8", recover=True, resolve_entities=False, no_network=True, load_dtd=False
     )
@@ -189,10 +187,8 @@ def _variants(unit: str) -> Iterator[tuple[str, str]]:
         yield language, _ILLEGAL.sub(" ", text).replace("\n", " ")
 
 
-def _pieces(element: Any) -> Iterator[str]:
+def _pieces(element: etree._Element) -> Iterator[str]:
     """Yields the text of a segment, with a mark for each removed code."""
-    from lxml import etree
-
     yield element.text or ""
     for child in element:
         if child.tag is etree.Entity:  # tools write HTML entities; unknown ones are kept
