@@ -229,8 +229,10 @@ def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, 
     assert [line["step"] for line in logged(run) if "val_bleu" in line] == [6]
     shown = capsys.readouterr().err
     assert shown.count("|version:") == 1 and "3 sentences, beam 2, nrefs:1" in shown
-    best, remark = [entry.message for entry in caplog.records if entry.levelname == "WARNING"]
-    assert "changes 1 of 3 references" in best and remark == "BLEU compares characters"
+    # TensorFlow may warn, too.
+    warnings = [entry.message for entry in caplog.records if entry.levelname == "WARNING"]
+    assert any("changes 1 of 3 references" in warning for warning in warnings)
+    assert warnings.count("BLEU compares characters") == 1
 
 
 def test_early_stopping_marks_a_run_as_finished(data, tmp_path, monkeypatch):

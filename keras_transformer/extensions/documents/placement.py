@@ -180,11 +180,8 @@ def _placed(
 ) -> list[tuple[int, int, _Mark]]:
     """Returns for each mark the words of the translation that it contains, in their order.
 
-    Args:
-        marks: elements and tags that have the same element around them.
-        words: the words of the translation that this element contains.
-        sources: for each word of the translation, the index of a word of the source.
-        source_count: the number of words of the source.
+    The marks have the same element around them, which contains `words` of the translation.
+    `sources` has the index of a word of the source, of `source_count`, for each of these words.
     """
     ranges: dict[int, Range] = {}
     free = set(range(*words))
