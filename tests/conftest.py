@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.builders import PHRASES, tiny_config
@@ -36,6 +37,11 @@ def test_data():
     if not path.is_dir():
         pytest.skip(f"no corpora at {path}; KERAS_TRANSFORMER_TEST_DATA names their folder")
     return path
+
+
+# Other processes may slow a test down.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser):
