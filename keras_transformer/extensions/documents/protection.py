@@ -211,6 +211,8 @@ def joined(
     for gap, sentence in with_gaps(pieces)[0]:
         new_gap = gap_between(gap, words[-1].text if words else "", last)
         for index, word in enumerate(next(results)):
+            if not index and word.is_span and words and words[-1].text[-1:].isalnum():
+                new_gap = gap or " "  # behind a letter, it would be no span any more
             gap_of_word = word.gap if index else new_gap
             words.append(word._replace(gap=gap_of_word, source=word.source + len(source)))
         first, *others = words_of(sentence, patterns)
