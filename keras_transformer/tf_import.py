@@ -51,14 +51,12 @@ def load_tensorflow() -> None:
     TensorFlow reports several times that there is no GPU, before a log level has an effect.
     """
     set_variables()
-    if "TF_XLA_FLAGS" in os.environ:  # TensorFlow ends the process if it does not know a flag
+    with first_import():
         import tensorflow
-    else:
-        with without_native_log():
-            import tensorflow
 
+        if "TF_XLA_FLAGS" not in os.environ:
             _keep_programs_of_xla(tensorflow.__version__)
-            tensorflow.config.list_physical_devices()
+        tensorflow.config.list_physical_devices()
 
 
 def describe_cards() -> list[str]:

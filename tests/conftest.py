@@ -5,6 +5,7 @@ import fcntl
 import gc
 import math
 import os
+import shutil
 import signal
 import sys
 import time
@@ -159,6 +160,12 @@ def one_replica():
 def run_directory(tmp_path_factory):
     """A run of a tiny model with random weights and three checkpoints. Copy it before changes."""
     return _random_run(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture
+def own_run(run_directory, tmp_path):
+    """A copy of the run, which a test may change."""
+    return type(run_directory)(shutil.copytree(run_directory.path, tmp_path / "run"))
 
 
 @pytest.fixture(scope="session")

@@ -18,29 +18,29 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_976,
-    "tests": 23_000 + 402 + 683,  # faults from outside, and real text
+    "tests": 22_930 + 402 + 683,  # faults from outside, and real text
     "keras_transformer/extensions": 10_617 + 30 + 1_030,  # faults from outside, and real text
     "keras_transformer/extensions/serving": 1_297 + 22,  # faults from outside
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
             "api": 425 + 7,  # faults from outside
-            "cli": 796 + 1,  # faults from outside
+            "cli": 795,
             "config": 515,
-            "data": 1_896 + 13,  # faults from outside
-            "decoding": 929 + 4,  # faults from outside
+            "data": 1_908,
+            "decoding": 923,
             "evaluation": 294 + 1,  # faults from outside
-            "export": 1_399 + 8,  # faults from outside
-            "inference": 1_157 + 14,  # faults from outside
+            "export": 1_402,
+            "inference": 1_147,
             "layers": 1_170 + 8,  # faults from outside
             "models": 405 + 5,  # faults from outside
             "runs": 605,
-            "text": 519,
-            "training": 1_623 + 16,  # faults from outside
+            "text": 518,
+            "training": 1_626,
         }.items()
     },
 }
-CORE_BUDGET = 11_800 + 400  # faults from outside
+CORE_BUDGET = 12_086  # with faults from outside
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207 + 6  # real text has a budget of its own
 SKIPPED = {

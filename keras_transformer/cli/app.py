@@ -16,7 +16,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import NoReturn
 
 from absl import app as absl_app
@@ -30,20 +30,6 @@ from keras_transformer.runs.machine import signal_handlers
 
 FLAGS = flags.FLAGS
 load_tensorflow = tf_import.load_tensorflow
-
-
-def run_command(command: ModuleType, argv: list[str]) -> NoReturn:
-    """Runs a module with a docstring, `define_flags()` and `main()`, and exits.
-
-    The flags are defined now and removed again at the end, so that one process can run several
-    commands with flags of the same name.
-    """
-    try:
-        command.define_flags()
-        run(command.main, argv)
-    finally:
-        for flag in FLAGS.get_flags_for_module(command.__name__):
-            delattr(FLAGS, flag.name)
 
 
 def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoReturn:

@@ -40,11 +40,20 @@ def main() -> NoReturn:
 
 
 def run(command: str, argv: list[str] | None = None) -> NoReturn:
-    """Runs a command and exits."""
+    """Runs a command and exits.
+
+    Its flags are defined now and removed again at the end, so that one process can run several
+    commands with flags of the same name.
+    """
 
     def load_and_run() -> NoReturn:
         module = importlib.import_module(command_modules()[command])
-        app.run_command(module, sys.argv if argv is None else argv)
+        try:
+            module.define_flags()
+            app.run(module.main, sys.argv if argv is None else argv)
+        finally:
+            for flag in app.FLAGS.get_flags_for_module(module.__name__):
+                delattr(app.FLAGS, flag.name)
 
     sys.exit(app.exit_code(load_and_run))
 

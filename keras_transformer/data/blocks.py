@@ -136,8 +136,7 @@ def encode_block(
         return dict(json.loads(result_path.read_bytes()))
     report = CleaningReport()
     corpus = json.loads((folder / "result.json").read_bytes())["corpus"]
-    sources, targets = _clean_lines(folder)
-    pairs = CleanPairs(corpus, np.load(folder / "lines.npy"), sources, targets)
+    pairs = CleanPairs(corpus, np.load(folder / "lines.npy"), *_clean_lines(folder))
     single = fates != DUPLICATE
     pairs = pairs.keep(single, "duplicate", report)
     hashes, fates = np.load(folder / "hashes.npy")[single], fates[single]

@@ -54,6 +54,7 @@ class CachedDecoder(SearchDecoder):
         self._beam = beam
         self._length = length
         self._memories = memories
+        self.source_mask = memories[0].mask  # bool [batch, source], True for real tokens
         self._products: list[Any] = []  # products with the output rows of the candidates
         self._biases: list[tf.Tensor] = []
         self.vocab_size = int(transformers[0].config.target_vocab_size)
@@ -89,11 +90,6 @@ class CachedDecoder(SearchDecoder):
             self._products.append(product(rows))
             # [batch, 1, C]. A search that drops finished sentences selects its rows.
             self._biases.append(tf.expand_dims(excluded if bias is None else excluded + bias, 1))
-
-    @property
-    def source_mask(self) -> tf.Tensor:
-        """The mask of the source, bool `[batch, source]`, True for real tokens."""
-        return self._memories[0].mask
 
     def init_cache(self) -> dict[str, Any]:
         """Returns the cache before position 0."""

@@ -20,6 +20,10 @@ class Constraints:
     """The tokens that a search may not generate, apart from a `TokenConstraint`.
 
     `banned` are phrases, as ids, that no output contains.
+
+    Attributes:
+        only_exclude: True if `penalties` are the only rule.
+        num_excluded: the largest number of tokens that are excluded in a step.
     """
 
     def __init__(
@@ -35,27 +39,19 @@ class Constraints:
                 f"The special ids and the banned phrases contain {unknown}, but ids are at least 0 "
                 f"and below {vocab_size}."
             )
-        self._tokens = sorted({phrase[0] for phrase in banned if len(phrase) == 1})
+        excluded = {*ids.excluded, *(phrase[0] for phrase in banned if len(phrase) == 1)}
         self._phrases = sorted({tuple(phrase) for phrase in banned if len(phrase) > 1})
-        if {*self._tokens, *ids.excluded} >= set(range(vocab_size)):
+        if len(excluded) == vocab_size:
             raise InputError("Every token is banned, so there is no possible output.")
         self._penalties = np.zeros(vocab_size, np.float32)
-        self._penalties[ids.excluded] = NEG_INF
+        self._penalties[[*excluded]] = NEG_INF
         self._end, self._min_length = ids.end, config.min_length
         self._repetition_penalty = config.repetition_penalty
         self._no_repeat_ngram = config.no_repeat_ngram
         self._vocab_size = vocab_size
-
-    @property
-    def only_exclude(self) -> bool:
-        """True if `penalties` are the only rule."""
-        has_bans = self._tokens or self._phrases or self._no_repeat_ngram
-        return self._repetition_penalty == 1 and not has_bans
-
-    @property
-    def num_excluded(self) -> int:
-        """The largest number of tokens that are excluded in a step."""
-        return int(np.count_nonzero(self._penalties)) + (self._min_length > 1)
+        has_bans = bool(self._phrases or self._no_repeat_ngram)
+        self.only_exclude = self._repetition_penalty == 1 and not has_bans
+        self.num_excluded = len(excluded) + (self._min_length > 1)
 
     def penalties(self, tokens: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
         """Returns `NEG_INF` for excluded tokens, and 0 for others.
@@ -92,9 +88,7 @@ class Constraints:
             is_token = tf.broadcast_to(is_token, tf.shape(histories))
             repeated = scored(self._tokens_at(histories, is_token))
             log_probs = tf.where(repeated, log_probs * self._repetition_penalty, log_probs)
-        forbidden = []  # bool [R, V] or [1, V]
-        if self._tokens:
-            forbidden.append(tf.reduce_any(tf.one_hot(self._tokens, self._vocab_size) > 0, 0)[None])
+        forbidden = []  # bool [R, V]
         for phrase in self._phrases:
             forbidden.append(self._completes_phrase(histories, length, phrase))
         if self._no_repeat_ngram:

@@ -15,6 +15,9 @@ class Shortlist(tf.Module):
             end token.
         translations: int `[source vocabulary, N]`, target tokens for each source token. Rows with
             fewer translations, and the row of the pad token, are filled with a frequent token.
+
+    Attributes:
+        size: the largest number of translations of a source token, N.
     """
 
     def __init__(self, frequent: npt.ArrayLike, translations: npt.ArrayLike):
@@ -22,11 +25,7 @@ class Shortlist(tf.Module):
         # Variables are stored once in a SavedModel. Each function has copies of its constants.
         self.frequent = tf.Variable(frequent, dtype=tf.int32, trainable=False)
         self.translations = tf.Variable(translations, dtype=tf.int32, trainable=False)
-
-    @property
-    def size(self) -> int:
-        """The largest number of translations of a source token."""
-        return int(self.translations.shape[1])
+        self.size = int(self.translations.shape[1])
 
     def limits(self) -> tuple[int, int, int]:
         """Returns the number of source tokens, the smallest and the largest target token."""

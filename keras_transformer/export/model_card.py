@@ -147,14 +147,13 @@ def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
     reports: list[Any] = []
     with contextlib.suppress(OSError, ValueError):
         reports = [json.loads(path.read_bytes()) for path in run.data_reports()]
-    for report in reports or [None]:
-        pairs, inputs = _nested(report, "train", "pairs"), _nested(report, "inputs", "train")
-        facts.append(("training pairs", f"{pairs:,}" if isinstance(pairs, int) else "not known"))
-        for entry in inputs if isinstance(inputs, list) else ():
+    for report in reports or [{}]:
+        pairs = report.get("train", {}).get("pairs")
+        facts.append(("training pairs", "not known" if pairs is None else f"{pairs:,}"))
+        for entry in report.get("inputs", {}).get("train", ()):
             # A published card has only the names of files, because it must not show directories.
-            hashes = _nested(entry, "sha256")
-            for file, digest in hashes.items() if isinstance(hashes, dict) else ():
-                facts.append(("training corpus", f"{Path(str(file)).name}, SHA-256 `{digest}`"))
+            for file, digest in entry["sha256"].items():
+                facts.append(("training corpus", f"{Path(file).name}, SHA-256 `{digest}`"))
     step, init_from = described["step"], described["init_from"]
     facts += [
         ("data fingerprint", f"`{described['data_fingerprint']}`"),
@@ -166,13 +165,6 @@ def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
         ("initial weights", f"`{'random' if init_from is None else Path(init_from).name}`"),
     ]
     return table((f"`{described['run']}`", ""), facts)
-
-
-def _nested(value: Any, *keys: str) -> Any:
-    """Returns the value under nested keys of any JSON value, or None if it is missing."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

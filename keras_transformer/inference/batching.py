@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -95,26 +94,25 @@ def map_batches(
 ) -> Iterator[tuple[list[int], _Result]]:
     """Calls a function with the indices of each batch of lines, in threads, and yields both.
 
-    `unit` is the plural of a line's name in the progress bar. If the memory of the device is full,
-    the remaining batches are computed one after the other, in halves if necessary.
+    `unit` is the plural of a line's name in the progress bar. A batch that does not fit into the
+    memory of the device is computed again after the others, without another batch at the same time,
+    and in halves if necessary.
     """
     concurrency = concurrent_batches() if threads is None else threads
     if threads is not None or not _uses_gpu():  # a GPU takes as long for a small batch
         # At least one batch for each thread.
         max_lines = min(max_lines or _MAX_BATCH_LINES, max(1, len(lines) // concurrency))
     todo = batches(lines, max_lines)
-    out_of_memory = threading.Event()
 
     def result_of(batch: list[int]) -> _Result | None:
-        """Returns None if batches at the same time need too much memory."""
-        if not out_of_memory.is_set():
-            try:
-                return function(batch)
-            except Exception as error:
-                if not _is_out_of_memory(error):
-                    raise
-                out_of_memory.set()
-        return None
+        """Returns None if the batch does not fit into memory."""
+        try:
+            return function(batch)
+        except Exception as error:
+            # TensorFlow's class would load TensorFlow, which not all models need.
+            if type(error).__name__ != "ResourceExhaustedError":
+                raise
+            return None
 
     pool = concurrent.futures.ThreadPoolExecutor(concurrency)
     try:
@@ -128,23 +126,15 @@ def map_batches(
                 bar.update(len(batch))
             while rest:  # now no other batch is running
                 batch = rest.pop()
-                try:
-                    result = function(batch)
-                except Exception as error:
-                    if not _is_out_of_memory(error) or len(batch) == 1:
-                        raise
+                found = function(batch) if len(batch) == 1 else result_of(batch)
+                if found is None:
                     middle = len(batch) // 2
                     rest += [batch[:middle], batch[middle:]]
-                else:
-                    yield batch, result
-                    bar.update(len(batch))
+                    continue
+                yield batch, found
+                bar.update(len(batch))
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C waits only for running batches
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # TensorFlow's class would load TensorFlow, which not all models need.
-    return type(error).__name__ == "ResourceExhaustedError"
 
 
 def string_array(lines: Sequence[str]) -> np.ndarray:

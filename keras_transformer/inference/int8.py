@@ -46,10 +46,7 @@ def check_int8_products() -> None:
     try:
         int8_product(np.ones((16, 16), np.float32))(tf.ones([1, 16]))
     except tf.errors.OpError as error:
-        raise InputError(
-            "int8 needs the oneDNN operations of TensorFlow, which are off in this process. Set "
-            "the environment variable TF_ENABLE_ONEDNN_OPTS=1, or use another precision."
-        ) from error
+        raise InputError(f"{REQUIREMENT} Or use another precision.") from error
 
 
 def int8_product(matrix: npt.NDArray[np.float32]) -> Any:

@@ -15,10 +15,10 @@ from keras_transformer import plugins
 from keras_transformer.errors import InputError
 from keras_transformer.inference import PRECISIONS, manifest, updated_decoding
 from keras_transformer.inference.engine import Engine, KerasEngine
+from keras_transformer.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:  # imported late: an engine of another kind does not load TensorFlow
     from keras_transformer.inference.translation_module import TranslationModule
-    from keras_transformer.runs.run_directory import RunDirectory
 
 # A version contains one of these. A damaged one may have lost its model.
 MODEL_FILES = ("saved_model.pb", manifest.FILE)
@@ -26,9 +26,7 @@ _DEFAULTS = {"precision": "float32", "jit_compile": False, "threads": None}
 
 
 def _find_run(model: str) -> str | None:
-    path = Path(model)
-    is_run = all((path / name).is_file() for name in ("config.json", "data.json"))
-    return model if is_run or not path.exists() else None
+    return model if RunDirectory.is_run(model) or not Path(model).exists() else None
 
 
 def _open_run(
@@ -107,8 +105,6 @@ def newest_version(path: Path) -> Path:
 
 def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, str]]:
     """Returns the runs of `DIRECTORY[@WEIGHTS][,DIRECTORY...]` and the names of their weights."""
-    from keras_transformer.runs.run_directory import RunDirectory
-
     if isinstance(model_dir, RunDirectory):
         return [(model_dir, model_dir.selected)]
     runs = []

@@ -43,6 +43,11 @@ class TranslationModule(tf.Module):
     token are averaged. Sources of more than `max_train_source_length` tokens cause a warning.
 
     Keep a reference to the `TranslationModule`: its `tf.function`s do not.
+
+    Attributes:
+        max_source_tokens: maximum length of a source, including the end token. Longer sources are
+            truncated.
+        max_output_tokens: maximum length of a translation, including the end token.
     """
 
     def __init__(
@@ -76,7 +81,12 @@ class TranslationModule(tf.Module):
             )
         # Learned positions limit the length.
         positions = [transformer.max_positions for transformer in self.transformers]
-        self._max_positions = min(limit or 2**31 - 1 for limit in positions)
+        most = min(limit or 2**31 - 1 for limit in positions)
+        self.max_source_tokens = min(config.max_source_tokens, most)
+        # The limit of outputs that does not depend on their source.
+        self._output_limit = min(config.max_length or most, most)
+        longest = max(output_limit(config, self.max_source_tokens), config.min_length)
+        self.max_output_tokens = min(longest, self._output_limit)
         phrases = [phrase for phrase in config.banned.split("|") if phrase.strip()]
         self._banned = tuple(tokenizer.phrase_ids(phrase) for phrase in phrases)
 
@@ -260,22 +270,6 @@ class TranslationModule(tf.Module):
     def transformer(self) -> EncoderDecoder:
         """The first model. It is the only one unless the translator is an ensemble."""
         return self.transformers[0]
-
-    @property
-    def max_source_tokens(self) -> int:
-        """Maximum length of a source, including the end token. Longer sources are truncated."""
-        return min(self.config.max_source_tokens, self._max_positions)
-
-    @property
-    def max_output_tokens(self) -> int:
-        """Maximum length of a translation, including the end token."""
-        longest = max(output_limit(self.config, self.max_source_tokens), self.config.min_length)
-        return min(longest, self._output_limit)
-
-    @property
-    def _output_limit(self) -> int:
-        """The limit of outputs that does not depend on their source."""
-        return min(self.config.max_length or 2**31 - 1, self._max_positions)
 
     def max_lengths(self, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the maximum length of each translation, int32 `[B]`, for given source lengths."""

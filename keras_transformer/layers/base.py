@@ -183,6 +183,6 @@ def replica_context() -> Any:
 
 
 def sum_over_replicas(value: Any) -> Any:
-    """Returns the sum of a tensor over all replicas; `value` itself if there is only one."""
+    """Returns the sum of tensors over all replicas; `value` itself if there is only one."""
     context = replica_context()
     return value if context is None else context.all_reduce("SUM", value)

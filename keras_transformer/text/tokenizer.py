@@ -40,7 +40,7 @@ class Tokenizer(tf.Module):
 
     def __init__(self, source_model: bytes, target_model: bytes | None = None) -> None:
         super().__init__(name="tokenizer")
-        vocabulary = Vocabulary(source_model, target_model)
+        self.vocabulary = vocabulary = Vocabulary(source_model, target_model)
         self.joint = vocabulary.joint
         self.source_vocab_size = vocabulary.source_vocab_size
         self.target_vocab_size = vocabulary.target_vocab_size
@@ -49,7 +49,6 @@ class Tokenizer(tf.Module):
         self.start_id = vocabulary.start_id
         self.end_id = vocabulary.end_id
         self.fingerprint = vocabulary.fingerprint
-        self.vocabulary = vocabulary
         self._source = _graph_tokenizer(source_model)
         self._target = self._source if target_model is None else _graph_tokenizer(target_model)
 

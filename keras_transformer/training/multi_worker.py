@@ -44,27 +44,23 @@ class Cluster:
 
     Every worker calls the same methods in the same order: `connect` before TensorFlow runs its
     first operation, then `check_equal_on_all_workers`, then the training, then `finish`.
+
+    Attributes:
+        num_workers: number of workers, including this process.
+        is_chief: True for the worker that reads and writes the run directory.
     """
 
     def __init__(self, workers: Sequence[str] = _ONE_MACHINE, index: int = 0):
         self.workers = tuple(workers)
+        self.num_workers = len(self.workers)
         self.index = index
+        self.is_chief = index == 0
         self._instances = itertools.count()
 
     @classmethod
     def from_environment(cls) -> Cluster:
         """Reads `TF_CONFIG`. Without it, there is one worker."""
         return cls(*read_tf_config(os.environ.get("TF_CONFIG", "")))
-
-    @property
-    def num_workers(self) -> int:
-        """Number of workers, including this process."""
-        return len(self.workers)
-
-    @property
-    def is_chief(self) -> bool:
-        """True for the worker that reads and writes the run directory."""
-        return self.index == 0
 
     def connect(self, device: str = "auto") -> tf.distribute.Strategy | None:
         """Waits for all workers, and returns the distribution strategy (None for one worker)."""

@@ -25,6 +25,7 @@ from keras_transformer.console import warn
 from keras_transformer.data.batches import Batches
 from keras_transformer.errors import require
 from keras_transformer.layers import dropout_seed
+from keras_transformer.layers.base import sum_over_replicas
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.runs.machine import signal_handlers
 from keras_transformer.runs.run_directory import RunDirectory
@@ -143,7 +144,7 @@ class Trainer(keras.Model):
         tokens = tf.reduce_sum(real_tokens(labels, self.transformer.config.pad_id))
         stop = tf.constant(0.0) if self.stop_flag is None else tf.cast(self.stop_flag, tf.float32)
         if self.num_replicas > 1:
-            tokens, stop = tf.unstack(self._sum(tf.stack([tokens, stop])))
+            tokens, stop = tf.unstack(sum_over_replicas(tf.stack([tokens, stop])))
         # A step without a token has gradients of 0, not NaN.
         loss_scale, divisor = self.update.scale(), tf.maximum(tokens, 1.0)
         arguments = inputs, labels, self._seed(), loss_scale / divisor
@@ -152,11 +153,11 @@ class Trainer(keras.Model):
         else:
             sums, gradients = self._accumulate(*arguments)
         # One collective: TensorFlow packs all tensors of a call into one buffer.
-        totals = self._sum([*sums, *gradients])
+        totals = sum_over_replicas([*sums, *gradients])
         sums, gradients = LossSums(*totals[: len(sums)]), totals[len(sums) :]
         norm = self.update.global_norm(gradients) / loss_scale
         if self.num_replicas > 1:  # workers with different processors differ in the last bit
-            norm = self._sum(norm / self.num_replicas)
+            norm = sum_over_replicas(norm / self.num_replicas)
         logs = {
             "loss": sums.loss / divisor,
             "log_perplexity": -sums.log_likelihood / divisor,
@@ -229,13 +230,6 @@ class Trainer(keras.Model):
         for path in by_projection.keys() & total.keys():
             total[path] += by_projection[path]
         return sums._replace(auxiliary=auxiliary), list(total.values())
-
-    def _sum(self, values: Any) -> Any:
-        """Sums tensors over the replicas."""
-        if self.num_replicas == 1:
-            return values  # avoids an operation for each of them
-        context = tf.distribute.get_replica_context()
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
     def _seed(self) -> tf.Tensor:
         """Returns the dropout seed of the first part of this replica: seed and count, int64 `[2]`.

@@ -141,8 +141,6 @@ def test_wrong_values_are_named_with_their_field(field, value):
 BAD_SETTINGS = [
     ("label_smoothing=0.2", "label_smoothing", "setting", "training.label_smoothing"),
     ("train.seed=1", "train.seed", "setting", "training.seed"),
-    ("training.schedule=steep", "schedule", "steep", "noam", "inverse_sqrt"),
-    ("training.subword_alpha=0", "subword_alpha", "0.0", "0", "none"),
     ("training.best_metric=bleu", "best_metric", "bleu", "training.bleu_steps", "0"),
     ("model.decoder_num_heads=3", "decoder_num_heads", "3", "num_heads", "key_dim", "512"),
     ("model.num_heads=3", "d_model", "512", "model.num_heads", "3"),
@@ -222,7 +220,7 @@ _JSON = st.recursive(
 
 
 @given(name=st.sampled_from([*Config.declarations()]), value=_JSON)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_value_of_any_field_is_taken_or_is_an_input_error(name, value):
     section, field = name.split(".")
     try:

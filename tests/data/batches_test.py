@@ -34,7 +34,7 @@ class OnlyLengths:
         return len(self.lengths)
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(
     st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=80),
     st.integers(40, 400),

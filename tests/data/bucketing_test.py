@@ -41,7 +41,7 @@ def test_a_histogram_counts_the_pairs_of_each_bucket(lengths):
     np.testing.assert_array_equal(twice.count, 2 * histogram.count)
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(
     st.lists(
         st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=90),

@@ -14,6 +14,7 @@ from keras_transformer.data import blocks as blocks_module
 from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.corpus import ParallelFiles, TsvFile, parallel_files
 from keras_transformer.errors import InputError
+from tests.builders import refuses
 from tests.conftest import ROOT
 from tests.messages import mentions
 
@@ -84,8 +85,7 @@ def test_errors_name_files_that_cannot_be_read(tmp_path):
         ([good], [tmp_path], ("regular file",)),
         ([good, good], [good], ("2", "source files", "1", "target files")),
     ):
-        with pytest.raises(InputError, match=mentions(*facts)):
-            parallel_files(sources, targets)
+        refuses(parallel_files, (sources, targets), *facts)
 
 
 # Files of ManyThings (Anki), whose third column is the license, and of joeynmt.
@@ -139,8 +139,7 @@ def test_files_of_spreadsheets(tmp_path, text):
         ("a,b\n\nc\n", ("line 3", 1, "columns")),
     ):
         path.write_text(text)
-        with pytest.raises(InputError, match=mentions(*facts)):
-            list(corpus.pairs())
+        refuses(list, (corpus.pairs(),), *facts)
 
 
 def test_errors_name_missing_columns(tmp_path):
@@ -153,8 +152,7 @@ def test_errors_name_missing_columns(tmp_path):
         (JOEY + "zwei\tSpalten\n", ("src", "trg"), ("c.tsv", "line 3", 2, "at least 3")),
     ):
         path.write_text(text)
-        with pytest.raises(InputError, match=mentions(*facts)):
-            list(TsvFile(path, columns).pairs())
+        refuses(list, (TsvFile(path, columns).pairs(),), *facts)
 
 
 @hypothesis.given(
@@ -195,8 +193,7 @@ def test_pairs_without_a_file_become_blocks(monkeypatch):
 
 def test_errors_of_a_reader_name_the_corpus():
     corpus = corpus_of((b"a", b"b"), (b"c", b"d"), error=FileNotFoundError("no such file"))
-    with pytest.raises(InputError, match=mentions("pairs", "read", "line 2", "no such file")):
-        list(read_blocks(corpus))
+    refuses(list, (read_blocks(corpus),), "pairs", "read", "line 2", "no such file")
     for pair in (("a", "b"), (b"a", b"b", b"c"), b"ab"):
         with pytest.raises(TypeError, match=re.escape(f"yielded {pair!r}. A pair is")):
             list(read_blocks(corpus_of(pair)))
@@ -219,7 +216,7 @@ PLAIN = LINE.filter(lambda b: not b.startswith((*PACKED, b"\xff\xfe", b"\xfe\xff
 LINES = st.lists(PLAIN, max_size=9)
 
 
-@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.settings(max_examples=150)
 @hypothesis.given(source=LINES, target=LINES, same=st.booleans(), size=st.integers(1, 4))
 def test_blocks_are_the_files_or_an_error(tmp_path_factory, source, target, same, size):
     if same:

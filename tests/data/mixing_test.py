@@ -28,7 +28,6 @@ def turns(weights, first, last):
     return [corpus_and_step(step, weights) for step in range(first, last)]
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(
     st.lists(st.integers(1, 3000), min_size=1, max_size=6),
     st.integers(0, 10**9),
@@ -45,7 +44,6 @@ def test_shares_are_kept_over_any_number_of_steps(weights, first):
         assert np.abs(seen - expected).max() <= most + 1e-9
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(
     st.lists(st.integers(1, 3000), min_size=1, max_size=5),
     st.integers(0, 10**9),

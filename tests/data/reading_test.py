@@ -115,7 +115,7 @@ def test_an_endless_line_is_rejected_before_memory_is_full(file, monkeypatch):
         list(raw_lines(file(b"one\n" + b"x" * 2**23)))
 
 
-@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(content=st.binary(max_size=40) | st.text(max_size=20).map(str.encode))
 def test_any_file_is_refused_or_read_completely(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("fuzz") / "s"

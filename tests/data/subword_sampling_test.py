@@ -47,7 +47,7 @@ def test_drawn_ids_spell_the_same_text(vocabulary, model):
     assert len({tuple(ids) for ids in drawn}) > 100
 
 
-@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.settings(max_examples=200)
 @hypothesis.given(st.lists(st.text(max_size=30), min_size=1, max_size=4))
 def test_without_randomness_any_text_has_its_stored_segmentation(vocabulary, lines):
     """With a large alpha, only the best segmentation is drawn. U+2581 is white space."""

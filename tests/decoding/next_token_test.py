@@ -11,7 +11,7 @@ from keras_transformer.decoding.next_token import top_k
 from tests.decoding.reference import log_softmax
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**31),
     size=st.sampled_from([2047, 2048, 2053, 4096, 5003, 8000]) | st.integers(2000, 9000),

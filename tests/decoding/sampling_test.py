@@ -42,7 +42,7 @@ def assert_greedy(result, rules, tables, batch, normalized=False):
         assert_scored(found, scores)
 
 
-@settings(max_examples=24, deadline=None)
+@settings(max_examples=24)
 @given(data=st.data(), seed=SEEDS, ids=st.sampled_from([IDS, *OTHER_IDS]), batch=batches(40))
 def test_beam_of_one_is_greedy(data, seed, ids, batch):
     chosen, is_tied = data.draw(rules(1, ids)), ids is IDS  # the lowest id of equal tokens
@@ -62,7 +62,7 @@ def sampling(**options):
     return DecodingConfig(sample=True, **options)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=SEEDS,
     ngram=st.integers(0, 3),

@@ -139,7 +139,7 @@ RAW = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(source=RAW, reference=RAW)
 def test_any_bytes_are_aligned_or_refused(source, reference):
     with tempfile.TemporaryDirectory() as name, sacrebleu_folder(Path(name)):

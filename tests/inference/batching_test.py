@@ -23,7 +23,7 @@ def model(run_directory: RunDirectory) -> Engine:
 
 
 @given(st.lists(st.integers(0, 20_000), max_size=200))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_batches_have_every_line_once_and_are_bounded(sizes: list[int]) -> None:
     batches = batching.batches(["x" * size for size in sizes])
     assert sorted(index for batch in batches for index in batch) == list(range(len(sizes)))

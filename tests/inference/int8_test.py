@@ -13,6 +13,7 @@ from keras_transformer.extensions.paper.baselines.gru import GRU, GRUConfig
 from keras_transformer.extensions.serving.engines import open_engine
 from keras_transformer.inference import int8, loading
 from keras_transformer.models.transformer import Transformer
+from tests.builders import refuses
 from tests.messages import mentions
 
 RNG = np.random.default_rng(5)
@@ -50,8 +51,7 @@ def test_outputs_without_weights_and_long_rows_are_exact() -> None:
 
 def test_only_transformers_are_supported() -> None:
     sizes = {"source_vocab_size": 9, "target_vocab_size": 9, "d_model": 4}
-    with pytest.raises(InputError, match=mentions("gru", "int8")):
-        int8.use_int8_products(GRU(GRUConfig(**sizes)))
+    refuses(int8.use_int8_products, (GRU(GRUConfig(**sizes)),), "gru", "int8")
 
 
 def test_a_missing_kernel_is_an_error_before_a_model_is_loaded(

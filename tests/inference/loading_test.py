@@ -19,12 +19,6 @@ from tests.conftest import PHRASES
 from tests.messages import mentions, tells
 
 
-@pytest.fixture
-def own_run(run_directory: RunDirectory, tmp_path: Path) -> RunDirectory:
-    """A copy of the run, which a test may change."""
-    return RunDirectory(shutil.copytree(run_directory.path, tmp_path / "run"))
-
-
 class TestLoadModel:
     @pytest.mark.parametrize(
         ("arguments", "facts"),

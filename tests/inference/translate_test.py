@@ -172,6 +172,5 @@ class TestEvaluate:
 
         monkeypatch.setattr(model, "translate", translate)
         refuses(evaluate, (model, ["a", "b"], ["a"]), "source", "2", "reference", "1")
-        with pytest.raises(InputError, match=mentions("'14a'", "tokenizer")):
-            evaluate(model, ["a"], ["a"], tokenize="14a")
+        refuses(lambda: evaluate(model, ["a"], ["a"], tokenize="14a"), (), "'14a'", "tokenizer")
         refuses(evaluate, (model, [], []), "sentence", "needed")

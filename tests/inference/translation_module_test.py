@@ -124,7 +124,7 @@ def test_outputs_have_limits_relative_to_their_source(
 
 
 @given(st.lists(st.binary(max_size=60) | st.text(max_size=30), max_size=3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_text_fails(translator: TranslationModule, texts: list[str]) -> None:
     translations, scores = translate(translator, texts)
     assert translations.shape == (len(texts), 3)

@@ -1,20 +1,10 @@
 """Averages of checkpoints."""
 
-import shutil
-
 import numpy as np
-import pytest
 
 from keras_transformer.runs import averaging
-from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import refuses
 from tests.runs.checkpoints_test import assert_equal
-
-
-@pytest.fixture
-def own_run(run_directory, tmp_path):
-    """A copy of the run, which a test may change."""
-    return RunDirectory(shutil.copytree(run_directory.path, tmp_path / "run"))
 
 
 def test_the_mean_of_the_last_is_selected(own_run):

@@ -117,16 +117,6 @@ class TestCheckpoints:
         assert metrics == {"loss": 0.6, "val_loss": 1.0, "val_bleu": 31.0}
         assert run.read_metrics(checkpoint) == metrics
 
-    def test_the_selected_is_kept_however_old(self, run):
-        save(run, 5, 6)
-        run.select("step-00000005")
-        save(run, 7, 8, 9, 10)
-        assert steps(run) == [5, 8, 9, 10]
-        assert_equal(run.named_weights(), arrays(5))
-        run.select("last")
-        save(run, 11)
-        assert steps(run) == [9, 10, 11]
-
     def test_a_checkpoint_of_a_stop_does_not_count_once_another_follows(self, run):
         often = {"training__checkpoint_steps": 10, "training__keep_best": 1}
         run = reconfigured(run, **often, training__max_steps=45)

@@ -21,7 +21,7 @@ LINES = [
 ]
 UNKNOWN = "\u2047"
 SPECIAL_NAMES = "<s> </s> <pad> <unk> a</s>b <0x41>"
-SETTINGS = hypothesis.settings(max_examples=60, deadline=None)
+SETTINGS = hypothesis.settings(max_examples=60)
 
 
 def library(model):
@@ -189,7 +189,7 @@ def test_agrees_with_the_library_on_every_line(test_data, patterns, model_type, 
 
 
 @hypothesis.given(st.lists(st.text(max_size=12), max_size=4), st.integers(4, 12))
-@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.settings(max_examples=200)
 def test_texts_are_truncated_between_characters(texts, limit):
     data = [text.encode("utf-8", "replace") for text in texts]
     cut_texts, is_cut = truncate_text(tf.constant(data, tf.string), limit)
@@ -199,7 +199,7 @@ def test_texts_are_truncated_between_characters(texts, limit):
 
 
 @hypothesis.given(st.lists(st.binary(max_size=12), max_size=4), st.integers(4, 12))
-@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.settings(max_examples=100)
 def test_invalid_utf_8_is_also_truncated(data, limit):
     cut_texts, _ = truncate_text(tf.constant(data, tf.string), limit)
     for whole, short in zip(data, cut_texts.numpy(), strict=True):

@@ -10,6 +10,7 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.training import devices
 from keras_transformer.training.devices import choose_platform, use_logical_cpus, uses_gpus
+from tests.builders import refuses
 from tests.messages import mentions, tells
 
 
@@ -127,8 +128,7 @@ def test_the_devices_of_several_workers():
 
 
 def test_wrong_numbers_of_logical_cpus_are_refused():
-    with pytest.raises(InputError, match=mentions("logical CPUs", "0", "1")):
-        use_logical_cpus(0)
+    refuses(use_logical_cpus, (0,), "logical CPUs", "0", "1")
 
 
 def test_several_models_are_trained_in_one_process(two_cpus):

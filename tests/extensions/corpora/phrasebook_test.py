@@ -3,10 +3,9 @@ from collections import Counter
 
 import pytest
 
-from keras_transformer.errors import InputError
 from keras_transformer.extensions.corpora import phrasebook
 from keras_transformer.extensions.corpora.phrasebook.slots import slots
-from tests.messages import mentions
+from tests.builders import refuses
 
 
 @pytest.fixture(scope="module")
@@ -127,11 +126,7 @@ def test_writes_aligned_files_once(tmp_path, monkeypatch):
     assert {path: path.stat().st_mtime_ns for path in directory.iterdir()} == before
     changed = directory / "test.de"
     changed.write_text("changed\n")
-    for path, message in (
-        (directory, mentions("phrases", "other files")),
-        (changed, mentions("test.de", "written", "Not a directory")),
-        (changed / "below", mentions("written", "Not a directory")),
-    ):
-        with pytest.raises(InputError, match=message):
-            phrasebook.write_corpus(path)
+    refuses(phrasebook.write_corpus, (directory,), "phrases", "other files")
+    refuses(phrasebook.write_corpus, (changed,), "test.de", "written", "Not a directory")
+    refuses(phrasebook.write_corpus, (changed / "below",), "written", "Not a directory")
     assert changed.read_text() == "changed\n"

@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keras_transformer.data.corpus import ParallelFiles
@@ -174,7 +174,6 @@ def test_a_location_has_a_split(folder):
 # Preparation of sets.
 
 
-@settings(deadline=None)  # TFDS loads its modules as they are needed
 @given(st.text() | st.from_regex(r"(opus|wmt14_translate)/[a-z]{2}-[a-z]{2}( for [A-Z, ]*)?\n?"))
 @example("a:b/c:1.0.0/d=[")
 @example("../../etc")
@@ -263,9 +262,7 @@ def test_the_error_names_a_set_with_damaged_files(tmp_path, shard):
     parts = [content[: int(part * len(content))] for part in (0.0, 0.3, 0.999)]
     for damaged in (*parts, b"\x17" * len(content), None):
         shard.unlink() if damaged is None else shard.write_bytes(damaged)
-        with pytest.raises(InputError, match=mentions("wmt14_translate", "read")) as caught:
-            pairs(tmp_path)
-        assert "\n" not in str(caught.value)
+        refuses(pairs, (tmp_path,), "wmt14_translate", "read")
 
 
 def test_missing_records_and_records_of_another_set_are_refused(tmp_path):
@@ -286,5 +283,4 @@ def test_an_incomplete_set_is_an_error(tmp_path, content):
     directory = write_set(WMT14, tmp_path, {"train": GULLS[:3]})
     path = directory / "dataset_info.json"
     path.write_text(content) if content else path.unlink()
-    with pytest.raises(InputError, match="wmt14_translate"):
-        pairs(tmp_path)
+    refuses(pairs, (tmp_path,), "wmt14_translate")

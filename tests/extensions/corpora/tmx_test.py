@@ -191,7 +191,7 @@ def test_units_across_pieces_of_the_file(tmp_path, monkeypatch):
 ODD = "<tu> </tu> <!-- --> <![CDATA[ ]]> </tmx> &#0; &#x1F; & < <ph/> \0 ￿".encode().split()
 
 
-@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.settings(max_examples=300)
 @hypothesis.given(
     st.binary(max_size=30) | st.integers(0, len(TMX)),
     st.integers(0, 30),

@@ -18,18 +18,23 @@ from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import refuses
 from tests.conftest import PHRASES, random_shortlist
 from tests.driver import Driver
+from tests.export.model_variants import make_run
 
 # Outputs of several blocks of the cache, an empty one, and sources of very different lengths.
 TEXTS = [*PHRASES, "", "ball " * 60, "a", "dog " * 9]
-MARIAN = {"decoding.early_stopping": "marian"}
-SETTINGS = {"decoding.n_best": 2, "decoding.max_extra_tokens": 30, **MARIAN}
+SETTINGS = {"decoding.n_best": 2, "decoding.max_extra_tokens": 30}
 
 
 @pytest.fixture(scope="module")
-def version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    options = ExportOptions(weights="float32")
-    folder = tmp_path_factory.mktemp("cpu")
-    return export(run_directory, folder, PHRASES, options, format="cpu", settings=SETTINGS).path
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A run with Marian's early stopping, whose outputs end before their limits."""
+    return make_run(tmp_path_factory.mktemp("cpu") / "run", "converted")
+
+
+@pytest.fixture(scope="module")
+def version(run: RunDirectory) -> Path:
+    options, folder = ExportOptions(weights="float32"), run.path / "export"
+    return export(run, folder, PHRASES, options, format="cpu", settings=SETTINGS).path
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +43,8 @@ def model(version: Path) -> LiteRTModel:
 
 
 @pytest.fixture(scope="module")
-def translator(run_directory: RunDirectory) -> TranslationModule:
-    return loading.load_translator(run_directory, SETTINGS)
+def translator(run: RunDirectory) -> TranslationModule:
+    return loading.load_translator(run, SETTINGS)
 
 
 def test_compiled_model_is_refused(version: Path) -> None:

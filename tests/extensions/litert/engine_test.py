@@ -173,7 +173,7 @@ def test_files_that_cannot_be_used(file: Path, tmp_path: Path) -> None:
         refuses(LiteRTModel, (repacked(file, path, other, **changes),), *facts)
 
 
-@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.settings(max_examples=300)
 @hypothesis.given(data=st.data())
 def test_any_archive_is_read_or_refused(
     file: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

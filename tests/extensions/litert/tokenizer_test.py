@@ -87,7 +87,6 @@ def test_supported_vocabularies(supported: Vocabulary) -> None:
 
 @hypothesis.settings(
     max_examples=50,
-    deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.differing_executors],
 )
 @hypothesis.given(data=st.data())

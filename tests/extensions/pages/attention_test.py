@@ -198,7 +198,7 @@ def test_a_page_has_all_weights() -> None:
     assert len(attention.attention_page(base, {}).encode()) < 1_000_000
 
 
-@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.settings(max_examples=30)
 @hypothesis.given(st.lists(st.text(max_size=12), min_size=1, max_size=4))
 @hypothesis.example(["</script>", "<!--", "<script>", "]]>"])
 @hypothesis.example(["\u2028", "\u2029", "&lt;", '"'])

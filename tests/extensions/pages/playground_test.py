@@ -13,6 +13,7 @@ import pytest
 from keras_transformer.errors import InputError
 from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
+from tests.builders import refuses
 from tests.conftest import PHRASES
 from tests.extensions.serving.running_server import running_server
 from tests.messages import mentions, tells
@@ -77,14 +78,10 @@ def test_prefix_length_penalty_and_remarks(model: PlaygroundModel) -> None:
 
 
 def test_invalid_models(run_directory: RunDirectory) -> None:
-    for label, settings, facts in (
-        ("no/such/run", {}, "no/such/run"),
-        (str(run_directory.path), {"decoding.beam_size": "0"}, mentions("beam_size", "0")),
-    ):
-        with pytest.raises(InputError, match=facts):
-            open_playground_model(label, settings)
-    with pytest.raises(InputError, match=mentions("signatures", "attention", "LiteRT")):
-        PlaygroundModel("a label", {})
+    refuses(open_playground_model, ("no/such/run", {}), "no/such/run")
+    settings = {"decoding.beam_size": "0"}
+    refuses(open_playground_model, (str(run_directory.path), settings), "beam_size", "0")
+    refuses(PlaygroundModel, ("a label", {}), "signatures", "attention", "LiteRT")
 
 
 def test_two_models_answer_in_one_event_and_a_port_in_use_is_refused(

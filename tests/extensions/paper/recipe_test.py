@@ -10,7 +10,7 @@ from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import hypothesis
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.data.corpus import ParallelFiles
@@ -20,7 +20,6 @@ from keras_transformer.extensions.paper.json_fields import check_json
 from keras_transformer.extensions.paper.recipe import Recipe, Synthetic, split_by_source
 from tests.builders import refuses
 from tests.extensions.paper.recipes import FIELDS, write_recipe
-from tests.messages import mentions
 
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = get_args(Synthetic)
@@ -62,52 +61,46 @@ def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "facts"),
     [
-        ({"epochs": 3}, mentions("fields", "description", "evaluate", "prepare", "preset")),
-        ({"valid": {"held_out": "v"}}, mentions("valid", "v", "held_out")),
-        (
-            {"valid": {"sacrebleu": "wmt13", "language_pair": "en-de"}},
-            mentions("valid", "sacrebleu"),
-        ),
-        ({"held_out": {"t": 2}, "train": {"held_out": "t"}}, mentions("train", "held_out")),
-        ({"held_out": {"t": 0}}, mentions("held_out", "0", "t", "1")),
-        ({"prepare": {"vocab": 40}}, mentions("prepare", "vocab", "vocab_size")),
-        ({"prepare": {"vocab_size": "40"}}, mentions("prepare.vocab_size", "40")),
-        ({"prepare": {"max_tokens": 1}}, mentions("max_tokens", "1")),
-        ({"prepare": {"drop_identical": "false"}}, mentions("drop_identical", "'false'", "true")),
-        ({"preset": "huge"}, mentions("huge", "preset")),
-        ({"settings": {"training.steps": 3}}, mentions("training.steps", "setting")),
-        ({"synthetic": {"translation": {"recipe": "a"}}}, mentions("synthetic", "translation")),
-        ({"synthetic": {"distillation": {}}}, mentions("{}", "recipe")),
-        ({"average_last": [1]}, mentions("average_last", "1", "2")),
-        ({"published": {"t": {"bleu": 1, "source": ""}}}, mentions("published", "t", "animals")),
-        ({"average_last": [3, "2"]}, mentions("average_last[1]", "2")),
-        ({"length_penalties": [-1]}, mentions("length_penalty", "-1.0")),
-        ({"held_out": {"train": 2}}, mentions("held_out", "train")),
-        ({"held_out": {"../a": 2}}, mentions("held_out", "../a")),
-        ({"tests": {"valid": FIELDS["valid"]}}, mentions("test", "valid")),
-        ({"published": {"animals": {"source": "x"}}}, mentions("bleu", "source")),
-        ({"evaluate": {"tokenize": "14a"}}, mentions("14a", "tokenizer")),
-        ({"variants": {"x": {"preset": "huge"}}}, mentions("variant x", "huge", "preset")),
-        ({"tests": {"../x": FIELDS["valid"]}}, mentions("test", "../x")),
-        ({"variants": {"x": {"steps": 3}}}, mentions("fields", "recipe")),
-        ({"train": {"source": "train.en"}}, mentions("train", "{'source': 'train.en'}")),
-        ({"teacher": True, "fine_tune": True}, mentions("teacher", "fine_tune")),
+        ({"epochs": 3}, ("fields", "description", "evaluate", "prepare", "preset")),
+        ({"valid": {"held_out": "v"}}, ("valid", "v", "held_out")),
+        ({"valid": {"sacrebleu": "wmt13", "language_pair": "en-de"}}, ("valid", "sacrebleu")),
+        ({"held_out": {"t": 2}, "train": {"held_out": "t"}}, ("train", "held_out")),
+        ({"held_out": {"t": 0}}, ("held_out", "0", "t", "1")),
+        ({"prepare": {"vocab": 40}}, ("prepare", "vocab", "vocab_size")),
+        ({"prepare": {"vocab_size": "40"}}, ("prepare.vocab_size", "40")),
+        ({"prepare": {"max_tokens": 1}}, ("max_tokens", "1")),
+        ({"prepare": {"drop_identical": "false"}}, ("drop_identical", "'false'", "true")),
+        ({"preset": "huge"}, ("huge", "preset")),
+        ({"settings": {"training.steps": 3}}, ("training.steps", "setting")),
+        ({"synthetic": {"translation": {"recipe": "a"}}}, ("synthetic", "translation")),
+        ({"synthetic": {"distillation": {}}}, ("{}", "recipe")),
+        ({"average_last": [1]}, ("average_last", "1", "2")),
+        ({"published": {"t": {"bleu": 1, "source": ""}}}, ("published", "t", "animals")),
+        ({"average_last": [3, "2"]}, ("average_last[1]", "2")),
+        ({"length_penalties": [-1]}, ("length_penalty", "-1.0")),
+        ({"held_out": {"train": 2}}, ("held_out", "train")),
+        ({"held_out": {"../a": 2}}, ("held_out", "../a")),
+        ({"tests": {"valid": FIELDS["valid"]}}, ("test", "valid")),
+        ({"published": {"animals": {"source": "x"}}}, ("bleu", "source")),
+        ({"evaluate": {"tokenize": "14a"}}, ("14a", "tokenizer")),
+        ({"variants": {"x": {"preset": "huge"}}}, ("variant x", "huge", "preset")),
+        ({"tests": {"../x": FIELDS["valid"]}}, ("test", "../x")),
+        ({"variants": {"x": {"steps": 3}}}, ("fields", "recipe")),
+        ({"train": {"source": "train.en"}}, ("train", "{'source': 'train.en'}")),
+        ({"teacher": True, "fine_tune": True}, ("teacher", "fine_tune")),
         (
             {"teacher": True, "synthetic": {"distillation": {"recipe": "x"}}},
-            mentions("teacher", "synthetic"),
+            ("teacher", "synthetic"),
         ),
     ],
 )
 def test_a_wrong_recipe_names_its_file(
-    tmp_path: Path, changes: dict[str, Any], message: str
+    tmp_path: Path, changes: dict[str, Any], facts: tuple[str, ...]
 ) -> None:
-    write_recipe(tmp_path, **changes)
-    with pytest.raises(InputError, match=message) as error:
-        Recipe.load(tmp_path, "animals")
-    assert str(error.value).startswith(str(tmp_path / "animals" / "recipe.json"))
-    assert "\n" not in str(error.value)
+    file = write_recipe(tmp_path, **changes) / "animals" / "recipe.json"
+    refuses(Recipe.load, (tmp_path, "animals"), file, *facts)
 
 
 def paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -260,7 +253,6 @@ def read(files: ParallelFiles) -> list[Pair]:
 LINES = st.binary(max_size=3).filter(lambda line: b"\n" not in line)
 
 
-@settings(deadline=None)  # it waits for the disk
 @given(st.lists(st.tuples(LINES, LINES)), st.integers(1, 4), st.integers(1, 4))
 def test_parts_of_any_corpus(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[Pair], valid: int, test: int

@@ -44,11 +44,15 @@ class Fixture:
         for _ in requests:
             await asyncio.sleep(0)
 
-    async def results(self, *requests: asyncio.Task[Arrays]) -> list[Any]:
-        """Returns the results of requests that stand in the queue at the same time."""
+    async def queued(self, *requests: asyncio.Task[Arrays]) -> None:
+        """Starts the first batch when all requests stand in the queue."""
         self.call.gate.clear()
         await self.held(*requests)
         self.call.gate.set()
+
+    async def results(self, *requests: asyncio.Task[Arrays]) -> list[Any]:
+        """Returns the results of requests that stand in the queue at the same time."""
+        await self.queued(*requests)
         return await asyncio.gather(*requests)
 
 
@@ -135,12 +139,8 @@ def test_different_calls_are_not_merged() -> None:
 
 def test_a_short_request_overtakes_the_parts_of_a_long_one_which_end_with_their_client() -> None:
     async def test(f: Fixture) -> None:
-        f.call.gate.clear()
-        long = f.run(*[7] * (6 * 4096), rows=6)  # a row has the bytes of a batch
-        await f.held(long)
-        short = f.run(1)
-        await f.held(short)
-        f.call.gate.set()
+        long, short = f.run(*[7] * (6 * 4096), rows=6), f.run(1)  # a row has the bytes of a batch
+        await f.queued(long, short)
         assert (await short)["x"].tolist() == [2] and len(f.rows) <= 3
         long.cancel()
 
@@ -151,12 +151,8 @@ def test_a_short_request_overtakes_the_parts_of_a_long_one_which_end_with_their_
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_short_request_waits_for_one_of_many_long_ones(rows: int) -> None:
     async def test(f: Fixture) -> None:
-        f.call.gate.clear()
         long = [f.run(*[7] * (rows * 4096), rows=rows) for _ in range(60)]
-        short = f.run(1, 1)
-        await f.held(*long, short)
-        f.call.gate.set()
-        await asyncio.gather(*long, short)
+        await f.results(*long, f.run(1, 1))
 
     assert in_loop(test, max_queue=200).rows == [1, 2, *[1] * (60 * rows - 1)]
 
@@ -168,21 +164,16 @@ def test_a_request_does_not_wait_for_one_whose_client_has_gone() -> None:
         await f.held(first, gone)
         gone.cancel()
         await f.held(gone)
-        requests = f.run(*[7] * 4096, rows=1), f.run(1, 1)
-        await f.held(*requests)
-        f.call.gate.set()
-        await asyncio.gather(first, *requests)
+        await f.results(f.run(*[7] * 4096, rows=1), f.run(1, 1), first)
 
     assert in_loop(test).rows == [1, 1, 2]
 
 
 def test_a_long_request_and_all_short_ones_get_equal_shares() -> None:
     async def test(f: Fixture) -> None:
-        f.call.gate.clear()
         first, long = f.run(1), f.run(*[7] * 32, rows=2)
         short = [f.run(1) for _ in range(30)]
-        await f.held(first, long, *short)
-        f.call.gate.set()
+        await f.queued(first, long, *short)
         await long  # its first part has the bytes of 17 short requests
         assert 14 <= sum(request.done() for request in short) <= 20
         await asyncio.gather(first, *short)
@@ -193,10 +184,8 @@ def test_a_long_request_and_all_short_ones_get_equal_shares() -> None:
 def test_a_very_long_row_does_not_delay_later_short_ones() -> None:
     async def test(f: Fixture) -> None:
         await f.batcher.run(f.call, {"x": np.ones((1, 2**21))})
-        f.call.gate.clear()
         large, short = f.run(*[7] * 16_000, rows=1000), f.run(1)
-        await f.held(large, short)
-        f.call.gate.set()
+        await f.queued(large, short)
         await short
         assert not large.done() and f.batcher.waiting_rows > 500
         await large

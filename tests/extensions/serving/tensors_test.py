@@ -143,7 +143,7 @@ JSON = st.recursive(
 REQUESTS = st.dictionaries(st.sampled_from(["instances", "inputs", "signature_name"]), JSON)
 
 
-@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.settings(max_examples=300)
 @hypothesis.given(
     st.binary(max_size=30) | REQUESTS.map(lambda each: json.dumps(each).encode()),
     st.sampled_from([TEXT, TWO, KINDS]),

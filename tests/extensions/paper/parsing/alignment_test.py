@@ -84,7 +84,7 @@ def aligned_batch(seed: int, words: Sequence[int], others: Sequence[int] = (0,))
 BATCH = aligned_batch(1, [3, 1, 4, 2])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 2**31),
     words=st.lists(st.integers(0, 5), min_size=1, max_size=4),

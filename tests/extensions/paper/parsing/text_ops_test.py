@@ -62,7 +62,6 @@ def test_only_spaces_separate_words() -> None:
 LIKELY = st.sampled_from([*"ab1.,:;-'’\"()/ ", "n't", "'s", "--", "...", "non-", "\x01", "é", "\n"])
 
 
-@settings(deadline=None)
 @given(st.lists(LIKELY, max_size=30).map("".join) | st.text())
 def test_only_spaces_are_added_between_letters(text: str) -> None:
     spaces = r"[\x00-\x20\x7f-\x9f\u2028\u2029]+"
@@ -74,7 +73,6 @@ def test_only_spaces_are_added_between_letters(text: str) -> None:
     assert [word.decode() for word in plain] == [w for w in re.split(spaces, escaped) if w]
 
 
-@settings(deadline=None)
 @given(st.binary())
 def test_any_bytes_are_words(text: bytes) -> None:
     for word in words(text):
@@ -133,7 +131,7 @@ def by_reference(
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, MOST), st.integers(0, 2**32))
 def test_thousands_of_random_sequences(width: int, seed: int) -> None:
     # 64 rows per example. Hypothesis would take too long to draw them.

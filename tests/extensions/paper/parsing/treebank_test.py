@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.data import options as options_module
@@ -138,7 +138,6 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(WORDS, MODEL)
 
 
-@settings(deadline=None)
 @given(symbols=st.lists(st.sampled_from(SYMBOLS), max_size=20))
 def test_every_symbol_is_one_piece(tokenizer: Tokenizer, symbols: list[str]) -> None:
     vocabulary, text = tokenizer.vocabulary, " ".join(symbols)
