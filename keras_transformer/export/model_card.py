@@ -152,7 +152,7 @@ def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
         facts.append(("training pairs", "not known" if pairs is None else f"{pairs:,}"))
         for entry in report.get("inputs", {}).get("train", ()):
             # A published card has only the names of files, because it must not show directories.
-            for file, digest in entry["sha256"].items():
+            for file, digest in entry.get("sha256", {}).items():
                 facts.append(("training corpus", f"{Path(file).name}, SHA-256 `{digest}`"))
     step, init_from = described["step"], described["init_from"]
     facts += [
