@@ -17,9 +17,9 @@ EXTENSIONS = PACKAGE / "extensions"
 
 # Folder: the largest number of lines of code.
 BUDGETS = {
-    "benchmarks": 2_976,
-    "tests": 22_930 + 402 + 683,  # faults from outside, and real text
-    "keras_transformer/extensions": 10_617 + 30 + 1_030,  # faults from outside, and real text
+    "benchmarks": 2_975,
+    "tests": 22_920 + 402 + 683,  # faults from outside, and real text
+    "keras_transformer/extensions": 10_617 + 30 + 1_029,  # faults from outside, and real text
     "keras_transformer/extensions/serving": 1_297 + 22,  # faults from outside
     **{
         f"keras_transformer/{folder}": lines
