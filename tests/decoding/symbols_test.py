@@ -1,5 +1,6 @@
 """Outputs with the symbols of their source, against plain Python."""
 
+import functools
 import itertools
 from collections import Counter
 
@@ -23,17 +24,29 @@ IDS = SpecialIds(start=2, end=END, pad=0, unknown=1, symbols=SymbolIds(SYMBOLS, 
 VOCAB = 12
 
 
-def search(logits, counts, max_lengths, config, ids=IDS, step_of=None, **inputs):
+def search(logits, inputs, config, ids=IDS, banned=()):
     """Searches with a model whose logits `[sentence, V, V]` depend on the token before."""
     rows = rows_per_sentence(config)
-    sentences = tf.repeat(tf.range(len(logits)), rows)
+    sentences = tf.repeat(tf.range(tf.shape(logits)[0]), rows)
 
     def step(tokens, position, cache):
         return tf.gather_nd(logits, tf.stack([cache, tokens], axis=1)), cache, None
 
     decoder = StepDecoder(step, sentences, VOCAB, rows)
-    search_inputs = SearchInputs(tf.constant(max_lengths), symbol_counts=counts, **inputs)
-    return decoding.search(decoder, search_inputs, config, ids)
+    return decoding.search(decoder, inputs, config, ids, banned=banned)
+
+
+@functools.cache
+def compiled_search(config):
+    """The search as a graph of logits, counts of symbols and maximum lengths."""
+    signature = [tf.TensorSpec([None, VOCAB, VOCAB]), tf.TensorSpec([None, 6], tf.int32)]
+    return tf.function(
+        lambda logits, counts, max_lengths: search(
+            logits, SearchInputs(max_lengths, symbol_counts=counts), config
+        ),
+        input_signature=[*signature, tf.TensorSpec([None], tf.int32)],
+        autograph=False,
+    )
 
 
 def is_legal(output, counts):
@@ -90,7 +103,7 @@ def tokens_of(result, sentence):
 def test_the_best_legal_output_is_found(counts, max_length):
     config = DecodingConfig(beam_size=3000, n_best=5)
     logits = np.random.default_rng(3).normal(size=(3, VOCAB, VOCAB)).astype(np.float32) * 2
-    result = search(logits, tf.constant([counts] * 3), [max_length] * 3, config)
+    result = compiled_search(config)(logits, [counts] * 3, [max_length] * 3)
     log_probs = log_softmax(logits)
     for sentence in range(3):
         scores = {}
@@ -98,10 +111,11 @@ def test_the_best_legal_output_is_found(counts, max_length):
             pairs = zip((IDS.start, *output), output, strict=False)
             total = sum(log_probs[sentence][pair] for pair in pairs)
             scores[output] = total / ((5 + len(output)) / 6) ** 0.6
-        best = sorted(scores, key=lambda output: -scores[output])[:5]
-        assert tokens_of(result, sentence)[: len(best)] == best
-        found = result.scores[sentence, : len(best)]
-        np.testing.assert_allclose(found, [scores[output] for output in best], atol=1e-4)
+        best = sorted(scores.values(), reverse=True)[:5]  # some are equal
+        found = tokens_of(result, sentence)[: len(best)]
+        assert len({*found}) == len(best)
+        np.testing.assert_allclose([scores[tokens] for tokens in found], best, atol=1e-4)
+        np.testing.assert_allclose(result.scores[sentence, : len(best)], best, atol=1e-4)
 
 
 CONFIGS = {
@@ -110,7 +124,7 @@ CONFIGS = {
     "greedy": DecodingConfig(beam_size=1),
     "sampling": DecodingConfig(sample=True, n_best=3, top_k=2, top_p=0.5),
     "other rules": DecodingConfig(
-        beam_size=2, n_best=2, no_repeat_ngram=1, repetition_penalty=1.5, min_length=30
+        beam_size=2, n_best=2, no_repeat_ngram=1, repetition_penalty=1.5, min_length=2
     ),
     "diversity": DecodingConfig(beam_size=3, n_best=3, diversity_penalty=0.5),
 }
@@ -121,30 +135,31 @@ COUNTS = st.tuples(
 ).map(lambda drawn: [*drawn[:2], drawn[2][0], drawn[3][0], drawn[2][1], drawn[3][1]])
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @given(seed=SEEDS, counts=st.lists(COUNTS, min_size=1, max_size=4), room=st.integers(0, 4))
 def test_every_output_has_all_symbols(config, seed, counts, room):
     random = np.random.default_rng(seed)
     logits = 5 * random.normal(size=(len(counts), VOCAB, VOCAB)).astype(np.float32)
     max_lengths = [max(sum(row) + room, 1) for row in counts]
-    result = search(logits, tf.constant(counts), max_lengths, config)
+    result = compiled_search(config)(logits, counts, max_lengths)
     for sentence, (row, max_length) in enumerate(zip(counts, max_lengths, strict=True)):
         outputs = [tokens for tokens in tokens_of(result, sentence) if tokens]
-        assert outputs or (config.no_repeat_ngram and not sum(row))
+        assert outputs
         for tokens in outputs:
             assert len(tokens) <= max_length
             assert is_legal(tokens, row)
 
 
+@settings(max_examples=15)
 @given(seed=SEEDS, prefix=st.lists(st.sampled_from([*ORDINARY, *SYMBOLS]), max_size=5))
 def test_prefixes_may_have_any_symbols(seed, prefix):
     """The rest of an output has the symbols that its prefix lacks."""
     counts = [1, 0, 1, 0, 1, 0]
     logits = np.random.default_rng(seed).normal(size=(1, VOCAB, VOCAB)).astype(np.float32)
     given_ids = np.array([prefix], np.int32).reshape(1, -1)
-    config = DecodingConfig(beam_size=2)
-    result = search(logits, tf.constant([counts]), [9], config, prefix=given_ids)
+    inputs = SearchInputs(tf.constant([9]), given_ids, symbol_counts=tf.constant([counts]))
+    result = search(logits, inputs, DecodingConfig(beam_size=2))
     [tokens] = tokens_of(result, 0)
     assert tokens[: len(prefix)] == tuple(prefix)
     needed = Counter(prefix) | Counter({6: 1, 8: 1, 10: 1})
@@ -157,17 +172,10 @@ def test_prefixes_may_have_any_symbols(seed, prefix):
 def test_without_symbols_in_the_source_they_are_only_excluded(config):
     random = np.random.default_rng(1)
     logits = random.normal(size=(20, VOCAB, VOCAB)).astype(np.float32)
-    result = search(logits, tf.zeros([20, 6], tf.int32), [6] * 20, config)
-    banned = [[token] for token in SYMBOLS]
-    rows = rows_per_sentence(config)
-    sentences = tf.repeat(tf.range(20), rows)
-    decoder = StepDecoder(
-        lambda tokens, _, cache: (tf.gather_nd(logits, tf.stack([cache, tokens], 1)), cache, None),
-        sentences, VOCAB, rows,
-    )  # fmt: skip
-    expected = decoding.search(
-        decoder, SearchInputs([6] * 20), config, IDS._replace(symbols=None), banned=banned
-    )
+    max_lengths = tf.fill([20], 6)
+    result = compiled_search(config)(logits, tf.zeros([20, 6], tf.int32), max_lengths)
+    ids, banned = IDS._replace(symbols=None), [[token] for token in SYMBOLS]
+    expected = search(logits, SearchInputs(max_lengths), config, ids, banned)
     np.testing.assert_array_equal(result.ids, expected.ids)
     np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-6)
 

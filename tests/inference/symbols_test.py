@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.export import export
+from keras_transformer.export import ExportOptions, export
 from keras_transformer.extensions.litert.engine import LiteRTModel
 from keras_transformer.inference.translation_module import TranslationModule, compiled_translation
 from keras_transformer.models.transformer import Transformer
@@ -118,7 +118,8 @@ def test_a_search_that_xla_compiles_keeps_all_symbols(run: RunDirectory) -> None
 @pytest.mark.parametrize("format", ["saved_model", "litert", "cpu"])
 def test_exports_keep_all_symbols(run: RunDirectory, tmp_path, format: str) -> None:
     settings = {"decoding.beam_size": 3, "decoding.n_best": 2, "decoding.max_length": 25}
-    exported = export(run, tmp_path, SOURCES, format=format, settings=settings)
+    options = ExportOptions(weights="float32")
+    exported = export(run, tmp_path, SOURCES, options, format=format, settings=settings)
     assert len(exported.translations) == len(SOURCES)  # those of the export are the run's
     for source, translation in zip(SOURCES, exported.translations, strict=True):
         assert keeps_symbols(source, translation)
