@@ -5,6 +5,7 @@ Docstrings, comments and blank lines are not code.
 """
 
 import ast
+import functools
 import io
 import tokenize
 from pathlib import Path
@@ -62,6 +63,7 @@ def docstring_lines(text: str) -> set[int]:
     return lines
 
 
+@functools.cache
 def code_lines(text: str) -> set[int]:
     """Returns the numbers of the lines that have a token outside of docstrings and comments."""
     lines: set[int] = set()
