@@ -19,9 +19,9 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_975,
-    "tests": 22_920 + 402 + 683,  # faults from outside, and real text
-    "keras_transformer/extensions": 10_617 + 30 + 1_029,  # faults from outside, and real text
-    "keras_transformer/extensions/serving": 1_297 + 22,  # faults from outside
+    "tests": 22_920 + 439 + 683,  # faults from outside, and real text
+    "keras_transformer/extensions": 10_617 + 40 + 1_029,  # faults from outside, and real text
+    "keras_transformer/extensions/serving": 1_297 + 25,  # faults from outside
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
@@ -31,8 +31,8 @@ BUDGETS = {
             "data": 1_908,
             "decoding": 923,
             "evaluation": 294 + 1,  # faults from outside
-            "export": 1_402,
-            "inference": 1_147,
+            "export": 1_402 + 7,  # faults from outside
+            "inference": 1_147 + 2,  # faults from outside
             "layers": 1_170 + 8,  # faults from outside
             "models": 405 + 5,  # faults from outside
             "runs": 605,
@@ -41,7 +41,7 @@ BUDGETS = {
         }.items()
     },
 }
-CORE_BUDGET = 12_086  # with faults from outside
+CORE_BUDGET = 12_095  # with faults from outside
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207 + 6  # real text has a budget of its own
 SKIPPED = {

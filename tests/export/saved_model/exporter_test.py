@@ -61,6 +61,7 @@ def test_other_architectures_and_precisions(tmp_path, monkeypatch, name, changes
     saved_model.EXPORTER.write(translator, tmp_path / "1", ExportOptions())
     model = loading.load_model(tmp_path / "1")
     assert_same(translator, model, atol=1e-5 if precision == "float32" else 1e-4)
+    assert model.vocabulary.models() == translator.tokenizer.vocabulary.models()
     dtypes = {weight.dtype.name for weight in model.loaded.weights if weight.shape.rank > 1}
     assert dtypes == {precision}
 
