@@ -258,7 +258,8 @@ class Translator:
 
         Example:
         >>> import keras_transformer as kt
-        >>> kt.load("build/run").export("build/new", sentences=["a dog"]).path
+        >>> translator = kt.load("build/run")
+        >>> translator.export("build/new", sentences=["a dog"], format="ctranslate2").path
         PosixPath('build/new/1')
         """
         module = self._module

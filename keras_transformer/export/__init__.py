@@ -248,7 +248,7 @@ def export(
         settings: changes of the run's `decoding.` configuration.
 
     Example:
-    >>> export("build/run", "build/new", ["a dog"]).path
+    >>> export("build/run", "build/new", ["a dog"], format="ctranslate2").path
     PosixPath('build/new/1')
     """
     from keras_transformer.export.comparison import check_quality

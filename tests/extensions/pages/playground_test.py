@@ -44,6 +44,7 @@ def test_translations_equal_those_of_the_run(
         np.testing.assert_allclose(found.log_probs, expected["token_log_probs"], atol=1e-5)
 
 
+@pytest.mark.long
 def test_an_export_and_a_server_show_the_same(model: PlaygroundModel, exported_run: Path) -> None:
     with running_server(exported_run) as served:
         with pytest.raises(InputError, match=mentions("server", "decoding.beam_size")):
