@@ -79,6 +79,8 @@ class PrepareOptions:
     check_languages: tuple[str, str] | None = None
     on_bad_utf8: OnBadUtf8 = "fail"
     source_tag: str | None = None
+    spans: Annotated[float, Limits(least=0, most=1)] = 0.05
+    tags: Annotated[float, Limits(least=0, most=1)] = 0.02
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self), include_extras=True).items():
