@@ -26,7 +26,7 @@ Phrase: TypeAlias = tuple[Range, Range]  # source words, and the target words th
 _MOST_SPANS = 3
 _MOST_TAGS = 2
 _MOST_WORDS = 4  # inside a tag, on both sides
-_FORMS = (*["{}"] * 4, "({})", '"{}"')  # how a symbol is written
+_MARKS = (b"", b"", b"", b"", b"()", b'""')  # characters around a symbol
 _WITHOUT_SPACE = re.compile(rf"[{alignment.UNSPACED}。、，！？；：]")
 
 
@@ -51,6 +51,9 @@ class SymbolAugmentation:
         self._lexicon = lexicon
         self._options = options
         self._known = sorted(vocabulary.source_symbols())
+        ids = [vocabulary.encode_source(_MARKS), vocabulary.encode_target(_MARKS)]
+        rows = zip(_MARKS, *ids, strict=True)
+        self._marks = [m.decode() for m, s, t in rows if vocabulary.unknown_id not in s + t]
 
     def __call__(self, source: str, target: str, random_: Random) -> tuple[str, str, str] | None:
         """Returns "spans" or "tags" and the changed pair, or None if the pair stays as it is."""
@@ -64,7 +67,8 @@ class SymbolAugmentation:
         kind = "spans" if chance < self._options.spans else "tags"
         if kind == "spans":
             symbols = random_.sample(SPAN_SYMBOLS, random_.randint(1, _MOST_SPANS))
-            changes = _copied(sides, symbols, random_) or _inserted(sides, links, symbols, random_)
+            changes = _copied(sides, symbols, random_)
+            changes = changes or _inserted(sides, links, symbols, self._marks, random_)
         else:
             tags = random_.sample(TAG_SYMBOLS, random_.randint(1, _MOST_TAGS))
             changes = _tagged(sides, links, tags, random_)
@@ -108,8 +112,9 @@ def _copyable(side: _Side) -> dict[str, Range]:
 
 
 def _inserted(
-    sides: Sequence[_Side], links: Sequence[Link], symbols: Sequence[str], random_: Random
-) -> list[Changes]:
+    sides: Sequence[_Side], links: Sequence[Link], symbols: Sequence[str], marks: Sequence[str],
+    random_: Random,
+) -> list[Changes]:  # fmt: skip
     """Inserts symbols next to words that translate each other, or at the ends of both texts."""
     places = [([0, 0], False), ([len(side.text) for side in sides], True)]
     for link in links:
@@ -118,7 +123,8 @@ def _inserted(
     changes = list[Changes]()
     for symbol in symbols:
         positions, behind = random_.choice(places)
-        changes.append(_at(sides, positions, random_.choice(_FORMS).format(symbol), behind))
+        mark = random_.choice(marks)
+        changes.append(_at(sides, positions, mark[:1] + symbol + mark[1:], behind))
     return changes
 
 

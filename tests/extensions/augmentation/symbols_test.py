@@ -16,7 +16,7 @@ from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 WORDS = {"the": "die", "red": "rote", "cat": "Katze", "sleeps": "schläft", "today": "heute"}
 LEXICON = {source: {target.lower(): 1.0} for source, target in WORDS.items()}
 SYMBOL = re.compile("｟[^｠]*｠")
-VOCABULARY = Vocabulary(learn_vocabulary([b"a b c"], 40, symbols=["<2de>"]))
+VOCABULARY = Vocabulary(learn_vocabulary([b'a b "c"'], 40, symbols=["<2de>"]))
 
 
 def augmentation(spans=0.0, tags=0.0):
