@@ -18,31 +18,31 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_975,
-    "tests": 22_920 + 402 + 683,  # faults from outside, and real text
-    "keras_transformer/extensions": 10_617 + 30 + 1_029,  # faults from outside, and real text
+    "tests": 22_920 + 402 + 683 + 284 + 259,  # faults from outside, and real text
+    "keras_transformer/extensions": 10_617 + 30 + 1_029 + 215,  # faults from outside, and real text
     "keras_transformer/extensions/serving": 1_297 + 22,  # faults from outside
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
             "api": 425 + 7,  # faults from outside
-            "cli": 795,
+            "cli": 795 + 2,  # real text
             "config": 515,
-            "data": 1_908,
-            "decoding": 923,
+            "data": 1_908 + 71,  # real text
+            "decoding": 923 + 90,  # real text
             "evaluation": 294 + 1,  # faults from outside
-            "export": 1_402,
-            "inference": 1_147,
+            "export": 1_401,
+            "inference": 1_147 + 20,  # real text
             "layers": 1_170 + 8,  # faults from outside
             "models": 405 + 5,  # faults from outside
             "runs": 605,
-            "text": 518,
+            "text": 518 + 11,  # real text
             "training": 1_626,
         }.items()
     },
 }
-CORE_BUDGET = 12_086  # with faults from outside
+CORE_BUDGET = 12_086 + 191  # with faults from outside, and real text
 DOCSTRING_BUDGET = 6_500
-CLASS_BUDGET = 207 + 6  # real text has a budget of its own
+CLASS_BUDGET = 207 + 6 + 7  # real text has a budget of its own
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),

@@ -57,6 +57,9 @@ class PrepareOptions:
             to drop the pair.
         source_tag: a piece at the start of every source sentence, such as "<2de>", which selects
             the target language of a multilingual model (Johnson et al., 2017). None for no tag.
+        spans, tags: shares of the training pairs that get symbols in place of spans, such as URLs,
+            and around words, as tags. If one of them is above 0, these symbols are appended to a
+            new vocabulary, and a search keeps them. Both need an extension that augments pairs.
     """
 
     # Four special tokens, and one of text.

@@ -185,10 +185,8 @@ class Vocabulary:
     @functools.cached_property
     def symbol_ids(self) -> tuple[list[int], list[int]] | None:
         """The source and the target ids of `SYMBOLS`, or None if a language lacks one of them."""
-        source, target = (
-            [model.piece_to_id(symbol) for symbol in SYMBOLS]
-            for model in (self._source, self._target)
-        )
+        models = (self._source, self._target)
+        source, target = ([model.piece_to_id(text) for text in SYMBOLS] for model in models)
         return None if self.unknown_id in source + target else (source, target)
 
     def describe(self) -> dict[str, Any]:

@@ -182,10 +182,10 @@ def test_quantization_changes_scores_slightly_and_each_weight_is_stored_once(
 def test_options_are_clamped_and_status_reports_it(paper: LiteRTExport) -> None:
     text = PHRASES[0]
     ids = paper.model.source_ids(text)
-    source_ids, lengths, _ = paper.translator.source_ids(tf.constant([text]))
+    source_ids, *_ = paper.translator.source_ids(tf.constant([text]))
     search = tf.function(paper.translator.translate_ids, autograph=False)
     for alpha in (0.0, 2.0):
-        inputs = SearchInputs(paper.translator.max_lengths(lengths), alpha=tf.constant([alpha]))
+        inputs = SearchInputs(paper.translator.max_lengths(source_ids), alpha=tf.constant([alpha]))
         found = paper.model.translate_ids(ids, length_penalty=alpha)
         np.testing.assert_allclose(found.scores, search(source_ids, inputs).scores[0], atol=1e-4)
         assert found.status == 0
