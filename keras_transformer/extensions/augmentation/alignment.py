@@ -55,10 +55,11 @@ def learn_lexicon(pairs: Sequence[tuple[str, str]]) -> Lexicon:
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
         sides.append(Sentences(flat, lengths))
+    source, target = sides
     is_word = np.arange(len(ids)) > 0
     title = "learning word alignments"
-    forward = translation_probabilities(*sides, is_word, _MAX_LINKS, title)
-    backward = translation_probabilities(*sides[::-1], is_word, _MAX_LINKS, title)
+    forward = translation_probabilities(source, target, is_word, _MAX_LINKS, title)
+    backward = translation_probabilities(target, source, is_word, _MAX_LINKS, title)
     keys = forward[0] * len(ids) + forward[1], backward[1] * len(ids) + backward[0]
     both, first, second = np.intersect1d(*keys, assume_unique=True, return_indices=True)
     scores = forward[2][first] * backward[2][second]
@@ -78,15 +79,13 @@ def aligned_words(source: Sequence[str], target: Sequence[str], lexicon: Lexicon
     positions: dict[str, list[int]] = {}
     for j, word in enumerate(target):
         positions.setdefault(word.lower(), []).append(j)
-    scores = np.zeros((len(source), len(target)))
+    scores = np.zeros((len(source) + 1, len(target) + 1))  # one more, so that none is empty
     for i, word in enumerate(source):
         translations = lexicon.get(word.lower(), {word.lower(): 1.0})  # names are copied
         for other in translations.keys() & positions.keys():
             for j in positions[other]:
                 distance = abs(i / len(source) - j / len(target))
                 scores[i, j] = translations[other] * np.exp(-distance / _SPREAD)
-    if not scores.any():
-        return []
     best = scores.argmax(axis=1).tolist()
     of_target = scores.argmax(axis=0)
     return [(i, j) for i, j in enumerate(best) if scores[i, j] and of_target[j] == i]
