@@ -16,7 +16,7 @@ Lexicon: TypeAlias = Mapping[str, Mapping[str, float]]
 Range: TypeAlias = tuple[int, int]  # the first character, and the one after the last
 Link: TypeAlias = tuple[int, int]  # a source word and a target word that translate each other
 
-_MAX_LINKS = 5_000_000  # takes seconds
+_MAX_LINKS = 3_000_000  # takes seconds
 _LEAST_SCORE = 0.01
 _SPREAD = 0.3  # distance in the sentence, as a share of it, that divides a score by e
 
