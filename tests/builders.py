@@ -12,6 +12,7 @@ import pytest
 
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.messages import mentions
 
 # The first half is English, the second one is its translation.
@@ -68,6 +69,11 @@ def tiny_run(**changes: Any) -> Path:
     steps = {"training.max_steps": 4, "training.batch_tokens": 128, "training.checkpoint_steps": 2}
     training_run.train([tiny_data()], path, tiny_config().updated(steps).replace(**changes))
     return path
+
+
+def old_vocabulary() -> Vocabulary:
+    """Returns a vocabulary that reads 10³ as 103, like those before nfkc_numbers."""
+    return Vocabulary(learn_vocabulary([b"10 liters"] * 9, 40, normalization="nmt_nfkc"))
 
 
 def refuses(

@@ -5,6 +5,7 @@ Docstrings, comments and blank lines are not code.
 """
 
 import ast
+import functools
 import io
 import tokenize
 from pathlib import Path
@@ -18,9 +19,9 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_975,
-    "tests": 22_920 + 402 + 683 + 284 + 259,  # faults from outside, and real text
-    "keras_transformer/extensions": 10_617 + 30 + 1_029 + 215,  # faults from outside, and real text
-    "keras_transformer/extensions/serving": 1_297 + 22,  # faults from outside
+    "tests": 22_920 + 439 + 976 + 250,  # faults from outside, and real text
+    "keras_transformer/extensions": 10_617 + 40 + 1_029 + 214,  # faults from outside, and real text
+    "keras_transformer/extensions/serving": 1_297 + 25,  # faults from outside
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
@@ -28,10 +29,10 @@ BUDGETS = {
             "cli": 795 + 2,  # real text
             "config": 515,
             "data": 1_908 + 71,  # real text
-            "decoding": 923 + 90,  # real text
+            "decoding": 923 + 88,  # real text
             "evaluation": 294 + 1,  # faults from outside
-            "export": 1_401,
-            "inference": 1_147 + 20,  # real text
+            "export": 1_401 + 7,  # faults from outside
+            "inference": 1_147 + 2 + 20,  # faults from outside, and real text
             "layers": 1_170 + 8,  # faults from outside
             "models": 405 + 5,  # faults from outside
             "runs": 605,
@@ -40,7 +41,7 @@ BUDGETS = {
         }.items()
     },
 }
-CORE_BUDGET = 12_086 + 191  # with faults from outside, and real text
+CORE_BUDGET = 12_095 + 191  # with faults from outside, and real text
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207 + 6 + 7  # real text has a budget of its own
 SKIPPED = {
@@ -62,6 +63,7 @@ def docstring_lines(text: str) -> set[int]:
     return lines
 
 
+@functools.cache
 def code_lines(text: str) -> set[int]:
     """Returns the numbers of the lines that have a token outside of docstrings and comments."""
     lines: set[int] = set()

@@ -156,8 +156,8 @@ class Translator:
                     "(max_source_tokens).",
                     stacklevel=2,
                 )
-        for message in translate.number_warnings(model, lines)[:1]:
-            warnings.warn(message, stacklevel=2)
+        for number, remark in translate.changed_numbers(model, lines)[:1]:
+            warnings.warn(f"Text {number}: {remark}", stacklevel=2)
         if not return_details and prefixes is None:
             return translate.translate_lines(model, lines)
         verbose = translate.translate_verbose(model, lines, prefixes, counts=counts)

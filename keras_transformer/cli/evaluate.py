@@ -68,7 +68,7 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float, Any]:
     remarks = [untagged, *translate.translation_warnings(model, counts, results)]
     for remark in filter(None, [*remarks, batching.unknown_token_remark(counts)]):
         console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
-    return hypotheses, seconds, model.normalize_target
+    return hypotheses, seconds, model.vocabulary and model.vocabulary.normalized_target
 
 
 def main() -> None:

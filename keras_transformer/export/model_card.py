@@ -143,17 +143,17 @@ def _scores(scores: Scores | None, test_set: str) -> str:
 def _member(run: RunDirectory, described: Mapping[str, Any]) -> str:
     """Returns a table about a run: its data, its vocabulary, its training."""
     config, training = run.config.model, run.config.training
+    corpora: list[tuple[str, str]] = []
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # a damaged report
+        for report in (json.loads(path.read_bytes()) for path in run.data_reports()):
+            pairs = report.get("train", {}).get("pairs")
+            corpora.append(("training pairs", "not known" if pairs is None else f"{pairs:,}"))
+            for entry in report.get("inputs", {}).get("train", ()):
+                # A published card has only names of files, because it must not show directories.
+                for file, digest in entry.get("sha256", {}).items():
+                    corpora.append(("training corpus", f"{Path(file).name}, SHA-256 `{digest}`"))
     facts = [("parameters", f"{config.num_parameters():,}")]
-    reports: list[Any] = []
-    with contextlib.suppress(OSError, ValueError):
-        reports = [json.loads(path.read_bytes()) for path in run.data_reports()]
-    for report in reports or [{}]:
-        pairs = report.get("train", {}).get("pairs")
-        facts.append(("training pairs", "not known" if pairs is None else f"{pairs:,}"))
-        for entry in report.get("inputs", {}).get("train", ()):
-            # A published card has only the names of files, because it must not show directories.
-            for file, digest in entry.get("sha256", {}).items():
-                facts.append(("training corpus", f"{Path(file).name}, SHA-256 `{digest}`"))
+    facts += corpora or [("training pairs", "not known")]
     step, init_from = described["step"], described["init_from"]
     facts += [
         ("data fingerprint", f"`{described['data_fingerprint']}`"),

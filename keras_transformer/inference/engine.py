@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from keras_transformer.inference.batching import BatchFunction, outputs_by_line,
 
 if TYPE_CHECKING:  # imported late: an engine of another kind does not load TensorFlow
     from keras_transformer.inference.translation_module import TranslationModule
+    from keras_transformer.text.vocabulary import Vocabulary
 
 
 class Hypotheses(NamedTuple):
@@ -45,32 +46,31 @@ class Engine:
         n_best: number of translations per line.
         max_train_source_length: tokens of the longest source in training, including the end
             token, or None if it is unknown.
-        symbols: the symbols of the source vocabulary, sorted, such as <2de>, or None if they are
-            unknown.
         source_tag: the symbol that a server adds to texts, or None.
         source_language: code of the source language, as in "de", or None if it is unknown.
         max_batch_lines: the most lines of a call; None for the default of the device.
         threads: number of calls at the same time; None: as TensorFlow is configured.
         translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
             of `TranslationModule.translate_verbose`. LiteRT models and servers have None.
-        rewritten_sources: returns the texts that the vocabulary changes, by their indices; None if
-            unknown.
-        normalize_target: returns texts as the model writes them; None if unknown.
+        vocabulary: the SentencePiece models, or None if they are unknown, as those of a server.
         changeable: the settings that `with_settings` can change.
     """
 
     label = ""
     n_best = 1
     max_train_source_length: int | None = None
-    symbols: tuple[str, ...] | None = None
     source_tag: str | None = None
     source_language: str | None = None
     max_batch_lines: int | None = None
     threads: int | None = None
     translate_verbose: BatchFunction | None = None
-    rewritten_sources: Callable[[Sequence[str]], Mapping[int, str]] | None = None
-    normalize_target: Callable[[Sequence[str]], Sequence[str]] | None = None
+    vocabulary: Vocabulary | None = None
     changeable: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def symbols(self) -> tuple[str, ...] | None:
+        """The symbols of the source vocabulary, such as <2de>, or None if they are unknown."""
+        return None if self.vocabulary is None else tuple(sorted(self.vocabulary.source_symbols()))
 
     # Users of the model call these methods. Arrays may be tensors.
 
@@ -145,11 +145,8 @@ class KerasEngine(Engine):
         self.module, self.label, self._jit_compile = module, label, jit_compile
         self.n_best = module.config.n_best
         self.max_train_source_length = module.max_train_source_length
-        vocabulary = module.tokenizer.vocabulary
-        self.symbols = tuple(sorted(vocabulary.source_symbols()))
+        self.vocabulary = module.tokenizer.vocabulary
         self.translate_verbose = module.translate_verbose
-        self.rewritten_sources = functools.partial(vocabulary.rewritten, "source")
-        self.normalize_target = vocabulary.normalized_target
         self._translate = compiled_translation(module) if jit_compile else module.translate
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:

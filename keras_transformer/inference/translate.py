@@ -130,24 +130,30 @@ def translation_warnings(
     return warnings + source_warnings(counts, model.max_train_source_length, first_line)
 
 
-def number_warnings(model: Engine, lines: Sequence[str], first_line: int = 1) -> list[str]:
-    """Returns warnings about numbers that an old vocabulary reads as others, such as 10³ as 103."""
+def changed_numbers(model: Engine, lines: Sequence[str]) -> list[tuple[int, str]]:
+    """Returns the indices of lines, and remarks about their numbers that a vocabulary changes.
+
+    Old vocabularies read 10³ as 103.
+    """
     numbers = [
-        (number, word)
-        for number, line in enumerate(lines, first_line)
+        (index, word)
+        for index, line in enumerate(lines)
         for word in line.split()
         if not word.isascii() and any(map(str.isdecimal, word))
     ]
-    if not numbers or model.rewritten_sources is None:
+    if not numbers or model.vocabulary is None:
         return []
     from keras_transformer.text.charsmap import kept_characters  # imported here: it takes 0.3 s
 
-    numbers = [(number, word) for number, word in numbers if not kept_characters().isdisjoint(word)]
-    changed = model.rewritten_sources([word for _, word in numbers])
+    numbers = [(index, word) for index, word in numbers if not kept_characters().isdisjoint(word)]
+    changed = model.vocabulary.rewritten("source", [word for _, word in numbers])
     return [
-        f"Line {numbers[index][0]}: the vocabulary of this model reads {numbers[index][1]!r} as "
-        f"{text!r}. One that is prepared now keeps it (normalization=nfkc_numbers)."
-        for index, text in changed.items()
+        (
+            numbers[i][0],
+            f"the vocabulary of this model reads {numbers[i][1]!r} as {text!r}. One that is "
+            "prepared now keeps it (normalization=nfkc_numbers).",
+        )
+        for i, text in changed.items()
     ]
 
 
@@ -176,7 +182,7 @@ def translate_to_text(
     else:
         text = format_translations(model, results, first_line)
     warnings = translation_warnings(model, counts, results, prefixes, first_line)
-    warnings += number_warnings(model, lines, first_line)
+    warnings += [f"Line {first_line + i}: {what}" for i, what in changed_numbers(model, lines)]
     return text, warnings, unknown_token_remark(counts, first_line)
 
 
@@ -226,6 +232,6 @@ def evaluate(
         references,
         tokenize=tokenize,
         lowercase=lowercase,
-        normalize=model.normalize_target,
+        normalize=None if model.vocabulary is None else model.vocabulary.normalized_target,
     )
     return Evaluation(scores, hypotheses)

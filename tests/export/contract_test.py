@@ -39,6 +39,8 @@ def test_an_export_translates_like_its_run_and_no_other(translator_of, version_o
     translator, other = translator_of(300, n_best), translator_of(100, n_best)
     run = KerasEngine(translator)
     with contextlib.closing(exporter.open(version_of(format))) as engine:
+        assert engine.vocabulary.fingerprint == run.vocabulary.fingerprint  # for warnings
+        assert engine.symbols == run.symbols
         assert engine.tokenize(PHRASES) == run.tokenize(PHRASES)
         if exporter.comparison == "tokens":
             for own, found in zip(run.search(PHRASES), engine.search(PHRASES), strict=True):

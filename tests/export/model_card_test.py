@@ -85,6 +85,7 @@ def test_the_card_states_the_training_data_and_steps_of_a_run(run_directory, fac
         assert known in text, known
     assert "secret" not in text
     run.save_average("average-last-2-step-400", weights)
-    (run.path / "data_report.json").write_text("[")
-    text = write_card(f"{run.path}@{run.selected}", facts)
-    assert "step | 400" in text and "training pairs | not known" in text
+    for damaged in ("[", "[]", '{"train": 1}', '{"train": {"pairs": "3"}}'):
+        (run.path / "data_report.json").write_text(damaged)
+        text = write_card(f"{run.path}@{run.selected}", facts)
+        assert "step | 400" in text and "training pairs | not known" in text

@@ -1,6 +1,5 @@
 """Translation of lines and test sets."""
 
-import functools
 import json
 from typing import Any
 
@@ -13,9 +12,9 @@ from keras_transformer.inference import Translation, batching, loading, scoring
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.translate import (
     NO_TRANSLATION,
+    changed_numbers,
     evaluate,
     format_translations,
-    number_warnings,
     translate_lines,
     translate_to_text,
     translate_verbose,
@@ -23,8 +22,7 @@ from keras_transformer.inference.translate import (
     with_details,
 )
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
-from tests.builders import refuses
+from tests.builders import old_vocabulary, refuses
 from tests.conftest import PHRASES
 from tests.messages import mentions, tells
 
@@ -81,11 +79,10 @@ class TestTranslateLines:
 
 def test_numbers_that_an_old_vocabulary_changes_are_reported() -> None:
     model, plain = Engine(), Engine()
-    old = Vocabulary(learn_vocabulary([b"10 liters"] * 9, 40, normalization="nmt_nfkc"))
-    model.rewritten_sources = functools.partial(old.rewritten, "source")
-    (warning,) = number_warnings(model, ["a", "é 10³ liters, 5é"], 5)
-    assert tells(warning, "line 6", "'10³'", "'103'", "nfkc_numbers")
-    assert number_warnings(model, ["10 é"]) == [] == number_warnings(plain, ["10³"])
+    model.vocabulary = old_vocabulary()
+    [(index, remark)] = changed_numbers(model, ["a", "é 10³ liters, 5é"])
+    assert index == 1 and tells(remark, "'10³'", "'103'", "nfkc_numbers")
+    assert changed_numbers(model, ["10 é"]) == [] == changed_numbers(plain, ["10³"])
 
 
 def test_nan_weights_translate_nothing(run_directory: RunDirectory) -> None:

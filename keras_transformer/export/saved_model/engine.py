@@ -17,6 +17,7 @@ from keras_transformer.export import Engine, Hypotheses
 from keras_transformer.export.saved_model import isolated_process
 from keras_transformer.inference import manifest
 from keras_transformer.inference.batching import BatchFunction, batches
+from keras_transformer.text.vocabulary import Vocabulary
 
 _TOKENIZED_AT_ONCE = 100
 
@@ -55,8 +56,7 @@ class SavedModelEngine(Engine):
             self.n_best = int(outputs["translations"].shape[1])
             self.translate_verbose = of_arrays(self.loaded.translate_verbose)
             self.max_train_source_length = int(self.loaded.max_train_source_length.numpy()) or None
-            [symbols] = signatures["symbols"](text=tf.constant([""]))["symbols"].numpy()
-            self.symbols = tuple(symbol.decode() for symbol in symbols)
+            self.vocabulary = _vocabulary(self.loaded.tokenizer)
         except (AttributeError, KeyError) as error:
             raise InputError(
                 f"{folder} is a SavedModel without {error}. Use an export of keras-transformer "
@@ -94,6 +94,16 @@ class SavedModelEngine(Engine):
             rows = map(Hypotheses, output["ids"], output["lengths"], output["scores"])
             found.update(zip(batch, rows, strict=True))
         return [found[index] for index in range(len(texts))]
+
+
+def _vocabulary(tokenizer: Any) -> Vocabulary:
+    """Returns the vocabulary of a loaded `Tokenizer`: the models are attributes of operations."""
+    models: dict[bytes, None] = {}
+    for side in (tokenizer._source, tokenizer._target):
+        [create] = side._model_resource._create_resource.concrete_functions
+        [op] = [op for op in create.graph.get_operations() if op.type == "SentencepieceOp"]
+        models[op.get_attr("model")] = None
+    return Vocabulary(*models)
 
 
 class IsolatedSavedModel(SavedModelEngine):

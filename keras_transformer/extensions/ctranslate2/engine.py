@@ -16,6 +16,7 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.errors import needs_extra
 from keras_transformer.inference import output_limit, updated_decoding
 from keras_transformer.inference.engine import Engine
+from keras_transformer.text.vocabulary import Vocabulary
 
 with needs_extra("ctranslate2", "the format ctranslate2"):
     import ctranslate2
@@ -39,14 +40,17 @@ class CTranslate2Engine(Engine):
         ctranslate2.set_log_level(logging.ERROR)  # this CPU may lack the type of the weights
         self.label, self.threads = str(folder), options.get("inter_threads")
         self.use_shortlist = (folder / "vmap.txt").exists()
+        self.vocabulary = Vocabulary.load(tokenizer or folder)
         self._decoding = DecodingConfig()
         self._model = ctranslate2.Translator(str(folder), **options)
         self._tokenizer, self._detokenizer = (
-            sentencepiece.SentencePieceProcessor(model_file=str(file))
-            for file in _files(folder, tokenizer or folder / "joint.model", "{}.model")
+            sentencepiece.SentencePieceProcessor(model_proto=model)
+            for model in (self.vocabulary.source_model, self.vocabulary.target_model)
         )
         self._config = json.loads((folder / "config.json").read_bytes())
-        files = _files(folder, folder / "shared_vocabulary.json", "{}_vocabulary.json")
+        joint = folder / "shared_vocabulary.json"
+        files = [folder / f"{side}_vocabulary.json" for side in ("source", "target")]
+        files = [joint, joint] if joint.exists() else files
         self._source, self._target = (json.loads(file.read_bytes()) for file in files)
 
     def with_settings(self, settings: Mapping[str, Any]) -> CTranslate2Engine:
@@ -114,10 +118,3 @@ class CTranslate2Engine(Engine):
             float(np.sum(result.log_probs)) if source or self._config["add_source_eos"] else None
             for source, result in zip(sources, results, strict=True)
         ]
-
-
-def _files(folder: Path, joint: Path, name: str) -> list[Path]:
-    """Returns the file of the source and of the target, which may be the same one."""
-    return (
-        [joint] * 2 if joint.exists() else [folder / name.format(n) for n in ("source", "target")]
-    )

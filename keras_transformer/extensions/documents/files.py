@@ -9,6 +9,7 @@ from pathlib import Path
 
 import regex
 
+from keras_transformer import console
 from keras_transformer.errors import InputError, require
 from keras_transformer.extensions.documents import text_formats, xml_formats
 from keras_transformer.extensions.documents.markup import translate_tokens
@@ -16,6 +17,7 @@ from keras_transformer.extensions.documents.protection import STATUSES
 from keras_transformer.extensions.documents.spans import compile_patterns, spliced
 from keras_transformer.extensions.documents.text_formats import Unit
 from keras_transformer.inference.engine import Engine
+from keras_transformer.inference.translate import changed_numbers
 from keras_transformer.runs.atomic import output_file
 
 # Functions that find the texts of a format.
@@ -90,6 +92,9 @@ def translate_file(
         for unit in _FINDERS[format](text, name if name == path.name else f"{path.name}: {name}")
     ]
     fragments = [unit.tokens for _, unit in units]
+    texts = ["".join(token.text for token in fragment) for fragment in fragments]
+    for _, remark in changed_numbers(model, texts)[:1]:
+        console.warn(f"{path.name}: {remark}")
     outputs, statuses = translate_tokens(model, fragments, spans, source_tag, has_entities)
     changes: dict[str, list[tuple[int, int, str]]] = {}
     for (name, unit), new in zip(units, outputs, strict=True):

@@ -17,7 +17,7 @@ from keras_transformer.errors import require
 from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag, split_tags
-from keras_transformer.inference.translate import number_warnings, translate_lines
+from keras_transformer.inference.translate import changed_numbers, translate_lines
 
 # Patterns of the package regex, which has the properties of Unicode. Possessive quantifiers (such
 # as `++`) keep them linear in the length of a line.
@@ -222,7 +222,7 @@ def translate_document(model: Engine, text: str, source_tag: str = "") -> tuple[
     for (number, line), translation in zip(sentences, translations, strict=True):
         if not translation.strip():
             warnings.append(f"Line {number}: the model returns nothing for {line[:40]!r}.")
-    warnings += number_warnings(model, text.splitlines())
+    warnings += [f"Line {i + 1}: {what}" for i, what in changed_numbers(model, text.splitlines())]
     return join_translations([part for *_, part in parts], translations), warnings
 
 

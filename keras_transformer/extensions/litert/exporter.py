@@ -53,7 +53,7 @@ class LiteRTEngine(Engine):
         self.model, self.label = model, str(model.path)
         self.n_best, self.threads = model.metadata.n_best, model.threads
         self.max_train_source_length = model.metadata.max_train_source_length
-        self.symbols = tuple(sorted(model.vocabulary.source_symbols()))
+        self.vocabulary = model.vocabulary
         self.max_batch_lines = model.batch_size
         self._max_length, self._length_penalty = 0, math.nan  # they mean: as exported
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import json
 import logging
@@ -151,8 +152,9 @@ def open_playground_model(
     examples: list[str] = []
     if RunDirectory.is_run(path) or not path.exists():
         run, _ = members(label)[0]
-        reports = [json.loads(report.read_bytes()) for report in run.data_reports()]
-        examples = [text for report in reports for text in report.get("examples", ())][:3]
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # damaged reports
+            reports = [json.loads(report.read_bytes()) for report in run.data_reports()]
+            examples = [str(text) for report in reports for text in report.get("examples", ())][:3]
         beam = settings.get("decoding.beam_size", run.config.decoding.beam_size)
         settings.setdefault("decoding.n_best", beam)
     model = open_visible_model(label, settings)

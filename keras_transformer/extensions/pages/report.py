@@ -75,13 +75,13 @@ def _read_data_report(path: Path) -> dict[str, Any]:
         sides = [
             report[split][side] for split in ("train", "valid") for side in ("source", "target")
         ]
+        longest = max((side["length_histogram"] for side in sides), key=len)
+        return {**report, "length_ranges": list(longest)}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path} is not the report of prepared data ({error!r}). Give a directory that "
             "keras-transformer prepare has written."
         ) from None
-    longest = max((side["length_histogram"] for side in sides), key=len)
-    return {**report, "length_ranges": list(longest)}
 
 
 def write_report(run: RunDirectory) -> Path:

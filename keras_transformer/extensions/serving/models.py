@@ -14,6 +14,7 @@ from keras_transformer.extensions.serving.engines import Version, open_engine
 from keras_transformer.extensions.serving.tensors import RequestError
 from keras_transformer.inference.loading import MODEL_FILES
 from keras_transformer.inference.tags import check_tag
+from keras_transformer.inference.translate import changed_numbers
 
 _LOG = logging.getLogger(__name__)
 _MAX_VERSION = 2**63 - 1  # versions are int64 in the API
@@ -123,6 +124,8 @@ class ServedModel:
     def _load(self, path: Path) -> Version:
         version = open_engine(path, self._batches_at_once)
         check_tag(self._source_tag, version.engine.symbols, str(path))
+        for _, remark in changed_numbers(version.engine, ["10³"]):
+            _LOG.warning("%s: %s", self.name, remark)
         return version
 
     def _found(self) -> dict[int, tuple[int, Path]]:

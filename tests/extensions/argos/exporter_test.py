@@ -22,6 +22,7 @@ from keras_transformer.text.vocabulary import learn_vocabulary
 from tests.builders import refuses
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
+from tests.messages import tells
 
 # The search of Argos Translate, and the same search here.
 SEARCH = {"beam_size": 4, "num_hypotheses": 1, "length_penalty": 0.2, "replace_unknowns": True}
@@ -29,6 +30,7 @@ DECODING = {
     "decoding__length_penalty": 0.2,
     "decoding__length_penalty_formula": "power",
     "decoding__unknown": "replace",
+    "decoding__early_stopping": "marian",
 }
 
 
@@ -44,6 +46,7 @@ def test_a_package_translates_like_the_run(tmp_path: Path) -> None:
     options = ExportOptions(languages=("en", "pt-BR"), license="cc0-1.0")
     result = export(run, tmp_path / "export", PHRASES, options, format="argos")
     assert result.largest_difference is not None and result.largest_difference < 1e-4
+    assert tells(str(result.warning), "early_stopping=marian")
     check_manifest(result.path)
     folder = unpack(result.path / "translate-en_pt-BR.argosmodel", tmp_path / "packages")
     assert folder.name == "translate-en_pt-BR"

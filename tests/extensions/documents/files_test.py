@@ -18,6 +18,7 @@ import keras_transformer as kt
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.documents.files import translate_file
 from keras_transformer.runs.run_directory import RunDirectory
+from tests.builders import old_vocabulary
 from tests.driver import Driver
 from tests.extensions.documents.fakes import fake_engine, reverse
 from tests.messages import mentions, tells
@@ -297,6 +298,15 @@ def test_patterns_and_tags_of_the_user(tmp_path: Path) -> None:
         spans=[r"ACME\w*"], source_tag="<2de>",
     )  # fmt: skip
     assert output == b"<p>TAG A BIG <b>ACMEfoo</b> DOG."
+
+
+def test_a_number_that_an_old_vocabulary_changes_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = fake_engine(str, vocabulary=old_vocabulary())
+    assert translated("a.html", "<p>10<b>³</b> 10³".encode(), tmp_path, model=model)
+    [line] = capsys.readouterr().err.splitlines()
+    assert tells(line, "a.html", "'10³'", "'103'")
 
 
 def test_the_command_and_the_method_agree(

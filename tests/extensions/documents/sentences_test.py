@@ -16,7 +16,7 @@ from keras_transformer.extensions.documents.sentences import (
     translate_document,
 )
 from keras_transformer.inference.engine import Engine
-from tests.builders import refuses
+from tests.builders import old_vocabulary, refuses
 from tests.messages import tells
 
 LINE_BREAKS = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
@@ -219,7 +219,7 @@ def test_sentences_that_training_did_not_have() -> None:
     assert translated == text
     assert tells(warning, "line 1", "7 tokens", "2 parts", 5, "longest source in training")
     assert translate_document(model, "one two three four")[1] == []
-    model = fake_model(words, rewritten_sources=lambda _: {0: "103"})
+    model = fake_model(words, vocabulary=old_vocabulary())
     translated, [warning] = translate_document(model, "One.\n10³ liters.\n")
     assert tells(warning, "line 2", "10³", "103")
     model = fake_model(lambda text: words(text.strip("\u200b")), translate=lambda line: line)

@@ -20,6 +20,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import refuses
 from tests.conftest import PHRASES, ROOT
 from tests.export.model_variants import make_run
+from tests.messages import tells
 
 FIXTURE = ROOT / "tests" / "fixtures" / "exported_marian_mt.json"
 MARIAN_MT = FIXTURE.parent / "marian_mt"
@@ -38,6 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "model__attention_bias": True,
         "model__output_bias": True,
         "model__num_encoder_layers": 2,
+        "decoding__early_stopping": "marian",
     },
     "separate": {
         **EPSILON,
@@ -137,7 +139,8 @@ def test_language_tokens_keep_the_names_of_marian(tmp_path: Path) -> None:
 def test_a_version_has_a_model_card_and_the_search(
     exported: tuple[str, RunDirectory, ExportResult],
 ) -> None:
-    path = exported[2].path
+    name, _, (*_, path, _, warning) = exported
+    assert tells(str(warning), "early_stopping=marian") == (name == "untied")
     card = (path / "README.md").read_text()
     for known in (
         'library_name: "transformers"', 'language: ["en", "de"]', 'license: "cc-by-4.0"',

@@ -37,7 +37,7 @@ from tests.messages import mentions, tells
 
 SENTENCES = [*PHRASES, "", " ", "ball " * 30, "☃ 雪", "</s> <pad> <unk>"]
 SETTINGS = {"decoding.beam_size": 3, "decoding.n_best": 2}
-NAN = math.nan
+WINDOW = {"model__attention_window": 5}
 
 # Built-in operations that a search needs. Some runtimes may lack any other operation.
 OPS = set(
@@ -119,7 +119,7 @@ def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
     ("model", "changes", "settings"),
     [
         ("converted", {}, {"decoding.beam_size": 4, **SEARCH_OPTIONS}),
-        ("separate", {"model__attention_window": 5}, {"decoding.beam_size": 1}),
+        pytest.param("separate", WINDOW, {"decoding.beam_size": 1}, marks=pytest.mark.long),
     ],
     ids=["converted, all options", "separate, greedy"],
 )
@@ -225,7 +225,7 @@ def test_ids_after_the_length_are_ignored(paper: LiteRTExport) -> None:
             ids=padded,
             lengths=np.array([length], np.int32),
             max_length=np.array([0], np.int32),
-            length_penalty=np.array([NAN], np.float32),
+            length_penalty=np.array([math.nan], np.float32),
         )
         assert outputs["status"] == status
         assert np.array_equal(outputs["scores"][0], own.scores) == (length > 0)
@@ -309,6 +309,7 @@ def test_searches_that_litert_lacks_are_refused(paper: LiteRTExport, tmp_path: P
         export(paper.run, tmp_path, SENTENCES, format="litert", settings=settings)
 
 
+@pytest.mark.long
 def test_an_ensemble_and_an_unsupported_vocabulary_have_only_translate_ids(tmp_path: Path) -> None:
     lines = [phrase.encode() for phrase in PHRASES]
     bpe = Tokenizer(learn_vocabulary(lines, 60, model_type="bpe"))

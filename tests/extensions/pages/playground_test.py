@@ -90,6 +90,8 @@ def test_two_models_answer_in_one_event_and_a_port_in_use_is_refused(
     run = shutil.copytree(run_directory.path, tmp_path / "run")
     (run / "data_report.json").write_text(json.dumps({"examples": ["a dog", "a cat"]}))
     assert open_playground_model(str(run)).examples == ["a dog", "a cat"]
+    (run / "data_report.json").write_text('["damaged"]')
+    assert open_playground_model(str(run)).examples == []
     page = playground.build_page([model, model], examples=PHRASES[:2])
     [event] = [event for event in page.fns.values() if event.api_name == "translate"]
     answers = event.fn(PHRASES[0], "", None)

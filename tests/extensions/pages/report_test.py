@@ -125,7 +125,8 @@ def test_the_numbers_of_prepared_data(tmp_path: Path) -> None:
         "Training: 1 targets", "ⅷ viii", "SHA-256 begins with",
     ):  # fmt: skip
         assert fact in text, fact
-    for content in ("{", "[]", json.dumps({"step": 1})):
+    wrong = dict.fromkeys(("train", "valid"), dict.fromkeys(("source", "target"), {}))
+    for content in ("{", "[]", '{"step": 1}', json.dumps(wrong)):
         (tmp_path / "report.json").write_text(content)
         with pytest.raises(InputError, match="report.json"):
             report.write_data_page(tmp_path)

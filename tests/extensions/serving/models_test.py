@@ -20,8 +20,10 @@ from keras_transformer.extensions.serving.client import Client
 from keras_transformer.extensions.serving.engines import open_engine
 from keras_transformer.extensions.serving.models import ServedModel
 from keras_transformer.inference.loading import find_loader
-from tests.builders import refuses
+from keras_transformer.text.tokenizer import Tokenizer
+from tests.builders import old_vocabulary, refuses
 from tests.damage import delete, flip
+from tests.export.model_variants import make_run
 from tests.extensions.serving.reversing_model import NAME, write_version
 from tests.extensions.serving.running_server import Running, model_held, running_server, wait_until
 from tests.messages import tells
@@ -129,12 +131,17 @@ def test_names_of_versions(versions: Path) -> None:
         assert states(running) == {123: "AVAILABLE"}
 
 
-def test_a_run_is_served(run_directory: Any) -> None:
-    with running_server(run_directory.path) as running:
-        with Client(running.rest, run_directory.path.name) as client:
+def test_a_run_is_served_and_its_old_vocabulary_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run(tmp_path / "old", tokenizer=Tokenizer(old_vocabulary().source_model))
+    with running_server(run.path) as running:
+        with Client(running.rest, "old") as client:
             assert set(client.metadata()) == {"serving_default", "lengths", "symbols"}
-            [[best]] = client.translate(["a small dog"])
+            [[best], _] = client.translate(["10³", "10³"])
         assert best.score < 0
+    [record] = [record for record in caplog.records if "10³" in record.message]
+    assert tells(record.message, "old", "'10³'", "'103'", "nfkc_numbers")
 
 
 @pytest.mark.parametrize(("damage", "name"), [(flip, DATA), (delete, "saved_model.pb")])

@@ -15,6 +15,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import learn_vocabulary
+
 NAME = "reversing"
 SIGNATURES = "serving_default lengths symbols size kinds join no_poison".split()
 TAGS = ("<2de>", "<2fr>", "<number>")
@@ -34,6 +37,7 @@ class ReversingModel(tf.Module):
     def __init__(self) -> None:
         super().__init__()
         self.max_train_source_length = tf.Variable(0)
+        self.tokenizer = Tokenizer(learn_vocabulary([b"abc"], 10, symbols=self.tags))
 
     @_signature(text=[tf.string], prefix=[tf.string])
     def translate_verbose(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
