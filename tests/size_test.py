@@ -19,7 +19,7 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_975,
-    "tests": 22_920 + 439 + 976 + 250,  # faults from outside, and real text
+    "tests": 22_920 + 439 + 976 + 253,  # faults from outside, and real text
     "keras_transformer/extensions": 10_617 + 40 + 1_029 + 214,  # faults from outside, and real text
     "keras_transformer/extensions/serving": 1_297 + 25,  # faults from outside
     **{
