@@ -38,11 +38,8 @@ class Sizes:
             source: number of tokens of all source sentences.
             target: number of tokens of all target sentences.
         """
-        d, keys, values = (
-            self.d_model,
-            self.num_heads * self.key_dim,
-            self.num_heads * self.value_dim,
-        )
+        d, heads = self.d_model, self.num_heads
+        keys, values = heads * self.key_dim, heads * self.value_dim
 
         def attention(queries: int, memory: int) -> list[tuple[int, int, int]]:
             return [(queries, d, keys), (memory, d, keys + values), (queries, values, d)]

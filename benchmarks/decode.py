@@ -40,8 +40,11 @@ A number among the options is the number of threads of an operation; the default
 `cores`, an operation has one thread, and each core decodes a part of a batch (of a text: a batch),
 as keras-transformer translate does. CTranslate2, Marian and LiteRT are fastest like this. With
 `shortlist`, a trained model scores only the tokens of `keras-transformer export --shortlist=50`,
-learned from
---data_dir. In each round every engine decodes the same sentences while the others wait.
+learned from --data_dir. In each round every engine decodes the same sentences while the others
+wait.
+
+--spans=N adds the symbols of N spans to each sentence, if the vocabulary has them. With
+`no_symbols`, a random model has no rule that they must be in the output.
 
 With --device=gpu, Keras and CTranslate2 share the first GPU. --profile adds the kernels of a batch,
 its copies to and from the host, and the time in which the GPU is busy, for Keras.
@@ -82,13 +85,15 @@ from resources import CoreUse
 from variants import Variant, chosen, define_engines, grouped, python_of, started
 
 from keras_transformer.cli.config_flags import parse_settings
-from keras_transformer.data.reading import read_lines, read_text
+from keras_transformer.data.reading import read_text
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
+from keras_transformer.text.symbols import SPAN_SYMBOLS
 
 if TYPE_CHECKING:
     from keras_transformer.decoding.shortlist import Shortlist
     from keras_transformer.runs.run_directory import RunDirectory
+    from keras_transformer.text.vocabulary import Vocabulary
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sizes", ["small", "base"], "presets of the random models")
@@ -106,18 +111,15 @@ flags.DEFINE_string("reference", None, "translations of the source, for BLEU")
 flags.DEFINE_string("data_dir", None, "prepared data of the trained model, for shortlists")
 flags.DEFINE_integer("rounds", 3, "rounds; every engine has a turn in each", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
-flags.DEFINE_bool(
-    "early_stopping",
-    True,
-    "trained models: stop at beam_size complete outputs, as CTranslate2 does",
-)
+flags.DEFINE_bool("early_stopping", True, "trained models: stop at beam_size complete outputs")
 flags.DEFINE_bool("whole_program", False, "trained models: a new process for each turn")
 flags.DEFINE_bool("profile", False, "also profile batches on a GPU")
+flags.DEFINE_integer("spans", 0, "symbols at the start of each sentence", 0, len(SPAN_SYMBOLS))
 
 KNOWN = {
     "keras": (
         ["float32", "bfloat16", "int8"],
-        ["xla", "cores", "shortlist", "number"],
+        ["xla", "cores", "no_symbols", "shortlist", "number"],
     ),
     "ctranslate2": (
         ["float32", "bfloat16", "float16", "int8"],
@@ -126,7 +128,7 @@ KNOWN = {
     "marian": (["float32", "int8"], ["cores", "number"]),
     "litert": (
         ["float32", "float16", "int8", "int4"],
-        ["compiled", "cores", "phone", "shortlist", "number"],
+        ["compiled", "cores", "no_symbols", "phone", "shortlist", "number"],
     ),
 }
 DEFAULT = [
@@ -181,7 +183,7 @@ def compare_random(variants: Sequence[Variant]) -> dict[str, Any]:
     for size in FLAGS.sizes:
         preset(size).updated(changes)  # an unknown name fails before an hour of measuring
     vocabulary = joint_vocabulary(FLAGS.vocabulary)
-    sources = vocabulary.encode_source(list(read_lines(Path(FLAGS.source))))
+    sources = vocabulary.encode_source([line.encode() for line in _sources(vocabulary)])
     plan = {}  # batches of a turn, by the sentences of a batch
     for rows, sentences in zip(map(int, FLAGS.batches), map(int, FLAGS.sentences), strict=True):
         if rows > len(sources):
@@ -270,12 +272,12 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
     from keras_transformer.extensions.shortlist.learning import learn_shortlist
     from keras_transformer.runs.run_directory import RunDirectory
 
-    sources, references = read_text(FLAGS.source), read_text(FLAGS.reference)
+    run = RunDirectory(FLAGS.model_dir)
+    sources, references = _sources(run.tokenizer().vocabulary), read_text(FLAGS.reference)
     if len(sources) != len(references):
         raise InputError(
             f"--source has {len(sources):,} lines and --reference has {len(references):,}."
         )
-    run = RunDirectory(FLAGS.model_dir)
     decoding = {
         "decoding.beam_size": FLAGS.beam_size,
         "decoding.n_best": 1,
@@ -343,11 +345,14 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
     for name, many in turns.items():
         scores = metrics.evaluate(many[0]["translations"], references)
         result["engines"][name] |= {"bleu": round(scores.bleu, 2), "signature": scores.signature}
-    return {
-        "sentences": len(sources),
-        "left_out": refused | left_out,
-        **result,
-    }
+    return {"sentences": len(sources), "left_out": refused | left_out, **result}
+
+
+def _sources(vocabulary: Vocabulary) -> list[str]:
+    """Returns the sentences, each with --spans symbols at its start."""
+    if FLAGS.spans and vocabulary.symbol_ids is None:
+        raise InputError(f"--spans is {FLAGS.spans}, but the vocabulary has no symbols of spans.")
+    return ["".join(SPAN_SYMBOLS[: FLAGS.spans]) + line for line in read_text(FLAGS.source)]
 
 
 def _ctranslate2_rows(variant: Variant) -> int:
@@ -447,7 +452,7 @@ def main() -> int:
         if FLAGS["engines"].using_default_value and FLAGS.device == "cpu":
             variants = [v for v in variants if v.engine in _TRAINED and "xla" not in v.options]
         for variant in variants:
-            if variant.engine not in _TRAINED or "compiled" in variant.options:
+            if variant.engine not in _TRAINED or {"compiled", "no_symbols"} & {*variant.options}:
                 raise InputError(f"{variant.name} does not run a trained model. Leave it out.")
         result = compare_trained(variants)
     names = ("beam_size", "batches", "sentences", "steps", "rounds", "threads", "device")

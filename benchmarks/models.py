@@ -137,10 +137,12 @@ class RandomModels:
     def settings(self, variant: Variant) -> dict[str, Any]:
         """Returns the settings of a variant's `decode_ids`."""
         common = {"batches": f"{self.folder}/batches.npz", "steps": self.steps, "seed": SEED}
+        keeps_symbols = "no_symbols" not in variant.options
         if variant.engine == "litert":
             for_cpu = not {"phone", "compiled"} & set(variant.options)
-            path = self.folder / f"{self.size}_{variant.precision}_{for_cpu}.tflite"
-            write_litert(path, self.config(), str(self.folder), variant.precision, for_cpu)
+            name = f"{self.size}_{variant.precision}_{for_cpu}_{keeps_symbols}.tflite"
+            path, folder = self.folder / name, str(self.folder)
+            write_litert(path, self.config(), folder, variant.precision, for_cpu, keeps_symbols)
             # Late, because TensorFlow takes seconds.
             from keras_transformer.extensions.litert.signatures import best_batch_size
 
@@ -149,6 +151,7 @@ class RandomModels:
             return {**common, **own, "pad_id": self.vocabulary.pad_id}
         if variant.is_ours:
             own = {"preset": self.size, "configuration": self.configuration()}
+            own["keeps_symbols"] = keeps_symbols
             return {**common, **own, "vocabulary": str(self.folder)}
         return {
             **common,
@@ -160,8 +163,9 @@ class RandomModels:
 
 
 def write_litert(
-    path: Path, config: Config, vocabulary_dir: str, precision: str, for_cpu: bool = False
-) -> None:
+    path: Path, config: Config, vocabulary_dir: str, precision: str, for_cpu: bool = False,
+    keeps_symbols: bool = True,
+) -> None:  # fmt: skip
     """Writes a LiteRT model with random weights.
 
     Args:
@@ -170,6 +174,7 @@ def write_litert(
         vocabulary_dir: folder that holds the vocabulary.
         precision: float32, float16, int8 or int4.
         for_cpu: write the model of keras-transformer export --format=cpu.
+        keeps_symbols: whether the search keeps the symbols of spans.
     """
     import keras  # loads TensorFlow
 
@@ -182,6 +187,8 @@ def write_litert(
     keras.utils.set_random_seed(SEED)
     transformer = Transformer(config.model, dtype="float32")
     transformer.build()
-    translator = TranslationModule(transformer, Tokenizer.load(vocabulary_dir), config.decoding)
+    tokenizer = Tokenizer.load(vocabulary_dir)
+    tokenizer.symbol_ids = tokenizer.symbol_ids if keeps_symbols else None
+    translator = TranslationModule(transformer, tokenizer, config.decoding)
     with_text = not for_cpu and text_problem(translator.tokenizer.vocabulary, []) is None
     write_file(path, translator, precision, with_text=with_text, for_cpu=for_cpu)

@@ -19,6 +19,8 @@ from tests.driver import Driver
 from tests.messages import Pattern
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything loads TensorFlow
+# TensorFlow turns oneDNN's operations, which int8 needs, off on CPUs without AVX-512.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 ROOT = Path(__file__).resolve().parents[1]
 STARTED = time.monotonic()
 NO_TIME = "the time is over"
@@ -98,10 +100,6 @@ def _split_cpu():
 def pytest_collection_finish(session):
     """Splits the CPU before the first test runs an op, because TensorFlow forbids it later.
 
-    Without --long, TensorFlow does not optimize graphs: this takes longer than running them once.
-    Exports are compared in this process, because another one imports TensorFlow for seconds.
-    `core_alone_test` exports with a separate process.
-
     What is there by now, libraries and tests, stays to the end: no collection of garbage needs to
     look at its half a million objects again.
     """
@@ -110,15 +108,24 @@ def pytest_collection_finish(session):
     if "tensorflow" in sys.modules and os.environ.get("KERAS_BACKEND") in (None, "tensorflow"):
         _split_cpu()
         if not session.config.getoption("--long"):
-            sys.modules["tensorflow"].config.optimizer.set_experimental_options(
-                {"disable_meta_optimizer": True}
-            )
-            _compare_exports_in_this_process()
+            _save_time()
 
 
-def _compare_exports_in_this_process():
+def _save_time():
+    """Leaves out what takes longer than the small graphs of tests.
+
+    TensorFlow optimizes no graphs: running them once is faster. It records one stack for all their
+    operations, since those of pytest are deep. Exports are compared in this process, because
+    another one imports TensorFlow for seconds; `core_alone_test` exports with a separate process.
+    """
+    import tensorflow as tf
+    from tensorflow.python.util import tf_stack  # has no public way to turn this off
+
     from keras_transformer.export.saved_model.exporter import SavedModelExporter
 
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    stack = tf_stack.extract_stack()
+    tf_stack.extract_stack = lambda stacklevel=1: stack
     SavedModelExporter.open_for_comparison = SavedModelExporter.open
 
 
@@ -210,8 +217,7 @@ def random_shortlist(run, size):
     from keras_transformer.decoding.shortlist import Shortlist
 
     ids, random = run.tokenizer(), np.random.default_rng(3)
-    shape = (ids.source_vocab_size, size)
-    translations = random.integers(4, ids.target_vocab_size, shape)
+    translations = random.integers(4, ids.target_vocab_size, (ids.source_vocab_size, size))
     translations[ids.pad_id] = ids.end_id
     return Shortlist([ids.end_id, ids.unknown_id, *range(8, 18)], translations)
 

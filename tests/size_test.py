@@ -5,6 +5,7 @@ Docstrings, comments and blank lines are not code.
 """
 
 import ast
+import functools
 import io
 import tokenize
 from pathlib import Path
@@ -18,31 +19,31 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_975,
-    "tests": 22_920 + 442 + 683,  # faults from outside, and real text
+    "tests": 22_920 + 442 + 976,  # faults from outside, and real text
     "keras_transformer/extensions": 10_617 + 42 + 1_029,  # faults from outside, and real text
     "keras_transformer/extensions/serving": 1_297 + 26,  # faults from outside
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
             "api": 425 + 7,  # faults from outside
-            "cli": 795,
+            "cli": 795 + 2,  # real text
             "config": 515,
-            "data": 1_908,
-            "decoding": 923,
+            "data": 1_908 + 7,  # real text
+            "decoding": 923 + 88,  # real text
             "evaluation": 294 + 1,  # faults from outside
-            "export": 1_402 + 7,  # faults from outside
-            "inference": 1_147 + 2,  # faults from outside
+            "export": 1_401 + 7,  # faults from outside
+            "inference": 1_147 + 2 + 20,  # faults from outside, and real text
             "layers": 1_170 + 8,  # faults from outside
             "models": 405 + 5,  # faults from outside
             "runs": 605,
-            "text": 518,
+            "text": 518 + 11,  # real text
             "training": 1_626,
         }.items()
     },
 }
-CORE_BUDGET = 12_095  # with faults from outside
+CORE_BUDGET = 12_095 + 127  # with faults from outside, and real text
 DOCSTRING_BUDGET = 6_500
-CLASS_BUDGET = 207 + 6  # real text has a budget of its own
+CLASS_BUDGET = 207 + 6 + 3  # real text has a budget of its own
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),
@@ -62,6 +63,7 @@ def docstring_lines(text: str) -> set[int]:
     return lines
 
 
+@functools.cache
 def code_lines(text: str) -> set[int]:
     """Returns the numbers of the lines that have a token outside of docstrings and comments."""
     lines: set[int] = set()

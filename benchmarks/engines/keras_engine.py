@@ -150,7 +150,8 @@ def decode_ids(settings: dict[str, Any]) -> Started:
 
     Args:
         settings: `precision`, `compile`, `preset`, the `configuration` that differs from it,
-            `vocabulary`, `seed`, the number of `steps`, and the settings of `tasks.decode_ids`.
+            `vocabulary`, `seed`, the number of `steps`, whether the search `keeps_symbols`, and the
+            settings of `tasks.decode_ids`.
     """
     config = preset(settings["preset"]).updated(settings["configuration"])
     keras.utils.set_random_seed(settings["seed"])
@@ -159,9 +160,9 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     transformer.build()
     if in_int8:
         use_int8_products(transformer)
-    translator = TranslationModule(
-        transformer, Tokenizer.load(settings["vocabulary"]), config.decoding
-    )
+    tokenizer = Tokenizer.load(settings["vocabulary"])
+    tokenizer.symbol_ids = tokenizer.symbol_ids if settings["keeps_symbols"] else None
+    translator = TranslationModule(transformer, tokenizer, config.decoding)
     compiled = settings["compile"]
     function = search_function(translator, settings["steps"], compiled)
 

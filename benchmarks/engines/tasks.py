@@ -179,9 +179,7 @@ def first_translations(engine: Any) -> Callable[[list[str]], list[str]]:
 
 
 def decode_text(
-    settings: Mapping[str, Any],
-    translate: Callable[[list[str]], list[str]],
-    compiled: bool = False,
+    settings: Mapping[str, Any], translate: Callable[[list[str]], list[str]], compiled: bool = False
 ) -> Started:
     """Warms up; the command `decode` translates the whole file.
 

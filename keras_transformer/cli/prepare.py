@@ -40,6 +40,8 @@ _OPTIONS = {
     "drop_repetitive": "drop pairs if a side repeats the same words",
     "drop_duplicates": "keep only the first of equal pairs",
     "on_bad_utf8": "fail|replace|drop",
+    "spans": "share of the pairs with symbols for spans, such as URLs",
+    "tags": "share of the pairs with symbols for tags around words",
 }
 
 

@@ -63,6 +63,8 @@ class PrepareSettings(TypedDict, total=False):
     check_languages: Sequence[str] | None
     on_bad_utf8: Literal["fail", "replace", "drop"]
     source_tag: str | None
+    spans: float
+    tags: float
     num_workers: int | None
 
 class TrainSettings(TypedDict, total=False):

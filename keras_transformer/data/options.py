@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Annotated, Literal, get_type_hints
 
+from keras_transformer import plugins
 from keras_transformer.config.schema import Limits, PositiveInt, check_scalar
 from keras_transformer.errors import InputError, require
+from keras_transformer.text.symbols import SYMBOLS
 from keras_transformer.text.vocabulary import (
     BYTE_PIECES,
     MAX_LINES,
@@ -57,6 +59,9 @@ class PrepareOptions:
             to drop the pair.
         source_tag: a piece at the start of every source sentence, such as "<2de>", which selects
             the target language of a multilingual model (Johnson et al., 2017). None for no tag.
+        spans, tags: shares of the training pairs that get symbols in place of spans, such as URLs,
+            and around words, as tags. If one of them is above 0, a new vocabulary gets these
+            symbols, which a search keeps. Both need an extension that augments pairs.
     """
 
     # Four special tokens, and one of text.
@@ -79,6 +84,8 @@ class PrepareOptions:
     check_languages: tuple[str, str] | None = None
     on_bad_utf8: OnBadUtf8 = "fail"
     source_tag: str | None = None
+    spans: Annotated[float, Limits(least=0, most=1)] = 0.05
+    tags: Annotated[float, Limits(least=0, most=1)] = 0.02
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self), include_extras=True).items():
@@ -106,4 +113,7 @@ class PrepareOptions:
         `vocabulary_lines` and the memory are not limited here: the caller draws the lines.
         """
         values = {name: getattr(self, name) for name in _LEARNING}
-        return learn_vocabulary(lines, symbols=self.all_symbols(), **values)
+        symbols = list(self.all_symbols())
+        if (self.spans or self.tags) and plugins.names("augmentations"):
+            symbols += SYMBOLS
+        return learn_vocabulary(lines, symbols=symbols, **values)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
 # Part of the fingerprint: raised whenever the same input would give another result.
-_FORMAT = 4
+_FORMAT = 5
 # Raise it when the intermediate files of a stage change. Then unfinished work starts again.
 _WORK_FORMAT = 9
 _EXAMPLE_CHARACTERS = 200  # longer validation sources are truncated in the output

@@ -22,6 +22,7 @@ from keras_transformer.decoding.interface import (
     SpecialIds,
     StepDecoder,
     StepFn,
+    SymbolIds,
     TokenConstraint,
 )
 from keras_transformer.decoding.sampling import Sampling
@@ -36,6 +37,7 @@ __all__ = [
     "SpecialIds",
     "StepDecoder",
     "StepFn",
+    "SymbolIds",
     "TokenConstraint",
     "search",
 ]
@@ -62,7 +64,7 @@ def search(
             `config.n_best` for sampling.
         inputs: tensors of the sentences.
         config: the algorithm and its options. Its text field `banned` is not used.
-        ids: the special ids.
+        ids: the special ids. With `symbols`, `inputs` need `symbol_counts`.
         outputs: optional fields of the result: "token_log_probs", "alignment" and "attention".
             The last two need a `source_mask`.
         banned: phrases, as ids, that no output contains.
@@ -121,8 +123,8 @@ def _with_defaults(
 ) -> SearchInputs:
     """Returns inputs of the right types, with all defaults filled in.
 
-    `prefix`, `source_mask` and `constraint_inputs` stay None if they are not given. The prefix
-    becomes int32 `[batch, length_limit]`, -1 from its end on.
+    `prefix`, `source_mask`, `constraint_inputs` and `symbol_counts` stay None if they are not
+    given. The prefix becomes int32 `[batch, length_limit]`, -1 from its end on.
     """
     max_lengths = tf.maximum(tf.cast(inputs.max_lengths, tf.int32), 0)
     length_limit = inputs.length_limit
@@ -135,7 +137,7 @@ def _with_defaults(
     offsets = zeros if inputs.sample_offsets is None else inputs.sample_offsets
     if prefix is not None:
         prefix = tf.cast(prefix, tf.int32)
-        special = tf.constant(sorted({number for number in ids if number is not None}))
+        special = tf.constant([*ids.excluded, ids.end])
         # --> [batch, any, special ids] --> [batch, any]
         is_special = tf.reduce_any(tf.expand_dims(prefix, -1) == special, axis=-1)
         is_ordinary = (prefix >= 0) & (prefix < vocab_size) & ~is_special
@@ -151,5 +153,6 @@ def _with_defaults(
         alpha=tf.cast(alpha, tf.float32),
         sample_offsets=tf.cast(offsets, tf.float32),
         constraint_inputs=map_tensors(tf.convert_to_tensor, inputs.constraint_inputs),
+        symbol_counts=inputs.symbol_counts,
         length_limit=length_limit,
     )

@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_transformer.config import LengthPenaltyFormula
 from keras_transformer.decoding.interface import NEG_INF, SearchInputs, SearchResult, is_reachable
 from keras_transformer.decoding.search_loop import Histories, SearchLoop, map_tensors, write_step
+from keras_transformer.decoding.symbols import SymbolState
 
 
 def length_penalty(
@@ -46,6 +47,7 @@ class _BeamState(NamedTuple):
     log_probs: tf.Tensor  # float32 [batch, beam]: log P of each open hypothesis
     coverage: tf.Tensor | None  # float32 [batch, beam, source]: the sum of attention so far
     histories: Histories  # the open hypotheses
+    symbols: SymbolState | None  # the symbols that the open hypotheses need
     complete: SearchResult  # complete hypotheses, `[batch, beam, ...]`, best first
     longest_penalty: tf.Tensor  # float32 [batch]: length penalty at `max_lengths`; constant
     cache: Any  # belongs to the decoder
@@ -83,6 +85,7 @@ class BeamSearch(SearchLoop):
             log_probs=tf.where(is_first & ~is_empty, 0.0, NEG_INF),
             coverage=coverage,
             histories=histories,
+            symbols=self._first_symbols(inputs),
             complete=SearchResult(
                 scores=tf.where(is_first & is_empty, 0.0, NEG_INF),
                 log_probs=tf.where(is_first & is_empty, 0.0, NEG_INF),
@@ -180,6 +183,7 @@ class BeamSearch(SearchLoop):
             log_probs=self._close_decided(log_probs, complete.scores, state.longest_penalty),
             coverage=coverage,
             histories=histories,
+            symbols=self._next_symbols(_take(state.symbols, parents), tokens, length),
             complete=complete,
             longest_penalty=state.longest_penalty,
             cache=self._decoder.reorder_cache(cache, parents),

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding.interface import NEG_INF, SpecialIds
+from keras_transformer.decoding.symbols import SymbolRule
 from keras_transformer.errors import InputError
 
 
@@ -22,8 +23,9 @@ class Constraints:
     `banned` are phrases, as ids, that no output contains.
 
     Attributes:
-        only_exclude: True if `penalties` are the only rule.
-        num_excluded: the largest number of tokens that are excluded in a step.
+        symbols: the rule of symbols, or None. `penalties` and `apply` exclude all symbols.
+        only_exclude: True if `penalties` are the only rule, besides that of symbols.
+        excluded: the tokens that `penalties` may exclude in a step.
     """
 
     def __init__(
@@ -33,13 +35,16 @@ class Constraints:
         vocab_size: int,
         banned: Sequence[Sequence[int]] = (),
     ):
-        tokens = {number for number in ids if number is not None}.union(*banned)
+        tokens = {*ids.excluded, ids.end}.union(*banned)
         if unknown := [token for token in sorted(tokens) if not 0 <= token < vocab_size]:
             raise InputError(
                 f"The special ids and the banned phrases contain {unknown}, but ids are at least 0 "
                 f"and below {vocab_size}."
             )
         excluded = {*ids.excluded, *(phrase[0] for phrase in banned if len(phrase) == 1)}
+        symbols = ids.symbols
+        self.symbols = None if symbols is None else SymbolRule(symbols, ids.end, vocab_size)
+        excluded.update(() if symbols is None else symbols.tokens)
         self._phrases = sorted({tuple(phrase) for phrase in banned if len(phrase) > 1})
         if len(excluded) == vocab_size:
             raise InputError("Every token is banned, so there is no possible output.")
@@ -51,7 +56,7 @@ class Constraints:
         self._vocab_size = vocab_size
         has_bans = bool(self._phrases or self._no_repeat_ngram)
         self.only_exclude = self._repetition_penalty == 1 and not has_bans
-        self.num_excluded = len(excluded) + (self._min_length > 1)
+        self.excluded = sorted(excluded | ({ids.end} if self._min_length > 1 else set()))
 
     def penalties(self, tokens: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
         """Returns `NEG_INF` for excluded tokens, and 0 for others.

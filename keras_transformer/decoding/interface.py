@@ -6,7 +6,7 @@ so that R = batch * K, where K is `rows_per_sentence`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
@@ -195,6 +195,20 @@ class TokenConstraint(Protocol):
         """
 
 
+class SymbolIds(NamedTuple):
+    """Target ids of symbols, which an output has exactly as often as its source.
+
+    Pairs of symbols enclose a part of an output, and are nested like brackets.
+
+    Example:
+    >>> SymbolIds(tokens=[4, 5, 6, 7, 8], num_pairs=2).tokens[1:]  # 5 to 7, and 6 to 8
+    [5, 6, 7, 8]
+    """
+
+    tokens: Sequence[int]  # single symbols, then the begins and then the ends of all pairs
+    num_pairs: int  # at least 1
+
+
 class SpecialIds(NamedTuple):
     """Ids with a special meaning. The start and pad ids are never generated.
 
@@ -207,6 +221,7 @@ class SpecialIds(NamedTuple):
     end: int  # ends a hypothesis; may equal the start or pad id
     pad: int  # fills ids after the end of a hypothesis
     unknown: int | None = None  # never generated; None if it is allowed or does not exist
+    symbols: SymbolIds | None = None
 
     @property
     def excluded(self) -> list[int]:
@@ -238,6 +253,8 @@ class SearchInputs(NamedTuple):
     sample_offsets: tf.Tensor | None = None
     # Nested tensors [batch, ...]: given to the constraint
     constraint_inputs: Any = None
+    # int32 [batch, symbols]: how often each of the `SymbolIds` occurs in the source
+    symbol_counts: tf.Tensor | None = None
     # int or int32 scalar, at least 1: the last dimension of `SearchResult.ids`. It also limits
     # `max_lengths`. By default it is the largest of them, and finished sentences leave the batch
     # (batch compaction). With a limit, all steps have the same shapes. XLA needs an int.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import tensorflow as tf
 
 # From this vocabulary size on, top-k only looks into the groups with the largest maxima.
@@ -25,24 +27,31 @@ def log_normalizer(logits: tf.Tensor) -> tf.Tensor:
     return largest + tf.math.log(tf.reduce_sum(exponentials, axis=-1, keepdims=True))
 
 
-def top_k(values: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the same as `tf.math.top_k` for float32 `[rows, V]`, faster if V is large.
+def top_k(
+    values: tf.Tensor, count: int, excluded: Collection[int] = ()
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the best of float32 `[rows, V]` and their columns, faster than TensorFlow's top-k.
+
+    They contain the `count` best values outside of the columns `excluded`, and as many others as
+    there are such columns, or all V values if these are fewer.
 
     The last dimension is split into groups. The `count` best values lie in the `count` groups with
-    the largest maxima, so only one pass reads all values. If V is less than `count`, V are
-    returned.
+    the largest maxima, so only one pass reads all values. A group with excluded columns can take
+    the place of another.
     """
     groups, size = _in_groups(values), values.shape[-1]
-    if groups is None or groups.shape[1] < 2 * count:  # groups would save nothing
+    width = 1 if groups is None else groups.shape[2]
+    num_groups = count + len({column // width for column in excluded})
+    count += len(excluded)
+    if groups is None or groups.shape[1] < 2 * num_groups:  # groups would save nothing
         most = tf.shape(values)[-1] if size is None else size
         return tf.math.top_k(values, tf.minimum(count, most) if size is None else min(count, most))
-    width = groups.shape[2]
-    _, best = tf.math.top_k(tf.reduce_max(groups, axis=-1), count)
-    # --> [rows, count]
+    _, best = tf.math.top_k(tf.reduce_max(groups, axis=-1), num_groups)
+    # --> [rows, num_groups]
     best = tf.sort(best, axis=-1)  # keeps equal values in the order of their indices
     candidates = tf.gather(groups, best, batch_dims=1)
     # --> [rows, count]
-    top_values, positions = tf.math.top_k(tf.reshape(candidates, [-1, count * width]), count)
+    top_values, positions = tf.math.top_k(tf.reshape(candidates, [-1, num_groups * width]), count)
     group = tf.gather(best, positions // width, batch_dims=1)
     # Padding comes last, so it is selected only in a row of NaNs.
     return top_values, tf.minimum(group * width + positions % width, size - 1)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_transformer.decoding.beam_search import coverage_penalty, length_penalty
 from keras_transformer.decoding.interface import NEG_INF, SearchInputs, SearchResult, is_reachable
 from keras_transformer.decoding.search_loop import Histories, SearchLoop, map_tensors, write_step
+from keras_transformer.decoding.symbols import SymbolState
 
 
 class _SampleState(NamedTuple):
@@ -19,6 +20,7 @@ class _SampleState(NamedTuple):
     lengths: tf.Tensor  # int32 [batch, K]
     finished: tf.Tensor  # bool [batch, K]
     histories: Histories
+    symbols: SymbolState | None
     cache: Any  # belongs to the decoder
 
 
@@ -68,6 +70,7 @@ class Sampling(SearchLoop):
             lengths=tf.fill(shape, 0),
             finished=tf.fill(shape, False),
             histories=self._first_histories(inputs, needs_attention),
+            symbols=self._first_symbols(inputs),
             cache=self._decoder.init_cache(),
         )
 
@@ -81,14 +84,16 @@ class Sampling(SearchLoop):
         next_tokens, cache, attention = self._next_tokens(state, inputs)
         if self._config.sample and self._config.temperature > 0:
             columns = self._sample(next_tokens.log_probs, state.position, inputs.sample_offsets)
+            token_log_probs = tf.gather(next_tokens.log_probs, columns, batch_dims=1)
         else:
             best, columns = next_tokens.top(1)
             columns = tf.gather(columns, tf.argmax(best, axis=1), batch_dims=1)
-        tokens = tf.reshape(next_tokens.ids(columns), [-1, self._rows])
+            token_log_probs = tf.reduce_max(best, axis=1)
+        model_log_probs = tf.gather(next_tokens.model_log_probs, columns, batch_dims=1)
         # --> [batch, K]
-        token_log_probs, model_log_probs = (
-            tf.reshape(tf.gather(log_probs, columns, batch_dims=1), [-1, self._rows])
-            for log_probs in (next_tokens.log_probs, next_tokens.model_log_probs)
+        tokens, token_log_probs, model_log_probs = (
+            tf.reshape(values, [-1, self._rows])
+            for values in (next_tokens.ids(columns), token_log_probs, model_log_probs)
         )
         next_step = Histories(tokens, model_log_probs)
         if attention is not None:
@@ -108,6 +113,7 @@ class Sampling(SearchLoop):
             lengths=tf.where(goes_on, length, state.lengths),
             finished=state.finished | (goes_on & ended),
             histories=write_step(state.histories, state.position, next_step, goes_on),
+            symbols=self._next_symbols(state.symbols, tokens, length),
             cache=cache,
         )
 

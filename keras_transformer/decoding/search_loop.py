@@ -21,6 +21,7 @@ from keras_transformer.decoding.interface import (
     rows_per_sentence,
 )
 from keras_transformer.decoding.next_token import log_normalizer, top_k
+from keras_transformer.decoding.symbols import SymbolState
 from keras_transformer.errors import InputError
 
 
@@ -52,8 +53,8 @@ class SearchLoop(abc.ABC):
     """Decodes until no sentence is open.
 
     A state is a named tuple with the fields `position` (int32 scalar), `tokens` (int32
-    `[batch, K]`, the last token of each hypothesis), `histories` and `cache`. All other tensors are
-    `[batch, ...]`. If `compacts` is True, finished sentences leave the batch.
+    `[batch, K]`, the last token of each hypothesis), `histories`, `symbols` and `cache`. All other
+    tensors are `[batch, ...]`. If `compacts` is True, finished sentences leave the batch.
     """
 
     def __init__(
@@ -106,7 +107,8 @@ class SearchLoop(abc.ABC):
         """
         max_steps, steps_per_round = self._max_steps, self._decoder.steps_per_round
         state = self._first_state(inputs)
-        inputs = inputs._replace(length_limit=None)  # an int would become a tensor in a loop
+        # An int would become a tensor in a loop, and only the first state needs the counts.
+        inputs = inputs._replace(length_limit=None, symbol_counts=None)
 
         def steps(state: Any, inputs: SearchInputs, max_open: Any, count: int | None) -> Any:
             """Takes at most `count` steps while more than `max_open` sentences are open."""
@@ -158,7 +160,8 @@ class SearchLoop(abc.ABC):
     ) -> tuple[NextTokens, Any, tf.Tensor | None]:
         """Returns the next tokens, the new cache, and the attention.
 
-        The rules of the configuration, of the caller and of the prefix are applied, in this order.
+        The rules of the configuration, of the caller, of symbols and of the prefix are applied, in
+        this order.
         A graph computes the `log_probs` of all tokens only if something reads them. The attention
         is float32 `[batch, K, source]`, or None if nothing needs it.
         """
@@ -167,6 +170,7 @@ class SearchLoop(abc.ABC):
         scores, cache, attention = self._decoder.step(last, state.position, state.cache)
         scores = tf.cast(scores, tf.float32)
         tokens, length, rules = self._decoder.scored_tokens, state.position, self._constraints
+        symbols = rules.symbols
         is_normalized = self._decoder.returns_log_probs
         normalizer = tf.zeros([1, 1]) if is_normalized else log_normalizer(scores)
         model_log_probs = scores - normalizer
@@ -184,6 +188,11 @@ class SearchLoop(abc.ABC):
             if tokens is not None:
                 allowed = tf.gather(allowed, tokens, axis=1)
             log_probs = tf.where(allowed, log_probs, NEG_INF)
+        if symbols is not None:
+            penalties = symbols.penalties(state.symbols, length, inputs.max_lengths)
+            classes = symbols.classes if tokens is None else tf.gather(symbols.classes, tokens)
+            log_probs = tf.where(classes > 1, model_log_probs, log_probs)
+            log_probs += tf.gather(penalties, classes, axis=1)
         if inputs.prefix is not None:
             # --> [R, 1]
             forced = tf.expand_dims(rows(tf.gather(inputs.prefix, length, axis=1)), 1)
@@ -195,8 +204,18 @@ class SearchLoop(abc.ABC):
 
         def top(count: int) -> tuple[tf.Tensor, tf.Tensor]:
             if only_excludes:  # reads the scores once, and computes only a few log-probabilities
-                best, columns = top_k(scores, count + rules.num_excluded)
-                best += rules.penalties(columns, length) - normalizer
+                best, columns = top_k(scores, count, rules.excluded)
+                best += rules.penalties(columns, length)
+                if symbols is not None:  # they may be forced, however improbable they are
+                    # --> [R, N]
+                    symbol_columns = symbols.tokens + 0 * columns[:, :1]
+                    columns = tf.concat([columns, symbol_columns], axis=1)
+                    best = tf.concat([best, tf.gather(scores, symbols.tokens, axis=1)], axis=1)
+                    classes = tf.gather(symbols.classes, columns)
+                    best += tf.gather(penalties, classes, batch_dims=1)
+                    best, order = top_k(best, count)
+                    columns = tf.gather(columns, order, batch_dims=1)
+                best -= normalizer
             else:
                 # A decoder scores enough tokens. A constant number keeps all shapes constant.
                 best, columns = (tf.math.top_k if tokens is not None else top_k)(log_probs, count)
@@ -220,6 +239,16 @@ class SearchLoop(abc.ABC):
         # The batch size is given, because XLA cannot infer it from -1.
         shape = [tf.shape(state.tokens)[0], self._rows, tf.shape(attention)[-1]]
         return tf.reshape(tf.cast(attention, tf.float32), shape)
+
+    def _first_symbols(self, inputs: SearchInputs) -> SymbolState | None:
+        """Returns the symbols that empty hypotheses need, or None without a rule of symbols."""
+        rule = self._constraints.symbols
+        return None if rule is None else rule.first_state(inputs.symbol_counts, self._rows)
+
+    def _next_symbols(self, symbols: Any, tokens: tf.Tensor, length: tf.Tensor) -> Any:
+        """Returns the symbols that hypotheses need after int32 `tokens` `[batch, K]`, or None."""
+        rule = self._constraints.symbols
+        return None if rule is None else rule.next_state(symbols, tokens, length)
 
     def _first_histories(self, inputs: SearchInputs, with_attention: bool) -> Histories:
         """Returns empty histories, of attention too if `with_attention`."""

@@ -25,15 +25,15 @@ class Status(enum.IntFlag):
 
 
 def clamp_max_lengths(
-    translator: TranslationModule, source_lengths: tf.Tensor, requested: tf.Tensor
+    translator: TranslationModule, source_ids: tf.Tensor, requested: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the maximum length of each translation, int32 `[B]`, and bool `[B]`, True if clamped.
 
-    A requested length of 0 is the limit of the export. The lengths are int32 `[B]`, in tokens.
+    A requested length of 0 is the limit of the export. The requested lengths are int32 `[B]`, in
+    tokens, and the source ids int32 `[B, S]`.
     """
     changed = (requested < 0) | (requested > translator.max_output_tokens)
-    own = translator.max_lengths(source_lengths)
-    return tf.where(requested > 0, tf.minimum(own, requested), own), changed
+    return translator.max_lengths(source_ids, requested), changed
 
 
 def clamp_alpha(translator: TranslationModule, requested: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -61,12 +61,11 @@ def generate(
 def _search_of(model: EncoderDecoder, config: DecodingConfig) -> Callable[[Any], SearchResult]:
     """Returns the search with these options, a function of int32 `[B, S]`."""
     require(not config.banned, "banned has texts, but a model has no tokenizer. Use a Translator.")
-    ids: Any = SimpleNamespace(**model.config.as_dict())
+    ids: Any = SimpleNamespace(**model.config.as_dict(), symbol_ids=None)
     module = TranslationModule(model, ids, config)
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
     def search(source_ids: tf.Tensor) -> SearchResult:
-        lengths = tf.reduce_sum(tf.cast(source_ids != ids.pad_id, tf.int32), axis=1)
-        return module.translate_ids(source_ids, SearchInputs(module.max_lengths(lengths)))
+        return module.translate_ids(source_ids, SearchInputs(module.max_lengths(source_ids)))
 
     return search

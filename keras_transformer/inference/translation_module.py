@@ -13,6 +13,7 @@ from keras_transformer.decoding import (
     SearchInputs,
     SearchResult,
     SpecialIds,
+    SymbolIds,
     TokenConstraint,
     sampling,
 )
@@ -22,6 +23,7 @@ from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError, require
 from keras_transformer.inference import output_limit
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
+from keras_transformer.text.symbols import TAG_SYMBOLS
 from keras_transformer.text.tokenizer import Tokenizer, truncate_text
 
 _TEXT = [tf.TensorSpec([None], tf.string, name="text")]
@@ -41,6 +43,9 @@ class TranslationModule(tf.Module):
 
     Several models with the same vocabulary are an ensemble: the log-probabilities of each next
     token are averaged. Sources of more than `max_train_source_length` tokens cause a warning.
+
+    If the vocabulary has the symbols of `text/symbols.py`, each translation has the symbols of its
+    source exactly as often. Its maximum length has room for them.
 
     Keep a reference to the `TranslationModule`: its `tf.function`s do not.
 
@@ -87,6 +92,12 @@ class TranslationModule(tf.Module):
         self._output_limit = min(config.max_length or most, most)
         longest = max(output_limit(config, self.max_source_tokens), config.min_length)
         self.max_output_tokens = min(longest, self._output_limit)
+        self._symbols, self._source_symbols = None, list[int]()
+        if tokenizer.symbol_ids is not None:
+            self._source_symbols, target_symbols = tokenizer.symbol_ids
+            self._symbols = SymbolIds(target_symbols, num_pairs=len(TAG_SYMBOLS))
+            # A source may consist of symbols.
+            self.max_output_tokens = max(self.max_output_tokens, self.max_source_tokens)
         phrases = [phrase for phrase in config.banned.split("|") if phrase.strip()]
         self._banned = tuple(tokenizer.phrase_ids(phrase) for phrase in phrases)
 
@@ -125,15 +136,15 @@ class TranslationModule(tf.Module):
         Returns `translations`, string `[B, K]`, best first, and their `scores`, float32 `[B, K]`; K
         is `config.n_best`. Unused entries have an empty text and the score -1e9.
         """
-        source_ids, lengths, _ = self.source_ids(text)
-        result = self.shared_translate_ids(source_ids, self.max_lengths(lengths))
+        source_ids, *_ = self.source_ids(text)
+        result = self.shared_translate_ids(source_ids, self.max_lengths(source_ids))
         return {"translations": self.texts(result, text), "scores": result.scores}
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def translate_to_ids(self, text: tf.Tensor) -> SearchResult:
         """Translates UTF-8 strings `[B]`, and returns the ids of the translations."""
-        source_ids, lengths, _ = self.source_ids(text)
-        return self.shared_translate_ids(source_ids, self.max_lengths(lengths))
+        source_ids, *_ = self.source_ids(text)
+        return self.shared_translate_ids(source_ids, self.max_lengths(source_ids))
 
     @tf.function(autograph=False, jit_compile=False)
     def shared_translate_ids(self, source_ids: tf.Tensor, max_lengths: tf.Tensor) -> SearchResult:
@@ -158,10 +169,10 @@ class TranslationModule(tf.Module):
         - `source_tokens` string `[B, S]`
         """
         prefix_ids = self.tokenizer.tokenize_target(prefix)[:, :-1].to_tensor(-1)
-        source_ids, lengths, _ = self.source_ids(text)
+        source_ids, *_ = self.source_ids(text)
         result = self.translate_ids(
             source_ids,
-            SearchInputs(self.max_lengths(lengths), prefix_ids),
+            SearchInputs(self.max_lengths(source_ids), prefix_ids),
             ("token_log_probs", "alignment", "attention"),
         )
         return {
@@ -250,6 +261,12 @@ class TranslationModule(tf.Module):
             is_token = (inputs.prefix >= 0) & (inputs.prefix < self.tokenizer.target_vocab_size)
             prefix = tf.where(is_token, inputs.prefix, candidates[:, :1])
             candidates = tf.concat([candidates, prefix], axis=1)
+        if self._symbols is not None:
+            inputs = inputs._replace(symbol_counts=self._symbol_counts(source_ids))
+            if candidates is not None:
+                needed = [self.tokenizer.end_id, *self._symbols.tokens]
+                needed = tf.tile([needed], [tf.shape(candidates)[0], 1])
+                candidates = tf.concat([candidates, needed], axis=1)
         decoder = make_decoder(self.transformers, memories, beam, inputs.length_limit, candidates)
         if self.config.unknown == "replace":
             outputs = (*outputs, "alignment")
@@ -259,7 +276,7 @@ class TranslationModule(tf.Module):
             decoder,
             inputs._replace(source_mask=mask),
             self.config,
-            SpecialIds(ids.start_id, ids.end_id, ids.pad_id, unknown_id),
+            SpecialIds(ids.start_id, ids.end_id, ids.pad_id, unknown_id, self._symbols),
             outputs,
             banned=self._banned,
             constraint=constraint,
@@ -271,12 +288,26 @@ class TranslationModule(tf.Module):
         """The first model. It is the only one unless the translator is an ensemble."""
         return self.transformers[0]
 
-    def max_lengths(self, lengths: tf.Tensor) -> tf.Tensor:
-        """Returns the maximum length of each translation, int32 `[B]`, for given source lengths."""
-        longest = output_limit(self.config, lengths, tf.minimum)
-        longest = tf.maximum(longest, self.config.min_length)
+    def max_lengths(self, source_ids: tf.Tensor, requested: tf.Tensor | int = 0) -> tf.Tensor:
+        """Returns the maximum length of each translation, int32 `[B]`, for padded ids `[B, S]`.
+
+        The `requested` lengths, int32 `[B]`, can lower it; 0 does not. All limits leave room for
+        the symbols of the source.
+        """
+        lengths = tf.reduce_sum(tf.cast(source_ids != self.tokenizer.pad_id, tf.int32), axis=1)
+        longest = tf.maximum(output_limit(self.config, lengths, tf.minimum), self.config.min_length)
+        longest = tf.minimum(longest, self._output_limit)
+        longest = tf.where(requested > 0, tf.minimum(longest, requested), longest)
+        if self._symbols is not None:
+            needed = tf.reduce_sum(self._symbol_counts(source_ids), axis=1) + 1
+            longest = tf.maximum(longest, needed)
         # A source with only the end token needs no step.
-        return tf.where(lengths > 1, tf.minimum(longest, self._output_limit), 0)
+        return tf.where(lengths > 1, longest, 0)
+
+    def _symbol_counts(self, source_ids: tf.Tensor) -> tf.Tensor:
+        """Returns how often each symbol occurs in ids int32 `[B, S]`, int32 `[B, symbols]`."""
+        is_symbol = tf.expand_dims(source_ids, -1) == self._source_symbols
+        return tf.reduce_sum(tf.cast(is_symbol, tf.int32), axis=1)
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def lengths(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -327,11 +358,11 @@ def compiled_translation(
 
     @tf.function(input_signature=_TEXT, autograph=False)
     def prepare(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        source_ids, lengths, _ = translator.source_ids(text)
+        source_ids, *_ = translator.source_ids(text)
         padding = tf.math.floormod(-tf.shape(source_ids)[1], 8)
         pad_id = translator.tokenizer.pad_id
         source_ids = tf.pad(source_ids, [[0, 0], [0, padding]], constant_values=pad_id)
-        return source_ids, translator.max_lengths(lengths)
+        return source_ids, translator.max_lengths(source_ids)
 
     translate_ids = tf.function(translator.translate_ids, autograph=False, jit_compile=True)
 

@@ -19,6 +19,7 @@ import sentencepiece
 from keras_transformer.errors import InputError
 from keras_transformer.text.model_proto import ModelProto
 
+_BRACKETS = "\uff5f\uff60"  # of symbols for spans and tags
 # Zero-width joiners, which are part of words and emoji, and marks of the direction.
 _FORMAT_CHARACTERS = "\u200c\u200d\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e" + (
     "\u2066\u2067\u2068\u2069"
@@ -33,7 +34,7 @@ def kept_characters() -> frozenset[str]:
     Without them, NFKC turns 10³ into 103, 2½ into 21⁄2 and 25 m² into 25 m2. Full-width and
     mathematical digits are not among them: they are digits of a number in another form.
     """
-    kept = set(_FORMAT_CHARACTERS)
+    kept = set(_FORMAT_CHARACTERS + _BRACKETS)
     for character in map(chr, range(0x80, sys.maxunicode + 1)):
         form = unicodedata.decomposition(character)
         if form.startswith("<") and unicodedata.category(character) != "Nd":

@@ -29,6 +29,7 @@ class Tokenizer(tf.Module):
         pad_id, unknown_id, start_id, end_id: read from the SentencePiece models.
         fingerprint: SHA-256 of the models, in hex.
         vocabulary: the models.
+        symbol_ids: the source and the target ids of `text.symbols.SYMBOLS`, or None.
 
     Example:
     >>> from keras_transformer.text.vocabulary import learn_vocabulary
@@ -49,6 +50,7 @@ class Tokenizer(tf.Module):
         self.start_id = vocabulary.start_id
         self.end_id = vocabulary.end_id
         self.fingerprint = vocabulary.fingerprint
+        self.symbol_ids = vocabulary.symbol_ids
         self._source = _graph_tokenizer(source_model)
         self._target = self._source if target_model is None else _graph_tokenizer(target_model)
 

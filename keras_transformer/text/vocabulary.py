@@ -26,6 +26,7 @@ from keras_transformer.text.model_proto import (
     append_symbols,
     is_extension,
 )
+from keras_transformer.text.symbols import SYMBOLS
 
 ModelType = Literal["unigram", "bpe"]
 Normalization = Literal["nfkc_numbers", "nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"]
@@ -180,6 +181,13 @@ class Vocabulary:
         """
         pieces = ModelProto.FromString(self.source_model).pieces
         return {piece.piece.lstrip(_SPACE) for piece in pieces if piece.type == USER_DEFINED}
+
+    @functools.cached_property
+    def symbol_ids(self) -> tuple[list[int], list[int]] | None:
+        """The source and the target ids of `SYMBOLS`, or None if a language lacks one of them."""
+        models = (self._source, self._target)
+        source, target = ([model.piece_to_id(text) for text in SYMBOLS] for model in models)
+        return None if self.unknown_id in source + target else (source, target)
 
     def describe(self) -> dict[str, Any]:
         """Returns type, sizes, special ids, normalization and fingerprint as JSON values."""

@@ -119,7 +119,8 @@ def test_outputs_have_limits_relative_to_their_source(
         [2, 20, 21, 100],
     )
     module = translator.with_options(config)
-    assert module.max_lengths(tf.constant([1, *lengths])).numpy().tolist() == limits
+    source_ids = tf.sequence_mask([1, *lengths], dtype=tf.int32) * translator.tokenizer.end_id
+    assert module.max_lengths(source_ids).numpy().tolist() == limits
     assert [output_limit(config, length) for length in lengths] == limits[1:]
 
 
@@ -134,8 +135,8 @@ def test_no_text_fails(translator: TranslationModule, texts: list[str]) -> None:
 
 def uncached_search(translator: TranslationModule, texts: list[str]) -> decoding.SearchResult:
     """Searches without a cache: each step is a forward pass over all tokens."""
-    source_ids, lengths, _ = translator.source_ids(tf.constant(texts))
-    max_lengths = translator.max_lengths(lengths)
+    source_ids, *_ = translator.source_ids(tf.constant(texts))
+    max_lengths = translator.max_lengths(source_ids)
     beam, longest = translator.config.beam_size, int(tf.reduce_max(max_lengths)) + 1
     members = [(model, model.encode(source_ids)) for model in translator.transformers]
 

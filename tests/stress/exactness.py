@@ -122,7 +122,8 @@ def ctranslate2_ids(path: Path, translator: TranslationModule, lines: Sequence[s
     engine = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=1)
     longest = translator.config.max_source_tokens - 1  # CTranslate2 adds the end token
     sources = [source.id_to_piece(source.encode(line)[:longest]) for line in lines]
-    limits = translator.max_lengths(tf.constant([len(pieces) + 1 for pieces in sources])).numpy()
+    source_ids, *_ = translator.source_ids(tf.constant(lines))
+    limits = translator.max_lengths(source_ids).numpy()
     options = {"length_penalty": 0, "min_decoding_length": 0, "max_input_length": 0}
     options |= {"beam_size": translator.config.beam_size, "return_end_token": True}
     ids: list[Ids] = [[] for _ in lines]

@@ -136,7 +136,7 @@ class Signatures(tf.Module):
         """
         translator = self._translator
         source_ids, source_lengths, is_cut = translator.source_ids(text)
-        max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
+        max_lengths, length_changed = clamp_max_lengths(translator, source_ids, max_length)
         alpha, alpha_changed = clamp_alpha(translator, length_penalty)
         prefix_ids, prefix_cut = self._prefix_ids(prefix, max_lengths)
         result = translator.translate_ids(
@@ -191,8 +191,8 @@ class Signatures(tf.Module):
             - `scores` float32 `[B, K]`
             - `status` int32 `[B]`: bits of `Status`
         """
-        source_ids, source_lengths, status = clean_source_ids(self._translator, ids, lengths)
-        max_lengths = self._translator.max_lengths(source_lengths)
+        source_ids, _, status = clean_source_ids(self._translator, ids, lengths)
+        max_lengths = self._translator.max_lengths(source_ids)
         result = self._translator.shared_translate_ids(source_ids, max_lengths)
         return {
             "ids": _pad_last(result.ids, self._target_width, self._translator.tokenizer.pad_id),
@@ -293,7 +293,7 @@ class Signatures(tf.Module):
         """
         tokenizer, (s, t) = self._translator.tokenizer, self._attention_widths
         source_ids, source_lengths, source_cut = self._translator.source_ids(source, s)
-        predicted, lengths, status = self._predicted_ids(target, source_ids, source_lengths)
+        predicted, lengths, status = self._predicted_ids(target, source_ids)
         is_token = tf.sequence_mask(lengths, tf.shape(predicted)[1])  # --> [B, T]
         start = tf.fill([tf.shape(predicted)[0], 1], tokenizer.start_id)
         inputs = tf.where(is_token, tf.concat([start, predicted[:, :-1]], 1), tokenizer.pad_id)
@@ -318,7 +318,7 @@ class Signatures(tf.Module):
         }
 
     def _predicted_ids(
-        self, target: tf.Tensor, source_ids: tf.Tensor, source_lengths: tf.Tensor
+        self, target: tf.Tensor, source_ids: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the predicted ids, int32 `[B, T]`, their lengths and the status."""
         translator, (_, width) = self._translator, self._attention_widths
@@ -329,7 +329,7 @@ class Signatures(tf.Module):
         given_lengths = tf.cast(tokens.row_lengths(), tf.int32)
         is_given = given_lengths > 1  # the row has more than the end token
         # The limit of rows that have a target is 0 tokens, so that the search skips them.
-        limits = tf.where(is_given, 0, translator.max_lengths(source_lengths))
+        limits = tf.where(is_given, 0, translator.max_lengths(source_ids))
         found = translator.shared_translate_ids(source_ids, limits)
         lengths = tf.where(is_given, given_lengths, found.lengths[:, 0])
         is_cut = (is_cut & is_given) | (lengths > width)

@@ -140,8 +140,8 @@ class LiteRTSignatures(tf.Module):
         """Returns the translations of ids int32 `[B, S]`, and the status int32 `[B]`."""
         translator = self._translator
         ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
-        source_ids, source_lengths, status = clean_source_ids(translator, ids, lengths)
-        max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
+        source_ids, _, status = clean_source_ids(translator, ids, lengths)
+        max_lengths, length_changed = clamp_max_lengths(translator, source_ids, max_length)
         alpha, alpha_changed = clamp_alpha(translator, length_penalty)
         status += encode_status(
             {

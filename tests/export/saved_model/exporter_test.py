@@ -21,6 +21,7 @@ from tests.export.model_variants import make_run
 from tests.messages import mentions, tells
 
 SENTENCES = [*PHRASES, "", "ball " * 30]
+WINDOW = {"model__attention_window": 5}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def assert_same(translator, model, atol=1e-5):
     ("name", "changes", "precision"),
     [
         ("separate", {}, "bfloat16"),
-        ("converted", {"model__attention_window": 5}, "float32"),
+        pytest.param("converted", WINDOW, "float32", marks=pytest.mark.long),
     ],
 )
 def test_other_architectures_and_precisions(tmp_path, monkeypatch, name, changes, precision):

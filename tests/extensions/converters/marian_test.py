@@ -238,7 +238,7 @@ def test_decoder_yml_sets_the_search(
     model = read_model(folder, "marian")
     decoding = model.config.decoding
     module = TranslationModule([model.transformer()], model.tokenizer(), decoding)
-    longest = int(module.max_lengths(tf.constant([26]))[0])
+    longest = int(module.max_lengths(tf.fill([1, 26], module.tokenizer.end_id))[0])
     assert module.max_output_tokens == expected[3] // 26 * decoding.max_source_tokens
     found = (decoding.beam_size, decoding.length_penalty, decoding.unknown, longest)
     assert found == expected

@@ -98,7 +98,10 @@ def test_options_and_status_are_per_sentence(model: LiteRTModel) -> None:
     assert model.translate_batch([]) == []
 
 
-@pytest.mark.parametrize(("format", "weights"), [("cpu", None), ("litert", "float32")])
+FORMATS = ("cpu", None), pytest.param("litert", "float32", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize(("format", "weights"), FORMATS)
 def test_a_shortlist_and_int8_by_default(
     run_directory: RunDirectory, tmp_path: Path, format: str, weights: str | None
 ) -> None:

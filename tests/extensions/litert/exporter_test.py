@@ -37,7 +37,7 @@ from tests.messages import mentions, tells
 
 SENTENCES = [*PHRASES, "", " ", "ball " * 30, "☃ 雪", "</s> <pad> <unk>"]
 SETTINGS = {"decoding.beam_size": 3, "decoding.n_best": 2}
-NAN = math.nan
+WINDOW = {"model__attention_window": 5}
 
 # Built-in operations that a search needs. Some runtimes may lack any other operation.
 OPS = set(
@@ -119,7 +119,7 @@ def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
     ("model", "changes", "settings"),
     [
         ("converted", {}, {"decoding.beam_size": 4, **SEARCH_OPTIONS}),
-        ("separate", {"model__attention_window": 5}, {"decoding.beam_size": 1}),
+        pytest.param("separate", WINDOW, {"decoding.beam_size": 1}, marks=pytest.mark.long),
     ],
     ids=["converted, all options", "separate, greedy"],
 )
@@ -182,10 +182,10 @@ def test_quantization_changes_scores_slightly_and_each_weight_is_stored_once(
 def test_options_are_clamped_and_status_reports_it(paper: LiteRTExport) -> None:
     text = PHRASES[0]
     ids = paper.model.source_ids(text)
-    source_ids, lengths, _ = paper.translator.source_ids(tf.constant([text]))
+    source_ids, *_ = paper.translator.source_ids(tf.constant([text]))
     search = tf.function(paper.translator.translate_ids, autograph=False)
     for alpha in (0.0, 2.0):
-        inputs = SearchInputs(paper.translator.max_lengths(lengths), alpha=tf.constant([alpha]))
+        inputs = SearchInputs(paper.translator.max_lengths(source_ids), alpha=tf.constant([alpha]))
         found = paper.model.translate_ids(ids, length_penalty=alpha)
         np.testing.assert_allclose(found.scores, search(source_ids, inputs).scores[0], atol=1e-4)
         assert found.status == 0
@@ -225,7 +225,7 @@ def test_ids_after_the_length_are_ignored(paper: LiteRTExport) -> None:
             ids=padded,
             lengths=np.array([length], np.int32),
             max_length=np.array([0], np.int32),
-            length_penalty=np.array([NAN], np.float32),
+            length_penalty=np.array([math.nan], np.float32),
         )
         assert outputs["status"] == status
         assert np.array_equal(outputs["scores"][0], own.scores) == (length > 0)
@@ -309,6 +309,7 @@ def test_searches_that_litert_lacks_are_refused(paper: LiteRTExport, tmp_path: P
         export(paper.run, tmp_path, SENTENCES, format="litert", settings=settings)
 
 
+@pytest.mark.long
 def test_an_ensemble_and_an_unsupported_vocabulary_have_only_translate_ids(tmp_path: Path) -> None:
     lines = [phrase.encode() for phrase in PHRASES]
     bpe = Tokenizer(learn_vocabulary(lines, 60, model_type="bpe"))

@@ -87,6 +87,7 @@ def exported(litert_version: Path, monkeypatch: pytest.MonkeyPatch) -> list[tupl
     return calls
 
 
+@pytest.mark.long
 def test_a_student_learns_the_translations_of_its_teacher(
     recipe: Recipe,
     text: Path,

@@ -143,14 +143,14 @@ class Parser(tf.Module):
 
     def _parse_words(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         text = tf.strings.reduce_join(words, axis=-1, separator=" ")
-        source_ids, lengths, is_cut = self.translator.source_ids(text)
+        source_ids, _, is_cut = self.translator.source_ids(text)
         # The words of a truncated text are those that start with one of its tokens. The end counts
         # as a word. The words of a complete text cannot be counted in this way, because
         # SentencePiece drops some words completely.
         seen = tf.reduce_sum(tf.gather(tf.cast(self._begins, tf.int32), source_ids), axis=1) - 1
         count = tf.cast(words.row_lengths(), tf.int32)
         leaves = tf.where(is_cut, tf.minimum(seen, count), count)
-        inputs = SearchInputs(self.translator.max_lengths(lengths), constraint_inputs=leaves)
+        inputs = SearchInputs(self.translator.max_lengths(source_ids), constraint_inputs=leaves)
         result = self.parse_ids(source_ids, inputs)
         batch, count, length = tf.unstack(tf.shape(result.ids))
         # --> [batch * count, length]

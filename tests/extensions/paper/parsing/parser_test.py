@@ -77,8 +77,8 @@ def test_trees_equal_the_results_of_the_search(model: parser.ParserModel) -> Non
     sentences = [" ".join(tree.words) for tree in TREES]
     parsed = model.parse_tokens(tf.constant(sentences))
     translator = model.owner.translator
-    source_ids, lengths, _ = translator.source_ids(tf.constant(sentences))
-    max_lengths = translator.max_lengths(lengths)
+    source_ids, *_ = translator.source_ids(tf.constant(sentences))
+    max_lengths = translator.max_lengths(source_ids)
     tokenizer = translator.tokenizer
     symbols = treebank.require_parser(tokenizer.vocabulary, "the model")
     constraint = parser.TreeConstraint.of(symbols, tokenizer.end_id, tokenizer.target_vocab_size)
