@@ -19,9 +19,9 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_975,
-    "tests": 22_920 + 439 + 976 + 253,  # faults from outside, and real text
-    "keras_transformer/extensions": 10_617 + 40 + 1_029 + 214,  # faults from outside, and real text
-    "keras_transformer/extensions/serving": 1_297 + 25,  # faults from outside
+    "tests": 22_920 + 442 + 976 + 253,  # faults from outside, and real text
+    "keras_transformer/extensions": 10_617 + 42 + 1_029 + 214,  # faults from outside, and real text
+    "keras_transformer/extensions/serving": 1_297 + 26,  # faults from outside
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
