@@ -395,20 +395,20 @@ def _settings(decoding: Mapping[str, Any]) -> dict[str, Any]:
 
 def checked_texts(lines: Sequence[str] | np.ndarray) -> list[str]:
     """Returns a list of texts, also of a tensor; raises an `InputError` for anything else."""
-    if isinstance(lines, str | bytes) or not hasattr(lines, "__iter__"):
-        raise InputError(
-            f"{lines!r:.60} is not a list of texts. Give a list, or call the translator with one "
-            "text: translator('...')."
-        )
     if isinstance(lines, Mapping) or hasattr(lines, "columns"):
         raise InputError(
             f"The texts are a {type(lines).__name__}, whose names would be translated. Give one "
             "column, as in translator(list(table['text']))."
         )
-    if hasattr(lines, "numpy"):  # a tensor
-        array = np.asarray(lines.numpy())
+    if isinstance(lines, str | bytes) or not hasattr(lines, "__iter__"):
+        raise InputError(
+            f"{lines!r:.60} is not a list of texts. Give a list, or call the translator with one "
+            "text: translator('...')."
+        )
+    if hasattr(lines, "__array__"):  # an array, a tensor, or a column of a table
+        array = np.asarray(lines)
         if array.ndim != 1:
-            raise InputError(f"A tensor of texts has one dimension, but this has {array.ndim}.")
+            raise InputError(f"An array of texts has one dimension, but this has {array.ndim}.")
         lines = [t.decode(errors="replace") if isinstance(t, bytes) else t for t in array.tolist()]
     lines = list(lines)
     for number, line in enumerate(lines):

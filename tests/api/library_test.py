@@ -78,6 +78,7 @@ def test_data_frames_are_pairs_but_not_texts(translator: kt.Translator) -> None:
     assert [*corpus.pairs()] == [(b"a", b"b"), (b"c", b"d")]
     assert type(corpus).__name__ == "PairsInMemory"  # the kind in report.json
     refuses(translator, (frame,), "DataFrame", "one column")
+    assert translator(frame["en"]) == translator(["a", "c"])
 
 
 def test_data_that_is_not_there(tmp_path: Path) -> None:
@@ -341,7 +342,7 @@ def learned_positions() -> kt.Transformer:
         (lambda t: t.translate("a dog"), ("list of texts", "'a dog'")),
         (lambda t: t([b"a"]), ("Text 0", "bytes")),
         (lambda t: t(b"a"), ("b'a'", "list of texts")),
-        (lambda t: t(tf.constant("a")), ("one dimension", 0)),
+        (lambda t: t(np.array("a")), ("one dimension", 0)),
         (lambda t: t(tf.constant([5])), ("Text 0", "int")),
         (lambda t: kt.load("a.keras", tokenizer=t.tokenizer), ("a.keras", "not exist")),
         (lambda t: kt.load("run", tokenizer=t.tokenizer), ("run", "tokenizer")),
@@ -368,6 +369,7 @@ def learned_positions() -> kt.Transformer:
         (lambda t: t.transformer.generate([[5, 3]], banned="um"), ("banned", "Translator")),
         (lambda t: kt.generate(t, [[5, 3]]), ("Translator", "Transformer")),
         (lambda t: kt.load("missing"), ("missing",)),
+        (lambda t: kt.load("https://me:x@host/m"), ("https://me:x@host/m", "address", "HOST")),
         (lambda t: kt.load("localhost:1", beam_size=2), ("localhost:1", "server")),
     ],
 )

@@ -44,6 +44,7 @@ STACKS: dict[str, tuple[str, Sequence[str]]] = {
     "encoder": ("source", ["self_attention"]),
     "decoder": ("target", ["self_attention", "cross_attention"]),
 }
+_MAX_SCALAR = 10_000  # characters; YAML reads 1:1:1 as a number, which takes quadratic time
 PYTORCH = ("weight", "bias")  # the kinds of weights of a projection or a layer norm
 # Settings of the models of all toolkits, unless a converter sets others.
 COMMON_SETTINGS: dict[str, Any] = {
@@ -344,8 +345,8 @@ def read_yaml(content: bytes, loader: str) -> dict[str, Any]:
     for event in yaml.parse(text, make_reader):  # the rest is recursive
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise ValueError("it has too many levels")
+        if depth > MAX_DEPTH or len(getattr(event, "value", "")) > _MAX_SCALAR:
+            raise ValueError("it has too many levels, or a value that is too long")
     reader = make_reader(text)
     node = reader.get_single_node()
     check_expanded_size(node, len(content))  # aliases and merged mappings are not resolved yet

@@ -113,7 +113,8 @@ class ServerEngine(Engine):
 
 
 def _find(model: str) -> str | None:
-    return model if is_address(model) and not Path(model).exists() else None
+    is_url = model.lower().startswith(("http://", "https://"))
+    return model if (is_url or is_address(model)) and not Path(model).exists() else None
 
 
 LOADER = Loader("a server", _find, ServerEngine, needs_tensorflow=False)

@@ -70,6 +70,7 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ("", "allow-unk: yes", ["allow-unk", "yes"]),
         ("", ALIASES, ["decoder.yml", "references"]),
         ("", "a: " + "[" * 100_000, ["decoder.yml", "levels"]),
+        ("", "a: 1" + ":1" * 1_000_000, ["decoder.yml", "value", "long"]),
         ("", "beam-size: 0", ["beam_size", 0]),
         ("", "models: [/training/gone.npz]", ["decoder.yml", "gone.npz", "not exist"]),
         ("", "vocabs: [vocab.yml]", ["decoder.yml", 1, "vocabularies"]),

@@ -37,7 +37,7 @@ class ReversingModel(tf.Module):
     def __init__(self) -> None:
         super().__init__()
         self.max_train_source_length = tf.Variable(0)
-        self.tokenizer = Tokenizer(learn_vocabulary([b"abc"], 10, symbols=self.tags))
+        self.tokenizer = Tokenizer(learn_vocabulary([b"abc"], 20, symbols=self.tags))
 
     @_signature(text=[tf.string], prefix=[tf.string])
     def translate_verbose(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
