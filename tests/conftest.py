@@ -101,10 +101,10 @@ def pytest_collection_finish(session):
     """Splits the CPU before the first test runs an op, because TensorFlow forbids it later.
 
     What is there by now, libraries and tests, stays to the end: no collection of garbage needs to
-    look at its half a million objects again.
+    look at its half a million objects again. Graphs are large cycles, so collections are rare.
     """
-    gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     if "tensorflow" in sys.modules and os.environ.get("KERAS_BACKEND") in (None, "tensorflow"):
         _split_cpu()
         if not session.config.getoption("--long"):
