@@ -19,6 +19,7 @@ declared in the same way. The groups are:
 * `translator_methods`: functions of an engine that are methods of `Translator`: `translate_file`;
 * `presets`: mappings of names to the preset that one changes, and its changes;
 * `converters`: functions that read a model of another toolkit, by the names of formats;
+* `augmentations`: classes that follow `keras_transformer.data.augmentation.Augmentation`;
 * `auxiliary_losses`: functions that return the loss for the training with a vocabulary, or None;
 * `after_preparation`: functions of a directory, which `prepare` calls when its data are complete;
 * `after_training`: functions of a `RunDirectory`, called when a training ends, also after an error.

@@ -48,6 +48,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "serving": {"litert"},
     "shortlist": set(),
     "documents": set(),
+    "augmentation": {"documents", "shortlist"},
     "corpora": set(),
     "pages": {"serving"},
     "paper": {"corpora"},

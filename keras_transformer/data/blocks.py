@@ -7,6 +7,7 @@ when they are complete, and are not computed again after a kill.
 
 from __future__ import annotations
 
+import collections
 import functools
 import hashlib
 import json
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from keras_transformer.data.augmentation import Augmentation
 from keras_transformer.data.cleaning import CleaningReport, CleanPairs, clean, hash_pairs
 from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
 from keras_transformer.data.data_report import describe_texts
@@ -126,10 +128,12 @@ def _clean_lines(folder: Path) -> Sequence[Sequence[bytes]]:
 
 
 def encode_block(
-    folder: Path, fates: Fates, output_dir: Path, fingerprint: str, max_tokens: int
-) -> dict[str, Any]:
+    folder: Path, fates: Fates, output_dir: Path, fingerprint: str, options: PrepareOptions,
+    augmentations: Sequence[Augmentation],
+) -> dict[str, Any]:  # fmt: skip
     """Encodes the block that `clean_block` wrote into `folder`. Writes a shard of each store that
-    gets pairs, and the hashes of these pairs. `fingerprint` is that of the vocabulary.
+    gets pairs, and the hashes of these pairs. `fingerprint` is that of the vocabulary. Training
+    pairs are augmented.
     """
     result_path = folder / "encoded.json"
     if result_path.exists():
@@ -141,20 +145,29 @@ def encode_block(
     pairs = pairs.keep(single, "duplicate", report)
     hashes, fates = np.load(folder / "hashes.npy")[single], fates[single]
     vocabulary = _vocabulary(output_dir, fingerprint)
-    source_ids = vocabulary.encode_source(pairs.sources)
-    target_ids = vocabulary.encode_target(pairs.targets)
-    lengths = np.array([[*map(len, ids)] for ids in (source_ids, target_ids)], np.int64)
+    texts = list(pairs.sources), list(pairs.targets)
+    rows = vocabulary.encode_source(pairs.sources), vocabulary.encode_target(pairs.targets)
+    lengths = np.array([[*map(len, side)] for side in rows], np.int64)
     # SentencePiece's normalization can leave nothing but the end id.
     full = lengths.min(axis=0) > 1
-    short = lengths.max(axis=0) <= max_tokens
+    short = lengths.max(axis=0) <= options.max_tokens
     pairs.keep(full, "empty", report)
     pairs.keep(short | ~full, "too_many_tokens", report)
+    augmented = collections.Counter[str]()
+    chosen = np.flatnonzero(full & short & (fates == TRAIN)).tolist()
+    random_ = random.Random(f"augment {options.seed} {folder.name}")
+    for i, name, *pair in _augmented(augmentations, chosen, texts, random_):
+        new_ids = vocabulary.encode_source(pair[:1]) + vocabulary.encode_target(pair[1:])
+        if max(map(len, new_ids)) <= options.max_tokens:
+            augmented[name] += 1
+            for side in (0, 1):
+                texts[side][i], rows[side][i] = pair[side], new_ids[side]
     shards: dict[str, dict[str, Any]] = {}
     for fate, store in enumerate(STORES):
         stored = full & short & (fates == fate)
         if stored.any():
-            lines = [list(compress(side, stored)) for side in (pairs.sources, pairs.targets)]
-            ids = [list(compress(side, stored)) for side in (source_ids, target_ids)]
+            lines = [list(compress(side, stored)) for side in texts]
+            ids = [list(compress(side, stored)) for side in rows]
             sizes = (vocabulary.source_vocab_size, vocabulary.target_vocab_size)
             digests = write_shard(output_dir / store / folder.name, lines, ids, sizes)
             shards[store] = {
@@ -165,10 +178,25 @@ def encode_block(
             with atomic_path(folder / f"{store}.npy") as partial, partial.open("wb") as file:
                 np.save(file, hashes[stored])
     result = {"pairs": len(single), "cleaning": report.as_dict(), "shards": shards}
+    result["augmented"] = augmented
     write_text(result_path, json.dumps(result))  # written last: it marks a complete block
     for name in ("source.txt", "target.txt", "lines.npy"):  # no longer needed
         (folder / name).unlink()
     return result
+
+
+def _augmented(
+    augmentations: Sequence[Augmentation],
+    chosen: Sequence[int],
+    texts: Sequence[Sequence[bytes]],
+    random_: random.Random,
+) -> Iterator[tuple[int, str, bytes, bytes]]:
+    """Yields the index, the name of the change, and the new sides of each pair that changes."""
+    for augment in augmentations:
+        for i in chosen:
+            if changed := augment(texts[0][i].decode(), texts[1][i].decode(), random_):
+                name, source, target = changed
+                yield i, name, source.encode(), target.encode()
 
 
 @functools.lru_cache(maxsize=1)

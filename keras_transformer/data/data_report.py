@@ -131,6 +131,9 @@ def summarize(report: Mapping[str, Any]) -> list[str]:
         )
         if cleaning["bad_utf8_replaced"]:
             lines.append(f"{cleaning['bad_utf8_replaced']:,} lines of it had invalid UTF-8")
+    if augmented := report.get("augmented"):  # missing in older reports
+        counts = ", ".join(f"{count:,} with {name}" for name, count in sorted(augmented.items()))
+        lines.append(f"augmented training pairs: {counts}")
     if held_out := report["held_out"]:
         lines.append(f"held out of the training corpus for validation: {held_out:,} pairs")
     if known := report["valid_pairs_in_train"]:

@@ -6,10 +6,8 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Annotated, Literal, get_type_hints
 
-from keras_transformer import plugins
 from keras_transformer.config.schema import Limits, PositiveInt, check_scalar
 from keras_transformer.errors import InputError, require
-from keras_transformer.text.symbols import SYMBOLS
 from keras_transformer.text.vocabulary import (
     BYTE_PIECES,
     MAX_LINES,
@@ -60,8 +58,8 @@ class PrepareOptions:
         source_tag: a piece at the start of every source sentence, such as "<2de>", which selects
             the target language of a multilingual model (Johnson et al., 2017). None for no tag.
         spans, tags: shares of the training pairs that get symbols in place of spans, such as URLs,
-            and around words, as tags. If one of them is above 0, a new vocabulary gets these
-            symbols, which a search keeps. Both need an extension that augments pairs.
+            and around words, as tags. If one of them is above 0, these symbols are appended to a
+            new vocabulary, and a search keeps them. Both need an extension that augments pairs.
     """
 
     # Four special tokens, and one of text.
@@ -113,7 +111,4 @@ class PrepareOptions:
         `vocabulary_lines` and the memory are not limited here: the caller draws the lines.
         """
         values = {name: getattr(self, name) for name in _LEARNING}
-        symbols = list(self.all_symbols())
-        if (self.spans or self.tags) and plugins.names("augmentations"):
-            symbols += SYMBOLS
-        return learn_vocabulary(lines, symbols=symbols, **values)
+        return learn_vocabulary(lines, symbols=self.all_symbols(), **values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
+import heapq
 import itertools
 import json
 import random
@@ -17,6 +18,7 @@ import numpy as np
 
 from keras_transformer import plugins
 from keras_transformer.console import progress_bar
+from keras_transformer.data.augmentation import Augmentation
 from keras_transformer.data.blocks import (
     DUPLICATE,
     STORES,
@@ -37,6 +39,7 @@ from keras_transformer.data.token_store import IntArray, TokenStore, write_index
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError, check_path, require
 from keras_transformer.runs.atomic import atomic_path, work_directory, write_text
+from keras_transformer.text.symbols import SYMBOLS
 from keras_transformer.text.vocabulary import MAX_BYTES, Vocabulary
 
 if TYPE_CHECKING:
@@ -50,7 +53,8 @@ __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 # Part of the fingerprint: raised whenever the same input would give another result.
 _FORMAT = 5
 # Raise it when the intermediate files of a stage change. Then unfinished work starts again.
-_WORK_FORMAT = 9
+_WORK_FORMAT = 10
+_LEARNING_PAIRS = 50_000  # from which augmentations learn
 _EXAMPLE_CHARACTERS = 200  # longer validation sources are truncated in the output
 
 
@@ -180,7 +184,12 @@ def prepare(
     key = f"{_WORK_FORMAT} {names!a} {options!a} {given and given.fingerprint}"
     with work_directory(output_dir, key) as directory:
         times = [time.monotonic()]
+        learned = directory / "work" / "augmentations.json"
+        has_symbols = given is None or given.symbol_ids is not None
+        shares = options.spans + options.tags if has_symbols else 0.0
+        augments = shares > 0 and bool(plugins.names("augmentations"))
         learns = given is None and not (directory / "tokenizer").exists()
+        learns |= augments and not learned.exists()
         cleaned = {
             split: _read_and_clean(
                 directory / "work" / split, group, options, num_workers, learns and split == "train"
@@ -201,12 +210,16 @@ def prepare(
             _hold_out(cleaned["train"].fates, options)
         times.append(time.monotonic())
         if not (directory / "tokenizer").exists():
+            vocabulary = given or _learn(cleaned["train"], options)
             with atomic_path(directory / "tokenizer") as partial:
-                (given or _learn(cleaned["train"], options)).save(partial)
-        cleaned["train"].samples.clear()  # they would take memory until the end of the encoding
+                (vocabulary.with_symbols(SYMBOLS) if augments else vocabulary).save(partial)
         vocabulary = Vocabulary.load(directory)
+        augmentations = list[Augmentation]()
+        if augments:
+            augmentations = _augmentations(learned, cleaned["train"], options, vocabulary)
+        cleaned["train"].samples.clear()  # they would take memory until the end of the encoding
         times.append(time.monotonic())
-        results = _encode(directory, cleaned, vocabulary, options.max_tokens, num_workers)
+        results = _encode(directory, cleaned, vocabulary, options, augmentations, num_workers)
         times.append(time.monotonic())
         seconds = (round(end - start, 1) for start, end in itertools.pairwise(times))
         stages = dict(zip(("cleaning", "vocabulary", "encoding"), seconds, strict=True))
@@ -236,7 +249,7 @@ class _CleanCorpora(NamedTuple):
     Attributes:
         inputs: description of each corpus.
         folders: folder of each block.
-        samples: for each block, pairs to learn a vocabulary from.
+        samples: for each block, pairs to learn from.
         ends: int64 `[blocks]`, number of pairs up to the end of each block.
         fates: uint8 `[pairs]`, what happens to each pair.
     """
@@ -251,6 +264,11 @@ class _CleanCorpora(NamedTuple):
     def fates_of_blocks(self) -> list[Fates]:
         """Returns the fates of the pairs of each block."""
         return np.split(self.fates, self.ends[:-1])
+
+    def training_sample(self) -> list[SampledPair]:
+        """Returns the sampled pairs that are stored for training."""
+        blocks = zip(self.fates_of_blocks(), self.samples, strict=True)
+        return [pair for fates, part in blocks for pair in part if fates[pair[1]] == TRAIN]
 
 
 def _read(corpora: Sequence[Corpus], inputs: list[dict[str, Any]]) -> Iterator[Block]:
@@ -317,25 +335,40 @@ def _hold_out(fates: Fates, options: PrepareOptions) -> None:
 
 def _learn(cleaned: _CleanCorpora, options: PrepareOptions) -> Vocabulary:
     """Learns a vocabulary from the sampled pairs that are stored for training."""
-    blocks = zip(cleaned.fates_of_blocks(), cleaned.samples, strict=True)
-    pairs = [pair for fates, part in blocks for _, i, *pair in part if fates[i] == TRAIN]
+    pairs = [pair for _, _, *pair in cleaned.training_sample()]
     if options.separate_vocabularies:
         return Vocabulary(*(options.learn([pair[side] for pair in pairs]) for side in (0, 1)))
     return Vocabulary(options.learn([line for pair in pairs for line in pair]))
 
 
+def _augmentations(
+    learned: Path, cleaned: _CleanCorpora, options: PrepareOptions, vocabulary: Vocabulary
+) -> list[Augmentation]:
+    """Returns the augmentations of extensions. The file `learned` has their state after a kill."""
+    kinds = dict(plugins.all_of("augmentations"))
+    if not learned.exists():
+        sample = heapq.nsmallest(_LEARNING_PAIRS, cleaned.training_sample())
+        pairs = [(source.decode(), target.decode()) for _, _, source, target in sample]
+        write_text(learned, json.dumps({name: kind.learn(pairs) for name, kind in kinds.items()}))
+    states = json.loads(learned.read_bytes())
+    return [kind(states[name], options, vocabulary) for name, kind in kinds.items()]
+
+
 def _encode(
-    directory: Path, cleaned: Mapping[str, _CleanCorpora], vocabulary: Vocabulary, max_tokens: int,
-    num_workers: int,
+    directory: Path, cleaned: Mapping[str, _CleanCorpora], vocabulary: Vocabulary,
+    options: PrepareOptions, augmentations: Sequence[Augmentation], num_workers: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Writes both token stores, and returns their part of the report."""
     shards: dict[str, list[dict[str, Any]]] = {store: [] for store in STORES}
+    augmented = collections.Counter[str]()
+    same = directory, vocabulary.fingerprint, options, augmentations
     for split, part in cleaned.items():
         blocks = zip(part.folders, part.fates_of_blocks(), strict=True)
-        tasks = ((*block, directory, vocabulary.fingerprint, max_tokens) for block in blocks)
+        tasks = ((*block, *same) for block in blocks)
         with progress_bar(part.report.kept, "pairs", f"encoding {split}") as bar:
             for result in run_tasks(encode_block, tasks, num_workers):
                 part.report.add(result["cleaning"])
+                augmented.update(result["augmented"])
                 for store, shard in result["shards"].items():
                     shards[store].append(shard)
                 bar.update(result["pairs"])
@@ -344,6 +377,7 @@ def _encode(
         "held_out": int((cleaned["train"].fates == VALID).sum()),
         "valid_pairs_in_train": count_known(hashes[VALID], hashes[TRAIN]),
         "cleaning": {split: part.report.as_dict() for split, part in cleaned.items()},
+        "augmented": augmented,
     }
     for split, parts in shards.items():
         pairs = write_index(directory / split, [part["shard"] for part in parts])

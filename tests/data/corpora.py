@@ -7,7 +7,7 @@ from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = PrepareOptions(vocab_size=80)
+SMALL = PrepareOptions(vocab_size=80, spans=0.0, tags=0.0)
 
 
 @dataclasses.dataclass
@@ -29,3 +29,12 @@ def numbered(count, start=0):
 def texts(directory, split):
     store = TokenStore(directory / split)
     return list(zip(store.source.text(), store.target.text(), strict=True))
+
+
+def tree(directory):
+    """Returns the content of all files but the reports."""
+    return {
+        path.relative_to(directory): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.stem != "report"
+    }

@@ -16,7 +16,7 @@ from keras_transformer.data.corpus import TsvFile
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.errors import InputError
 from tests.builders import refuses
-from tests.data.corpora import ROOT, SMALL, Pairs, numbered, texts
+from tests.data.corpora import ROOT, SMALL, Pairs, numbered, texts, tree
 from tests.messages import mentions, tells
 
 
@@ -36,14 +36,6 @@ def stop_at(monkeypatch, stage, call, stop=SimulatedKill):
         return original(*given, **named)
 
     monkeypatch.setattr(preparation_module, stage, counted)
-
-
-def tree(directory):
-    return {
-        path.relative_to(directory): path.read_bytes()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.stem != "report"
-    }
 
 
 def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
@@ -72,12 +64,13 @@ def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize("stage", ["clean_block", "_learn", "encode_block"])
 def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, capsys, stage, stop):
     monkeypatch.setattr(blocks_module, "BLOCK_LINES", 10)
+    options = dataclasses.replace(SMALL, spans=0.3, tags=0.2)
     arguments = [Pairs(numbered(30)), Pairs(numbered(30, 30))]
-    whole = prepare(arguments, tmp_path / "whole", SMALL)
+    whole = prepare(arguments, tmp_path / "whole", options)
     with monkeypatch.context() as patch:
         stop_at(patch, stage, 4, stop)
         with pytest.raises(stop):
-            prepare(arguments, tmp_path / "d", SMALL)
+            prepare(arguments, tmp_path / "d", options)
     assert not (tmp_path / "d").exists()
     assert tells(capsys.readouterr().err, "Warning", "same command") == (stop is KeyboardInterrupt)
     work = tmp_path / ".d.partial" / "work" / "train"
@@ -92,7 +85,7 @@ def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, capsy
         return write_index(*given)
 
     monkeypatch.setattr(preparation_module, "write_index", spied)
-    continued = prepare(arguments, tmp_path / "d", SMALL)
+    continued = prepare(arguments, tmp_path / "d", options)
     assert seen == done, "written once"
     assert tree(tmp_path / "d") == tree(tmp_path / "whole")
     timeless = [{**p.report, "seconds_of_stages": 0} for p in (continued, whole)]

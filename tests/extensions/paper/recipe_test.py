@@ -41,7 +41,7 @@ def test_the_fingerprint_covers_the_fields_that_results_depend_on(
 def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
     smooth = recipe.with_variant("smooth")
     assert smooth.config().training.label_smoothing == 0.3
-    assert smooth.prepare == {"vocab_size": 40, "max_bytes": 99}
+    assert smooth.prepare == {**recipe.prepare, "max_bytes": 99}
     assert smooth.config().training.max_steps == recipe.config().training.max_steps
     assert (smooth.tests, smooth.published) == (recipe.tests, recipe.published)
     assert (smooth.name, smooth.variant) == ("animals", "smooth")

@@ -8,7 +8,7 @@ import sentencepiece
 from keras_transformer import plugins
 from keras_transformer.data.token_store import TokenStore, write_index, write_shard
 from keras_transformer.extensions.ctranslate2.exporter import save_model, save_shortlist
-from keras_transformer.extensions.shortlist import learning
+from keras_transformer.extensions.shortlist import ibm_model_1, learning
 from keras_transformer.extensions.shortlist.learning import learn_shortlist, shortlist_of
 from keras_transformer.inference.loading import load_translator
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
@@ -53,7 +53,7 @@ def random_pairs(count):
 def test_the_best_translation_is_found_in_any_order_and_block(
     tmp_path, monkeypatch, vocabularies, links_at_once
 ):
-    monkeypatch.setattr(learning, "_LINKS_AT_ONCE", links_at_once)
+    monkeypatch.setattr(ibm_model_1, "_LINKS_AT_ONCE", links_at_once)
     store = write(tmp_path / "s", random_pairs(60))
     frequent, translations = learn(store, vocabularies["separate"], size=1)
     assert frequent.tolist() == [3, 1, 24]

@@ -1,0 +1,1 @@
+"""Changes of training pairs, which teach a model what its corpus does not contain."""

@@ -1,0 +1,91 @@
+"""Words that translate each other, learned from training pairs with IBM model 1."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from keras_transformer.extensions.shortlist.ibm_model_1 import Sentences, translation_probabilities
+
+# For each source word, its translations with a score from 0 to 1.
+Lexicon: TypeAlias = Mapping[str, Mapping[str, float]]
+Range: TypeAlias = tuple[int, int]  # the first character, and the one after the last
+Link: TypeAlias = tuple[int, int]  # a source word and a target word that translate each other
+
+_MAX_LINKS = 3_000_000  # takes seconds
+_LEAST_SCORE = 0.01
+_SPREAD = 0.3  # distance in the sentence, as a share of it, that divides a score by e
+
+UNSPACED = "\u3040-\u30ff\u3400-\u9fff"  # kana and Chinese characters; each counts as a word
+_OPENING, _CLOSING = r"\s(\[\"'“”„‚‘«»¿¡", r".,;:!?…)\]\"'“”‘’»«।،؛؟。、，！？；："
+# Runs of letters, digits, and the combining marks of Latin, Hebrew, Arabic and Indic scripts.
+_LETTERS = (
+    rf"(?:[^\W{UNSPACED}]++"
+    r"|[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff]++)++"
+)
+# Words between spaces and punctuation, not the parts of addresses or markup.
+_WORD = re.compile(
+    rf"[{UNSPACED}]|(?<![^{_OPENING}{UNSPACED}]){_LETTERS}(?:['’.,:/-]{_LETTERS})*"
+    rf"(?=[{_CLOSING}]*(?:[\s{UNSPACED}]|$))"
+)
+
+
+def word_ranges(text: str, spans: Sequence[Range] = ()) -> list[Range]:
+    """Returns the words of a text that are outside of spans."""
+    words = [match.span() for match in _WORD.finditer(text)]
+    return [word for word in words if all(word[1] <= a or word[0] >= b for a, b in spans)]
+
+
+def learn_lexicon(pairs: Sequence[tuple[str, str]]) -> Lexicon:
+    """Learns which words translate each other from pairs of texts.
+
+    The score of two words is the product of both translation probabilities.
+    """
+    ids = {"": 0}  # begins each sentence, and explains words without a translation
+    sides = []
+    for side in (0, 1):
+        rows = [
+            [0, *(ids.setdefault(word, len(ids)) for word in _WORD.findall(pair[side].lower()))]
+            for pair in pairs
+        ]
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
+        sides.append(Sentences(flat, lengths))
+    source, target = sides
+    is_word = np.arange(len(ids)) > 0
+    title = "learning word alignments"
+    forward = translation_probabilities(source, target, is_word, _MAX_LINKS, title)
+    backward = translation_probabilities(target, source, is_word, _MAX_LINKS, title)
+    keys = forward[0] * len(ids) + forward[1], backward[1] * len(ids) + backward[0]
+    both, first, second = np.intersect1d(*keys, assume_unique=True, return_indices=True)
+    scores = forward[2][first] * backward[2][second]
+    words = [*ids]
+    lexicon: dict[str, dict[str, float]] = {}
+    for key, score in zip(both.tolist(), scores.tolist(), strict=True):
+        if score >= _LEAST_SCORE:
+            lexicon.setdefault(words[key // len(ids)], {})[words[key % len(ids)]] = round(score, 3)
+    return lexicon
+
+
+def aligned_words(source: Sequence[str], target: Sequence[str], lexicon: Lexicon) -> list[Link]:
+    """Returns the indices of the words that are each other's best translation, in source order.
+
+    Of equal words, those at similar positions in their sentences translate each other.
+    """
+    positions: dict[str, list[int]] = {}
+    for j, word in enumerate(target):
+        positions.setdefault(word.lower(), []).append(j)
+    scores = np.zeros((len(source) + 1, len(target) + 1))  # one more, so that none is empty
+    for i, word in enumerate(source):
+        translations = lexicon.get(word.lower(), {word.lower(): 1.0})  # names are copied
+        for other in translations.keys() & positions.keys():
+            for j in positions[other]:
+                distance = abs(i / len(source) - j / len(target))
+                scores[i, j] = translations[other] * np.exp(-distance / _SPREAD)
+    best = scores.argmax(axis=1).tolist()
+    of_target = scores.argmax(axis=0)
+    return [(i, j) for i, j in enumerate(best) if scores[i, j] and of_target[j] == i]

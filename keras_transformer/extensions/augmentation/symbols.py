@@ -1,0 +1,188 @@
+"""Symbols of spans and tags in training pairs, so that a model learns where they belong.
+
+At run time, a symbol such as ｟0｠ stands for a span that a translation must keep. A pair such as
+｟b0｠ and ｟e0｠ for a tag around words. Few corpora contain either.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple, TypeAlias
+
+from keras_transformer.data.options import PrepareOptions
+from keras_transformer.extensions.augmentation import alignment
+from keras_transformer.extensions.augmentation.alignment import Lexicon, Link, Range
+from keras_transformer.inference.tags import add_tag, split_tags
+from keras_transformer.text.symbols import SPAN_SYMBOLS, TAG_SYMBOLS
+from keras_transformer.text.vocabulary import Vocabulary
+
+Change: TypeAlias = tuple[int, int, str]  # a range of a text, and its new text
+Changes: TypeAlias = list[Change]  # of the source and the target
+Phrase: TypeAlias = tuple[Range, Range]  # source words, and the target words that translate them
+
+_MOST_SPANS = 3
+_MOST_TAGS = 2
+_MOST_WORDS = 4  # inside a tag, on both sides
+_MARKS = (b"", b"", b"", b"", b"()", b'""')  # characters around a symbol
+_WITHOUT_SPACE = re.compile(rf"[{alignment.UNSPACED}。、，！？；：]")
+
+
+class _Side(NamedTuple):
+    """A text, its protected spans, and its other words."""
+
+    text: str
+    spans: list[Range]
+    words: list[Range]
+
+    def contents(self, ranges: Sequence[Range]) -> list[str]:
+        """Returns the texts of ranges."""
+        return [self.text[start:end] for start, end in ranges]
+
+
+class SymbolAugmentation:
+    """Adds symbols to a share of the training pairs: an `Augmentation` of the preparation."""
+
+    learn = staticmethod(alignment.learn_lexicon)
+
+    def __init__(self, lexicon: Lexicon, options: PrepareOptions, vocabulary: Vocabulary) -> None:
+        self._lexicon = lexicon
+        self._options = options
+        self._known = sorted(vocabulary.source_symbols())
+        ids = [vocabulary.encode_source(_MARKS), vocabulary.encode_target(_MARKS)]
+        rows = zip(_MARKS, *ids, strict=True)
+        self._marks = [m.decode() for m, s, t in rows if vocabulary.unknown_id not in s + t]
+
+    def __call__(self, source: str, target: str, random_: Random) -> tuple[str, str, str] | None:
+        """Returns "spans" or "tags" and the changed pair, or None if the pair stays as it is."""
+        chance = random_.random()
+        if chance >= self._options.spans + self._options.tags or "｟" in source + target:
+            return None
+        language, source = split_tags(source, self._known)
+        sides = [_side(text) for text in (source, target)]
+        words = [side.contents(side.words) for side in sides]
+        links = alignment.aligned_words(words[0], words[1], self._lexicon)
+        kind = "spans" if chance < self._options.spans else "tags"
+        if kind == "spans":
+            symbols = random_.sample(SPAN_SYMBOLS, random_.randint(1, _MOST_SPANS))
+            changes = _copied(sides, symbols, random_)
+            changes = changes or _inserted(sides, links, symbols, self._marks, random_)
+        else:
+            tags = random_.sample(TAG_SYMBOLS, random_.randint(1, _MOST_TAGS))
+            changes = _tagged(sides, links, tags, random_)
+        if not changes:
+            return None
+        texts = map(_changed, sides, zip(*changes, strict=True))
+        return kind, add_tag(next(texts), language), next(texts)
+
+
+@functools.cache
+def _span_finder() -> Callable[[str], list[Range]]:
+    """Returns `find_spans`. Without the package regex, texts have no spans."""
+    try:
+        from keras_transformer.extensions.documents.spans import find_spans
+    except ImportError:
+        return lambda text: []
+    return find_spans
+
+
+def _side(text: str) -> _Side:
+    """Finds the spans and the words of a text."""
+    spans = _span_finder()(text)
+    return _Side(text, spans, alignment.word_ranges(text, spans))
+
+
+def _copied(sides: Sequence[_Side], symbols: Sequence[str], random_: Random) -> list[Changes]:
+    """Replaces texts that occur once on both sides, such as names, by symbols."""
+    source, target = map(_copyable, sides)
+    copies = [text for text in source if text in target]
+    chosen = zip(random_.sample(copies, len(copies)), symbols, strict=False)
+    return [[(*source[text], symbol), (*target[text], symbol)] for text, symbol in chosen]
+
+
+def _copyable(side: _Side) -> dict[str, Range]:
+    """Returns the spans, and the words with a digit or a capital, that occur once in a text."""
+    ranges = side.words + side.spans
+    found = dict(zip(side.contents(ranges), ranges, strict=True))
+    kept = {*side.contents(side.spans)}
+    kept |= {text for text in found if text != text.lower() or any(map(str.isdigit, text))}
+    return {text: found[text] for text in found if text in kept and side.text.count(text) == 1}
+
+
+def _inserted(
+    sides: Sequence[_Side], links: Sequence[Link], symbols: Sequence[str], marks: Sequence[str],
+    random_: Random,
+) -> list[Changes]:  # fmt: skip
+    """Inserts symbols next to words that translate each other, or at the ends of both texts."""
+    places = [([0, 0], False), ([len(side.text) for side in sides], True)]
+    for link in links:
+        words = [side.words[word] for side, word in zip(sides, link, strict=True)]
+        places += [([word[0] for word in words], False), ([word[1] for word in words], True)]
+    changes = list[Changes]()
+    for symbol in symbols:
+        positions, behind = random_.choice(places)
+        mark = random_.choice(marks)
+        changes.append(_at(sides, positions, mark[:1] + symbol + mark[1:], behind))
+    return changes
+
+
+def _at(sides: Sequence[_Side], positions: Sequence[int], symbol: str, behind: bool) -> Changes:
+    """Inserts a symbol behind or before the words at a position of each side."""
+    changes = Changes()
+    for side, position in zip(sides, positions, strict=True):
+        space = "" if _WITHOUT_SPACE.match(side.text, position - behind) else " "
+        changes.append((position, position, space + symbol if behind else symbol + space))
+    return changes
+
+
+def _tagged(
+    sides: Sequence[_Side], links: Sequence[Link], tags: Sequence[tuple[str, str]], random_: Random
+) -> list[Changes]:
+    """Puts pairs of symbols around phrases. One may contain another one, but they do not cross."""
+    phrases = _phrases(links)
+    chosen = list[Phrase]()
+    for phrase in random_.sample(phrases, len(phrases)):
+        if len(chosen) < len(tags) and all(_nests(phrase, other) for other in chosen):
+            chosen.append(phrase)
+    chosen.sort(key=lambda phrase: [first - last for first, last in phrase])  # the longest first
+    changes = list[Changes]()
+    for phrase, (begin, end) in zip(chosen, tags, strict=False):
+        ranges = [side.words[first:last] for side, (first, last) in zip(sides, phrase, strict=True)]
+        changes.append(_at(sides, [words[0][0] for words in ranges], begin, False))
+        # Where a tag ends and another one begins, without a space, the first one ends first.
+        changes.insert(0, _at(sides, [words[-1][1] for words in ranges], end, True))
+    return changes
+
+
+def _phrases(links: Sequence[Link]) -> list[Phrase]:
+    """Returns the phrases whose words have all their translations in the phrase."""
+    linked = dict(links)
+    phrases = []
+    for first in linked:
+        for last in range(first + 1, first + _MOST_WORDS + 1):
+            inside = [linked[i] for i in range(first, last) if i in linked]
+            low, high = min(inside), max(inside) + 1
+            closed = all(first <= i < last for i, j in links if low <= j < high)
+            if last - 1 in linked and closed and high - low <= _MOST_WORDS:
+                phrases.append(((first, last), (low, high)))
+    return phrases
+
+
+def _nests(first: Phrase, second: Phrase) -> bool:
+    """Returns True if phrases are apart, or one contains the other one, in the same way twice."""
+    relations = {
+        (a[1] <= b[0] or b[1] <= a[0], a[0] <= b[0] and b[1] <= a[1], b[0] <= a[0] and a[1] <= b[1])
+        for a, b in zip(first, second, strict=True)
+    }
+    return len(relations) == 1 and any(relations.pop())
+
+
+def _changed(side: _Side, changes: Sequence[Change]) -> str:
+    """Applies changes to a text. Of several insertions at one position, the first comes first."""
+    parts, cursor = list[str](), 0
+    for start, end, new in sorted(changes, key=lambda change: change[0]):
+        parts += [side.text[cursor:start], new]
+        cursor = end
+    return "".join([*parts, side.text[cursor:]])

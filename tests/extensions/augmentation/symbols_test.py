@@ -1,0 +1,143 @@
+"""Symbols in training pairs: the same on both sides, well nested, next to aligned words."""
+
+import random
+import re
+import sys
+from types import SimpleNamespace
+
+import hypothesis
+import hypothesis.strategies as st
+
+from keras_transformer.extensions.augmentation import symbols as symbols_module
+from keras_transformer.extensions.augmentation.symbols import SymbolAugmentation
+from keras_transformer.text.symbols import SPAN_SYMBOLS, TAG_SYMBOLS
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+
+WORDS = {"the": "die", "red": "rote", "cat": "Katze", "sleeps": "schläft", "today": "heute"}
+LEXICON = {source: {target.lower(): 1.0} for source, target in WORDS.items()}
+SYMBOL = re.compile("｟[^｠]*｠")
+VOCABULARY = Vocabulary(learn_vocabulary([b'a b "c"'], 40, symbols=["<2de>"]))
+
+
+def augmentation(spans=0.0, tags=0.0):
+    return SymbolAugmentation(LEXICON, SimpleNamespace(spans=spans, tags=tags), VOCABULARY)
+
+
+def augmented(source, target, seeds=50, **shares):
+    """Returns the changed pairs of many seeds."""
+    augment = augmentation(**shares)
+    results = (augment(source, target, random.Random(seed)) for seed in range(seeds))
+    return [(source, target) for _, source, target in filter(None, results)]
+
+
+def is_nested(symbols):
+    """Returns True if the pairs of tags are nested like brackets."""
+    ends, open_tags = dict(TAG_SYMBOLS), []
+    for symbol in symbols:
+        if symbol in ends:
+            open_tags.append(ends[symbol])
+        elif symbol not in SPAN_SYMBOLS and (not open_tags or open_tags.pop() != symbol):
+            return False
+    return not open_tags
+
+
+PIECES = st.sampled_from(
+    [*WORDS, *WORDS.values(), "Tom", "MP3", "{name}", "https://a.b", "<b>", "(", ".", "„", "狗", ""]
+)
+TEXTS = st.one_of(st.lists(PIECES, min_size=1).map(" ".join), st.text(min_size=1))
+
+
+@hypothesis.given(TEXTS, TEXTS, st.integers(0, 2**32), st.floats(0, 1))
+def test_both_sides_get_the_same_symbols_well_nested(source, target, seed, spans):
+    augment = augmentation(spans=spans, tags=1 - spans)
+    changed = augment(source, target, random.Random(seed))
+    assert changed == augment(source, target, random.Random(seed))
+    if "｟" in source + target:
+        assert changed is None
+    if changed is not None:
+        kind, *texts = changed
+        first, second = map(SYMBOL.findall, texts)
+        assert sorted(first) == sorted(second) != []
+        assert len({*first}) == len(first), "each of them once"
+        known = SPAN_SYMBOLS if kind == "spans" else sum(TAG_SYMBOLS, ())
+        assert {*first} <= {*known} and is_nested(first) and is_nested(second)
+
+
+def test_text_with_symbols_is_left_as_it_is():
+    assert augmented("the ｟0｠ cat", "die ｟0｠ Katze", spans=1.0) == []
+    assert augmented("the cat", "die Katze") == []
+
+
+def test_a_share_of_the_pairs_changes():
+    augment, random_ = augmentation(spans=0.2, tags=0.1), random.Random(1)
+    results = [augment("the red cat", "die rote Katze", random_) for _ in range(2000)]
+    kinds = [result[0] for result in results if result]
+    assert 350 < kinds.count("spans") < 450 and 160 < kinds.count("tags") < 240
+
+
+def test_names_and_spans_are_replaced():
+    source, target = "Ask Tom for {file} at https://a.b!", "Frag Tom nach {file} bei https://a.b!"
+    replaced = augmented(source, target, spans=1.0)
+    for pair in replaced:
+        copies = [part for part in ("Tom", "{file}", "https://a.b") if part not in pair[0]]
+        first, second = (SYMBOL.sub("*", text) for text in pair)
+        for part in copies:
+            source_now = source.replace(part, "*")
+            assert part not in pair[1] and source_now.count("*") == 1
+        assert first.count("*") == second.count("*") == len(copies) > 0
+    assert {symbol for text, _ in replaced for symbol in SYMBOL.findall(text)} == {*SPAN_SYMBOLS}
+    # A text that occurs twice could be exchanged with the other one.
+    assert "Tom" in augmented("Tom and Tom", "Tom und Tom", spans=1.0)[0][0]
+
+
+def test_symbols_are_inserted_next_to_words_that_translate_each_other():
+    places = set()
+    for source, target in augmented(
+        "Today sleeps, the cat", "Heute, die Katze schläft", 300, spans=1.0
+    ):
+        marked = [SYMBOL.sub("｟｠", text) for text in (source, target)]
+        if marked[0].count("｟｠") == 1:
+            places.add(tuple(marked))
+    assert ("Today sleeps, the ｟｠ cat", "Heute, die ｟｠ Katze schläft") in places
+    assert ("Today sleeps ｟｠, the cat", "Heute, die Katze schläft ｟｠") in places
+    assert ("｟｠ Today sleeps, the cat", "｟｠ Heute, die Katze schläft") in places
+    assert ('Today sleeps, the cat "｟｠"', 'Heute, die Katze "｟｠" schläft') in places
+
+
+def test_tags_surround_words_and_their_translations():
+    phrases = set()
+    source, target = "today the red cat sleeps", "die rote Katze schläft heute"
+    for pair in augmented(source, target, 300, tags=1.0):
+        assert [" ".join(SYMBOL.sub("", text).split()) for text in pair] == [source, target]
+        for begin, end in TAG_SYMBOLS:
+            inside = [re.findall(f"{begin} (.*) {end}", text) for text in pair]
+            if all(inside):
+                phrases.add(tuple(" ".join(SYMBOL.sub("", text).split()) for (text,) in inside))
+    assert ("red cat", "rote Katze") in phrases and ("sleeps", "schläft") in phrases
+    assert ("the red cat sleeps", "die rote Katze schläft") in phrases
+    assert not any("today" in phrase and "the" in phrase for phrase, _ in phrases)
+    for phrase, translation in phrases:
+        assert [WORDS[word] for word in phrase.split()] == translation.split()
+
+
+def test_a_tag_of_the_target_language_stays_first():
+    changed = augmented("<2de> the cat", "die Katze", spans=1.0)
+    assert changed and all(source.startswith("<2de> ") for source, _ in changed)
+    assert any(
+        source.startswith("<2de> ｟") and target.startswith("｟") for source, target in changed
+    )
+
+
+def test_chinese_text_gets_no_spaces():
+    for source, _ in augmented("狗睡觉。", "狗", spans=1.0):
+        assert " " not in source
+
+
+def test_without_the_package_regex_symbols_are_inserted(monkeypatch):
+    monkeypatch.setitem(sys.modules, "keras_transformer.extensions.documents.spans", None)
+    symbols_module._span_finder.cache_clear()
+    try:
+        changed = augmented("see {name}", "siehe {name}", spans=1.0)
+    finally:
+        symbols_module._span_finder.cache_clear()
+    assert changed and all("{name}" in source for source, _ in changed)
