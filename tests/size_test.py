@@ -19,8 +19,8 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_975,
-    "tests": 22_920 + 442 + 976 + 269,  # faults from outside, and real text
-    "keras_transformer/extensions": 10_617 + 42 + 1_029 + 214,  # faults from outside, and real text
+    "tests": 22_920 + 442 + 975 + 269,  # faults from outside, and real text
+    "keras_transformer/extensions": 10_617 + 42 + 974 + 214,  # faults from outside, and real text
     "keras_transformer/extensions/serving": 1_297 + 26,  # faults from outside
     **{
         f"keras_transformer/{folder}": lines
