@@ -19,8 +19,8 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_975,
-    "tests": 22_920 + 442 + 976 + 253,  # faults from outside, and real text
-    "keras_transformer/extensions": 10_617 + 42 + 1_029 + 214,  # faults from outside, and real text
+    "tests": 22_920 + 442 + 975 + 269,  # faults from outside, and real text
+    "keras_transformer/extensions": 10_617 + 42 + 974 + 214,  # faults from outside, and real text
     "keras_transformer/extensions/serving": 1_297 + 26,  # faults from outside
     **{
         f"keras_transformer/{folder}": lines
@@ -29,7 +29,7 @@ BUDGETS = {
             "cli": 795 + 2,  # real text
             "config": 515,
             "data": 1_908 + 68,  # real text
-            "decoding": 923 + 88,  # real text
+            "decoding": 923 + 91,  # real text
             "evaluation": 294 + 1,  # faults from outside
             "export": 1_401 + 7,  # faults from outside
             "inference": 1_147 + 2 + 20,  # faults from outside, and real text
@@ -41,7 +41,7 @@ BUDGETS = {
         }.items()
     },
 }
-CORE_BUDGET = 12_095 + 188  # with faults from outside, and real text
+CORE_BUDGET = 12_095 + 191  # with faults from outside, and real text
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207 + 6 + 7  # real text has a budget of its own
 SKIPPED = {
