@@ -19,8 +19,8 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_975,
-    "tests": 22_920 + 442 + 976 + 253,  # faults from outside, and real text
-    "keras_transformer/extensions": 10_617 + 42 + 1_029 + 214,  # faults from outside, and real text
+    "tests": 22_920 + 442 + 975 + 269,  # faults from outside, and real text
+    "keras_transformer/extensions": 10_617 + 42 + 974 + 214,  # faults from outside, and real text
     "keras_transformer/extensions/serving": 1_297 + 26,  # faults from outside
     **{
         f"keras_transformer/{folder}": lines
@@ -28,8 +28,8 @@ BUDGETS = {
             "api": 425 + 7,  # faults from outside
             "cli": 795 + 2,  # real text
             "config": 515,
-            "data": 1_908 + 71,  # real text
-            "decoding": 923 + 88,  # real text
+            "data": 1_908 + 68,  # real text
+            "decoding": 923 + 91,  # real text
             "evaluation": 294 + 1,  # faults from outside
             "export": 1_401 + 7,  # faults from outside
             "inference": 1_147 + 2 + 20,  # faults from outside, and real text

@@ -190,9 +190,9 @@ class Translator:
                 each sentence, such as "<2de>"; and `overwrite`, to replace an existing output.
 
         Returns:
-            The number of `texts`, and how many sentences with protected spans were `kept`,
-            `aligned` and `appended` (docs/real_text.md). For `empty` ones, the model returned
-            nothing.
+            The number of `texts`, and how many sentences kept their protected spans in which way:
+            `symbols`, `kept`, `aligned` or `appended` (docs/real_text.md). For `empty` ones, the
+            model returned nothing, so they are not translated.
 
         Example:
         >>> import keras_transformer as kt

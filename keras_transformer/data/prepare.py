@@ -185,11 +185,11 @@ def prepare(
     with work_directory(output_dir, key) as directory:
         times = [time.monotonic()]
         learned = directory / "work" / "augmentations.json"
-        has_symbols = given is None or given.symbol_ids is not None
-        shares = options.spans + options.tags if has_symbols else 0.0
-        augments = shares > 0 and bool(plugins.names("augmentations"))
+        extensions = dict[str, type[Augmentation]]()
+        if options.spans + options.tags > 0 and (given is None or given.symbol_ids is not None):
+            extensions = dict(plugins.all_of("augmentations"))
         learns = given is None and not (directory / "tokenizer").exists()
-        learns |= augments and not learned.exists()
+        learns |= bool(extensions) and not learned.exists()
         cleaned = {
             split: _read_and_clean(
                 directory / "work" / split, group, options, num_workers, learns and split == "train"
@@ -212,11 +212,12 @@ def prepare(
         if not (directory / "tokenizer").exists():
             vocabulary = given or _learn(cleaned["train"], options)
             with atomic_path(directory / "tokenizer") as partial:
-                (vocabulary.with_symbols(SYMBOLS) if augments else vocabulary).save(partial)
+                (vocabulary.with_symbols(SYMBOLS) if extensions else vocabulary).save(partial)
         vocabulary = Vocabulary.load(directory)
-        augmentations = list[Augmentation]()
-        if augments:
-            augmentations = _augmentations(learned, cleaned["train"], options, vocabulary)
+        if extensions and not learned.exists():
+            write_text(learned, json.dumps(_learn_augmentations(cleaned["train"], extensions)))
+        states = json.loads(learned.read_bytes()) if extensions else {}
+        augmentations = [extensions[name](states[name], options, vocabulary) for name in extensions]
         cleaned["train"].samples.clear()  # they would take memory until the end of the encoding
         times.append(time.monotonic())
         results = _encode(directory, cleaned, vocabulary, options, augmentations, num_workers)
@@ -341,17 +342,13 @@ def _learn(cleaned: _CleanCorpora, options: PrepareOptions) -> Vocabulary:
     return Vocabulary(options.learn([line for pair in pairs for line in pair]))
 
 
-def _augmentations(
-    learned: Path, cleaned: _CleanCorpora, options: PrepareOptions, vocabulary: Vocabulary
-) -> list[Augmentation]:
-    """Returns the augmentations of extensions. The file `learned` has their state after a kill."""
-    kinds = dict(plugins.all_of("augmentations"))
-    if not learned.exists():
-        sample = heapq.nsmallest(_LEARNING_PAIRS, cleaned.training_sample())
-        pairs = [(source.decode(), target.decode()) for _, _, source, target in sample]
-        write_text(learned, json.dumps({name: kind.learn(pairs) for name, kind in kinds.items()}))
-    states = json.loads(learned.read_bytes())
-    return [kind(states[name], options, vocabulary) for name, kind in kinds.items()]
+def _learn_augmentations(
+    cleaned: _CleanCorpora, extensions: Mapping[str, type[Augmentation]]
+) -> dict[str, Any]:
+    """Returns what each augmentation learns from the sampled pairs, as JSON values by name."""
+    sample = heapq.nsmallest(_LEARNING_PAIRS, cleaned.training_sample())
+    pairs = [(source.decode(), target.decode()) for _, _, source, target in sample]
+    return {name: extension.learn(pairs) for name, extension in extensions.items()}
 
 
 def _encode(

@@ -25,7 +25,7 @@ class Constraints:
     Attributes:
         symbols: the rule of symbols, or None. `penalties` and `apply` exclude all symbols.
         only_exclude: True if `penalties` are the only rule, besides that of symbols.
-        excluded: the tokens that `penalties` may exclude in a step.
+        static_penalties: float32 `[V]`, `NEG_INF` for tokens that are excluded in each step.
     """
 
     def __init__(
@@ -48,22 +48,21 @@ class Constraints:
         self._phrases = sorted({tuple(phrase) for phrase in banned if len(phrase) > 1})
         if len(excluded) == vocab_size:
             raise InputError("Every token is banned, so there is no possible output.")
-        self._penalties = np.zeros(vocab_size, np.float32)
-        self._penalties[[*excluded]] = NEG_INF
+        self.static_penalties = np.zeros(vocab_size, np.float32)
+        self.static_penalties[[*excluded]] = NEG_INF
         self._end, self._min_length = ids.end, config.min_length
         self._repetition_penalty = config.repetition_penalty
         self._no_repeat_ngram = config.no_repeat_ngram
         self._vocab_size = vocab_size
         has_bans = bool(self._phrases or self._no_repeat_ngram)
         self.only_exclude = self._repetition_penalty == 1 and not has_bans
-        self.excluded = sorted(excluded | ({ids.end} if self._min_length > 1 else set()))
 
     def penalties(self, tokens: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
         """Returns `NEG_INF` for excluded tokens, and 0 for others.
 
         Excluded tokens are never generated, or end an output before its minimum length.
         """
-        penalties = tf.gather(self._penalties, tokens)
+        penalties = tf.gather(self.static_penalties, tokens)
         if self._min_length > 1:
             is_early = (tokens == self._end) & (length + 1 < self._min_length)
             penalties = tf.where(is_early, NEG_INF, penalties)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 # From this vocabulary size on, top-k only looks into the groups with the largest maxima.
@@ -27,29 +28,33 @@ def log_normalizer(logits: tf.Tensor) -> tf.Tensor:
     return largest + tf.math.log(tf.reduce_sum(exponentials, axis=-1, keepdims=True))
 
 
-def top_k(
-    values: tf.Tensor, count: int, excluded: Collection[int] = ()
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the best of float32 `[rows, V]` and their columns, faster than TensorFlow's top-k.
+def top_k(values: tf.Tensor, count: int, penalties: Any = None) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the same as `tf.math.top_k` for float32 `[rows, V]`, faster if V is large.
 
-    They contain the `count` best values outside of the columns `excluded`, and as many others as
-    there are such columns, or all V values if these are fewer.
+    The penalties, a float32 array `[V]`, are negative for a few columns, and 0 for others. They are
+    added to the values. If V is less than `count`, V are returned.
 
     The last dimension is split into groups. The `count` best values lie in the `count` groups with
-    the largest maxima, so only one pass reads all values. A group with excluded columns can take
-    the place of another.
+    the largest maxima, so only one pass reads all values. A group with penalties may take the place
+    of another.
     """
-    groups, size = _in_groups(values), values.shape[-1]
-    width = 1 if groups is None else groups.shape[2]
-    num_groups = count + len({column // width for column in excluded})
-    count += len(excluded)
+    groups, size, num_groups = _in_groups(values), values.shape[-1], count
+    if groups is not None and penalties is not None:
+        padding = groups.shape[1] * groups.shape[2] - size
+        penalties = np.pad(penalties, (0, padding)).reshape(groups.shape[1:])
+        num_groups += int(penalties.any(axis=1).sum())
     if groups is None or groups.shape[1] < 2 * num_groups:  # groups would save nothing
+        values = values if penalties is None else values + penalties.ravel()[:size]
         most = tf.shape(values)[-1] if size is None else size
         return tf.math.top_k(values, tf.minimum(count, most) if size is None else min(count, most))
+    width = groups.shape[2]
     _, best = tf.math.top_k(tf.reduce_max(groups, axis=-1), num_groups)
     # --> [rows, num_groups]
     best = tf.sort(best, axis=-1)  # keeps equal values in the order of their indices
+    # --> [rows, num_groups, width]
     candidates = tf.gather(groups, best, batch_dims=1)
+    if penalties is not None:
+        candidates += tf.gather(penalties, best)
     # --> [rows, count]
     top_values, positions = tf.math.top_k(tf.reshape(candidates, [-1, num_groups * width]), count)
     group = tf.gather(best, positions // width, batch_dims=1)

@@ -161,9 +161,8 @@ class SearchLoop(abc.ABC):
         """Returns the next tokens, the new cache, and the attention.
 
         The rules of the configuration, of the caller, of symbols and of the prefix are applied, in
-        this order.
-        A graph computes the `log_probs` of all tokens only if something reads them. The attention
-        is float32 `[batch, K, source]`, or None if nothing needs it.
+        this order. A graph computes the `log_probs` of all tokens only if something reads them. The
+        attention is float32 `[batch, K, source]`, or None if nothing needs it.
         """
         # --> [R]
         last = tf.reshape(state.tokens, [-1])
@@ -204,7 +203,8 @@ class SearchLoop(abc.ABC):
 
         def top(count: int) -> tuple[tf.Tensor, tf.Tensor]:
             if only_excludes:  # reads the scores once, and computes only a few log-probabilities
-                best, columns = top_k(scores, count, rules.excluded)
+                # One more, because a minimum length may exclude the end token.
+                best, columns = top_k(scores, count + 1, rules.static_penalties)
                 best += rules.penalties(columns, length)
                 if symbols is not None:  # they may be forced, however improbable they are
                     # --> [R, N]

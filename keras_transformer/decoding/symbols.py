@@ -75,6 +75,7 @@ class SymbolRule:
         The columns are the `classes`. Hypotheses have `length` tokens, and may have `max_lengths`,
         int32 `[batch]`.
         """
+        # The highest level is 0, that of the end token, if nothing else is missing.
         levels = tf.where(state.missing > 0, state.levels, -1)
         is_allowed = (levels == 1) | (levels == tf.reduce_max(levels, axis=-1, keepdims=True))
         num_missing = tf.reduce_sum(state.missing, axis=-1, keepdims=True)

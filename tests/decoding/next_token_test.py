@@ -33,6 +33,24 @@ def test_top_k_is_tensorflows(seed, size, count, values):
     np.testing.assert_array_equal(columns, indices)
 
 
+@settings(max_examples=20)
+@given(
+    seed=st.integers(0, 2**31), size=st.sampled_from([50, 2048, 8000, 8020]), data=st.data(),
+    count=st.integers(1, 10),
+)  # fmt: skip
+def test_top_k_finds_the_best_outside_of_excluded_columns(seed, size, data, count):
+    excluded = sorted(data.draw(st.sets(st.integers(0, 30) | st.integers(0, size - 1))))
+    logits = np.random.default_rng(seed).standard_normal((4, size)).astype(np.float32)
+    logits[:, excluded[::2]] += 10
+    penalties = np.zeros(size, np.float32)
+    penalties[excluded] = -1e9
+    found, columns = top_k(tf.constant(logits), count, penalties)
+    expected, indices = tf.math.top_k(logits + penalties, count)
+    np.testing.assert_array_equal(found, expected)
+    if len(excluded) + count <= size:
+        np.testing.assert_array_equal(columns, indices)
+
+
 @pytest.mark.parametrize("size", [6, 2048, 2053])
 def test_top_k_has_no_index_beyond_the_last(size):
     found, columns = top_k(tf.fill([2, size], np.nan), min(size, 10))

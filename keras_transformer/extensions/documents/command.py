@@ -43,9 +43,8 @@ def main() -> None:
     from keras_transformer.inference import batching, loading, tags  # slow to import
 
     batching.use_cores_for_batches(os.cpu_count() or 1)  # files have more sentences than cores
-    model = loading.load_model(
-        FLAGS.model_dir, config_flags.config_settings(), threads=FLAGS.threads
-    )
+    settings = config_flags.config_settings()
+    model = loading.load_model(FLAGS.model_dir, settings, threads=FLAGS.threads)
     model.source_language = FLAGS.source_language or model.source_language
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
     counts = translate_file(
@@ -57,7 +56,8 @@ def main() -> None:
         source_tag=FLAGS.source_tag or "",
         overwrite=FLAGS.overwrite,
     )
-    ways = ", ".join(f"{counts[way]:,} {way}" for way in ("kept", "aligned", "appended"))
-    print(f"Wrote {FLAGS.output}: {counts['texts']:,} texts. Sentences with spans: {ways}.")
-    if counts["empty"]:
-        console.warn(f"The model returned nothing for {counts['empty']:,} sentences.")
+    texts, empty = counts.pop("texts"), counts.pop("empty")
+    ways = ", ".join(f"{count:,} {way}" for way, count in counts.items())
+    print(f"Wrote {FLAGS.output}: {texts:,} texts. Sentences with spans: {ways}.")
+    if empty:
+        console.warn(f"The model returned nothing for {empty:,} sentences, which were kept.")

@@ -11,32 +11,29 @@ import regex
 
 from keras_transformer import console
 from keras_transformer.errors import InputError, require
-from keras_transformer.extensions.documents import text_formats, xml_formats
-from keras_transformer.extensions.documents.markup import translate_tokens
-from keras_transformer.extensions.documents.protection import STATUSES
+from keras_transformer.extensions.documents import protection, text_formats, xml_formats
+from keras_transformer.extensions.documents.placement import Word
+from keras_transformer.extensions.documents.protection import with_entities, without_entities
 from keras_transformer.extensions.documents.spans import compile_patterns, spliced
 from keras_transformer.extensions.documents.text_formats import Unit
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.translate import changed_numbers
 from keras_transformer.runs.atomic import output_file
 
-# Functions that find the texts of a format.
-_FINDERS: dict[str, Callable[[str, str], Iterable[Unit]]] = {
-    "android": xml_formats.android_units,
-    "docx": xml_formats.docx_units,
-    "html": text_formats.html_units,
-    "json": text_formats.json_units,
-    "markdown": text_formats.markdown_units,
-    "po": text_formats.po_units,
-    "srt": text_formats.subtitle_units,
-    "strings": text_formats.strings_units,
-    "text": text_formats.plain_units,
-    "vtt": text_formats.subtitle_units,
-    "xliff": xml_formats.xliff_units,
+# Each format has a function that finds its texts, one that writes a word, and its suffixes.
+_FORMATS: dict[str, tuple[Callable[[str, str], Iterable[Unit]], Callable[[Word], str], str]] = {
+    "android": (xml_formats.android_units, xml_formats.android_word, ".xml"),
+    "docx": (xml_formats.docx_units, with_entities, ".docx"),
+    "html": (text_formats.html_units, with_entities, ".html .htm .xhtml"),
+    "json": (text_formats.json_units, without_entities, ".json"),
+    "markdown": (text_formats.markdown_units, without_entities, ".md .markdown"),
+    "po": (text_formats.po_units, without_entities, ".po .pot"),
+    "srt": (text_formats.subtitle_units, without_entities, ".srt"),
+    "strings": (text_formats.strings_units, without_entities, ".strings"),
+    "text": (text_formats.plain_units, without_entities, ".txt .text"),
+    "vtt": (text_formats.subtitle_units, with_entities, ".vtt"),
+    "xliff": (xml_formats.xliff_units, with_entities, ".xlf .xliff"),
 }
-_FORMATS = {f".{name}": name for name in _FINDERS} | {".htm": "html", ".xhtml": "html"}
-_FORMATS |= {".md": "markdown", ".pot": "po", ".txt": "text", ".xlf": "xliff", ".xml": "android"}
-_WITH_ENTITIES = frozenset({"android", "docx", "html", "vtt", "xliff"})
 # Byte order marks, and the encodings that they stand for.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -63,9 +60,11 @@ def translate_file(
 ) -> dict[str, int]:
     """Translates the text of a file. `Translator.translate_file` describes the arguments."""
     path = Path(input)
-    format = format or _FORMATS.get(path.suffix.lower(), "")
-    known = ", ".join(_FINDERS)
-    require(format in _FINDERS, f"The format of {path.name} is unknown. Give one of {known}.")
+    known = (name for name, fields in _FORMATS.items() if path.suffix.lower() in fields[2].split())
+    format = format or next(known, "")
+    names = ", ".join(_FORMATS)
+    require(format in _FORMATS, f"The format of {path.name} is unknown. Give one of {names}.")
+    find_units, written, _ = _FORMATS[format]
     exists = os.path.isfile(output) and not overwrite
     require(not exists, f"{output} exists. Choose another name, or allow to overwrite it.")
     require(
@@ -78,7 +77,7 @@ def translate_file(
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from error
-    has_entities = format in _WITH_ENTITIES
+    has_entities = written is not without_entities
     bom, encoding = next(item for item in _MARKS if data.startswith(item[0]))
     if format == "docx":
         parts = xml_formats.docx_parts(data, path.name)
@@ -86,30 +85,30 @@ def translate_file(
         declared = _DECLARED.search(data[:2048]) if has_entities and not bom else None
         encoding = (declared[1] or declared[2]).decode() if declared else encoding
         parts = {path.name: _decoded(data[len(bom) :], path.name, encoding)}
-    units = [
-        (name, unit)
-        for name, text in parts.items()
-        for unit in _FINDERS[format](text, name if name == path.name else f"{path.name}: {name}")
-    ]
-    fragments = [unit.tokens for _, unit in units]
+    units = {label: [*find_units(text, label)] for label, text in parts.items()}
+    fragments = [unit.tokens for found in units.values() for unit in found]
     texts = ["".join(token.text for token in fragment) for fragment in fragments]
     for _, remark in changed_numbers(model, texts)[:1]:
         console.warn(f"{path.name}: {remark}")
-    outputs, statuses = translate_tokens(model, fragments, spans, source_tag, has_entities)
-    changes: dict[str, list[tuple[int, int, str]]] = {}
-    for (name, unit), new in zip(units, outputs, strict=True):
-        if unit.is_new or new != "".join(token.raw for token in unit.tokens):
-            content = unit.opening + unit.render(new) + unit.ending
-            changes.setdefault(name, []).append((unit.start, unit.end, content))
-    parts |= {name: spliced(parts[name], changed) for name, changed in changes.items()}
-    if changes and format == "docx":
-        data = xml_formats.with_docx_parts(data, parts)
-    elif changes:
+    outputs, statuses = protection.translate_tokens(model, fragments, spans, source_tag, written)
+    remaining = iter(outputs)
+    is_changed = False
+    for label, found in units.items():
+        changes = [
+            (unit.start, unit.end, unit.opening + unit.render(new) + unit.ending)
+            for unit, new in zip(found, remaining, strict=False)
+            if unit.is_new or new != "".join(token.raw for token in unit.tokens)
+        ]
+        parts[label] = spliced(parts[label], changes)
+        is_changed |= bool(changes)
+    if is_changed and format == "docx":
+        data = xml_formats.with_docx_parts(data, parts, path.name)
+    elif is_changed:
         errors = "xmlcharrefreplace" if has_entities else "strict"
         data = bom + parts[path.name].encode(encoding, errors)
     with output_file(os.fspath(output)) as file:
         file.write(data)
-    return {"texts": len(units), **{status: statuses[status] for status in STATUSES}}
+    return {"texts": len(fragments), **{status: statuses[status] for status in protection.STATUSES}}
 
 
 def _decoded(data: bytes, label: str, encoding: str) -> str:

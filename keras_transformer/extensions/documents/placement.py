@@ -1,9 +1,7 @@
-"""Places tags and spans in a translation, by the alignment of its words."""
+"""Places the tags and spans of a sentence in its translation, by the alignment of its words."""
 
 from __future__ import annotations
 
-import bisect
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,54 +10,31 @@ from keras_transformer.extensions.documents.spans import Range
 # These may follow a tag or span, or precede it, without a space.
 _AFTER, _BEFORE = ".,;:!?)]»”。，、", "([«“„¿¡"
 
-
-class Token(NamedTuple):
-    """The characters of a text or of a tag.
-
-    Attributes:
-        kind: "text", "open", "close" or "empty". Empty ones are copied.
-        raw: the characters in the file.
-        name: the name of an element.
-        text: the text, without entities.
-    """
-
-    kind: str
-    raw: str
-    name: str = ""
-    text: str = ""
+_DEEPEST = 100  # elements inside of each other
 
 
 class Word(NamedTuple):
-    """A word, a punctuation mark or a protected span.
+    """A word, a punctuation mark, a protected span or a tag.
 
     Attributes:
         gap: the white space before it.
         text: its characters.
-        source: for a word of a translation, the index of a word of the source.
-        is_span: whether it is protected.
+        kind: "word", "span", or the kind of a tag: "open", "close" or "empty".
+        name: the name of the element of a tag.
+        source: its index in the sentence; in a translation, the index of the word that it
+            translates.
     """
 
     gap: str
     text: str
+    kind: str = "word"
+    name: str = ""
     source: int = 0
-    is_span: bool = False
-
-
-class _Mark(NamedTuple):
-    """An element around the words first to last of the source, or a tag between two words."""
-
-    first: int
-    last: int
-    start: int  # the index of its first token
-    stop: int  # the index of its last token
-    left: str  # the character of the text before it
-    right: str  # the character of the text after it
-    is_apart: bool  # whether white space, and not another tag, is before it
 
     @property
-    def follows(self) -> bool:
-        """Whether it stays with the word before it."""
-        return bool(self.left.strip()) and self.right.isspace()
+    def is_tag(self) -> bool:
+        """Whether it is a tag."""
+        return self.kind not in ("word", "span")
 
 
 def text_of(words: Sequence[Word]) -> str:
@@ -67,154 +42,160 @@ def text_of(words: Sequence[Word]) -> str:
     return "".join(word.gap + word.text for word in words)
 
 
-def with_tags(
-    tokens: Sequence[Token], source: Sequence[Word], translation: Sequence[Word]
-) -> list[Word]:
-    """Returns the words of a translation, with the tags of its source as spans between them.
-
-    Args:
-        tokens: the text of the source, and its tags. A tag that does not match another one is kept
-            like a tag between words.
-        source: the words of this text.
-        translation: the words of its translation.
-    """
-    marks = _marks(tokens, source)
-    words = [*translation, Word("", "")]
-    gaps = [word.gap for word in words]
-    before = [list[Word]() for _ in words]  # the tags in front of each word
-    after = [list[Word]() for _ in words]  # the tags that follow the word before each word
-
-    def write(position: int, end: int, first: int, last: int) -> None:
-        """Places the tags of some tokens within some words of the translation."""
-        inside = []
-        while position < end:
-            if mark := marks.get(position):
-                inside.append(mark)
-                position = mark.stop
-            position += 1
-        placed = _placed(inside, (first, last), [word.source for word in translation], len(source))
-        for start, stop, mark in placed:
-            if start < stop:
-                before[start].append(Word(gaps[start], tokens[mark.start].raw))
-                gaps[start] = ""
-                write(mark.start + 1, mark.stop, start, stop)
-                after[stop].append(Word("", tokens[mark.stop].raw))
-                continue
-            follows = start > first and (mark.follows or start == last) and not before[start]
-            left = [*after[start], *before[start]][-1:]
-            needs_space = start > first and _needs_space(
-                words[start - 1].text[-1:], mark.left, _BEFORE
-            )
-            space = " " * (mark.is_apart if left and left[0].is_span else needs_space)
-            gap = "" if follows else gaps[start].replace("  ", " ")
-            tags = [t.raw for t in tokens[mark.start : mark.stop + 1] if t.kind != "text"]
-            word = Word(gap or space, "".join(tags), mark.start, is_span=True)
-            (after if follows else before)[start].append(word)
-            space = " " * _needs_space(words[start].text[:1], mark.right, _AFTER)
-            gaps[start] = (follows and gaps[start]) or space
-
-    write(0, len(tokens), 0, len(translation))
-    output = []
-    for index, word in enumerate(words):
-        output += [*after[index], *before[index], word._replace(gap=gaps[index])]
-    return output[:-1]
+def text_without_tags(words: Sequence[Word]) -> str:
+    """Returns the text that consists of the words that are not tags."""
+    return "".join(word.gap + word.text * (not word.is_tag) for word in words)
 
 
-def _needs_space(neighbor: str, in_source: str, marks: str) -> bool:
-    """Returns whether a space is needed between a tag and its neighbor in the output."""
-    inside_word = neighbor.isalnum() and in_source.isalnum()
-    return bool(neighbor.strip()) and neighbor not in (in_source, *marks) and not inside_word
-
-
-def _marks(tokens: Sequence[Token], source: Sequence[Word]) -> dict[int, _Mark]:
-    """Returns the elements and the other tags by the indices of their first tokens."""
-    closing: dict[int, int] = {}
+def end_tags(words: Sequence[Word]) -> dict[int, int]:
+    """Returns the index of the end tag for each start tag that has one, if it is not too deep."""
+    found: dict[int, int] = {}
     opened: list[int] = []
-    for index, token in enumerate(tokens):
-        if token.kind == "open":
+    for index, word in enumerate(words):
+        if word.kind == "open" and len(opened) < _DEEPEST:
             opened.append(index)
-        elif token.kind == "close":
-            while token.name in [tokens[start].name for start in opened]:
-                start = opened.pop()
-                if tokens[start].name == token.name:
-                    closing[start] = index
-                    break
-    offsets = [0, *itertools.accumulate(len(token.text) for token in tokens)]
-    ends = [*itertools.accumulate(len(word.gap + word.text) for word in source)]
-    starts = [end - len(word.text) for word, end in zip(source, ends, strict=True)]
-    text = "".join(token.text for token in tokens)
-    marks = {}
-    for start, token in enumerate(tokens):
-        if token.kind != "text":
-            stop = closing.get(start, start)
-            begin, end = offsets[start], offsets[stop]
-            first = bisect.bisect_right(ends, begin)
-            last = max(first, bisect.bisect_left(starts, end)) if begin < end else first
-            is_apart = tokens[max(0, start - 1)].raw[-1:].isspace()
-            left, right = text[:begin][-1:], text[end : end + 1]
-            marks[start] = _Mark(first, last, start, stop, left, right, is_apart)
-    return marks
+        while word.kind == "close" and word.name in [words[start].name for start in opened]:
+            start = opened.pop()
+            if words[start].name == word.name:
+                found[start] = index
+                break
+    return found
 
 
-def slot_of(position: int, count: int, sources: Sequence[int], follows: bool = False) -> int:
-    """Returns before which word of a translation something is inserted.
+def with_tags(source: Sequence[Word], translation: Sequence[Word]) -> list[Word]:
+    """Returns a translation with the tags of its source, and the spans that it lacks.
 
-    Args:
-        position: in the source, the number of words before it.
-        count: the number of words of the source.
-        sources: for each word of the translation, the index of a word of the source.
-        follows: whether it stays with the word before it, and not with the one after it.
+    A tag that does not match another one is placed like an element without words.
     """
-    if position == 0:
-        return 0
-    if position >= count:
-        return len(sources)
-    if position in sources and not follows:
-        return sources.index(position)
-    before = [word for word, source in enumerate(sources) if source < position]
-    return max(before, key=lambda word: (sources[word], word), default=-1) + 1
+    placement = _Placement(source, translation)
+    placement.write(0, len(source), 0, len(placement.sources))
+    return placement.output
 
 
-def _placed(
-    marks: Sequence[_Mark], words: Range, sources: Sequence[int], source_count: int
-) -> list[tuple[int, int, _Mark]]:
-    """Returns for each mark the words of the translation that it contains, in their order.
+class _Placement:
+    """A translation, in which marks are written: tags of its source, and spans that it lacks."""
 
-    The marks have the same element around them, which contains `words` of the translation.
-    `sources` has the index of a word of the source, of `source_count`, for each of these words.
-    """
-    ranges: dict[int, Range] = {}
-    free = set(range(*words))
-    for is_relative in (False, True):
-        for index, mark in enumerate(marks):
-            if mark.last > mark.first and index not in ranges and free:
-                middle = (mark.first + mark.last) / 2 / source_count * len(sources)
-                nearest = min(free, key=lambda word: abs(word + 0.5 - middle))
-                found = (nearest, nearest + 1) if is_relative else _best_range(mark, free, sources)
-                if found:
-                    ranges[index] = found
+    def __init__(self, source: Sequence[Word], translation: Sequence[Word]) -> None:
+        self.source, self.output = source, list[Word]()
+        self.words = list[Word]()  # the translation without tags
+        self.known = dict[int, int]()  # for each tag of the translation, the word behind it
+        gap = ""
+        for word in translation:
+            gap = gap or word.gap
+            if word.is_tag:
+                self.known[word.source] = len(self.words)
+            else:
+                self.words.append(word._replace(gap=gap))
+                gap = ""
+        self.sources = [word.source for word in self.words]
+        self.words.append(Word("", ""))
+        kept = {word.source for word in translation if word.kind == "span"}
+        self.marks = {
+            index
+            for index, word in enumerate(source)
+            if word.is_tag or (word.kind == "span" and index not in kept)
+        }
+        self.ends = {mark: mark for mark in self.marks} | end_tags(source)
+
+    def write(self, start: int, stop: int, first: int, last: int) -> None:
+        """Writes the words from first to last, and the marks from start to stop of the source."""
+        marks = []
+        while start < stop:
+            if start in self.marks:
+                marks.append(start)
+            start = self.ends.get(start, start) + 1
+        position = first
+        for begin, end, mark in self._ranges(marks, first, last):
+            self.output += self.words[position:begin]
+            if begin < end:
+                self.output.append(self.source[mark]._replace(gap=self.words[begin].gap))
+                self.words[begin] = self.words[begin]._replace(gap="")
+                self.write(mark + 1, self.ends[mark], begin, end)
+                self.output.append(self.source[self.ends[mark]]._replace(gap=""))
+            else:
+                self._write_between(mark, begin, first, last)
+            position = end
+        self.output += self.words[position:last]
+
+    def _ranges(self, marks: Sequence[int], first: int, last: int) -> list[tuple[int, int, int]]:
+        """Returns which words of the translation marks contain: (first, last, mark), in order.
+
+        The marks have the same element around them, with the words from first to last.
+        """
+        ranges: dict[int, Range] = {}
+        free = set(range(first, last))
+        with_words = [m for m in marks if not self.marks.issuperset(range(m, self.ends[m] + 1))]
+        for find in (self._known_range, self._best_range):
+            for mark in with_words:
+                if mark not in ranges and (found := find(mark, free)):
+                    ranges[mark] = found
                     free -= set(range(*found))
-    elements, slot = [*ranges.values()], words[0]
-    for index, mark in enumerate(marks):
-        if index not in ranges:  # tags between words keep their order
-            slot = max(slot, slot_of(mark.first, source_count, sources, mark.follows))
-            slot = next((last for first, last in elements if first < slot < last), slot)
-            slot = min(slot, words[1])
-            ranges[index] = (slot, slot)
-    order = sorted(range(len(marks)), key=lambda index: (*ranges[index], index))
-    return [(*ranges[index], marks[index]) for index in order]
+        elements, slot = [*ranges.values()], first
+        for mark in marks:
+            if mark not in ranges:  # marks without words keep their order
+                slot = max(slot, self._slot(mark))
+                slot = next((end for begin, end in elements if begin < slot < end), slot)
+                slot = min(slot, last)
+                ranges[mark] = (slot, slot)
+        return sorted((*ranges[mark], mark) for mark in marks)
+
+    def _known_range(self, mark: int, free: set[int]) -> Range | None:
+        """Returns the words between the tags of an element in the translation, or None."""
+        begin, end = self.known.get(mark, 0), self.known.get(self.ends[mark], 0)
+        return (begin, end) if begin < end and free.issuperset(range(begin, end)) else None
+
+    def _best_range(self, mark: int, free: set[int]) -> Range | None:
+        """Returns the contiguous free words that represent an element best, or None.
+
+        A word that translates one of the element counts 1, another one -1. Without any, it is the
+        word at the relative position.
+        """
+        best, best_total, total, start = None, 0, 0, 0
+        for word in sorted(free):
+            if total <= 0 or word - 1 not in free:
+                total, start = 0, word
+            total += 1 if mark < self.sources[word] < self.ends[mark] else -1
+            if total > best_total:
+                best, best_total = (start, word + 1), total
+        slot = self._slot(mark)
+        return best or ((slot, slot + 1) if slot in free else None)
+
+    def _slot(self, mark: int) -> int:
+        """Returns before which word of the translation a mark is written."""
+        if self.marks.issuperset(range(mark)):
+            return 0
+        pairs = [(source, word) for word, source in enumerate(self.sources)]
+        if self._follows(mark):
+            return max((pair for pair in pairs if pair[0] < mark), default=(0, -1))[1] + 1
+        return min((pair for pair in pairs if pair[0] > mark), default=(0, len(pairs)))[1]
+
+    def _follows(self, mark: int) -> bool:
+        """Returns whether a mark stays with the word before it."""
+        left, right = self._neighbors(mark)
+        return bool(left.strip()) and right.isspace()
+
+    def _neighbors(self, mark: int) -> tuple[str, str]:
+        """Returns the characters before and after a mark in the source, without later tags."""
+        left = (self.source[mark - 1].text if mark else "") + self.source[mark].gap
+        later = (w.gap + w.text * (not w.is_tag) for w in self.source[self.ends[mark] + 1 :])
+        return left[-1:], next(filter(None, later), "")[:1]
+
+    def _write_between(self, mark: int, slot: int, first: int, last: int) -> None:
+        """Writes a mark without words. The spaces around it are like those in the source."""
+        left, right = self._neighbors(mark)
+        following = self.words[slot]
+        follows = slot > first and (slot == last or self._follows(mark))
+        before = self.output[-1].text[-1:] if slot > first else ""
+        gap = ("" if follows else following.gap) or _space(before, left, _BEFORE)
+        start, *others = self.source[mark : self.ends[mark] + 1]
+        self.output += [start._replace(gap=gap), *others]
+        gap = (following.gap if follows else "") or _space(following.text[:1], right, _AFTER)
+        self.words[slot] = following._replace(gap=gap)
 
 
-def _best_range(mark: _Mark, free: set[int], sources: Sequence[int]) -> Range | None:
-    """Returns the contiguous free words that represent an element best, or None.
-
-    A word that translates one of the element counts 1, another one -1.
-    """
-    best, best_total, total, start = None, 0, 0, 0
-    for word in sorted(free):
-        if total <= 0 or word - 1 not in free:
-            total, start = 0, word
-        total += 1 if mark.first <= sources[word] < mark.last else -1
-        if total > best_total:
-            best, best_total = (start, word + 1), total
-    return best
+def _space(neighbor: str, in_source: str, marks: str) -> str:
+    """Returns the space that is needed between a mark and its neighbor in the translation."""
+    inside_word = neighbor.isalnum() and in_source.isalnum()
+    return " " * (
+        bool(neighbor.strip()) and neighbor not in (in_source, *marks) and not inside_word
+    )

@@ -1,280 +1,314 @@
-"""Translates sentences so that each protected span is in the output exactly once, unchanged.
+"""Translates texts so that each protected span and each tag is in the output exactly once.
 
-There are three ways. Each one gets the sentences in which the ways before it lost a span:
+There are four ways. Each one gets the sentences in which the ways before it lost a span:
 
-1. `kept`: the model copies the span, or a stand-in such as X1, which is replaced afterwards. A
-   check of the output finds spans that are missing, changed or repeated.
-2. `aligned`: the sentence is translated without its spans. Each one is inserted before the
+1. `symbols`: the model places symbols of its vocabulary, such as ｟0｠ for a span and a pair of
+   symbols for an element. Models without these symbols begin with the next way.
+2. `kept`: the model copies the span, or a stand-in such as X1, which is replaced afterwards.
+3. `aligned`: the sentence is translated without its spans. Each one is inserted before the
    translation of the word that follows it in the source, if the model returns alignments.
-3. `appended`: the same without alignments, at the same relative position in the sentence.
+4. `appended`: the same without alignments, at the same relative position in the sentence.
 
-If the model returns nothing for the words of a sentence, its status is `empty`.
+A check of the output finds spans that are missing, changed or repeated. If the model returns
+nothing for the words of a sentence, the sentence is not translated, and its status is `empty`.
 
-A model whose vocabulary has symbols for spans would be another way of `_WAYS`, before the others.
+Elements without a pair of symbols are placed by the alignment of the words. Some rules are known
+from the HTML of Bergamot's translator: an element without words is placed before the word that
+follows it, and elements such as `code` are copied.
 """
 
 from __future__ import annotations
 
 import collections
+import html
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import regex
 
-from keras_transformer.extensions.documents.placement import Token, Word, text_of, with_tags
-from keras_transformer.extensions.documents.sentences import gap_between, split_to_fit, with_gaps
-from keras_transformer.extensions.documents.spans import (
-    BRANCH_PATTERNS,
-    branches_of,
-    find_spans,
-    quote_for_icu,
-    spliced,
-)
+from keras_transformer.extensions.documents import placement, sentences, spans
+from keras_transformer.extensions.documents.markup import Token, text_token
+from keras_transformer.extensions.documents.placement import Word, text_of, text_without_tags
+from keras_transformer.extensions.documents.sentences import TAG
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag
 from keras_transformer.inference.translate import translate_lines, translate_verbose
+from keras_transformer.text.symbols import SPAN_SYMBOLS, SYMBOLS, TAG_SYMBOLS
 
-STATUSES = ("kept", "aligned", "appended", "empty")
+STATUSES = ("symbols", "kept", "aligned", "appended", "empty")
 
+_SPAN = "\ufffc"  # stands for a span while a text is split into sentences and words
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
 _LETTER = rf"(?:(?!{_UNSPACED})[\w\p{{M}}])"
-# In scripts without spaces, each character is a word.
-_WORD = regex.compile(rf"{_UNSPACED}\p{{M}}*|{_LETTER}+(?:['’.-]{_LETTER}+)*|\S")
+# White space and a word. In scripts without spaces, each character is a word.
+_WORD = regex.compile(rf"(\s*)({_UNSPACED}\p{{M}}*|{_LETTER}+(?:(?:['’.-]|{TAG}+){_LETTER}+)*|\S)")
 _STAND_IN = r"\bX\d+\b"
+# Training data has spaces between words and the symbols of tags, also inside of elements.
+_GLUED_TAG = regex.compile(rf"(?<=｟b\d｠)(?={_LETTER})|(?<={_LETTER})(?=｟e\d｠)")
+_INNER_SPACE = regex.compile(r"(?<!\w｟b\d｠)(?<=｟b\d｠) +| +(?=｟e\d｠(?!\w))")
+
+# Returns the texts that represent spans and tags in the line of the model, by their indices.
+_Way: TypeAlias = Callable[[Sequence[Word]], Mapping[int, str]]
 
 
-class Aligned(NamedTuple):
-    """The words of a translation, and None or its status, such as "kept"."""
-
-    words: list[Word]
-    status: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The translation."""
-        return text_of(self.words)
+def with_entities(word: Word) -> str:
+    """Returns the characters of a word in a file with entities."""
+    return word.text if word.is_tag else html.escape(word.text, quote=False)
 
 
-def words_of(text: str, patterns: Sequence[str] = ()) -> list[Word]:
-    """Returns the words of a text, each with its own index as `source`."""
-    ranges: list[tuple[int, int, bool]] = []
-    cursor = 0
-    for start, end in [*find_spans(text, patterns), (len(text), len(text))]:
-        ranges += [(*match.span(), False) for match in _WORD.finditer(text, cursor, start)]
-        ranges += [(start, end, True)] * (start < end)
-        cursor = end
-    ends = [0, *(end for _, end, _ in ranges)]
-    return [
-        Word(text[gap:start], text[start:end], index, is_span)
-        for index, (gap, (start, end, is_span)) in enumerate(zip(ends, ranges, strict=False))
-    ]
+def without_entities(word: Word) -> str:
+    """Returns the characters of a word in other files."""
+    return word.text
 
 
-def translate_protected(
+def quoted_for_icu(word: Word) -> str:
+    """Returns the characters of a word in a branch of an ICU message."""
+    return spans.quote_for_icu(word.text) if word.kind == "word" else word.text
+
+
+def translate_tokens(
     model: Engine,
-    sentences: Sequence[str],
+    fragments: Sequence[Sequence[Token]],
     patterns: Sequence[str] = (),
     tag: str = "",
-    needs_words: bool = False,
-) -> list[Aligned]:
-    """Translates sentences. Each protected span is in the output exactly once, byte for byte.
+    written: Callable[[Word], str] = with_entities,
+) -> tuple[list[str], collections.Counter[str]]:
+    """Translates texts with tags.
 
     Args:
-        sentences: texts of one sentence each, without white space around them.
-        patterns: regular expressions of spans, besides those of `find_spans`.
-        tag: a symbol for the start of each sentence, such as <2de>.
-        needs_words: whether the alignment of the words is used.
+        fragments: the tokens of each text.
+        patterns: regular expressions of protected spans.
+        tag: a symbol for each sentence, such as <2de>.
+        written: returns the characters that represent a word.
+
+    Returns:
+        The texts, and the numbers of sentences by status.
     """
-    sources = [words_of(text, patterns) for text in sentences]
-    spans = [_spans(words) for words in sources]
-    new = iter(_with_branches(model, [s for found in spans for s in found], patterns, tag))
-    new_spans = [[next(new) for _ in found] for found in spans]
-    results: dict[int, Aligned] = {}
-    for index, words in enumerate(sources):
-        if not regex.search(r"\w", _without_spans(words)):  # nothing to translate
-            copy = _with_spans(words, new_spans[index])
-            results[index] = Aligned(copy, "kept" if spans[index] else None)
-    for way in _WAYS:
-        todo = [index for index in range(len(sentences)) if index not in results]
-        symbols = {index: way(sentences[index], spans[index]) for index in todo}
-        lines = [text_of(_with_spans(sources[index], symbols[index])) for index in todo]
-        split = split_to_fit(model, tag, lines)
-        fitting = {
-            index: parts[0] for index, parts in zip(todo, split, strict=True) if not parts[1:]
-        }
-        found = _translate(model, [*fitting.values()], [*patterns, _STAND_IN], tag, needs_words)
-        for index, words in zip(fitting, found, strict=True):
-            known = {*symbols[index], *spans[index]}
-            copied = [span for span in _spans(words) if span in known]
-            if sorted(copied) == sorted(symbols[index]):
-                words = _substituted(words, symbols[index], new_spans[index])
-                results[index] = _result(words, new_spans[index], "kept")
-    todo = [index for index in range(len(sentences)) if index not in results]
-    parts = split_to_fit(model, tag, [_without_spans(sources[index]) for index in todo])
-    rests = [part.strip() for group in parts for part in group if part.strip()]
-    translated = iter(_translate(model, rests, patterns, tag, needs_words=True))
-    status = "appended" if model.translate_verbose is None else "aligned"
-    for index, group in zip(todo, parts, strict=True):
-        _, rest = joined(group, translated, patterns)
-        # A model may write a span that it has seen in training.
-        rest = [word for word in rest if not (word.is_span and word.text in spans[index])]
-        words = _with_inserted(_with_spans(sources[index], new_spans[index]), rest)
-        results[index] = _result(words, new_spans[index], status)
-    return [results[index] for index in range(len(sentences))]
-
-
-def _result(words: list[Word], spans: Sequence[str], status: str) -> Aligned:
-    if all(word.text in spans for word in words):
-        return Aligned(words, "empty")
-    return Aligned(words, status if spans else None)
-
-
-def _spans(words: Sequence[Word]) -> list[str]:
-    return [word.text for word in words if word.is_span]
-
-
-def _without_spans(words: Sequence[Word]) -> str:
-    text = "".join(" " if word.is_span else word.gap + word.text for word in words)
-    return " ".join(text.split())
-
-
-def _with_spans(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
-    """Returns the words with other texts of the spans."""
-    new = iter(texts)
-    return [word._replace(text=next(new)) if word.is_span else word for word in words]
-
-
-def _as_they_are(text: str, spans: Sequence[str]) -> Sequence[str]:
-    return spans
-
-
-def _stand_ins(text: str, spans: Sequence[str]) -> Sequence[str]:
-    """Returns X1, X2 and so on, without those that the text contains."""
-    numbers = (number for number in itertools.count(1) if f"X{number}" not in text.upper())
-    return [f"X{next(numbers)}" for _ in spans]
-
-
-# Each returns the texts that represent the spans in the line that the model gets.
-_WAYS = (_as_they_are, _stand_ins)
-
-
-def _substituted(words: list[Word], symbols: Sequence[str], new: Sequence[str]) -> list[Word]:
-    """Replaces the symbols of spans in a translation. Other spans of it stay."""
-    texts = collections.defaultdict[str, list[str]](list)
-    for symbol, text in zip(symbols, new, strict=True):
-        texts[symbol].append(text)
-    return [
-        word._replace(text=texts[word.text].pop(0)) if word.is_span and texts[word.text] else word
-        for word in words
+    texts = [_masked(fragment, patterns) for fragment in fragments]
+    segments = [sentences.segment(text, model.source_language) for text, _ in texts]
+    parts = iter(sentences.split_to_fit(model, tag, [*itertools.chain(*segments)]))
+    groups = [[part for _ in group for part in next(parts)] for group in segments]
+    sources = [
+        [_sentence(text, items) for _, text in sentences.with_gaps(group)[0]]
+        for group, (_, items) in zip(groups, texts, strict=True)
     ]
+    flat = [words for group in sources for words in group]
+    results = translate_sentences(model, flat, patterns, tag)
+    messages = _messages(model, flat, patterns, tag)
+    translations = iter(results)
+    outputs = []
+    for fragment, group, source in zip(fragments, groups, sources, strict=True):
+        new = previous = last = ""
+        is_changed = False
+        for (gap, text), words in zip(sentences.with_gaps(group)[0], source, strict=True):
+            placed = [
+                word._replace(text=messages.get(word.text, word.text))
+                for word in placement.with_tags(words, next(translations)[0])
+            ]
+            is_changed |= text_without_tags(placed).split() != text_without_tags(words).split()
+            gap = sentences.gap_between(gap, previous, last)
+            if placed[0].kind == "span" and new[-1:].isalnum():
+                gap = gap or " "  # behind a letter, it would be no span any more
+            previous, last = "".join(word.gap + written(word) for word in placed), text
+            new += gap + previous
+        output = "".join(token.raw for token in fragment)
+        if is_changed:
+            # White space around a text, such as line breaks, is not a part of the translation.
+            start, end = len(output) - len(output.lstrip()), len(output.rstrip())
+            output = output[:start] + new.strip() + output[end:]
+        outputs.append(output)
+    return outputs, collections.Counter(status for _, status in results if status)
 
 
-def _with_branches(
-    model: Engine, spans: Sequence[str], patterns: Sequence[str], tag: str
-) -> list[str]:
-    """Returns spans in which the branches of ICU messages are translated."""
-    branches = [branches_of(span) for span in spans]
-    texts = [
-        span[slice(*pair)].strip()
-        for span, found in zip(spans, branches, strict=True)
-        for pair in found
-    ]
+def _masked(tokens: Sequence[Token], patterns: Sequence[str]) -> tuple[str, Iterator[Word]]:
+    """Returns a text with one character for each span and each tag, and these in their order."""
+    text = "".join(token.text for token in tokens)
+    found = spans.find_spans(text, patterns)
+    items = [(*span, Word("", text[slice(*span)], "span")) for span in found]
+    offset = position = 0
+    for token in tokens:
+        offset += len(token.text)
+        if token.kind != "text":  # a tag within a span is moved out of it
+            around = (span for span in found if span[0] < offset < span[1])
+            start, end = next(around, (offset, offset))
+            position = max(position, end if token.kind == "close" else start)
+            items.append((position, position, Word("", token.raw, token.kind, token.name)))
+    items.sort(key=lambda item: item[:2])
+    marks = [(start, end, TAG if word.is_tag else _SPAN) for start, end, word in items]
+    return spans.spliced(text, marks), (word for *_, word in items)
+
+
+def words_of(text: str, items: Iterator[Word]) -> list[Word]:
+    """Returns the words, spans and tags of a text from `_masked`."""
+    words = list[Word]()
+    for gap, found in _WORD.findall(text):
+        word = found.replace(TAG, "")
+        tags = [next(items) for _ in range(found.count(TAG))]
+        # Tags within a word are moved out of it.
+        split = next((i for i, tag in enumerate(tags) if tag.kind == "close"), len(tags))
+        inside = [next(items)] if word == _SPAN else [Word("", word)] * bool(word)
+        first, *others = [*tags[:split], *inside, *tags[split:]]
+        words += [first._replace(gap=gap), *others]
+    return words
+
+
+def _sentence(text: str, items: Iterator[Word]) -> list[Word]:
+    """Returns the words of a sentence, with empty tags for elements that others contain, too."""
+    words = words_of(text, items)
+    ends = placement.end_tags(words)
+    matched = {*ends, *ends.values()}
+    others = [word for index, word in enumerate(words) if index not in matched]
+    begun = [Word("", "", "open", word.name) for word in others if word.kind == "close"]
+    continued = [Word("", "", "close", word.name) for word in others if word.kind == "open"]
+    words = [*reversed(begun), *words, *reversed(continued)]
+    return [word._replace(source=index) for index, word in enumerate(words)]
+
+
+def _messages(
+    model: Engine, sources: Sequence[Sequence[Word]], patterns: Sequence[str], tag: str
+) -> dict[str, str]:
+    """Returns the ICU messages among the spans, with translated branches."""
+    found = {span: spans.branches_of(span) for words in sources for span in _spans(words).values()}
+    texts = [span[slice(*branch)] for span, branches in found.items() for branch in branches]
     if not texts:
-        return [*spans]
-    results = iter(translate_protected(model, texts, (*patterns, *BRANCH_PATTERNS), tag))
-    return [
-        spliced(span, [(*pair, _branch(span[slice(*pair)], next(results))) for pair in found])
-        for span, found in zip(spans, branches, strict=True)
-    ]
+        return {}
+    fragments = [[text_token(text, has_entities=False)] for text in texts]
+    patterns = [*patterns, *spans.BRANCH_PATTERNS]
+    outputs, _ = translate_tokens(model, fragments, patterns, tag, quoted_for_icu)
+    new = iter(outputs)
+    return {
+        span: spans.spliced(span, [(*branch, next(new)) for branch in branches])
+        for span, branches in found.items()
+    }
 
 
-def _branch(source: str, result: Aligned) -> str:
-    """Returns a translated branch, with its text quoted where a message needs it."""
-    if result.status == "empty" or result.text == source.strip():
-        return source
-    texts = [word.gap + word.text for word in result.words]
-    quoted = [
-        text if word.is_span else quote_for_icu(text, after[:1])
-        for word, text, after in zip(result.words, texts, [*texts[1:], ""], strict=True)
-    ]
-    return source.replace(source.strip(), "".join(quoted), 1)
+def translate_sentences(
+    model: Engine, sources: Sequence[Sequence[Word]], patterns: Sequence[str], tag: str
+) -> list[tuple[list[Word], str | None]]:
+    """Returns the words of translations, and their statuses, or None without spans.
+
+    Tags are missing, and so are the spans whose status is "aligned" or "appended".
+    """
+    last = "appended" if model.translate_verbose is None else "aligned"
+    ways: list[tuple[str, _Way]] = [("kept", _spans), ("kept", _stand_ins), (last, lambda _: {})]
+    if {*SYMBOLS} <= {*(model.symbols or ())}:
+        ways.insert(0, ("symbols", _symbols))
+    unwanted = {*SYMBOLS, *(span for words in sources for span in _spans(words).values())}
+    has_tags = any(word.is_tag for words in sources for word in words)
+    results: dict[int, tuple[list[Word], str | None]] = {}
+    for index, words in enumerate(sources):
+        if not any(word.kind == "word" and regex.search(r"\w", word.text) for word in words):
+            results[index] = _line(words, _spans(words)), "kept" if _spans(words) else None
+    for status, way in ways:
+        todo = [index for index in range(len(sources)) if index not in results]
+        lines = [_line(sources[index], way(sources[index])) for index in todo]
+        parts = sentences.split_to_fit(model, tag, [text_of(line) for line in lines])
+        tried = [
+            (index, line)
+            for index, line, found in zip(todo, lines, parts, strict=True)
+            if len(found) == 1 or status == last
+        ]
+        aligns = has_tags or status == last
+        found = _translate(model, [line for _, line in tried], patterns, tag, aligns)
+        for (index, line), words in zip(tried, found, strict=True):
+            source = sources[index]
+            words, is_complete = _with_spans(words, line, source, unwanted)
+            needs_status = _spans(source) or any(word.kind != "word" for word in line)
+            has_words = any(word.kind == "word" for word in words)
+            if has_words and (is_complete or status == last):
+                results[index] = words, status if needs_status else None
+            elif status == last:
+                results[index] = _line(source, _spans(source)), "empty"
+    return [results[index] for index in range(len(sources))]
 
 
-def joined(
-    pieces: Sequence[str], results: Iterator[list[Word]], patterns: Sequence[str]
-) -> tuple[list[Word], list[Word]]:
-    """Returns the words of a text and of its translation, from those of its sentences."""
-    source: list[Word] = []
-    words: list[Word] = []
-    last = ""
-    for gap, sentence in with_gaps(pieces)[0]:
-        new_gap = gap_between(gap, words[-1].text if words else "", last)
-        for index, word in enumerate(next(results)):
-            if not index and word.is_span and words and words[-1].text[-1:].isalnum():
-                new_gap = gap or " "  # behind a letter, it would be no span any more
-            gap_of_word = word.gap if index else new_gap
-            words.append(word._replace(gap=gap_of_word, source=word.source + len(source)))
-        first, *others = words_of(sentence, patterns)
-        source += [first._replace(gap=gap), *others]
-        last = sentence
-    return source, words
+def _spans(words: Sequence[Word]) -> dict[int, str]:
+    return {index: word.text for index, word in enumerate(words) if word.kind == "span"}
 
 
-def _with_inserted(source: Sequence[Word], rest: Sequence[Word]) -> list[Word]:
-    """Inserts the spans of a source into the translation of its other words."""
-    tokens, plain, numbers, gap = list[Token](), list[Word](), list[int](), ""
-    for number, word in enumerate(source):
-        gap += word.gap
-        text = "" if word.is_span else word.text
-        tokens.append(Token("text", word.gap, text=word.gap))
-        tokens.append(Token("empty" if word.is_span else "text", word.text, text=text))
-        if not word.is_span:
-            plain.append(word._replace(gap=gap))
-            numbers.append(number)
-            gap = ""
-    return [
-        # There are two tokens for each word of the source.
-        word._replace(
-            source=word.source // 2 if word.is_span else numbers[min(word.source, len(numbers) - 1)]
-        )
-        for word in with_tags(tokens, plain, rest)
-    ]
+def _stand_ins(words: Sequence[Word]) -> dict[int, str]:
+    """Returns X1, X2 and so on, without those that the text contains."""
+    text = text_of(words).upper()
+    numbers = (number for number in itertools.count(1) if f"X{number}" not in text)
+    return {index: f"X{next(numbers)}" for index in _spans(words)}
+
+
+def _symbols(words: Sequence[Word]) -> dict[int, str]:
+    """Returns symbols of the vocabulary for the spans, and for the first elements with words."""
+    numbers = itertools.cycle(SPAN_SYMBOLS)
+    symbols = {index: next(numbers) for index in _spans(words)}
+    pairs = iter(TAG_SYMBOLS)
+    for start, end in sorted(placement.end_tags(words).items()):
+        has_words = not all(word.is_tag for word in words[start:end])
+        if has_words and (pair := next(pairs, None)):
+            symbols[start], symbols[end] = pair
+    return symbols
+
+
+def _line(words: Sequence[Word], symbols: Mapping[int, str]) -> list[Word]:
+    """Returns the words that the model gets: symbols instead of spans and tags, or neither."""
+    line, is_apart = list[Word](), False
+    for index, word in enumerate(words):
+        text = word.text if word.kind == "word" else symbols.get(index, "")
+        is_apart = is_apart or bool(word.gap) or (word.kind == "span" and not text)
+        if text:
+            line.append(word._replace(gap=" " * (is_apart and bool(line)), text=text))
+            is_apart = False
+    return line
+
+
+def _with_spans(
+    words: Sequence[Word], line: Sequence[Word], source: Sequence[Word], unwanted: set[str]
+) -> tuple[list[Word], bool]:
+    """Replaces symbols by spans and tags, and returns whether each one was there exactly once."""
+    indices = collections.defaultdict[str, list[int]](list)
+    for word in line:
+        if word.kind != "word":
+            indices[word.text].append(word.source)
+    result, is_complete = list[Word](), True
+    for word in words:
+        if word.kind != "word" and indices[word.text]:
+            result.append(source[indices[word.text].pop(0)]._replace(gap=word.gap))
+        elif word.kind == "word" or word.text not in unwanted:
+            result.append(word._replace(kind="word"))
+        else:
+            is_complete = False  # a model may write a span that it has seen in training
+    return result, is_complete and not any(indices.values())
 
 
 def _translate(
-    model: Engine, lines: Sequence[str], patterns: Sequence[str], tag: str, needs_words: bool
+    model: Engine, lines: Sequence[list[Word]], patterns: Sequence[str], tag: str, aligns: bool
 ) -> list[list[Word]]:
     """Translates lines. Without `translate_verbose`, words are aligned by relative position."""
-    tagged = [add_tag(line, tag) for line in lines]
-    if not needs_words or model.translate_verbose is None:
-        pairs = zip(lines, translate_lines(model, tagged), strict=True)
-        return [_by_position(line, best.text, patterns) for line, (best, *_) in pairs]
-    details = translate_verbose(model, tagged)
-    return [_by_alignment(*pair, tag, patterns) for pair in zip(lines, details, strict=True)]
+    texts = [add_tag(_GLUED_TAG.sub(" ", text_of(line)), tag) for line in lines]
+    if aligns and model.translate_verbose is not None:
+        details = translate_verbose(model, texts)
+    else:
+        best = [best.text for best, *_ in translate_lines(model, texts)]
+        details = [{"translations": [{"text": text}]} for text in best]
+    return [_aligned(*pair, patterns, tag) for pair in zip(lines, details, strict=True)]
 
 
-def _by_position(line: str, text: str, patterns: Sequence[str]) -> list[Word]:
-    words = words_of(" ".join(text.splitlines()).strip(), patterns)
-    count = len(words_of(line, patterns))
-    return [word._replace(source=word.source * count // len(words)) for word in words]
-
-
-def _by_alignment(
-    line: str, details: dict[str, Any], tag: str, patterns: Sequence[str]
+def _aligned(
+    line: Sequence[Word], details: dict[str, Any], patterns: Sequence[str], tag: str
 ) -> list[Word]:
     """Returns the best translation of a line. The pieces of a word vote for its source word."""
     best: dict[str, Any] = next(iter(details["translations"]), {"text": ""})
-    words = _by_position(line, best["text"], patterns)
-    votes = collections.defaultdict[int, collections.Counter[int]](collections.Counter)
-    source_words = _words_of_pieces(details["source_tokens"], words_of(line, patterns), tag)
-    targets = _words_of_pieces(best["tokens"], words) if words else []
-    for word, piece in zip(targets, best["alignment"] if words else [], strict=True):
-        votes[word][source_words[min(piece, len(source_words) - 1)]] += 1
-    return [
-        word._replace(source=votes[index].most_common(1)[0][0]) if votes[index] else word
-        for index, word in enumerate(words)
-    ]
+    text = _INNER_SPACE.sub("", " ".join(best["text"].splitlines()).strip())
+    words = words_of(*_masked([text_token(text, False)], [*patterns, _STAND_IN]))
+    votes = [collections.Counter[int]() for _ in words]
+    if words and "alignment" in best:
+        sources = _words_of_pieces(details["source_tokens"], line, tag)
+        targets = _words_of_pieces(best["tokens"], words)
+        for target, piece in zip(targets, best["alignment"], strict=True):
+            votes[target][sources[min(piece, len(sources) - 1)]] += 1
+    result = []
+    for index, (word, vote) in enumerate(zip(words, votes, strict=True)):
+        relative = index * len(line) // len(words)
+        chosen = vote.most_common(1)[0][0] if vote else relative
+        result.append(word._replace(source=line[chosen].source))
+    return result
 
 
 def _words_of_pieces(pieces: Sequence[str], words: Sequence[Word], tag: str = "") -> list[int]:

@@ -14,7 +14,7 @@ import regex
 import sentencex
 
 from keras_transformer.errors import require
-from keras_transformer.inference.batching import token_counts
+from keras_transformer.inference.batching import TokenCounts, token_counts
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag, split_tags
 from keras_transformer.inference.translate import changed_numbers, translate_lines
@@ -56,11 +56,14 @@ _LONGEST_BEFORE_NUMBER = 3
 # rarely an abbreviation in these lists; in the lists of Italian or Dutch, many are ("it", "on").
 _COMMON = tuple("en de fr pt pl sk fi ru uk bg".split())
 
+# A tag in a text of `protection.py`. It has no width.
+TAG = "\ufff9"
 # Where long sentences are split, in order of preference.
 _BREAKS = tuple(map(re.compile, (r"[;:–—]\s|[；：]", r"[,،]\s|[，、]", r"\s")))
-# Chinese and Japanese characters. Text has no space after them.
+# A Chinese or Japanese character at the end of a text, before tags. Text has no space after it.
 _UNSPACED = re.compile(
     r"[\u3001-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff]"
+    rf"(?:<[^<>]*>|{TAG})*\Z"
 )
 # Target size of the parts as a fraction of the limit. The margin is needed because equal numbers of
 # characters can have different numbers of tokens.
@@ -106,7 +109,8 @@ def segment(text: str, language: str | None = None) -> list[str]:
 def _segment_line(line: str, language: str | None) -> list[str]:
     pieces, start = [], 0
     for match in _SENTENCE_END.finditer(line):
-        if match[0] != "." or not _is_abbreviated(line, match.end(), language):
+        is_full_stop = match[0].strip(TAG) == "."
+        if not (is_full_stop and _is_abbreviated(line, match.start() + 1, language)):
             pieces.append(line[start : match.end()])
             start = match.end()
     return [*pieces, line[start:]]
@@ -162,10 +166,10 @@ def join_translations(pieces: Iterable[str], translations: Iterable[str]) -> str
     translation become spaces.
     """
     pairs, end = with_gaps(pieces)
-    text, last = "", ""
+    text, previous, last = "", "", ""
     for (gap, sentence), translation in zip(pairs, translations, strict=True):
-        text += gap_between(gap, text, last) + " ".join(translation.splitlines())
-        last = sentence
+        text += gap_between(gap, previous, last) + " ".join(translation.splitlines())
+        previous, last = translation or previous, sentence
     return text + end
 
 
@@ -174,12 +178,12 @@ def gap_between(gap: str, text: str, last: str) -> str:
 
     Args:
         gap: the white space between two sentences of the source.
-        text: the translation so far, or "".
+        text: the translation of the sentence before the gap, or "".
         last: the sentence of the source before the gap, or "".
     """
     if not last or gap not in ("", " "):
         return gap
-    is_joined = _UNSPACED.match(text[-1:]) or not (gap or _UNSPACED.match(last[-1:]))
+    is_joined = _UNSPACED.search(text) or not (gap or _UNSPACED.search(last))
     return "" if is_joined else " "
 
 
@@ -235,12 +239,17 @@ def _split(
     model: Engine, tagged: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[list[str], int, int, int]]:
     """Yields for each (tag, sentence) its parts, its tokens, those that are used, and the limit."""
-    counts = token_counts(model.lengths, [add_tag(text.strip(), tag) for tag, text in tagged])
+    counts = _token_counts(model, tagged)
     numbers = zip(counts["tokens"].tolist(), counts["used"].tolist(), strict=True)
     for (tag, sentence), (tokens, used) in zip(tagged, numbers, strict=True):
         limit = min(used, model.max_train_source_length or used)
         parts = _parts(model, tag, sentence, tokens, limit) if tokens > limit else [sentence]
         yield parts, tokens, used, limit
+
+
+def _token_counts(model: Engine, tagged: Sequence[tuple[str, str]]) -> TokenCounts:
+    lines = [add_tag(text.strip().replace(TAG, ""), tag) for tag, text in tagged]
+    return token_counts(model.lengths, lines)
 
 
 def _parts(model: Engine, tag: str, sentence: str, tokens: int, limit: int) -> list[str]:
@@ -249,7 +258,7 @@ def _parts(model: Engine, tag: str, sentence: str, tokens: int, limit: int) -> l
     if len(pieces) == 1:
         return pieces
     parts = []
-    counts = token_counts(model.lengths, [add_tag(piece, tag) for piece in pieces])["tokens"]
+    counts = _token_counts(model, [(tag, piece) for piece in pieces])["tokens"]
     for piece, count in zip(pieces, counts.tolist(), strict=True):
         parts += _parts(model, tag, piece, count, limit) if count > limit else [piece]
     return parts

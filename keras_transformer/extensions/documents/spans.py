@@ -41,7 +41,8 @@ _PATTERNS = {
     r"|\b(?=\d*[a-f])(?=[a-f]*\d)[\da-f]{7,}(?:-[\da-f]+)*\b",
     "emoji": rf"(?:{_EMOJI}(?:\u200D\p{{Extended_Pictographic}}\uFE0F?[\U0001F3FB-\U0001F3FF]?)*"
     r"[\U000E0020-\U000E007F]*|[0-9#*]\uFE0F?\u20E3)+",
-    "symbol": r"｟[^\s｟｠]*｠",  # vocabularies write symbols in this way
+    # Vocabularies write symbols as ｟0｠. The others are used in `protection.py`.
+    "symbol": r"｟[^\s｟｠]*｠|[\ufff9\ufffc]",
     "escape": r"\\(?:[nrt@?]|[uU][0-9a-fA-F]{4})",
 }
 _ICU = regex.compile(
@@ -98,13 +99,9 @@ def find_spans(text: str, patterns: Sequence[str] = ()) -> list[Range]:
     return spans
 
 
-def quote_for_icu(text: str, following: str = "") -> str:
-    """Quotes the braces of a text for an ICU message, and apostrophes that would quote something.
-
-    `following` is the character after the text.
-    """
-    text = regex.sub(r"'(?=[{}#|])", "''", text + following).removesuffix(following)
-    return regex.sub(r"[{}]", r"'\g<0>'", text)
+def quote_for_icu(text: str) -> str:
+    """Quotes the apostrophes and braces of a text for an ICU message."""
+    return regex.sub(r"[{}]+", r"'\g<0>'", text.replace("'", "''"))
 
 
 def branches_of(span: str) -> list[Range]:

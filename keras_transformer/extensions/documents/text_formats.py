@@ -15,8 +15,7 @@ import regex
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 
-from keras_transformer.extensions.documents.markup import broken, text_token, tokenize
-from keras_transformer.extensions.documents.placement import Token
+from keras_transformer.extensions.documents.markup import Token, broken, text_token, tokenize
 
 # Elements of HTML inside of a sentence. "" are comments and entities.
 _INLINE = frozenset(
@@ -25,10 +24,12 @@ _INLINE = frozenset(
 ) | {""}
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
-_to_json = functools.partial(
-    json.dumps, ensure_ascii=False
-)  # also quotes the texts of other formats
-_TIME = regex.compile(r"\s*(?:\d+:)?\d\d:\d\d[,.]\d+\s*-->\s*(?:\d+:)?\d\d:\d\d[,.]\d+(?:\s.*)?")
+# This also quotes the texts of other formats.
+_to_json = functools.partial(json.dumps, ensure_ascii=False)
+_NEWLINE = r"(?:\r\n?|\n|\Z)"
+_LINE = rf"(?:[^\r\n]*\S[^\r\n]*{_NEWLINE})"  # that is not empty
+_CLOCK = r"[ \t]*(?:\d+:)?\d\d:\d\d[,.]\d+[ \t]*"
+_TIMES = rf"{_CLOCK}-->{_CLOCK}(?:(?<=\s)[^\r\n]*)?{_NEWLINE}"
 
 
 class Unit(NamedTuple):
@@ -100,15 +101,17 @@ def _unescaped(strings: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins pairs
 
 
-def _entries(pattern: str, skipped: str, text: str, label: str) -> Iterator[regex.Match[str]]:
-    """Yields the entries of a file of strings. Anything between them is an error."""
+def _entries(
+    pattern: str, skipped: str, text: str, label: str, form: str = "a complete entry"
+) -> Iterator[regex.Match[str]]:
+    """Yields the entries of a file. Anything between them is an error, which names their form."""
     entry = regex.compile(pattern, regex.DOTALL | regex.VERBOSE)
-    gap = regex.compile(skipped, regex.DOTALL)
+    gap = regex.compile(rf"(?:{skipped})*+", regex.DOTALL)
     position = gap.match(text).end()
     while position < len(text):
         match = entry.match(text, position)
         if match is None:
-            broken(label, text, position, "no complete entry begins here.")
+            broken(label, text, position, f"{form} should begin here.")
         yield match
         position = gap.match(text, match.end()).end()
 
@@ -116,7 +119,7 @@ def _entries(pattern: str, skipped: str, text: str, label: str) -> Iterator[rege
 def strings_units(text: str, label: str) -> Iterator[Unit]:
     """Yields the values of an iOS .strings file."""
     pattern = rf"(?:{_QUOTED}|[\w.-]+)\s*=\s*({_QUOTED})\s*;"
-    for match in _entries(pattern, r"(?:\s|/\*.*?\*/|//[^\n]*)*+", text, label):
+    for match in _entries(pattern, r"\s|/\*.*?\*/|//[^\n]*", text, label):
         tokens = tokenize(_unescaped(match[1]), has_entities=False)
         yield Unit(match.start(1), match.end(1), tokens, _to_json)
 
@@ -129,7 +132,7 @@ def po_units(text: str, label: str) -> Iterator[Unit]:
         (?:msgid_plural\s+{string}{comment})?(?:msgstr((?:\[\d+\])?)\s+{string}{comment})+"""
     form = regex.search(r"nplurals\s*=\s*(\d)", text)
     singular = "" if form and form[1] == "1" else "[0]"
-    for match in _entries(pattern, r"(?:\s|\#[^\n]*)*+", text, label):
+    for match in _entries(pattern, r"\s|#[^\n]*", text, label):
         for number, (start, end) in zip(match.captures(4), match.spans(5), strict=True):
             source = match[2] if number in ("", singular) or not match[3] else match[3]
             tokens = tokenize(_unescaped(source), has_entities=False)
@@ -140,17 +143,13 @@ def po_units(text: str, label: str) -> Iterator[Unit]:
 def subtitle_units(text: str, label: str) -> Iterator[Unit]:
     """Yields the texts of SubRip and WebVTT subtitles: the lines of a subtitle together."""
     is_vtt = text.startswith("WEBVTT")
-    for block in regex.finditer(r"(?:[^\r\n]*\S[^\r\n]*(?:\r?\n|\r|$))+", text):
-        is_cue = "-->" in block[0]
-        if is_vtt and not is_cue and regex.match(r"(?:WEBVTT|NOTE|STYLE|REGION)\b", block[0]):
-            continue
-        lines = [*regex.finditer(r"[^\r\n]+", text, pos=block.start(), endpos=block.end())]
-        times = [index for index, line in enumerate(lines[:2]) if _TIME.fullmatch(line[0])]
-        if not times or not (is_vtt or times == [1] and lines[0][0].strip().isdecimal()):
-            time = "00:01.000 --> 00:02.000" if is_vtt else "1, and 00:00:01,000 --> 00:00:02,000"
-            reason = f"a subtitle begins with lines such as {time}, and a WebVTT file with WEBVTT."
-            broken(label, text, block.start(), reason)
-        lines = lines[times[0] + 1 :]
+    number, skipped = rf"\d+[ \t]*{_NEWLINE}", r"\s"
+    if is_vtt:
+        number = rf"{_LINE}?"
+        skipped = rf"\s|(?=(?:WEBVTT|NOTE|STYLE|REGION)\b)(?:(?![^\r\n]*-->){_LINE})+"
+    form = "a time such as 00:00:01,000 --> 00:00:02,000, after a number or WEBVTT,"
+    for match in _entries(rf"{number}{_TIMES}({_LINE}*)", skipped, text, label, form):
+        lines = [*regex.finditer(r"[^\r\n]+", text, pos=match.start(1), endpos=match.end(1))]
         dash = regex.compile(r"\s*[-–—]\s*")
         is_dialogue = any(dash.match(line[0]) for line in lines)
         for group in [[line] for line in lines] if is_dialogue else [lines] * bool(lines):
@@ -176,9 +175,9 @@ _MARKDOWN = regex.compile(
     |<[^\s<>@]+@[^\s<>]+>|<!--.*?-->|&\#?\w+;|\\[!-/:-@\[-`{-~]|^\[[\ xX]\](?=\s)|\[\^[^\]]+\])
     |(?P<tag></?[A-Za-z][^<>]*>)
     |(?P<label>!?\[[^\[\]*_`]+\](?:\[\])?(?![\[(]))
-    |(?P<open>!?\[)
-    |(?P<close>\](?:\((?:[^()\s]|\([^()]*\))*(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)|\[[^\]]*\])?)
-    |(?P<mark>\*{1,3}|(?<!\w)_{1,3}|_{1,3}(?!\w)|~~)""",
+    |(?P<close>\](?:\((?:[^()\s]|\([^()]*\))*(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)|\[[^\]]*\])?
+        |(?<=\S)(?:\*{1,3}|_{1,3}|~~)(?!\w))
+    |(?P<open>!?\[|(?:\*{1,3}|(?<!\w)_{1,3}|~~)(?=\S))""",
     regex.VERBOSE,
 )
 
@@ -219,26 +218,16 @@ def markdown_units(text: str, label: str) -> Iterator[Unit]:
 def _markdown_unit(lines: Sequence[tuple[int, str]], references: Container[str]) -> Unit:
     text = " ".join(line for _, line in lines)
     tokens: list[Token] = []
-    opened: list[str] = []  # the marks of emphasis that are open
     cursor = 0
     for match in _MARKDOWN.finditer(text):
-        kind, raw, name = str(match.lastgroup), match[0], match[0]
+        kind, raw = str(match.lastgroup), match[0]
+        name = raw if raw[0] in "*_~" else "["
         if kind == "label":  # a link whose text is also its label, or text in brackets
             if normalizeReference(raw.strip("![]")) not in references:
                 continue
             kind = "empty"
         elif kind == "tag":
             kind, _, name, _ = tokenize(raw, frozenset(), has_entities=False)[0]
-        elif kind == "mark" and raw in opened and not text[match.start() - 1].isspace():
-            kind = "close"
-            opened.remove(raw)
-        elif kind == "mark":
-            if not text[match.end() : match.end() + 1].strip():
-                continue
-            kind = "open"
-            opened.append(raw)
-        elif kind in ("open", "close"):
-            name = "["
         tokens += [text_token(text[cursor : match.start()], False)] * (cursor < match.start())
         tokens.append(Token(kind, raw, name))
         cursor = match.end()

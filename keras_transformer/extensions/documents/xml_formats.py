@@ -1,118 +1,109 @@
 """Finds the translatable texts of XLIFF, of Android's strings.xml and of DOCX.
 
-The parser of Python's standard library checks a file. Then a regular expression finds the tags, so
-that all other characters stay the same.
+expat, the parser of Python's standard library, checks a file and finds the positions of its
+elements, so that all other characters stay the same. lxml selects the elements.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import io
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pyexpat import ErrorString, ExpatError, ParserCreate
+from typing import Any, NamedTuple
 
 import regex
+from lxml import etree
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.extensions.documents.markup import broken, text_token, tokenize
-from keras_transformer.extensions.documents.placement import Token
+from keras_transformer.extensions.documents.markup import Token, broken, text_token, tokenize
+from keras_transformer.extensions.documents.placement import Word
+from keras_transformer.extensions.documents.protection import with_entities
 from keras_transformer.extensions.documents.text_formats import Unit
 
-# In a valid file. Comments, CDATA sections and declarations are skipped.
-_XML_TAG = regex.compile(
-    r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>
-    |<!DOCTYPE(?:[^\[>"']|"[^"]*"|'[^']*')*(?:\[(?:<!--.*?-->|"[^"]*"|'[^']*'|[^\]"'])*\]\s*)?>
-    |<(?P<name>[^\s/>!?]+)(?P<attributes>(?:[^>"'/]|"[^"]*"|'[^']*')*)(?P<empty>/?)>
-    |(?P<closing></[^>]*>)""",
-    regex.VERBOSE | regex.DOTALL,
-)
-_ATTRIBUTE = regex.compile(r"""([^\s=]+)\s*=\s*["']([^"']*)""")
+_START_TAG = regex.compile(r"""<(?:[^>"']|"[^"]*"|'[^']*')*>""")
 # Elements of XLIFF whose content is code of the original file.
 _XLIFF_COPIED = frozenset("bpt ept ph it x bx ex sc ec cp sm em".split())
 # A text, and the start and the end of the CDATA section around it.
 _CDATA = regex.compile(r"(?|(\s*<!\[CDATA\[)((?:(?!\]\]>).)*+)(\]\]>\s*)|()(.*)())", regex.DOTALL)
-_ANDROID_TEXTS = {"string": "resources", "item": "string-array plurals"}  # element → its parents
+_ANDROID_TEXTS = (
+    "/resources/string[not(ancestor-or-self::*[@translatable='false'])] | /resources/*"
+    "[self::string-array or self::plurals]/item[not(ancestor-or-self::*[@translatable='false'])]"
+)
 _DOCX_PARTS = regex.compile(
     r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml"
 )
+_DOCX_END = regex.compile(r"</?w:(?:p|tab|br|cr)[\s/>]")  # between two texts
 _PRESERVING = '<w:t xml:space="preserve">'
 
 
-@dataclasses.dataclass
-class Element:
-    """An element of an XML file. All positions are indices of characters."""
+class Place(NamedTuple):
+    """The positions of an element. All are indices of characters."""
 
-    name: str
-    attributes: dict[str, str]
-    parent: Element | None
     start: int
     inner: int  # the end of its start tag
     stop: int  # the start of its end tag
     end: int
 
-    def ancestors(self) -> Iterator[Element]:
-        """Yields the element and all elements around it."""
-        element: Element | None = self
-        while element is not None:
-            yield element
-            element = element.parent
 
+def parsed(text: str, label: str) -> tuple[Any, dict[Any, Place]]:
+    """Returns the root of an XML file, and the positions of all its elements."""
+    places: list[Place] = []
+    opened: list[int] = []
+    parser = ParserCreate("utf-8")  # the declaration may name another encoding
 
-def elements(text: str, label: str) -> list[Element]:
-    """Returns the elements of an XML file, in the order of their starts."""
+    def start(name: str, attributes: dict[str, str]) -> None:
+        begin = parser.CurrentByteIndex
+        inner = _START_TAG.match(text, begin).end()
+        opened.append(len(places))
+        places.append(Place(begin, inner, inner, inner))
+
+    def end(name: str) -> None:
+        index, stop = opened.pop(), parser.CurrentByteIndex
+        if text[places[index].inner - 2] != "/":
+            places[index] = places[index]._replace(stop=stop, end=text.index(">", stop) + 1)
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.DefaultHandler = len  # any handler: without one, entities would be expanded
     try:
-        ParserCreate("utf-8").Parse(
-            text.encode(), True
-        )  # the declaration may name another encoding
+        # With one byte for each character, the positions of the parser are those in the text.
+        parser.Parse(regex.sub(r"[^\0-\x7f]", "x", text).encode(), True)
     except ExpatError as error:
         raise InputError(
             f"{label}, line {error.lineno}, column {error.offset + 1}: invalid XML "
             f"({ErrorString(error.code)})."
         ) from error
-    found: list[Element] = []
-    stack: list[Element] = []
-    for tag in _XML_TAG.finditer(text):
-        if tag["name"]:
-            attributes = dict(_ATTRIBUTE.findall(tag["attributes"]))
-            parent = stack[-1] if stack else None
-            found.append(Element(tag["name"], attributes, parent, *tag.span(), *[tag.end()] * 2))
-            stack += [found[-1]] * (not tag["empty"])
-        elif tag["closing"]:
-            element = stack.pop()
-            element.stop, element.end = tag.span()
-    return found
+    options = {"resolve_entities": False, "recover": True, "huge_tree": True}
+    root = etree.fromstring(text.encode(), etree.XMLParser(encoding="utf-8", **options))
+    return root, dict(zip(root.iter(etree.Element), places, strict=True))
 
 
 def xliff_units(text: str, label: str) -> Iterator[Unit]:
     """Yields the sources of XLIFF 1.2 and 2 that have no target, which is added."""
-    found = elements(text, label)
-    if found[0].name.rpartition(":")[2] != "xliff":
-        broken(label, text, found[0].start, f"<{found[0].name}> is not the start of XLIFF.")
-    children: dict[int, dict[str, Element]] = {}
-    for element in found:
-        name, parent = element.name.rpartition(":")[2], element.parent
-        if parent and parent.name.rpartition(":")[2] in ("trans-unit", "segment"):
-            children.setdefault(id(parent), {})[name] = element
-    for parts in children.values():
-        source, target = parts.get("source"), parts.get("target")
-        if source is None or (target and text[target.inner : target.stop].strip()):
+    root, places = parsed(text, label)
+    name = etree.QName(root).localname
+    if name != "xliff":
+        broken(label, text, places[root].start, f"<{name}> is not the start of XLIFF.")
+    for unit in root.iter("{*}trans-unit", "{*}segment"):
+        source, target = unit.find("{*}source"), unit.find("{*}target")
+        if source is None or source.xpath("ancestor-or-self::*[@translate='no']"):
             continue
-        if any(element.attributes.get("translate") == "no" for element in source.ancestors()):
-            continue
-        name = source.name.removesuffix("source") + "target"
+        place = places[source]
+        name = f"{source.prefix}:target" if source.prefix else "target"
         if target is None:
-            start = end = parts.get("seg-source", source).end
-            indent = text[text.rfind("\n", 0, source.start) + 1 : source.start]
+            start = end = places[[source, *unit.iterfind("{*}seg-source")][-1]].end
+            indent = text[text.rfind("\n", 0, place.start) + 1 : place.start]
             opening = f"<{name}>" if indent.strip() else f"\n{indent}<{name}>"
         else:
-            start, end = target.start, target.end
-            opening = regex.sub(r"\s*/>$", ">", text[start : target.inner])
-        before, content, after = _CDATA.fullmatch(text[source.inner : source.stop]).groups()
+            start, inner, stop, end = places[target]
+            opening = regex.sub(r"\s*/>$", ">", text[start:inner])
+            if text[inner:stop].strip():
+                continue
+        before, content, after = _CDATA.fullmatch(text[place.inner : place.stop]).groups()
         tokens = tokenize(content, copied=_XLIFF_COPIED)
-        if any(around.attributes.get("xml:space") == "preserve" for around in source.ancestors()):
+        if source.xpath("ancestor-or-self::*[@xml:space='preserve']"):
             tokens = [t._replace(text=html.unescape(t.raw) * (t.kind == "text")) for t in tokens]
         opening, ending = opening + before, f"{after}</{name}>"
         if content.strip():
@@ -121,53 +112,44 @@ def xliff_units(text: str, label: str) -> Iterator[Unit]:
 
 def android_units(text: str, label: str) -> Iterator[Unit]:
     """Yields the strings of Android's strings.xml, but not those with translatable="false"."""
-    for element in elements(text, label):
-        parent = element.parent
-        parents = _ANDROID_TEXTS.get(element.name, "").split()
-        if parent is None or parent.name not in parents:
-            continue
-        if any(around.attributes.get("translatable") == "false" for around in element.ancestors()):
-            continue
-        before, content, _ = _CDATA.fullmatch(text[element.inner : element.stop]).groups()
+    root, places = parsed(text, label)
+    for element in root.xpath(_ANDROID_TEXTS):
+        place = places[element]
+        before, content, _ = _CDATA.fullmatch(text[place.inner : place.stop]).groups()
         # Quotation marks around the text keep its white space.
-        quoted = regex.fullmatch(
-            r'(\s*(?:"(?=.*"\s*$))?)(.*?)((?<!\\)"?\s*)', content, regex.DOTALL
-        )
+        quoted = regex.fullmatch(r'(?s)(\s*(?:"(?=.*"\s*$))?)(.*?)((?<!\\)"?\s*)', content)
         source = regex.sub(r"\\(['\"])", r"\1", quoted[2])
         if source and not regex.fullmatch(r"[@?][\w:.]+/[\w.]+", source):
-            start, end = (element.inner + len(before) + index for index in quoted.span(2))
-            yield Unit(start, end, tokenize(source, copied=frozenset({"xliff:g"})), _android_text)
+            start, end = (place.inner + len(before) + index for index in quoted.span(2))
+            yield Unit(start, end, tokenize(source, copied=frozenset({"xliff:g"})))
 
 
-def _android_text(text: str) -> str:
-    """Returns a text with escaped quotation marks, but not inside of tags."""
-    return str(
-        regex.sub(
-            r"((?:<|&lt;)/?[A-Za-z][^<>]*?(?:>|&gt;))|(['\"])", lambda m: m[1] or f"\\{m[2]}", text
-        )
-    )
+def android_word(word: Word) -> str:
+    """Returns the characters of a word in an Android file: quotation marks are escaped."""
+    text = with_entities(word)
+    return text if word.is_tag else regex.sub(r"(['\"])", r"\\\1", text)
 
 
 def docx_parts(data: bytes, label: str) -> dict[str, str]:
-    """Returns the XML files of a DOCX file that contain text, by their names."""
+    """Returns the XML files of a DOCX file that contain text, by their labels."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = [name for name in archive.namelist() if _DOCX_PARTS.fullmatch(name)]
-            parts = {name: archive.read(name).decode() for name in names}
+            parts = {f"{label}: {name}": archive.read(name).decode() for name in names}
     # zipfile raises these for damaged, encrypted and otherwise unreadable archives.
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
         raise InputError(f"{label} is not a readable DOCX file ({one_line(error)}).") from error
-    if "word/document.xml" not in parts:
+    if f"{label}: word/document.xml" not in parts:
         raise InputError(f"{label} is not a DOCX file: it contains no word/document.xml.")
     return parts
 
 
-def with_docx_parts(data: bytes, parts: dict[str, str]) -> bytes:
+def with_docx_parts(data: bytes, parts: dict[str, str], label: str) -> bytes:
     """Returns a DOCX file with other XML files. The rest of its content is the same."""
     output = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(output, "w") as new:
         for info in archive.infolist():
-            content = parts.get(info.filename)
+            content = parts.get(f"{label}: {info.filename}")
             new.writestr(info, archive.read(info) if content is None else content.encode())
     return output.getvalue()
 
@@ -179,49 +161,45 @@ def docx_units(text: str, label: str) -> Iterator[Unit]:
     the first one is outside of tags. Other runs are elements. The tags are everything that is
     between two texts in the file. Tabs and line breaks end a text.
     """
-    formats: dict[int, str] = {}
-    paragraphs: dict[int, list[Element]] = {}
-    for element in elements(text, label):
-        if element.name == "w:rPr" and element.parent is not None:
-            formats[id(element.parent)] = text[element.start : element.end]
-        elif element.name == "w:t" and element.stop > element.inner:
-            around = [parent for parent in element.ancestors() if parent.name == "w:p"]
-            if around:
-                texts = paragraphs.setdefault(around[0].start, [])
-                # A paragraph may contain others, in text boxes.
-                between = text[texts[-1].stop : element.inner] if texts else ""
-                if regex.search(r"<w:(?:p|tab|br|cr)[\s/>]", between):
-                    yield from _docx_unit(text, texts, formats)
-                    texts.clear()
-                texts.append(element)
-    for texts in paragraphs.values():
-        yield from _docx_unit(text, texts, formats)
+    root, places = parsed(text, label)
+    group: list[Any] = []
+    for element in root.xpath("//*[name()='w:t'][ancestor::*[name()='w:p']]"):
+        place = places[element]
+        if group and _DOCX_END.search(text, places[group[-1]].stop, place.inner):
+            yield _docx_unit(text, group, places)
+            group = []
+        group += [element] * (place.stop > place.inner)
+    if group:
+        yield _docx_unit(text, group, places)
 
 
-def _docx_unit(text: str, texts: Sequence[Element], formats: dict[int, str]) -> Iterator[Unit]:
-    if not texts:
-        return
-
-    def format_of(element: Element) -> tuple[str, list[int]]:
+def _docx_unit(text: str, texts: Sequence[Any], places: dict[Any, Place]) -> Unit:
+    def format_of(element: Any) -> tuple[str, list[Any]]:
         """Returns the formatting, and the elements around the run, such as a link."""
-        _, run, *around = element.ancestors()
-        return formats.get(id(run), ""), [parent.start for parent in around]
+        run, *around = element.iterancestors()
+        formats = [text[places[e].start : places[e].end] for e in run.iterfind("{*}rPr")]
+        return "".join(formats), around
 
     first = format_of(texts[0])
-    tokens, is_open = [text_token(text[texts[0].inner : texts[0].stop])], False
-    for before, element in zip(texts, texts[1:], strict=False):
-        raw = text[before.stop : element.inner].replace("<w:t>", _PRESERVING)
+    begin, cursor = places[texts[0]].start, places[texts[0]].inner
+    opening = text[begin:cursor].replace("<w:t>", _PRESERVING)
+    tokens, is_open = [], False
+    for element in texts:
+        _, inner, stop, _ = places[element]
         is_first = format_of(element) == first
         kind = "empty" if is_open != is_first else ("close" if is_first else "open")
-        is_open = not is_first
-        tokens += [Token(kind, raw, "run"), text_token(text[element.inner : element.stop])]
-    start_tag = text[texts[0].start : texts[0].inner]
-    opening = _PRESERVING if start_tag == "<w:t>" else start_tag
-    end, ending = texts[-1].stop, ""
-    outermost = next(e for e in texts[-1].ancestors() if e.parent and e.parent.name == "w:p")
-    tail = text[end : outermost.end]
+        if element is not texts[0]:
+            raw = text[cursor:inner].replace("<w:t>", _PRESERVING)
+            tokens.append(Token(kind, raw, "run"))
+            is_open = not is_first
+        tokens.append(text_token(text[inner:stop]))
+        cursor = stop
+    ending = ""
+    paragraph = next(texts[-1].iterancestors("{*}p"))
+    outermost = next(e for e in texts[-1].iterancestors() if e.getparent() is paragraph)
+    tail = text[cursor : places[outermost].end]
     if is_open and regex.fullmatch(r"(?:</w:\w+>)+", tail):
         # Words may follow the last run, in a run like the first one.
         tokens.append(Token("close", f"{tail}<w:r>{first[0]}{_PRESERVING}", "run"))
-        end, ending = outermost.end, "</w:t></w:r>"
-    yield Unit(texts[0].start, end, tokens, opening=opening, ending=ending)
+        cursor, ending = places[outermost].end, "</w:t></w:r>"
+    return Unit(begin, cursor, tokens, opening=opening, ending=ending)

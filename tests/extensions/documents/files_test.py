@@ -87,7 +87,7 @@ CONTENTS = {
     "Main.strings": (['= "HELLO, %@!"', 'HE SAID \\"YES\\".\\nNEXT', '"TWO DOGS AND CAFÉ"'],
                      ['/* A comment with "quotes" = and ; */', "key.without.quotes"]),
     "strings.xml": (
-        ["<b>WORLD</b>! IT\\'S &app;", "<![CDATA[<p>TWO DOGS</p>]]>", '"  A   DOG', "%1$d FILES"],
+        ["<b>WORLD</b>! IT\\'S &app;", "<![CDATA[<p>TWO DOGS</p>]]>", '"  A DOG', "%1$d FILES"],
         ["Brand Name", "@string/hello", '<xliff:g id="x">%2$s</xliff:g>', '<string name="empty"/>'],
     ),
     "a.txt": (["A DOG RUNS.\r\n\n  TWO DOGS, {name}.\nNO LINE END"], []),
@@ -190,7 +190,8 @@ def test_byte_order_marks_stay_and_empty_translations_are_counted(tmp_path: Path
     assert translated("a.strings", data, tmp_path) == data.replace(b"b", b"B")
     (tmp_path / "a.txt").write_text("One {x}.\nTwo.\n{x}\n")
     counts = translate_file(fake_engine(lambda line: ""), tmp_path / "a.txt", tmp_path / "b.txt")
-    assert counts == {"texts": 3, "kept": 1, "aligned": 0, "appended": 0, "empty": 2}
+    assert counts == {"texts": 3, "empty": 2, "kept": 1, "symbols": 0, "aligned": 0, "appended": 0}
+    assert (tmp_path / "b.txt").read_text() == (tmp_path / "a.txt").read_text()
 
 
 ZIP = io.BytesIO()

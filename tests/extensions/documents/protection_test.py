@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import keras_transformer as kt
-from keras_transformer.extensions.documents.markup import text_token, translate_tokens
-from keras_transformer.extensions.documents.placement import slot_of
-from keras_transformer.extensions.documents.protection import translate_protected, words_of
+from keras_transformer.extensions.documents.markup import text_token, tokenize
+from keras_transformer.extensions.documents.protection import (
+    translate_tokens,
+    without_entities,
+)
 from keras_transformer.extensions.documents.spans import find_spans
 from keras_transformer.inference.engine import Engine
-from keras_transformer.runs.run_directory import RunDirectory
-from tests.extensions.documents.fakes import ORDERS, fake_engine, repeat, reverse
+from keras_transformer.text.symbols import SYMBOLS
+from tests.extensions.documents.fakes import ORDERS, fake_engine, reverse
 
 SPANS = (
     "{name} {0} {{x.y}} ${v} %s %1$d %(name)s %% :name @bob #tag https://a.b/c?d=%20 www.x.org "
@@ -49,6 +48,9 @@ ENGINES = [fake_engine(change) for change in CHANGES] + [
     for order in ORDERS
     for limit, aligns in ((10**9, True), (8, True), (8, False))
 ]
+# Models that know the symbols, and may lose, repeat or cross them.
+ENGINES += [fake_engine(change, symbols=SYMBOLS) for change in CHANGES]
+ENGINES += [fake_engine(str, order, returns_alignments=True, symbols=SYMBOLS) for order in ORDERS]
 
 
 def spans_in(text: str, *patterns: str) -> Counter[str]:
@@ -60,53 +62,26 @@ def assert_kept(source: str, output: str, *patterns: str) -> None:
     assert {text: found[text] for text in needed} == needed, f"{source!r} became {output!r}"
 
 
+def translated(
+    texts: Sequence[str], model: Engine, patterns: Sequence[str] = ()
+) -> tuple[list[str], Counter[str]]:
+    """Returns the translations of texts without tags, and the numbers of their statuses."""
+    tokens = [[text_token(text, has_entities=False)] for text in texts]
+    return translate_tokens(model, tokens, patterns, written=without_entities)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(TEXTS, max_size=4), st.sampled_from(ENGINES))
+@example(["X1 。 {0} {name}"], ENGINES[10])  # the first sentence gets a {name}, too
 @example(["{name} {name} 犬が {name} {0} :name {name}"], ENGINES[12])  # in two parts
 def test_every_span_survives_every_model(texts: list[str], model: Engine) -> None:
-    tokens = [[text_token(text, has_entities=False)] for text in texts]
-    outputs, _ = translate_tokens(model, tokens, has_entities=False)
-    for source, output in zip(texts, outputs, strict=True):
+    for source, output in zip(texts, translated(texts, model)[0], strict=True):
         assert_kept(source, output)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(TEXTS, max_size=4), st.sampled_from(ENGINES[: len(CHANGES)]))
-def test_each_word_has_a_source_word_unless_the_source_has_none(
-    texts: list[str], model: Engine
-) -> None:
-    for source, result in zip(texts, translate_protected(model, texts), strict=True):
-        assert result.status in (None, "empty") or find_spans(source)
-        assert result.status is not None or not find_spans(source)
-        count = len(words_of(source))
-        assert all(0 <= word.source < count for word in result.words)
-
-
-@settings(max_examples=3, deadline=None)
-@given(st.lists(TEXTS, min_size=12, max_size=12))
-def test_every_span_survives_a_random_model(run_directory: RunDirectory, texts: list[str]) -> None:
-    model = kt.load(run_directory.path)._model
-    results = translate_protected(model, texts, needs_words=True)
-    for source, result in zip(texts, results, strict=True):
-        assert_kept(source, result.text)
-    assert {result.status for result in results} <= {None, "kept", "aligned", "empty"}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("format", ["saved_model", "litert"])
-def test_every_span_survives_exports(format: str, version_of: Callable[[str], Path]) -> None:
-    version = version_of(format)
-    path = version / "model.tflite" if format == "litert" else version
-    model = kt.load(path)._model
-    texts = [" ".join(SPANS[start::7] + WORDS[start::5]) for start in range(7)]
-    for source, result in zip(texts, translate_protected(model, texts), strict=True):
-        assert_kept(source, result.text)
-        assert result.status != ("appended" if format == "saved_model" else "aligned")
-
-
 def one(text: str, model: Engine, *patterns: str) -> tuple[str, str | None]:
-    [result] = translate_protected(model, [text], patterns)
-    return result.text, result.status
+    [output], statuses = translated([text], model, patterns)
+    return output, next(iter(statuses), None)
 
 
 def test_the_ways_in_their_order() -> None:
@@ -125,9 +100,31 @@ def test_the_ways_in_their_order() -> None:
     assert one("no spans", model) == ("spans no", None)
 
 
-def test_spans_are_kept_where_the_model_moves_them() -> None:
-    assert one("a {x} b %s", fake_engine(str, reverse)) == ("%s b {x} a", "kept")
-    assert one("{x} and {x}", fake_engine(str, repeat))[0].count("{x}") == 2
+def test_symbols_of_the_vocabulary_are_the_first_way() -> None:
+    raw = 'The <b>red <i>big</i></b> house ("<a>of</a>" {name}), ｟3｠.<br/>'
+    line = 'The ｟b0｠ red ｟b1｠ big ｟e1｠｟e0｠ house ("｟b2｠ of ｟e2｠" ｟0｠), ｟1｠.'
+
+    def translation(answer: str) -> str:
+        model = fake_engine(lambda text: {line: answer}[text], symbols=SYMBOLS)
+        [output], statuses = translate_tokens(model, [tokenize(raw)])
+        assert statuses == {"symbols": 1}
+        return output
+
+    answer = '｟1｠: ("｟b2｠ von ｟e2｠" ｟0｠) das ｟b0｠ ｟b1｠groß｟e1｠ rot ｟e0｠.'
+    expected = '｟3｠: ("<a>von</a>" {name}) das <b><i>groß</i> rot</b>.<br/>'
+    assert translation(answer) == expected
+    # Elements stay nested if the model crosses them.
+    answer = "das ｟b0｠ groß ｟b1｠ rot ｟e0｠ Haus ｟e1｠ ｟b2｠ ｟e2｠ von ｟0｠, ｟1｠"
+    expected = "das <b>groß <i>rot</i></b> Haus <a>von</a> {name}, ｟3｠ <br/>"
+    assert translation(answer) == expected
+
+
+def test_other_ways_follow_if_a_symbol_is_lost() -> None:
+    model = fake_engine(lambda line: line.upper().replace("｟1｠", ""), symbols=SYMBOLS)
+    assert one("a {x} b {y}", model) == ("A {x} B {y}", "kept")
+    assert one("a {x} b", model) == ("A {x} B", "symbols")
+    many = " ".join(f"w {{{number}}}" for number in range(25))
+    assert one(many, fake_engine(str.upper, symbols=SYMBOLS)) == (many.upper(), "symbols")
 
 
 def test_a_source_of_only_spans_is_copied() -> None:
@@ -139,17 +136,16 @@ def test_a_source_of_only_spans_is_copied() -> None:
 def test_200_spans_in_a_sentence() -> None:
     text = " ".join(f"w{number} {{v{number}}}" for number in range(200))
     for model in (fake_engine(str.upper), fake_engine(str, reverse, 30), fake_engine(lambda t: "")):
-        [output], _ = translate_tokens(model, [[text_token(text)]])
-        assert_kept(text, output)
+        assert_kept(text, one(text, model)[0])
 
 
 def test_spans_longer_than_the_limit() -> None:
     long = "https://example.com/" + "a" * 3000
     text = f"See {long} now, ACME {'x ' * 30}END please."
     pattern = r"ACME [x ]*END"
-    [result] = translate_protected(fake_engine(str.upper, limit=12), [text], [pattern])
-    assert_kept(text, result.text, pattern)
-    assert result.text.startswith(f"SEE {long} NOW,") and result.text.endswith("PLEASE.")
+    output, _ = one(text, fake_engine(str.upper, limit=12), pattern)
+    assert_kept(text, output, pattern)
+    assert output.startswith(f"SEE {long} NOW,") and output.endswith("PLEASE.")
 
 
 def test_a_long_branch_of_an_icu_message_is_not_truncated() -> None:
@@ -187,15 +183,5 @@ def test_spans_with_line_breaks_are_kept() -> None:
 
 def test_tags_for_languages_are_not_a_part_of_the_sentence() -> None:
     model = fake_engine(str, reverse, returns_alignments=True)
-    [result] = translate_protected(model, ["a b"], tag="<2de>", needs_words=True)
-    assert result.text == "b a <2de>" and [word.source for word in result.words[:2]] == [1, 0]
-
-
-def test_the_word_before_which_something_is_inserted() -> None:
-    assert [slot_of(position, 3, [2, 1, 0]) for position in range(4)] == [0, 1, 0, 3]
-    assert slot_of(1, 3, []) == 0
-
-
-def test_words_of_scripts_without_spaces_are_characters() -> None:
-    text = "犬が {x} it's ภา न्यू"
-    assert [word.text for word in words_of(text)] == ["犬", "が", "{x}", "it's", "ภ", "า", "न्यू"]
+    [output], _ = translate_tokens(model, [tokenize("a <b>b</b>")], tag="<2de>")
+    assert output == "<b>b</b> a &lt;2de&gt;"

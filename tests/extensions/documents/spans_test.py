@@ -61,8 +61,6 @@ def test_plain_numbers_and_times_are_not_protected() -> None:
 def test_the_first_and_longest_span_counts() -> None:
     text = "https://a.b/@bob/{id}?q=%s #x"
     assert spans_in(text) == ["https://a.b/@bob/{id}?q=%s", "#x"]
-    spans = find_spans(text * 20)
-    assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
 
 
 def test_patterns_of_the_user_are_spans() -> None:
