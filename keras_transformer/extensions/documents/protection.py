@@ -2,8 +2,9 @@
 
 There are four ways. Each one gets the sentences in which the ways before it lost a span:
 
-1. `symbols`: the model places symbols of its vocabulary, such as ｟0｠ for a span and a pair of
-   symbols for an element. Models without these symbols begin with the next way.
+1. `symbols`: the model places symbols of its vocabulary, such as ｟0｠ for a span. A model without
+   alignments also places a pair of symbols for an element. Models without these symbols begin with
+   the next way.
 2. `kept`: the model copies the span, or a stand-in such as X1, which is replaced afterwards.
 3. `aligned`: the sentence is translated without its spans. Each one is inserted before the
    translation of the word that follows it in the source, if the model returns alignments.
@@ -12,9 +13,10 @@ There are four ways. Each one gets the sentences in which the ways before it los
 A check of the output finds spans that are missing, changed or repeated. If the model returns
 nothing for the words of a sentence, the sentence is not translated, and its status is `empty`.
 
-Elements without a pair of symbols are placed by the alignment of the words. Some rules are known
-from the HTML of Bergamot's translator: an element without words is placed before the word that
-follows it, and elements such as `code` are copied.
+Elements without a pair of symbols are placed by the alignment of the words, because small models
+lose words between the symbols of a pair. Some rules are known from the HTML of Bergamot's
+translator: an element without words is placed before the word that follows it, and elements such as
+`code` are copied.
 """
 
 from __future__ import annotations
@@ -193,7 +195,7 @@ def translate_sentences(
     last = "appended" if model.translate_verbose is None else "aligned"
     ways: list[tuple[str, _Way]] = [("kept", _spans), ("kept", _stand_ins), (last, lambda _: {})]
     if {*SYMBOLS} <= {*(model.symbols or ())}:
-        ways.insert(0, ("symbols", _symbols))
+        ways.insert(0, ("symbols", _span_symbols if last == "aligned" else _symbols))
     unwanted = {*SYMBOLS, *(span for words in sources for span in _spans(words).values())}
     has_tags = any(word.is_tag for words in sources for word in words)
     results: dict[int, tuple[list[Word], str | None]] = {}
@@ -234,11 +236,14 @@ def _stand_ins(words: Sequence[Word]) -> dict[int, str]:
     return {index: f"X{next(numbers)}" for index in _spans(words)}
 
 
+def _span_symbols(words: Sequence[Word]) -> dict[int, str]:
+    """Returns symbols of the vocabulary for the spans."""
+    return dict(zip(_spans(words), itertools.cycle(SPAN_SYMBOLS), strict=False))
+
+
 def _symbols(words: Sequence[Word]) -> dict[int, str]:
     """Returns symbols of the vocabulary for the spans, and for the first elements with words."""
-    numbers = itertools.cycle(SPAN_SYMBOLS)
-    symbols = {index: next(numbers) for index in _spans(words)}
-    pairs = iter(TAG_SYMBOLS)
+    symbols, pairs = _span_symbols(words), iter(TAG_SYMBOLS)
     for start, end in sorted(placement.end_tags(words).items()):
         has_words = not all(word.is_tag for word in words[start:end])
         if has_words and (pair := next(pairs, None)):

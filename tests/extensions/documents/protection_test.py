@@ -111,12 +111,12 @@ def test_symbols_of_the_vocabulary_are_the_first_way() -> None:
         return output
 
     answer = '｟1｠: ("｟b2｠ von ｟e2｠" ｟0｠) das ｟b0｠ ｟b1｠groß｟e1｠ rot ｟e0｠.'
-    expected = '｟3｠: ("<a>von</a>" {name}) das <b><i>groß</i> rot</b>.<br/>'
-    assert translation(answer) == expected
+    assert translation(answer) == '｟3｠: ("<a>von</a>" {name}) das <b><i>groß</i> rot</b>.<br/>'
     # Elements stay nested if the model crosses them.
     answer = "das ｟b0｠ groß ｟b1｠ rot ｟e0｠ Haus ｟e1｠ ｟b2｠ ｟e2｠ von ｟0｠, ｟1｠"
-    expected = "das <b>groß <i>rot</i></b> Haus <a>von</a> {name}, ｟3｠ <br/>"
-    assert translation(answer) == expected
+    assert translation(answer) == "das <b>groß <i>rot</i></b> Haus <a>von</a> {name}, ｟3｠ <br/>"
+    aligns = fake_engine(returns_alignments=True, symbols=SYMBOLS)  # it gets no pairs
+    assert translate_tokens(aligns, [tokenize("a <b>b</b>")]) == (["a <b>b</b>"], {})
 
 
 def test_other_ways_follow_if_a_symbol_is_lost() -> None:
