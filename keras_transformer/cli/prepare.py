@@ -32,7 +32,7 @@ _OPTIONS = {
     "byte_fallback": "spell unknown characters in bytes",
     "separate_vocabularies": "one vocabulary for each language",
     "character_coverage": "share of the characters that get a token",
-    "normalization": "rules for characters; nmt_nfkc turns 10³ into 103, nmt_nfkc_cf folds case",
+    "normalization": "nmt_nfkc turns 10³ into 103, nmt_nfkc_cf folds case",
     "vocabulary_lines": "most lines to learn the vocabulary from, drawn at random",
     "max_bytes": "maximum bytes of a sentence",
     "max_length_ratio": "maximum ratio of the lengths of both sides; 0 for no limit",
