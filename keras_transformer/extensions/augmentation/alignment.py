@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
+import regex
 
+from keras_transformer.extensions.documents.spans import LETTER, UNSPACED, Range
 from keras_transformer.extensions.shortlist.ibm_model_1 import Sentences, translation_probabilities
 
 # For each source word, its translations with a score from 0 to 1.
 Lexicon: TypeAlias = Mapping[str, Mapping[str, float]]
-Range: TypeAlias = tuple[int, int]  # the first character, and the one after the last
 Link: TypeAlias = tuple[int, int]  # a source word and a target word that translate each other
 
 _MAX_LINKS = 3_000_000  # takes seconds
 _LEAST_SCORE = 0.01
 _SPREAD = 0.3  # distance in the sentence, as a share of it, that divides a score by e
 
-UNSPACED = "\u3040-\u30ff\u3400-\u9fff"  # kana and Chinese characters; each counts as a word
 _OPENING, _CLOSING = r"\s(\[\"'“”„‚‘«»¿¡", r".,;:!?…)\]\"'“”‘’»«।،؛؟。、，！？；："
-# Runs of letters, digits, and the combining marks of Latin, Hebrew, Arabic and Indic scripts.
-_LETTERS = (
-    rf"(?:[^\W{UNSPACED}]++"
-    r"|[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff]++)++"
-)
 # Words between spaces and punctuation, not the parts of addresses or markup.
-_WORD = re.compile(
-    rf"[{UNSPACED}]|(?<![^{_OPENING}{UNSPACED}]){_LETTERS}(?:['’.,:/-]{_LETTERS})*"
-    rf"(?=[{_CLOSING}]*(?:[\s{UNSPACED}]|$))"
+_WORD = regex.compile(
+    rf"{UNSPACED}|(?<=^|[{_OPENING}]|{UNSPACED}){LETTER}+(?:['’.,:/-]{LETTER}+)*"
+    rf"(?=[{_CLOSING}]*(?:\s|{UNSPACED}|$))"
 )
 
 

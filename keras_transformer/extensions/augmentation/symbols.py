@@ -6,15 +6,16 @@ At run time, a symbol such as ｟0｠ stands for a span that a translation must 
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple, TypeAlias
 
+import regex
+
 from keras_transformer.data.options import PrepareOptions
 from keras_transformer.extensions.augmentation import alignment
-from keras_transformer.extensions.augmentation.alignment import Lexicon, Link, Range
+from keras_transformer.extensions.augmentation.alignment import Lexicon, Link
+from keras_transformer.extensions.documents.spans import UNSPACED, Range, find_spans
 from keras_transformer.inference.tags import add_tag, split_tags
 from keras_transformer.text.symbols import SPAN_SYMBOLS, TAG_SYMBOLS
 from keras_transformer.text.vocabulary import Vocabulary
@@ -27,7 +28,7 @@ _MOST_SPANS = 3
 _MOST_TAGS = 2
 _MOST_WORDS = 4  # inside a tag, on both sides
 _MARKS = (b"", b"", b"", b"", b"()", b'""')  # characters around a symbol
-_WITHOUT_SPACE = re.compile(rf"[{alignment.UNSPACED}。、，！？；：]")
+_WITHOUT_SPACE = regex.compile(rf"{UNSPACED}|[。、，！？；：]")
 
 
 class _Side(NamedTuple):
@@ -78,19 +79,9 @@ class SymbolAugmentation:
         return kind, add_tag(next(texts), language), next(texts)
 
 
-@functools.cache
-def _span_finder() -> Callable[[str], list[Range]]:
-    """Returns `find_spans`. Without the package regex, texts have no spans."""
-    try:
-        from keras_transformer.extensions.documents.spans import find_spans
-    except ImportError:
-        return lambda text: []
-    return find_spans
-
-
 def _side(text: str) -> _Side:
     """Finds the spans and the words of a text."""
-    spans = _span_finder()(text)
+    spans = find_spans(text)
     return _Side(text, spans, alignment.word_ranges(text, spans))
 
 

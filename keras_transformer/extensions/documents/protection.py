@@ -41,13 +41,13 @@ from keras_transformer.text.symbols import SPAN_SYMBOLS, SYMBOLS, TAG_SYMBOLS
 STATUSES = ("symbols", "kept", "aligned", "appended", "empty")
 
 _SPAN = "\ufffc"  # stands for a span while a text is split into sentences and words
-_UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
-_LETTER = rf"(?:(?!{_UNSPACED})[\w\p{{M}}])"
 # White space and a word. In scripts without spaces, each character is a word.
-_WORD = regex.compile(rf"(\s*)({_UNSPACED}\p{{M}}*|{_LETTER}+(?:(?:['’.-]|{TAG}+){_LETTER}+)*|\S)")
+_WORD = regex.compile(
+    rf"(\s*)({spans.UNSPACED}\p{{M}}*|{spans.LETTER}+(?:(?:['’.-]|{TAG}+){spans.LETTER}+)*|\S)"
+)
 _STAND_IN = r"\bX\d+\b"
 # Training data has spaces between words and the symbols of tags, also inside of elements.
-_GLUED_TAG = regex.compile(rf"(?<=｟b\d｠)(?={_LETTER})|(?<={_LETTER})(?=｟e\d｠)")
+_GLUED_TAG = regex.compile(rf"(?<=｟b\d｠)(?={spans.LETTER})|(?<={spans.LETTER})(?=｟e\d｠)")
 _INNER_SPACE = regex.compile(r"(?<!\w｟b\d｠)(?<=｟b\d｠) +| +(?=｟e\d｠(?!\w))")
 
 # Returns the texts that represent spans and tags in the line of the model, by their indices.

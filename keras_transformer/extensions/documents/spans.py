@@ -11,6 +11,9 @@ import regex
 
 from keras_transformer.errors import InputError
 
+# A character of a script without spaces, which counts as a word, and one of other words.
+UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
+LETTER = rf"(?:(?!{UNSPACED})[\w\p{{M}}])"
 # A group of balanced brackets inside a URL, such as the variable in https://a.b/{id}.
 _GROUP = r"(?:\{[^{}\s]*\}|\([^()\s]*\))"
 _URL_END = r"""[^\s<>"“”„(){}.,;:!?…'’\]«»。，、！？；：]"""

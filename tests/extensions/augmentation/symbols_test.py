@@ -2,13 +2,11 @@
 
 import random
 import re
-import sys
 from types import SimpleNamespace
 
 import hypothesis
 import hypothesis.strategies as st
 
-from keras_transformer.extensions.augmentation import symbols as symbols_module
 from keras_transformer.extensions.augmentation.symbols import SymbolAugmentation
 from keras_transformer.text.symbols import SPAN_SYMBOLS, TAG_SYMBOLS
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
@@ -131,13 +129,3 @@ def test_a_tag_of_the_target_language_stays_first():
 def test_chinese_text_gets_no_spaces():
     for source, _ in augmented("狗睡觉。", "狗", spans=1.0):
         assert " " not in source
-
-
-def test_without_the_package_regex_symbols_are_inserted(monkeypatch):
-    monkeypatch.setitem(sys.modules, "keras_transformer.extensions.documents.spans", None)
-    symbols_module._span_finder.cache_clear()
-    try:
-        changed = augmented("see {name}", "siehe {name}", spans=1.0)
-    finally:
-        symbols_module._span_finder.cache_clear()
-    assert changed and all("{name}" in source for source, _ in changed)
