@@ -75,8 +75,8 @@ def prepare(
     Example:
     >>> import keras_transformer as kt
     >>> texts = [("a dog", "ein Hund"), ("a cat", "eine Katze"), ("a cow", "eine Kuh")]
-    >>> data = kt.prepare(pairs=texts, output_dir="small", vocab_size=20)
-    >>> data.report["train"]["pairs"], data.tokenizer.source_vocab_size  # with 20 symbols
+    >>> data = kt.prepare(pairs=texts, output_dir="small", vocab_size=40)
+    >>> data.report["train"]["pairs"], data.tokenizer.source_vocab_size
     (2, 40)
     """
     names = [field.name for field in dataclasses.fields(PrepareOptions)]

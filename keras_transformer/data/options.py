@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, get_type_hints
 
 from keras_transformer.config.schema import Limits, PositiveInt, check_scalar
@@ -58,8 +58,8 @@ class PrepareOptions:
         source_tag: a piece at the start of every source sentence, such as "<2de>", which selects
             the target language of a multilingual model (Johnson et al., 2017). None for no tag.
         spans, tags: shares of the training pairs that get symbols in place of spans, such as URLs,
-            and around words, as tags. If one of them is above 0, these symbols are appended to a
-            new vocabulary, and a search keeps them. Both need an extension that augments pairs.
+            and around words, as tags. If one of them is above 0, 20 tokens of a new vocabulary are
+            these symbols, and a search keeps them. Both need an extension that augments pairs.
     """
 
     # Four special tokens, and one of text.
@@ -105,10 +105,10 @@ class PrepareOptions:
         tags = [] if self.source_tag is None else [self.source_tag]
         return tuple(dict.fromkeys([*(self.symbols or ()), *tags]))
 
-    def learn(self, lines: Iterable[bytes]) -> bytes:
+    def learn(self, lines: Iterable[bytes], symbols: Sequence[str] = ()) -> bytes:
         """Learns a SentencePiece model from lines with these options, and returns it.
 
         `vocabulary_lines` and the memory are not limited here: the caller draws the lines.
         """
         values = {name: getattr(self, name) for name in _LEARNING}
-        return learn_vocabulary(lines, symbols=self.all_symbols(), **values)
+        return learn_vocabulary(lines, symbols=(*self.all_symbols(), *symbols), **values)

@@ -210,9 +210,9 @@ def prepare(
             _hold_out(cleaned["train"].fates, options)
         times.append(time.monotonic())
         if not (directory / "tokenizer").exists():
-            vocabulary = given or _learn(cleaned["train"], options)
+            symbols = SYMBOLS if extensions else ()
             with atomic_path(directory / "tokenizer") as partial:
-                (vocabulary.with_symbols(SYMBOLS) if extensions else vocabulary).save(partial)
+                (given or _learn(cleaned["train"], options, symbols)).save(partial)
         vocabulary = Vocabulary.load(directory)
         if extensions and not learned.exists():
             write_text(learned, json.dumps(_learn_augmentations(cleaned["train"], extensions)))
@@ -334,12 +334,12 @@ def _hold_out(fates: Fates, options: PrepareOptions) -> None:
     fates[single[random.Random(options.seed).sample(range(len(single)), wanted)]] = VALID
 
 
-def _learn(cleaned: _CleanCorpora, options: PrepareOptions) -> Vocabulary:
-    """Learns a vocabulary from the sampled pairs that are stored for training."""
+def _learn(cleaned: _CleanCorpora, options: PrepareOptions, symbols: Sequence[str]) -> Vocabulary:
+    """Learns a vocabulary with symbols from the sampled pairs that are stored for training."""
     pairs = [pair for _, _, *pair in cleaned.training_sample()]
     if options.separate_vocabularies:
-        return Vocabulary(*(options.learn([pair[side] for pair in pairs]) for side in (0, 1)))
-    return Vocabulary(options.learn([line for pair in pairs for line in pair]))
+        return Vocabulary(*(options.learn([p[side] for p in pairs], symbols) for side in (0, 1)))
+    return Vocabulary(options.learn([line for pair in pairs for line in pair], symbols))
 
 
 def _learn_augmentations(
