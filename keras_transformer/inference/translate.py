@@ -147,14 +147,11 @@ def changed_numbers(model: Engine, lines: Sequence[str]) -> list[tuple[int, str]
 
     numbers = [(index, word) for index, word in numbers if not kept_characters().isdisjoint(word)]
     changed = model.vocabulary.rewritten("source", [word for _, word in numbers])
-    return [
-        (
-            numbers[i][0],
-            f"the vocabulary of this model reads {numbers[i][1]!r} as {text!r}. One that is "
-            "prepared now keeps it (normalization=nfkc_numbers).",
-        )
-        for i, text in changed.items()
-    ]
+    remark = (
+        "the vocabulary of this model reads {!r} as {!r}. One that is prepared now keeps it "
+        "(normalization=nfkc_numbers)."
+    )
+    return [(numbers[i][0], remark.format(numbers[i][1], text)) for i, text in changed.items()]
 
 
 def translate_to_text(

@@ -98,12 +98,13 @@ class SavedModelEngine(Engine):
 
 def _vocabulary(tokenizer: Any) -> Vocabulary:
     """Returns the vocabulary of a loaded `Tokenizer`: the models are attributes of operations."""
-    models: dict[bytes, None] = {}
-    for side in (tokenizer._source, tokenizer._target):
+
+    def model(side: Any) -> bytes:
         [create] = side._model_resource._create_resource.concrete_functions
         [op] = [op for op in create.graph.get_operations() if op.type == "SentencepieceOp"]
-        models[op.get_attr("model")] = None
-    return Vocabulary(*models)
+        return bytes(op.get_attr("model"))
+
+    return Vocabulary(*dict.fromkeys(map(model, (tokenizer._source, tokenizer._target))))
 
 
 class IsolatedSavedModel(SavedModelEngine):
