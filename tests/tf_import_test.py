@@ -72,7 +72,7 @@ PROGRAMS = {
     "report": "import keras_transformer.extensions.pages.report",
     "prepare": "from pathlib import Path; from keras_transformer.cli import main\n"
     "Path('a.tsv').write_text(''.join(f'a {i}\\tb {i}\\n' for i in range(9)))\n"
-    "flags = '--tsv=a.tsv --output_dir=data --vocab_size=20 --valid_pairs=2'.split()\n"
+    "flags = '--tsv=a.tsv --output_dir=data --vocab_size=40 --valid_pairs=2'.split()\n"
     "main.run('prepare', ['prepare', *flags])",
 }
 

@@ -92,6 +92,7 @@ class PrepareOptions:
         languages = ("", "") if self.check_languages is None else self.check_languages
         message = f"check_languages is {','.join(languages)}. Give two languages, as in en,de."
         require(len(languages) == 2, message)
+        require(self.spans + self.tags <= 1, "The sum of spans and tags must be at most 1.")
         reserved = {*SPECIAL_PIECES, *(BYTE_PIECES if self.byte_fallback else ())}
         for symbol in self.all_symbols():
             if not symbol or any(map(str.isspace, symbol)) or symbol in reserved:

@@ -42,9 +42,8 @@ class Constraints:
                 f"and below {vocab_size}."
             )
         excluded = {*ids.excluded, *(phrase[0] for phrase in banned if len(phrase) == 1)}
-        symbols = ids.symbols
-        self.symbols = None if symbols is None else SymbolRule(symbols, ids.end, vocab_size)
-        excluded.update(() if symbols is None else symbols.tokens)
+        self.symbols = SymbolRule(ids.symbols, ids.end, vocab_size) if ids.symbols else None
+        excluded.update(ids.symbols.tokens if ids.symbols else ())
         self._phrases = sorted({tuple(phrase) for phrase in banned if len(phrase) > 1})
         if len(excluded) == vocab_size:
             raise InputError("Every token is banned, so there is no possible output.")

@@ -348,6 +348,7 @@ def test_an_empty_corpus_beside_another_is_named(tmp_path):
         ({"normalization": "nfd"}, ("normalization", "nfd")),
         ({"on_bad_utf8": "guess"}, ("on_bad_utf8", "guess", "fail", "replace", "drop")),
         ({"check_languages": ("en",)}, ("check_languages", "en", "en,de")),
+        ({"spans": 0.7, "tags": 0.7}, ("spans", "tags", "1")),
         ({"source_tag": "to German"}, ("to German", "spaces")),
         ({"symbols": ("<pad>",)}, ("<pad>", "vocabulary")),
         ({"source_tag": "<0x0A>", "byte_fallback": True}, ("<0x0A>", "token")),

@@ -159,6 +159,13 @@ def test_unclosed_and_crossing_tags_are_kept(raw: str) -> None:
     assert re.sub(TAGS, "", output) == re.sub(TAGS, "", raw).upper()
 
 
+def test_elements_of_any_depth_are_kept() -> None:
+    raw = "".join(f"<b n='{i}'>w{i} " for i in range(600)) + "end" + "</b>" * 600
+    for model in (fake_engine(str.upper), fake_engine(order=reverse, returns_alignments=True)):
+        [output], _ = translate_tokens(model, [tokenize(raw)])
+        assert Counter(TAGS.findall(output)) == Counter(TAGS.findall(raw))
+
+
 def test_a_translation_is_escaped_only_where_entities_exist() -> None:
     model = fake_engine(lambda text: "1 < 2 & 3")
     assert translated("<b>x</b>", model) == "<b>1 &lt; 2 &amp; 3</b>"
