@@ -89,8 +89,8 @@ class PrepareOptions:
         for name, hint in get_type_hints(type(self), include_extras=True).items():
             if name not in ("symbols", "check_languages"):  # sequences
                 check_scalar(name, hint, getattr(self, name))
-        is_valid = self.check_languages is None or len(self.check_languages) == 2
-        require(is_valid, f"check_languages is {self.check_languages}. Give two languages, as in en,de.")
+        message = f"check_languages is {self.check_languages}. Give two languages, as in en,de."
+        require(self.check_languages is None or len(self.check_languages) == 2, message)
         require(self.spans + self.tags <= 1, "The sum of spans and tags must be at most 1.")
         reserved = {*SPECIAL_PIECES, *(BYTE_PIECES if self.byte_fallback else ())}
         for symbol in self.all_symbols():
