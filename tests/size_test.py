@@ -18,7 +18,7 @@ EXTENSIONS = PACKAGE / "extensions"
 
 # Folder: the largest number of lines of code.
 BUDGETS = {
-    "benchmarks": 2_975,
+    "benchmarks": 2_975 + 77,  # tags in real text
     "tests": 22_920 + 442 + 975 + 269 + 110,  # faults from outside, real text, careless writing
     "keras_transformer/extensions": 10_617 + 42 + 974 + 214 + 90,  # the same
     "keras_transformer/extensions/serving": 1_297 + 26,  # faults from outside
