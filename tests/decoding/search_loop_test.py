@@ -12,7 +12,7 @@ from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import SpecialIds, StepDecoder
 from keras_transformer.errors import InputError
-from tests.builders import refuses
+from tests.builders import refuses, weekly
 from tests.decoding.reference import (
     ALL_OUTPUTS,
     DETAILS,
@@ -319,7 +319,7 @@ def test_alignment_needs_a_decoder_with_attention(config):
 # --- Where it runs --------------------------------------------------------------------------------
 
 
-@each_rich
+@pytest.mark.parametrize("rules", [RICH["beam"], weekly(RICH["greedy"]), weekly(RICH["sampling"])])
 def test_jit_compiled_gives_the_same(rules):
     max_lengths, prefix = tf.constant([5, 2, 0, 4]), tf.constant([[A, B], [A, 9], [B, A], [-1, A]])
 
