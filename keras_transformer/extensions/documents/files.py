@@ -16,7 +16,7 @@ from keras_transformer.errors import InputError, require
 from keras_transformer.extensions.documents import protection, text_formats, xml_formats
 from keras_transformer.extensions.documents.placement import Word
 from keras_transformer.extensions.documents.protection import with_entities, without_entities
-from keras_transformer.extensions.documents.spans import compile_patterns, spliced
+from keras_transformer.extensions.documents.spans import compile_patterns, find_spans, spliced
 from keras_transformer.extensions.documents.text_formats import Unit
 from keras_transformer.inference.batching import token_counts, unknown_token_remark
 from keras_transformer.inference.engine import Engine
@@ -87,7 +87,8 @@ def translate_file(
     fragments = [unit.tokens for found in units.values() for unit in found]
     lines = [line for label, found in units.items() for line in _lines(parts[label], found)]
     texts = ["".join(token.text for token in fragment) for fragment in fragments]
-    counts = token_counts(model.lengths, texts)
+    others = [spliced(text, [(*span, "") for span in find_spans(text, spans)]) for text in texts]
+    counts = token_counts(model.lengths, others)
     translate = functools.partial(protection.translate_tokens, model, fragments, spans)
     outputs, statuses, remarks = translate(source_tag, written, lines)
     remarks += [f"Line {lines[i]}: {remark}" for i, remark in changed_numbers(model, texts)[:1]]

@@ -91,7 +91,7 @@ def test_every_tag_survives_every_model(raw: str, model: Engine) -> None:
 FIXED = [
     'a <b n="1">dog {name}</b> <i n="2">runs</i> on %s ｟0｠ <br n="3"/>',
     '<b n="1"><i n="2">The</i> https://a.b/c?d=e ran. Two {0}</b>: 犬が。 <a n="3"></a>X1 %s',
-    f'{{n,plural,one{{x}}other{{#}}}} <i n="1">{" ".join(PLAIN)}</i> <!-- 2 -->',
+    f'<i n="1">{" ".join(PLAIN)}</i> <!-- 2 -->',
     '{a} <b n="1">%s</b>',
 ]
 
@@ -105,16 +105,17 @@ def test_everything_survives_every_engine(
         phrases = [phrase.encode() for phrase in PHRASES]
         tokenizer = Tokenizer(learn_vocabulary(phrases, 80, symbols=SYMBOLS))
         model = kt.load(make_run(tmp_path / "run", tokenizer=tokenizer).path)._model
-        assert translate_tokens(model, [tokenize(FIXED[0])])[1] == {"symbols": 1}
     elif format == "ctranslate2":
         model = EXPORTER.open(version_of(format))
     else:
         path = MARIAN if format == "marian" else version_of(format)
         model = kt.load(path / ("model.tflite" if format == "litert" else ""))._model
-    model.n_best = 1  # the exports of the tests return two
+    model.n_best = 1  # some return two
     assert_tags_and_spans_survive(FIXED, model)
+    if format == "run":
+        assert translate_tokens(model, [tokenize(FIXED[0])])[1] == {"symbols": 1}
 
-    @settings(max_examples=examples, deadline=None)
+    @settings(max_examples=max(1, examples), deadline=None)
     @given(st.lists(FRAGMENTS, min_size=6, max_size=6))
     def check(raws: list[str]) -> None:
         assert_tags_and_spans_survive(raws, model)
