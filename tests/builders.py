@@ -55,7 +55,7 @@ def tiny_data() -> Path:
     from keras_transformer.api.training import prepare
 
     folder, valid = _folder() / "data", PAIRS[:4]
-    options: Any = {"vocab_size": 60, "spans": 0.0, "tags": 0.0, "num_workers": 1}
+    options: Any = {"vocab_size": 60, "augment": {}, "num_workers": 1}
     prepare(pairs=PAIRS, output_dir=folder, valid_pairs=valid, **options)
     return folder
 

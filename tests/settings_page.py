@@ -59,7 +59,8 @@ def type_of(hint: Any) -> str:
         return f"{type_of(required)} | None"
     if typing.get_origin(hint) is Literal:
         return str(hint).removeprefix("typing.").replace("'", '"')
-    return "Sequence[str]" if typing.get_origin(hint) is tuple else hint.__name__
+    sequences = {tuple: "Sequence[str]", Mapping: "Mapping[str, float]"}
+    return sequences.get(typing.get_origin(hint)) or hint.__name__
 
 
 def types_of(declaring: type) -> dict[str, str]:
@@ -93,7 +94,7 @@ def stub() -> str:
         "TrainSettings(TypedDict": model | search | training | both,
     }
     text = "# Written by `python -m tests.settings_page`.\n"
-    text += "from collections.abc import Sequence\nfrom typing import Literal, TypedDict\n"
+    text += "from collections.abc import Mapping, Sequence\nfrom typing import Literal, TypedDict\n"
     for head, options in sections.items():
         fields = (f"    {name}: {kind}\n" for name, kind in options.items())
         text += f"\nclass {head}, total=False):\n{''.join(fields)}"

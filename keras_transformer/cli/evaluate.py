@@ -5,9 +5,13 @@ Examples:
     keras-transformer evaluate --model_dir=build/run --test_set=wmt14/full --language_pair=en-de \
         --paper_bleu
     keras-transformer evaluate --hypothesis=new.de --baseline=old.de --reference=test.de
+    keras-transformer evaluate --model_dir=build/run --source=test.en --reference=test.de \
+        --robustness
 
 sacreBLEU computes the scores. --output keeps the translations of the model. The last line of
 standard output is one JSON object with the scores, their signatures, and the seconds taken.
+--robustness also scores careless sources: in capitals, with typing errors, without full stops, and
+others. The references have the same capitals and the same punctuation.
 """
 
 from __future__ import annotations
@@ -17,13 +21,18 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from keras_transformer import console
+from keras_transformer import console, plugins
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from keras_transformer.evaluation.metrics import Scores
+    from keras_transformer.evaluation.test_sets import EvaluationSet
+    from keras_transformer.inference.engine import Engine
 
 FLAGS = flags.FLAGS
 
@@ -36,6 +45,7 @@ def define_flags() -> None:
     flags.DEFINE_string("language_pair", None, "languages of --test_set, as in en-de")
     config_flags.define_option_flags("tokenize", "lowercase", "threads", "source_tag")
     flags.DEFINE_boolean("paper_bleu", False, "also print BLEU as in the paper, for German")
+    flags.DEFINE_boolean("robustness", None, "also score careless sources, see above")
     flags.DEFINE_string("baseline", None, "translations of another system, to compare BLEU")
     config_flags.define_precision_flag()
     config_flags.define_config_flags("beam_size", "length_penalty")
@@ -44,18 +54,25 @@ def define_flags() -> None:
     flags.mark_flags_as_mutual_exclusive(["test_set", "source"])
     flags.mark_flags_as_mutual_exclusive(["reference", "language_pair"])
     flags.mark_flags_as_mutual_exclusive(["hypothesis", "output"])
-    flags.mark_flags_as_mutual_exclusive(["hypothesis", "source_tag"])
+    for name in ("source_tag", "robustness"):
+        flags.mark_flags_as_mutual_exclusive(["hypothesis", name])
 
 
-def _translate(sources: Sequence[str]) -> tuple[list[str], float, Any]:
-    """Returns the translations, the seconds they took, and the normalization of the model."""
-    from keras_transformer.inference import batching, loading, tags, translate
-    from keras_transformer.runs import atomic
+def _load(sources: Sequence[str]) -> Engine:
+    from keras_transformer.inference import batching, loading, tags
 
     batching.use_cores_for_batches(len(sources))
     options = {"precision": FLAGS.precision, "threads": FLAGS.threads}
     model = loading.load_model(FLAGS.model_dir, config_flags.config_settings(), **options)
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
+    return model
+
+
+def _translate(model: Engine, sources: Sequence[str]) -> tuple[list[str], float]:
+    """Writes and returns the translations, and the seconds they took."""
+    from keras_transformer.inference import batching, tags, translate
+    from keras_transformer.runs import atomic
+
     untagged = tags.missing_tags(sources, model.symbols, FLAGS.source_tag)
     sources = [tags.add_tag(source, FLAGS.source_tag or "") for source in sources]
     with atomic.output_file(FLAGS.output or os.devnull) as file:
@@ -68,7 +85,29 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float, Any]:
     remarks = [untagged, *translate.translation_warnings(model, counts, results)]
     for remark in filter(None, [*remarks, batching.unknown_token_remark(counts)]):
         console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
-    return hypotheses, seconds, model.vocabulary and model.vocabulary.normalized_target
+    return hypotheses, seconds
+
+
+def _robustness(model: Engine, test: EvaluationSet, score: Any, clean: Scores) -> dict[str, Any]:
+    """Prints and returns the scores of careless sources, with their differences from clean ones."""
+    from keras_transformer.evaluation.test_sets import EvaluationSet
+    from keras_transformer.inference import tags, translate
+
+    noise = plugins.find("augmentations", "noise")
+    results = {}
+    for kind in noise.kinds:
+        sources, references = noise.test_set(
+            kind, test.sources or (), test.references, model.symbols
+        )
+        lines = [tags.add_tag(source, FLAGS.source_tag or "") for source in sources]
+        hypotheses = [best.text for best, *_ in translate.translate_lines(model, lines)]
+        scores = score(hypotheses, references=EvaluationSet(references, sources))
+        print(
+            f"{kind}: BLEU {scores.bleu:.2f} ({scores.bleu - clean.bleu:+.2f}), "
+            f"chrF {scores.chrf:.2f} ({scores.chrf - clean.chrf:+.2f})"
+        )
+        results[kind] = {"bleu": scores.bleu, "chrf": scores.chrf}
+    return results
 
 
 def main() -> None:
@@ -98,7 +137,9 @@ def main() -> None:
         hypotheses = test_sets.read_translations(FLAGS.hypothesis, test)
     else:
         score(test.references[0])  # reports errors before anything is translated
-        hypotheses, seconds, normalize = _translate(sources)
+        model = _load(sources)
+        hypotheses, seconds = _translate(model, sources)
+        normalize = None if model.vocabulary is None else model.vocabulary.normalized_target
         fields["seconds"] = round(seconds, 3)
     scores = score(hypotheses, normalize=normalize)
     print(scores.summary())
@@ -111,6 +152,8 @@ def main() -> None:
     if "seconds" in fields:
         a_second = len(sources) / max(seconds, 1e-9)
         print(f"translated in {seconds:.1f} s ({a_second:,.0f} sentences per second)")
+    if FLAGS.robustness:
+        fields["robustness"] = _robustness(model, test, score, scores)
     print(json.dumps({**scores.fields(), **fields}))
 
 

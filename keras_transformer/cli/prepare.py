@@ -20,8 +20,9 @@ from absl import flags
 
 from keras_transformer import plugins
 from keras_transformer.cli import app, config_flags
+from keras_transformer.config.schema import check_scalar
 from keras_transformer.data import corpus, prepare, reading
-from keras_transformer.data.options import LEARNING_OPTIONS, PrepareOptions
+from keras_transformer.data.options import DEFAULT_SHARES, LEARNING_OPTIONS, PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.runs.machine import available_cores
 
@@ -40,8 +41,6 @@ _OPTIONS = {
     "drop_repetitive": "drop pairs if a side repeats the same words",
     "drop_duplicates": "keep only the first of equal pairs",
     "on_bad_utf8": "fail|replace|drop",
-    "spans": "share of the pairs with symbols for spans, such as URLs",
-    "tags": "share of the pairs with symbols for tags around words",
 }
 
 
@@ -71,6 +70,9 @@ def define_flags() -> None:
     vocab_help = "prepared data, a tokenizer, or a .model file to take the vocabulary from"
     flags.DEFINE_string("vocab_from", None, vocab_help)
     config_flags.define_option_class_flags(PrepareOptions, _OPTIONS)
+    augment_help = "share of the training pairs with each change, as in upper:0.05,typos:0.05"
+    shares = [f"{kind}:{share}" for kind, share in DEFAULT_SHARES.items()]
+    flags.DEFINE_list("augment", shares, augment_help)
     languages_help = "drop pairs that are not in these languages, as in en,de"
     flags.DEFINE_list("check_languages", None, languages_help)
     config_flags.define_option_flags(seed=PrepareOptions.seed)
@@ -104,7 +106,14 @@ def _options() -> PrepareOptions:
     values["symbols"] = tuple(config_flags.parse_symbols(values["symbols"])) or None
     values["max_length_ratio"] = values["max_length_ratio"] or None
     values["check_languages"] = values["check_languages"] and tuple(values["check_languages"])
+    values["augment"] = dict(map(_share, values["augment"]))
     return PrepareOptions(**values)
+
+
+def _share(text: str) -> tuple[str, float]:
+    """Parses a kind and its share, such as upper:0.05."""
+    kind, _, share = text.partition(":")
+    return kind, check_scalar(f"--augment={text}", float, share, convert=True)
 
 
 def _check_flags() -> None:

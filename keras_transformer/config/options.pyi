@@ -1,5 +1,5 @@
 # Written by `python -m tests.settings_page`.
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 
 class SearchOptions(TypedDict, total=False):
@@ -63,8 +63,7 @@ class PrepareSettings(TypedDict, total=False):
     check_languages: Sequence[str] | None
     on_bad_utf8: Literal["fail", "replace", "drop"]
     source_tag: str | None
-    spans: float
-    tags: float
+    augment: Mapping[str, float]
     num_workers: int | None
 
 class TrainSettings(TypedDict, total=False):

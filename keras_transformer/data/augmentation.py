@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-from keras_transformer.data.options import PrepareOptions
+from keras_transformer import plugins
+from keras_transformer.data.options import DEFAULT_SHARES
+from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary
+
+Pair: TypeAlias = tuple[str, str]  # a source and a target
 
 
 class Augmentation(Protocol):
@@ -16,28 +20,55 @@ class Augmentation(Protocol):
     It is created for a preparation, with the result of `learn`. Worker processes get a pickled
     copy.
 
+    Attributes:
+        kinds: names of changes. `PrepareOptions.augment` gives the share of the pairs for each.
+        symbols: tokens that a new vocabulary gets. A given vocabulary must have them.
+
     Example:
     >>> class Shouting:
-    ...     def __init__(self, learned, options, vocabulary):
+    ...     kinds, symbols = ("capitals",), ()
+    ...     def __init__(self, learned, vocabulary):
     ...         pass
     ...     @staticmethod
     ...     def learn(pairs):
     ...         return None
-    ...     def __call__(self, source, target, random_):
-    ...         shouts = random_.random() < 0.01
-    ...         return ("capitals", source.upper(), target.upper()) if shouts else None
+    ...     def __call__(self, kind, pair, following, random_):
+    ...         source, target = pair
+    ...         return source.upper(), target.upper()
     """
 
-    def __init__(self, learned: Any, options: PrepareOptions, vocabulary: Vocabulary) -> None: ...
+    kinds: Collection[str]
+    symbols: Sequence[str]
+
+    def __init__(self, learned: Any, vocabulary: Vocabulary) -> None: ...
 
     @staticmethod
-    def learn(pairs: Sequence[tuple[str, str]]) -> Any:
+    def learn(pairs: Sequence[Pair]) -> Any:
         """Returns JSON values that are learned from a random sample of the training pairs."""
         ...
 
-    def __call__(self, source: str, target: str, random_: Random) -> tuple[str, str, str] | None:
-        """Returns a name for the report and a changed pair, or None to leave the pair as it is.
+    def __call__(self, kind: str, pair: Pair, following: Pair, random_: Random) -> Pair | None:
+        """Returns a changed pair, or None to leave the pair as it is.
 
-        The result may depend only on the arguments. A pair that becomes too long stays as it is.
+        The result may depend only on the arguments. `following` is the next training pair. A pair
+        that becomes too long stays as it is.
         """
         ...
+
+
+def installed(
+    shares: Mapping[str, float], vocabulary: Vocabulary | None
+) -> dict[str, type[Augmentation]]:
+    """Returns the extensions with these kinds of changes that a given vocabulary allows."""
+    found = dict(plugins.all_of("augmentations"))
+    known = {kind for extension in found.values() for kind in extension.kinds}
+    if unknown := {*shares} - known - {*DEFAULT_SHARES}:
+        names = ", ".join(sorted(known)) or "none"
+        raise InputError(f"augment has {min(unknown)!r}. The installed changes are: {names}.")
+    has_symbols = vocabulary is None or vocabulary.symbol_ids is not None
+    return {
+        name: extension
+        for name, extension in found.items()
+        if any(shares.get(kind) for kind in extension.kinds)
+        and (has_symbols or not extension.symbols)
+    }

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -156,7 +156,7 @@ def encode_block(
     augmented = collections.Counter[str]()
     chosen = np.flatnonzero(full & short & (fates == TRAIN)).tolist()
     random_ = random.Random(f"augment {options.seed} {folder.name}")
-    for i, name, *pair in _augmented(augmentations, chosen, texts, random_):
+    for i, name, *pair in _augmented(augmentations, options.augment, chosen, texts, random_):
         new_ids = vocabulary.encode_source(pair[:1]) + vocabulary.encode_target(pair[1:])
         if max(map(len, new_ids)) <= options.max_tokens:
             augmented[name] += 1
@@ -187,16 +187,22 @@ def encode_block(
 
 def _augmented(
     augmentations: Sequence[Augmentation],
+    shares: Mapping[str, float],
     chosen: Sequence[int],
     texts: Sequence[Sequence[bytes]],
     random_: random.Random,
 ) -> Iterator[tuple[int, str, bytes, bytes]]:
-    """Yields the index, the name of the change, and the new sides of each pair that changes."""
-    for augment in augmentations:
-        for i in chosen:
-            if changed := augment(texts[0][i].decode(), texts[1][i].decode(), random_):
-                name, source, target = changed
-                yield i, name, source.encode(), target.encode()
+    """Yields the index, the kind of change, and the new sides of each pair that changes."""
+    of_kind = {kind: part for part in augmentations for kind in part.kinds if kind in shares}
+    weights = [shares[kind] for kind in of_kind]
+    kinds = [*of_kind, ""]  # most pairs stay as they are
+    pairs = [(texts[0][i].decode(), texts[1][i].decode()) for i in chosen] if of_kind else []
+    for number, pair in enumerate(pairs):
+        [kind] = random_.choices(kinds, [*weights, max(0.0, 1 - sum(weights))])
+        following = pairs[(number + 1) % len(pairs)]
+        changed = of_kind[kind](kind, pair, following, random_) if kind else None
+        if changed:
+            yield chosen[number], kind, changed[0].encode(), changed[1].encode()
 
 
 @functools.lru_cache(maxsize=1)

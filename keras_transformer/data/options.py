@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal, get_type_hints
 
 from keras_transformer.config.schema import Limits, PositiveInt, check_scalar
@@ -22,6 +22,7 @@ OnBadUtf8 = Literal["fail", "replace", "drop"]
 _LEARNING = ("vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization")
 # Options that are ignored if a vocabulary is given. Missing symbols are appended to it.
 LEARNING_OPTIONS = (*_LEARNING, "vocabulary_lines")
+DEFAULT_SHARES = {"spans": 0.05, "tags": 0.02}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +58,9 @@ class PrepareOptions:
             to drop the pair.
         source_tag: a piece at the start of every source sentence, such as "<2de>", which selects
             the target language of a multilingual model (Johnson et al., 2017). None for no tag.
-        spans, tags: shares of the training pairs that get symbols in place of spans, such as URLs,
-            and around words, as tags. If one of them is above 0, 20 tokens of a new vocabulary are
-            these symbols, and a search keeps them. Both need an extension that augments pairs.
+        augment: kinds of changes, with the share of the training pairs that each one changes. For
+            `spans` and `tags`, 20 tokens of a new vocabulary are symbols, and a search keeps them.
+            The kinds are those of the installed extensions (docs/corpora.md).
     """
 
     # Four special tokens, and one of text.
@@ -82,16 +83,19 @@ class PrepareOptions:
     check_languages: tuple[str, str] | None = None
     on_bad_utf8: OnBadUtf8 = "fail"
     source_tag: str | None = None
-    spans: Annotated[float, Limits(least=0, most=1)] = 0.05
-    tags: Annotated[float, Limits(least=0, most=1)] = 0.02
+    augment: Mapping[str, float] = dataclasses.field(default_factory=lambda: dict(DEFAULT_SHARES))
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self), include_extras=True).items():
-            if name not in ("symbols", "check_languages"):  # sequences
+            if name not in ("symbols", "check_languages", "augment"):  # not scalars
                 check_scalar(name, hint, getattr(self, name))
         message = f"check_languages is {self.check_languages}. Give two languages, as in en,de."
         require(self.check_languages is None or len(self.check_languages) == 2, message)
-        require(self.spans + self.tags <= 1, "The sum of spans and tags must be at most 1.")
+        is_mapping = isinstance(self.augment, Mapping)
+        require(is_mapping, f"augment is {self.augment!r}. Give shares, as in {DEFAULT_SHARES}.")
+        for kind, share in self.augment.items():
+            check_scalar(f"augment, {kind}", Annotated[float, Limits(least=0, most=1)], share)
+        require(sum(self.augment.values()) <= 1, "The sum of the shares in augment is above 1.")
         reserved = {*SPECIAL_PIECES, *(BYTE_PIECES if self.byte_fallback else ())}
         for symbol in self.all_symbols():
             if not symbol or any(map(str.isspace, symbol)) or symbol in reserved:

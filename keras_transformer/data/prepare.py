@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_transformer import plugins
 from keras_transformer.console import progress_bar
-from keras_transformer.data.augmentation import Augmentation
+from keras_transformer.data.augmentation import Augmentation, installed
 from keras_transformer.data.blocks import (
     DUPLICATE,
     STORES,
@@ -39,7 +39,6 @@ from keras_transformer.data.token_store import IntArray, TokenStore, write_index
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError, check_path, require
 from keras_transformer.runs.atomic import atomic_path, work_directory, write_text
-from keras_transformer.text.symbols import SYMBOLS
 from keras_transformer.text.vocabulary import MAX_BYTES, Vocabulary
 
 if TYPE_CHECKING:
@@ -186,9 +185,7 @@ def prepare(
     with work_directory(output_dir, key) as directory:
         times = [time.monotonic()]
         learned = directory / "work" / "augmentations.json"
-        extensions = dict[str, type[Augmentation]]()
-        if options.spans + options.tags > 0 and (given is None or given.symbol_ids is not None):
-            extensions = dict(plugins.all_of("augmentations"))
+        extensions = installed(options.augment, given)
         learns = given is None and not (directory / "tokenizer").exists()
         learns |= bool(extensions) and not learned.exists()
         cleaned = {
@@ -211,14 +208,14 @@ def prepare(
             _hold_out(cleaned["train"].fates, options)
         times.append(time.monotonic())
         if not (directory / "tokenizer").exists():
-            symbols = SYMBOLS if extensions else ()
+            symbols = [symbol for part in extensions.values() for symbol in part.symbols]
             with atomic_path(directory / "tokenizer") as partial:
                 (given or _learn(cleaned["train"], options, symbols)).save(partial)
         vocabulary = Vocabulary.load(directory)
         if extensions and not learned.exists():
             write_text(learned, json.dumps(_learn_augmentations(cleaned["train"], extensions)))
         states = json.loads(learned.read_bytes()) if extensions else {}
-        augmentations = [extensions[name](states[name], options, vocabulary) for name in extensions]
+        augmentations = [extensions[name](states[name], vocabulary) for name in extensions]
         cleaned["train"].samples.clear()  # they would take memory until the end of the encoding
         times.append(time.monotonic())
         results = _encode(directory, cleaned, vocabulary, options, augmentations, num_workers)

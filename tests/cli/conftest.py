@@ -54,7 +54,7 @@ def folder(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     (folder / "latin1.de").write_bytes(b"gut\nsch\xe4del\n")
-    flags = "--source=a.en --target=a.de --vocab_size=60 --symbols=<2de> --spans=0 --tags=0"
+    flags = "--source=a.en --target=a.de --vocab_size=60 --symbols=<2de> --augment="
     flags += " --output_dir=data"
     assert driver.run(folder, "prepare", flags.split(), "").code == 0
     return folder

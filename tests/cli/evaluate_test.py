@@ -18,6 +18,7 @@ SCORED = {
     "its output": "--hypothesis=out.de --reference=six.de --baseline=six.en --paper_bleu",
     "a test set": "--model_dir=run --test_set=wmt14/full --language_pair=en-de --beam_size=1",
     "a given tag": f"{TAGGED} --source=six.en --output=given.de --source_tag=<2de>",
+    "careless text": f"{TAGGED} --source=six.en --source_tag=<2de> --robustness",
     "no tag": f"{TAGGED} --source=six.en --output=none.de",
 }
 
@@ -67,3 +68,12 @@ def test_lines_without_a_tag_are_counted_unless_source_tag_adds_it(ended, folder
     assert (folder / "given.de").read_text() != (folder / "none.de").read_text()
     assert ended["a given tag"].err == ""
     assert ended["no tag"].err.count("6 of 6 lines have no target-language tag") == 1
+
+
+def test_careless_sources_are_scored_with_their_difference(ended: dict[str, CommandResult]) -> None:
+    lines, scores = of(ended, "careless text")
+    kinds = [line.partition(": BLEU")[0] for line in lines[-len(scores["robustness"]) :]]
+    assert kinds == [*scores["robustness"]] and {"upper", "typos", "merge"} < {*kinds}
+    for line, score in zip(lines[-len(kinds) :], scores["robustness"].values(), strict=True):
+        assert f"chrF {score['chrf']:.2f} ({score['chrf'] - scores['chrf']:+.2f})" in line
+    assert scores["robustness"]["upper"]["chrf"] != scores["chrf"]

@@ -3,16 +3,18 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from keras_transformer import plugins
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import InputError
 from keras_transformer.text.symbols import SYMBOLS
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.data.corpora import SMALL, Pairs, numbered, texts, tree
 from tests.messages import tells
 
-AUGMENTED = dataclasses.replace(SMALL, spans=0.3, tags=0.2)
+AUGMENTED = dataclasses.replace(SMALL, augment={"spans": 0.3, "tags": 0.2})
 
 
 def with_symbols(pairs):
@@ -76,18 +78,22 @@ def test_pairs_that_would_become_too_long_stay_as_they_are(tmp_path):
 class Shouting:
     """An augmentation of another package."""
 
-    def __init__(self, learned, options, vocabulary):
-        self.longest = learned["longest"]
+    kinds, symbols = ("capitals",), ()
+
+    def __init__(self, learned, vocabulary):
+        self.pairs = learned["pairs"]
 
     @staticmethod
     def learn(pairs):
-        return {"longest": max(map(len, pairs[0])), "pairs": len(pairs)}
+        return {"pairs": len(pairs)}
 
-    def __call__(self, source, target, random_):
-        return ("capitals", source.upper(), target.upper()) if "7" in source else None
+    def __call__(self, kind, pair, following, random_):
+        assert kind == "capitals" and self.pairs > 0
+        return (pair[0].upper(), following[1].upper()) if "7" in pair[0] else None
 
 
-def test_other_packages_add_augmentations(tmp_path, monkeypatch):
+@pytest.fixture
+def shouting(monkeypatch):
     original = plugins.entry_points
 
     class Point:
@@ -99,7 +105,21 @@ def test_other_packages_add_augmentations(tmp_path, monkeypatch):
         return {"shouting": Point} if group == "augmentations" else original(group)
 
     monkeypatch.setattr(plugins, "entry_points", entry_points)
-    prepared = prepare([Pairs(numbered(20))], tmp_path / "d", PrepareOptions(vocab_size=80))
+
+
+def test_other_packages_add_augmentations(tmp_path, shouting):
+    options = PrepareOptions(vocab_size=80, augment={"capitals": 1.0})
+    prepared = prepare([Pairs(numbered(20))], tmp_path / "d", options)
     shouted = [pair for pair in texts(tmp_path / "d", "train") if pair[0].isupper()]
     assert prepared.report["augmented"] == {"capitals": len(shouted)}
-    assert {*shouted} <= {(f"THE {i} DOGS", f"DIE {i} HUNDE") for i in (7, 17)}
+    after = {7: 8, 17: 18}
+    assert {*shouted} <= {(f"THE {i} DOGS", f"DIE {after[i]} HUNDE") for i in after}
+
+
+def test_unknown_changes_are_errors_but_the_defaults_need_no_extension(tmp_path, shouting):
+    prepared = prepare([Pairs(numbered(20))], tmp_path / "d", PrepareOptions(vocab_size=80))
+    assert prepared.report["augmented"] == {}
+    options = PrepareOptions(vocab_size=80, augment={"capital": 0.1})
+    with pytest.raises(InputError) as error:
+        prepare([Pairs(numbered(20))], tmp_path / "e", options)
+    assert tells(str(error.value), "'capital'", "capitals")

@@ -7,7 +7,7 @@ from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = PrepareOptions(vocab_size=80, spans=0.0, tags=0.0)
+SMALL = PrepareOptions(vocab_size=80, augment={})
 
 
 @dataclasses.dataclass

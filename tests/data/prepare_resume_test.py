@@ -64,7 +64,7 @@ def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize("stage", ["clean_block", "_learn", "encode_block"])
 def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, capsys, stage, stop):
     monkeypatch.setattr(blocks_module, "BLOCK_LINES", 10)
-    options = dataclasses.replace(SMALL, spans=0.3, tags=0.2)
+    options = dataclasses.replace(SMALL, augment={"spans": 0.3, "tags": 0.1, "merge": 0.1})
     arguments = [Pairs(numbered(30)), Pairs(numbered(30, 30))]
     whole = prepare(arguments, tmp_path / "whole", options)
     with monkeypatch.context() as patch:

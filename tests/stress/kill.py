@@ -174,7 +174,7 @@ def prepare_data(folder: Path) -> None:
     """Prepares sentences of three numbers each as `folder/data`."""
     triples = itertools.product(NUMBERS.items(), repeat=3)
     pairs = [(f"{a} {b} {c}", f"{x} {y} {z}") for (a, x), (b, y), (c, z) in triples]
-    options: Any = {"vocab_size": 40, "spans": 0.0, "tags": 0.0, "num_workers": 1}
+    options: Any = {"vocab_size": 40, "augment": {}, "num_workers": 1}
     kt.prepare(pairs=pairs, output_dir=folder / "data", valid_pairs=8, **options)
 
 

@@ -64,7 +64,7 @@ def prepared_pairs(folder, pairs, vocab_from=None, **options):
     for side, file in enumerate(files):
         file.write_text("".join(pair[side] + "\n" for pair in pairs))
     corpora = parallel_files(*([file] for file in files))
-    prepare(corpora, folder, PrepareOptions(spans=0, tags=0, **options), vocab_from=vocab_from)
+    prepare(corpora, folder, PrepareOptions(augment={}, **options), vocab_from=vocab_from)
     return folder
 
 

@@ -12,12 +12,12 @@ from typing import NamedTuple, TypeAlias
 
 import regex
 
-from keras_transformer.data.options import PrepareOptions
+from keras_transformer.data.augmentation import Pair
 from keras_transformer.extensions.augmentation import alignment
 from keras_transformer.extensions.augmentation.alignment import Lexicon, Link
 from keras_transformer.extensions.documents.spans import UNSPACED, Range, find_spans, spliced
 from keras_transformer.inference.tags import add_tag, split_tags
-from keras_transformer.text.symbols import SPAN_SYMBOLS, TAG_SYMBOLS
+from keras_transformer.text.symbols import SPAN_SYMBOLS, SYMBOLS, TAG_SYMBOLS
 from keras_transformer.text.vocabulary import Vocabulary
 
 Change: TypeAlias = tuple[int, int, str]  # a range of a text, and its new text
@@ -44,28 +44,27 @@ class _Side(NamedTuple):
 
 
 class SymbolAugmentation:
-    """Adds symbols to a share of the training pairs: an `Augmentation` of the preparation."""
+    """Adds symbols to training pairs: an `Augmentation` of the preparation."""
 
+    kinds = ("spans", "tags")
+    symbols = SYMBOLS
     learn = staticmethod(alignment.learn_lexicon)
 
-    def __init__(self, lexicon: Lexicon, options: PrepareOptions, vocabulary: Vocabulary) -> None:
+    def __init__(self, lexicon: Lexicon, vocabulary: Vocabulary) -> None:
         self._lexicon = lexicon
-        self._options = options
         self._known = sorted(vocabulary.source_symbols())
         ids = [vocabulary.encode_source(_MARKS), vocabulary.encode_target(_MARKS)]
         rows = zip(_MARKS, *ids, strict=True)
         self._marks = [m.decode() for m, s, t in rows if vocabulary.unknown_id not in s + t]
 
-    def __call__(self, source: str, target: str, random_: Random) -> tuple[str, str, str] | None:
-        """Returns "spans" or "tags" and the changed pair, or None if the pair stays as it is."""
-        chance = random_.random()
-        if chance >= self._options.spans + self._options.tags or "｟" in source + target:
+    def __call__(self, kind: str, pair: Pair, following: Pair, random_: Random) -> Pair | None:
+        """Returns the pair with symbols of spans or tags, or None if it stays as it is."""
+        if "｟" in "".join(pair):
             return None
-        language, source = split_tags(source, self._known)
-        sides = [_side(text) for text in (source, target)]
+        language, source = split_tags(pair[0], self._known)
+        sides = [_side(text) for text in (source, pair[1])]
         words = [side.contents(side.words) for side in sides]
         links = alignment.aligned_words(words[0], words[1], self._lexicon)
-        kind = "spans" if chance < self._options.spans else "tags"
         if kind == "spans":
             symbols = random_.sample(SPAN_SYMBOLS, random_.randint(1, _MOST_SPANS))
             changes = _copied(sides, symbols, random_)
@@ -75,11 +74,9 @@ class SymbolAugmentation:
             changes = _tagged(sides, links, tags, random_)
         if not changes:
             return None
-        source, target = (
-            spliced(side.text, of_side)
-            for side, of_side in zip(sides, zip(*changes, strict=True), strict=True)
-        )
-        return kind, add_tag(source, language), target
+        texts = [side.text for side in sides]
+        source, target = map(spliced, texts, zip(*changes, strict=True))
+        return add_tag(source, language), target
 
 
 def _side(text: str) -> _Side:

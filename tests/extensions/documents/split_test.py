@@ -126,7 +126,7 @@ def test_prepared_data_runs_and_exports_say_whether_training_had_single_sentence
         (tmp_path / name).write_text("\n".join(lines) + "\n")
         (tmp_path / "target").write_text("".join(f"Ein Hund {i}.\n" for i in range(100)))
         corpus = parallel_files([tmp_path / name], [tmp_path / "target"])
-        options = PrepareOptions(vocab_size=60, spans=0.0, tags=0.0)
+        options = PrepareOptions(vocab_size=60, augment={})
         data = prepare(corpus, tmp_path / f"data-{name}", options)
         found = data.report["train"]["source"]["several_sentences"]
         assert found == pytest.approx(share, abs=0.05)

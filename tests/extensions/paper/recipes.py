@@ -18,7 +18,7 @@ FIELDS: dict[str, Any] = {
     "train": {"source": "train.en", "target": "train.de"},
     "valid": {"source": "valid.en", "target": "valid.de"},
     "tests": {"animals": {"source": "test.en", "target": "test.de"}},
-    "prepare": {"vocab_size": 40, "spans": 0, "tags": 0},
+    "prepare": {"vocab_size": 40, "augment": {}},
     "preset": "tiny",
     "settings": {
         "model.num_encoder_layers": 1,

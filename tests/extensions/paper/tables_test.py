@@ -375,7 +375,7 @@ MEMORY: dict[str, Any] = {
 def test_a_row_is_trained_validated_and_scored(tmp_path: Path) -> None:
     pairs, data_dir = PAIRS[:8], tmp_path / "data"
     sides = [list(side) for side in zip(*pairs, strict=True)]
-    options: Any = {"vocab_size": 50, "spans": 0.0, "tags": 0.0, "num_workers": 1}
+    options: Any = {"vocab_size": 50, "augment": {}, "num_workers": 1}
     prepare(pairs=pairs, output_dir=data_dir, valid_pairs=pairs, **options)
     *_, row = tables.table2(MEMORY)
     job = {"data_dir": data_dir, "preset": None, "weights": "best", "scoring": {}}

@@ -32,7 +32,7 @@ from keras_transformer.text.vocabulary import MAX_BYTES, SPECIAL_PIECES, Vocabul
 
 # The longest sentences of the WSJ have some 400 symbols. One word can have many.
 DEFAULTS = PrepareOptions(
-    separate_vocabularies=True, max_tokens=512, max_length_ratio=None, spans=0, tags=0
+    separate_vocabularies=True, max_tokens=512, max_length_ratio=None, augment={}
 )
 
 

@@ -1,0 +1,145 @@
+"""Careless writing: changes of pairs of texts, from which a model learns, or that test it.
+
+Protected spans, such as {name} and URLs, do not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TypeAlias
+
+import regex
+
+from keras_transformer.data.augmentation import Pair
+from keras_transformer.extensions.documents.spans import (
+    LETTER,
+    UNSPACED,
+    Range,
+    find_spans,
+    spliced,
+)
+from keras_transformer.inference.tags import add_tag, split_tags
+from keras_transformer.text.vocabulary import Vocabulary
+
+Noise: TypeAlias = Callable[[Pair, Pair, Random], Pair]  # of a pair and the following one
+
+_WORD = regex.compile(rf"{LETTER}+")
+_FINAL = regex.compile(r"\s*[\p{Sentence_Terminal}…]+$")
+_SHORTEST_WITH_TYPO = 4  # letters
+_WORDS_PER_TYPO = 8
+
+
+def _words(text: str) -> list[Range]:
+    """Returns the words of a text that are outside of spans."""
+    spans = find_spans(text)
+    words = [match.span() for match in _WORD.finditer(text)]
+    return [word for word in words if all(word[1] <= a or word[0] >= b for a, b in spans)]
+
+
+def _with_words(text: str, words: Sequence[Range], change: Callable[[str], str]) -> str:
+    """Returns a text in which some words are changed."""
+    return spliced(text, [(*word, change(text[slice(*word)])) for word in words])
+
+
+def upper(pair: Pair, following: Pair, random_: Random) -> Pair:
+    """WRITES BOTH TEXTS IN CAPITALS."""
+    source, target = (_with_words(text, _words(text), str.upper) for text in pair)
+    return source, target
+
+
+def title(pair: Pair, following: Pair, random_: Random) -> Pair:
+    """Begins Each Word Of Both Texts With A Capital."""
+    source, target = (_with_words(text, _words(text), _capitalized) for text in pair)
+    return source, target
+
+
+def _capitalized(word: str) -> str:
+    return word[:1].upper() + word[1:]
+
+
+def typos(pair: Pair, following: Pair, random_: Random) -> Pair:
+    """Makes a typing error in every eighth long word of the source, and in at least one."""
+    source, target = pair
+    words = [word for word in _words(source) if word[1] - word[0] >= _SHORTEST_WITH_TYPO]
+    count = min(len(words), max(1, len(words) // _WORDS_PER_TYPO))
+    chosen = random_.sample(words, count)
+    return _with_words(source, chosen, lambda word: _misspelled(word, random_)), target
+
+
+def _misspelled(word: str, random_: Random) -> str:
+    """Swaps two letters of a word, or drops or doubles one of them."""
+    i = random_.randrange(1, len(word) - 1)
+    first, second = word[i], word[i + 1]
+    return (
+        word[:i] + random_.choice((second + first, second, first + first + second)) + word[i + 2 :]
+    )
+
+
+def punctuation(pair: Pair, following: Pair, random_: Random) -> Pair:
+    """Removes the full stop, or the mark instead of it, from the end of both texts."""
+    source, target = pair
+    return _FINAL.sub("", source), _FINAL.sub("", target)
+
+
+def spaces(pair: Pair, following: Pair, random_: Random) -> Pair:
+    """Doubles the spaces of the source."""
+    source, target = pair
+    return source.replace(" ", "  "), target
+
+
+def merge(pair: Pair, following: Pair, random_: Random) -> Pair:
+    """Appends the following pair, as in a line with two sentences."""
+    source, target = (
+        text + ("" if regex.match(UNSPACED, other) else " ") + other
+        for text, other in zip(pair, following, strict=True)
+    )
+    return source, target
+
+
+class NoiseAugmentation:
+    """Makes training pairs careless: an `Augmentation` of the preparation."""
+
+    kinds: dict[str, Noise] = {
+        noise.__name__: noise for noise in (upper, title, typos, punctuation, spaces, merge)
+    }
+    symbols = ()
+
+    def __init__(self, learned: None, vocabulary: Vocabulary) -> None:
+        self._known = sorted(vocabulary.source_symbols())
+
+    @classmethod
+    def test_set(
+        cls,
+        kind: str,
+        sources: Sequence[str],
+        references: Sequence[Sequence[str]],
+        symbols: Sequence[str] | None,
+    ) -> tuple[list[str], list[list[str]]]:
+        """Returns the sources and references of a test set with one kind of noise.
+
+        The change of a line depends only on its number. Tags, which are among the symbols of the
+        model, stay at the start of sources.
+        """
+        lines = [split_tags(source, symbols) for source in sources]
+        changed = []
+        for texts in references:
+            pairs = [(source, text) for (_, source), text in zip(lines, texts, strict=True)]
+            after = [*pairs[1:], *pairs[:1]]
+            numbered = enumerate(zip(pairs, after, strict=True))
+            changed.append([cls.kinds[kind](*both, Random(f"{kind} {i}")) for i, both in numbered])
+        tagged = zip(lines, changed[0], strict=True)
+        noisy = [add_tag(source, language) for (language, _), (source, _) in tagged]
+        return noisy, [[text for _, text in pairs] for pairs in changed]
+
+    @staticmethod
+    def learn(pairs: Sequence[Pair]) -> None:
+        """Returns None: noise is not learned."""
+
+    def __call__(self, kind: str, pair: Pair, following: Pair, random_: Random) -> Pair | None:
+        """Returns the changed pair, or None if the change has no effect."""
+        language, source = split_tags(pair[0], self._known)
+        _, after = split_tags(following[0], self._known)
+        plain = source, pair[1]
+        changed = self.kinds[kind](plain, (after, following[1]), random_)
+        return None if changed == plain else (add_tag(changed[0], language), changed[1])

@@ -1,0 +1,84 @@
+"""Careless writing: which texts change, and what never does."""
+
+import random
+from collections import Counter
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from keras_transformer.extensions.augmentation.noise import NoiseAugmentation
+from keras_transformer.extensions.documents.spans import find_spans
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+
+KINDS = NoiseAugmentation.kinds
+AUGMENT = NoiseAugmentation(None, Vocabulary(learn_vocabulary([b"ab"], 40, symbols=["<2de>"])))
+PAIR = ("The ticket for {name} costs 5 euros…", "Die Karte für {name} kostet 5 Euro.")
+NEXT = ("It rains.", "Es regnet.")
+
+
+@pytest.mark.parametrize(
+    "kind, source, target",
+    [
+        ("upper", "THE TICKET FOR {name} COSTS 5 EUROS…", "DIE KARTE FÜR {name} KOSTET 5 EURO."),
+        ("title", "The Ticket For {name} Costs 5 Euros…", "Die Karte Für {name} Kostet 5 Euro."),
+        ("punctuation", PAIR[0][:-1], PAIR[1][:-1]),
+        ("spaces", PAIR[0].replace(" ", "  "), PAIR[1]),
+        ("merge", f"{PAIR[0]} It rains.", f"{PAIR[1]} Es regnet."),
+    ],
+)
+def test_each_kind_changes_both_sides_alike(kind, source, target):
+    assert AUGMENT(kind, PAIR, NEXT, random.Random(1)) == (source, target)
+    tagged = AUGMENT(kind, (f"<2de> {PAIR[0]}", PAIR[1]), (f"<2de> {NEXT[0]}", NEXT[1]), random)
+    assert tagged == (f"<2de> {source}", target)
+
+
+def test_typing_errors_are_in_one_of_eight_long_words_of_the_source():
+    letters = "The ticket {ticket} of a man in the old town".split()
+    errors = Counter()
+    for seed in range(200):
+        source, target = AUGMENT("typos", (" ".join(letters), "Karte"), NEXT, random.Random(seed))
+        assert target == "Karte"
+        [(old, new)] = [(a, b) for a, b in zip(letters, source.split(), strict=True) if a != b]
+        assert old in ("ticket", "town") and new[0] == old[0]
+        errors[len(new) - len(old)] += 1
+    assert {*errors} == {-1, 0, 1}, "dropped, swapped and doubled letters"
+    long = " ".join(["word"] * 40)
+    source, _ = KINDS["typos"]((long, ""), NEXT, random.Random(1))
+    assert 4 <= sum(word != "word" for word in source.split()) <= 5
+
+
+def test_text_that_a_change_does_not_alter_is_not_counted():
+    for kind, source in (
+        ("upper", "5 + 7"),
+        ("typos", "a b"),
+        ("punctuation", "a"),
+        ("spaces", "a"),
+    ):
+        assert AUGMENT(kind, (source, "5"), NEXT, random.Random(1)) is None, kind
+
+
+@hypothesis.given(st.text(), st.text(), st.sampled_from([*KINDS]), st.integers(0, 9))
+def test_spans_survive_and_the_result_depends_only_on_the_arguments(source, target, kind, seed):
+    pair = f"{source} {{name}} https://a.b/c", f"{{name}} {target}"
+    changed = KINDS[kind](pair, NEXT, random.Random(seed))
+    assert changed == KINDS[kind](pair, NEXT, random.Random(seed))
+    assert changed[0].count("{name}") >= 1 and changed[0].count("https://a.b/c") >= 1
+    if kind != "merge":
+        kept = [pair[1][a:b] for a, b in find_spans(pair[1])]
+        assert all(span in changed[1] for span in kept)
+
+
+def test_a_noisy_test_set_keeps_tags_and_has_the_same_sources_for_all_references():
+    sources = ["<2de> the big house.", "a red car."]
+    references = [["das große Haus.", "ein rotes Auto."], ["ein großes Haus!", "rot"]]
+    for kind in KINDS:
+        noisy, texts = NoiseAugmentation.test_set(kind, sources, references, ["<2de>"])
+        assert noisy[0].startswith("<2de> ") and len(noisy) == 2 and noisy != sources
+        assert [len(side) for side in texts] == [2, 2]
+        again = NoiseAugmentation.test_set(kind, sources, references[:1], ["<2de>"])
+        assert again == (noisy, texts[:1])
+    assert NoiseAugmentation.test_set("punctuation", sources, references, []) == (
+        ["<2de> the big house", "a red car"],
+        [["das große Haus", "ein rotes Auto"], ["ein großes Haus", "rot"]],
+    )
