@@ -56,9 +56,7 @@ def split_texts(
     has_default = model.single_sentences and model.n_best == 1
     if document or (document is None and has_default and plugins.names("text_options")):
         translate = plugins.find("text_options", "document").translate
-        split: tuple[dict[int, str], list[str]]
-        split = translate(model, lines, bool(document), source_tag, first_line)
-        return split
+        return translate(model, lines, bool(document), source_tag, first_line)
     return {}, []
 
 

@@ -66,13 +66,13 @@ def with_sentences(version: Version, document: bool | None) -> Version:
         texts = [text.decode(errors="replace") for text in columns["text"]]
         split, _ = split_texts(version.engine, texts, document, "", 1)
         others = [b"" if i in split else text for i, text in enumerate(columns["text"])]
-        outputs = {
-            n: np.array(a) for n, a in default.call({"text": np.array(others, object)}).items()
-        }
+        outputs = default.call({"text": np.array(others, object)})
+        translations = outputs["translations"].copy()
         for index, text in split.items():
-            outputs["translations"][index, 0] = text.encode()
-        return outputs
+            translations[index, 0] = text.encode()
+        return {**outputs, "translations": translations}
 
+    split_texts(version.engine, ["warm up"], document, "", 1)  # may refuse the model
     signatures = {**version.signatures, "serving_default": default._replace(call=call)}
     return version._replace(signatures=signatures)
 

@@ -96,6 +96,9 @@ def test_a_server_splits_texts(document: bool | None, split: bool) -> None:
     expected = CAPITALS if split else [line.lower() for line in LINES]
     assert [text.decode() for [text] in outputs["translations"].tolist()] == expected
     assert outputs["scores"].shape == (4, 1)
+    if document:
+        given = {"version": version._replace(engine=fake_engine(str, n_best=2)), "document": True}
+        refuses(with_sentences, given, "fake", "2 translations", "1")
 
 
 def test_a_client_splits_texts(monkeypatch: pytest.MonkeyPatch) -> None:
