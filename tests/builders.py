@@ -71,6 +71,11 @@ def tiny_run(**changes: Any) -> Path:
     return path
 
 
+def weekly(*values: Any) -> Any:
+    """Returns a case of a parametrized test that only `--long` runs, which is every week."""
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 def old_vocabulary() -> Vocabulary:
     """Returns a vocabulary that reads 10³ as 103, like those before nfkc_numbers."""
     return Vocabulary(learn_vocabulary([b"10 liters"] * 9, 40, normalization="nmt_nfkc"))

@@ -52,6 +52,12 @@ def pytest_addoption(parser):
     parser.addoption("--seconds", type=float, help="start no test after these seconds")
 
 
+def pytest_configure(config):
+    untimed = hypothesis.settings.get_profile("untimed")
+    examples = 60 if config.getoption("--long") else 8
+    hypothesis.settings.register_profile("searches", untimed, max_examples=examples)
+
+
 def pytest_collection_modifyitems(config, items):
     """Skips the long tests without --long, so that all others fit into the time of a change.
 
@@ -115,18 +121,27 @@ def _save_time():
     """Leaves out what takes longer than the small graphs of tests.
 
     TensorFlow optimizes no graphs: running them once is faster. It records one stack for all their
-    operations, since those of pytest are deep. Exports are compared in this process, because
-    another one imports TensorFlow for seconds; `core_alone_test` exports with a separate process.
+    operations, since those of pytest are deep. It looks for uses of variables only among operations
+    with handles as inputs. Exports are compared in this process, because another one imports
+    TensorFlow for seconds; `core_alone_test` exports with a separate process. Only the tests of
+    reports draw curves.
     """
     import tensorflow as tf
+    from tensorflow.python.framework import auto_control_deps
     from tensorflow.python.util import tf_stack  # has no public way to turn this off
 
     from keras_transformer.export.saved_model.exporter import SavedModelExporter
+    from keras_transformer.extensions.pages import report
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     stack = tf_stack.extract_stack()
     tf_stack.extract_stack = lambda stacklevel=1: stack
+    find_resources, handles = auto_control_deps._get_resource_inputs, (tf.resource, tf.variant)
+    auto_control_deps._get_resource_inputs = lambda operation: (
+        find_resources(operation) if any(t.dtype in handles for t in operation.inputs) else ()
+    )
     SavedModelExporter.open_for_comparison = SavedModelExporter.open
+    report._curves = lambda history: ""
 
 
 @pytest.fixture(scope="session")

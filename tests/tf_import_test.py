@@ -31,6 +31,7 @@ def outputs(load, environment):
     return ended.stdout, ended.stderr
 
 
+@pytest.mark.long  # every change: test_lines_of_a_terminal_are_translated… in tests/cli
 def test_tensorflow_loads_quietly_and_ignores_settings_of_other_programs(tmp_path):
     (tmp_path / "keras.json").write_text('{"backend": "jax", "floatx": "float64"}')
     foreign = {"KERAS_BACKEND": "jax", "KERAS_HOME": str(tmp_path), "TF_USE_LEGACY_KERAS": "1"}

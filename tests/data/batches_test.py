@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
-from tests.builders import refuses
+from tests.builders import refuses, weekly
 from tests.data.pairs_in_memory import (
     PAD,
     START,
@@ -224,7 +224,7 @@ def test_errors_name_the_invalid_argument():
 
 @pytest.mark.parametrize(
     "files, most, sizes",
-    [("multi30k/train", 0.12, (1024, 25_000)), ("newstest/newstest2013", 0.15, (1024, 8192))],
+    [("multi30k/train", 0.12, (1024, 25_000)), weekly("newstest/newstest2013", 0.15, (1024, 8192))],
 )
 def test_padding_and_shapes_on_real_corpora(test_data, files, most, sizes):
     lines = [

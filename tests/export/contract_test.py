@@ -15,7 +15,7 @@ from keras_transformer.export import ExportOptions, KerasEngine, export
 from keras_transformer.inference import loading
 from keras_transformer.inference.batching import string_array
 from keras_transformer.inference.manifest import check_manifest, file_names
-from tests.builders import refuses
+from tests.builders import refuses, weekly
 from tests.conftest import FORMATS, PHRASES, ROOT, random_shortlist
 from tests.messages import mentions
 
@@ -192,16 +192,10 @@ def test_sentences_and_a_folder_are_needed(run_directory, tmp_path):
 
 @pytest.mark.parametrize(
     ("format", "weights"),
-    [
-        # Tests of their exporters write models with such weights at every change.
-        pytest.param("saved_model", "bfloat16", marks=pytest.mark.long),
-        pytest.param("litert", "float16", marks=pytest.mark.long),
-        ("cpu", "int4"),
-        ("ctranslate2", "int8_float16"),
-        ("ctranslate2", "bfloat16"),
-        ("argos", "int8"),
-    ],
-)
+    # Tests of the other exporters write models with such weights at every change.
+    [("ctranslate2", "int8_float16"), weekly("ctranslate2", "bfloat16"), weekly("argos", "int8"),
+     weekly("saved_model", "bfloat16"), weekly("litert", "float16"), weekly("cpu", "int4")],
+)  # fmt: skip
 def test_rounded_weights_are_smaller(run_directory, version_of, tmp_path, format, weights):
     given = {"references": PHRASES, "weights": weights, "max_bleu_loss": 100.0}
     if format == "argos":

@@ -16,7 +16,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.symbols import SPAN_SYMBOLS, SYMBOLS, TAG_SYMBOLS
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
-from tests.builders import PHRASES
+from tests.builders import PHRASES, weekly
 from tests.conftest import random_shortlist
 from tests.export.model_variants import make_run
 
@@ -108,6 +108,7 @@ def test_prefixes_shortlists_and_ensembles_keep_all_symbols(run: RunDirectory) -
     assert_kept(SOURCES, details["translations"], details["scores"])
 
 
+@pytest.mark.long
 def test_a_search_that_xla_compiles_keeps_all_symbols(run: RunDirectory) -> None:
     translator = translator_of(run)
     outputs = compiled_translation(translator)(tf.constant(SOURCES))
@@ -115,7 +116,7 @@ def test_a_search_that_xla_compiles_keeps_all_symbols(run: RunDirectory) -> None
     np.testing.assert_array_equal(outputs["translations"], expected["translations"])
 
 
-@pytest.mark.parametrize("format", ["saved_model", "litert", "cpu"])
+@pytest.mark.parametrize("format", ["saved_model", "litert", weekly("cpu")])
 def test_exports_keep_all_symbols(run: RunDirectory, tmp_path, format: str) -> None:
     settings = {"decoding.beam_size": 3, "decoding.n_best": 2, "decoding.max_length": 25}
     options = ExportOptions(weights="float32")

@@ -13,9 +13,10 @@ import tensorflow as tf
 from tensorflow.python.framework import config as tf_config  # has no public way to end this mode
 
 from keras_transformer.training import training_run
+from tests.builders import weekly
 from tests.stress import kill
 
-MAX_STEPS, CHECKPOINT_STEPS = 50, 10
+MAX_STEPS, CHECKPOINT_STEPS = 15, 3
 SETTINGS = {
     **kill.SETTINGS,
     "training.max_steps": MAX_STEPS,
@@ -51,7 +52,7 @@ def metrics(run: Path) -> list[dict[str, float]]:
 
 
 # Two replicas take twice as long to trace.
-@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("replicas", [1, weekly(2)])
 def test_a_kill_inside_a_write(
     folder: Path, replicas: int, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
 ) -> None:

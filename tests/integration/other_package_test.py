@@ -49,13 +49,14 @@ def test_an_installed_package_adds_an_export_format(
     monkeypatch.setattr(RunDirectory, "max_train_source_length", 7)
     assert "--[no]compress" in driver.run(tmp_path, "export", ["--help"], "").out
     options, folder = ExportOptions.of(compress=True), tmp_path / "out"
-    path = export(run_directory, folder, PHRASES[:1], options, format="numpy").path
+    result = export(run_directory, folder, PHRASES, options, format="numpy")
+    path = result.path
     with zipfile.ZipFile(path / "weights.npz") as archive:
         assert archive.infolist()[0].compress_type == zipfile.ZIP_DEFLATED
     assert {"README.md", "manifest.json", "weights.npz"} <= {file.name for file in path.iterdir()}
     loaded = load_model(path.parent, {"decoding.beam_size": 2})
     assert loaded.module.config.beam_size == 2 and loaded.max_train_source_length == 7
-    assert kt.load(path)(PHRASES) == kt.load(run_directory.path)(PHRASES)
+    assert kt.load(path)(PHRASES) == result.translations
     refuses(lambda: load_model(path, jit_compile=True), (), path, "NumPy model", "jit_compile=True")
 
 

@@ -36,7 +36,6 @@ COMMANDS = {
     "serving": "serve --model_dir=export --rest_port=0",
     "zstd": "prepare --source=a.en.zst --target=a.de --output_dir=z",
 }
-OF_EVERY_CHANGE = ("zstd",)  # the fastest; the others are tested with --long
 # The line that a server prints when it is ready. It runs until it is stopped.
 READY = {"demo": r"The playground is at http://\S+", "serving": r"REST at http://([^/]+)/"}
 # More commands that fail without the extra.
@@ -51,6 +50,10 @@ ALSO = {
 
 # A recipe is a file of the wheel. Its corpora are missing.
 RECIPE = "recipe --recipe=multi30k_en_de --corpus_dir=none --work_dir=work"
+CORE = [
+    "prepare --source=a.en --target=a.de --output_dir=core",
+    "evaluate --model_dir=run --source=a.en --reference=a.de",
+]
 
 # Extras that no command needs: their packages, which bin/site and the notebook use.
 PACKAGES = {
@@ -162,12 +165,15 @@ def test_the_wheel_is_enough(environment: Environment, tmp_path: Path) -> None:
     assert (environment.site / "keras_transformer" / "deploy" / "kserve" / "server.py").is_file()
 
 
-def test_a_command_without_its_extra_names_it(environment: Environment, files: Path) -> None:
+def test_the_core_works_and_a_command_without_its_extra_names_it(
+    environment: Environment, files: Path
+) -> None:
     # `dev` is this environment.
     assert {*environment.extras} - {"dev"} == COMMANDS.keys() | PACKAGES.keys()
     extras = {line: extra for extra, line in COMMANDS.items()}
     extras |= {line: extra for extra, lines in ALSO.items() for line in lines}
-    results = run_all(environment, files, [RECIPE, *extras])
+    results = run_all(environment, files, [*CORE, RECIPE, *extras])
+    assert [results[line][0] for line in CORE] == [0, 0], results
     assert results[RECIPE][0] == 1 and "none/" in results[RECIPE][1]
     for line, extra in extras.items():
         code, said = results[line]
@@ -177,13 +183,8 @@ def test_a_command_without_its_extra_names_it(environment: Environment, files: P
         assert sentence.endswith(f". Run: pip install 'keras-transformer-mt[{extra}]'")
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        pytest.param(extra, marks=() if extra in OF_EVERY_CHANGE else pytest.mark.long)
-        for extra in (*COMMANDS, *PACKAGES)
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("extra", [*COMMANDS, *PACKAGES])
 def test_an_extra_on_top_of_the_core(environment: Environment, files: Path, extra: str) -> None:
     if extra in READY:
         with until_ready(environment, files, extra) as found:
@@ -193,10 +194,7 @@ def test_an_extra_on_top_of_the_core(environment: Environment, files: Path, extr
                 assert ended.returncode == 0 and "59 ||| " in ended.stdout, ended.stderr
         return
     # Packages of an extra must not break the core. A namespace package once did.
-    commands = [
-        f"prepare --source=a.en --target=a.de --output_dir=core-{extra}",
-        "evaluate --model_dir=run --source=a.en --reference=a.de",
-    ]
+    commands = [f"{CORE[0]}-{extra}", CORE[1]]
     if extra in COMMANDS:
         commands.append(COMMANDS[extra])
     if extra == "litert":

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_transformer.text.tokenizer import Tokenizer, truncate_text
 from keras_transformer.text.vocabulary import learn_vocabulary
+from tests.builders import weekly
 
 LINES = [
     f"{a} {b} sieht eine {c} Möwe < 1/2 & > 5".encode()
@@ -164,9 +165,7 @@ def test_a_saved_model_of_two_vocabularies_uses_one_per_side(tmp_path, models):
     [
         (["multi30k/*", "newstest/*"], "unigram", False),
         # Any bytes and ids are compared for both types at every change.
-        pytest.param(
-            ["multi30k/*.en", "multi30k/*.de", "multi30k/*.fr"], "bpe", True, marks=pytest.mark.long
-        ),
+        weekly(["multi30k/*.en", "multi30k/*.de", "multi30k/*.fr"], "bpe", True),
     ],
 )
 def test_agrees_with_the_library_on_every_line(test_data, patterns, model_type, byte_fallback):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.saved_model import isolated_process
@@ -21,8 +22,11 @@ def test_signatures_with_other_scores_are_refused():
             check_scores("translate_ids", found, found + difference)
 
 
-def test_an_export_that_needs_more_than_tensorflow_is_refused(exported_run, tmp_path, monkeypatch):
+def test_an_export_that_needs_more_than_tensorflow_is_refused(tmp_path, monkeypatch):
     """The package must not be imported."""
+    export, text = tf.Module(), tf.TensorSpec([None], tf.string, name="text")
+    export.tokenize = tf.function(lambda text: {"lengths": tf.strings.length(text)}, [text])
+    tf.saved_model.save(export, str(tmp_path / "1"), signatures={"tokenize": export.tokenize})
     script, own = tmp_path / "script.py", Path(isolated_process.__file__)
     package = own.parents[3]
     changed = own.read_text("utf-8").replace(
@@ -32,7 +36,7 @@ def test_an_export_that_needs_more_than_tensorflow_is_refused(exported_run, tmp_
     script.write_text(changed)
     monkeypatch.setattr(isolated_process, "__file__", str(script))
     with (
-        contextlib.closing(IsolatedSavedModel(exported_run / "1")) as engine,
+        contextlib.closing(IsolatedSavedModel(tmp_path / "1")) as engine,
         pytest.raises(RuntimeError, match=r"keras_transformer.*TensorFlow"),
     ):
         engine.tokenize(["a"])

@@ -16,6 +16,7 @@ from keras_transformer.export.saved_model import exporter as saved_model
 from keras_transformer.inference import loading, translate
 from keras_transformer.layers import masks
 from keras_transformer.runs.run_directory import RunDirectory
+from tests.builders import weekly
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
 from tests.messages import mentions, tells
@@ -49,10 +50,7 @@ def assert_same(translator, model, atol=1e-5):
 
 @pytest.mark.parametrize(
     ("name", "changes", "precision"),
-    [
-        ("separate", {}, "bfloat16"),
-        pytest.param("converted", WINDOW, "float32", marks=pytest.mark.long),
-    ],
+    [("separate", {}, "bfloat16"), weekly("converted", WINDOW, "float32")],
 )
 def test_other_architectures_and_precisions(tmp_path, monkeypatch, name, changes, precision):
     monkeypatch.setattr(masks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window

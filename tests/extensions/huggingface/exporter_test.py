@@ -17,7 +17,7 @@ from keras_transformer.extensions.converters import read_model
 from keras_transformer.extensions.huggingface import directory, tensors
 from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.builders import refuses
+from tests.builders import refuses, weekly
 from tests.conftest import PHRASES, ROOT
 from tests.export.model_variants import make_run
 from tests.messages import tells
@@ -71,7 +71,7 @@ def make_marian_run(path: Path, name: str, **changes: Any) -> RunDirectory:
     return make_run(path, kind, **{**search, **VARIANTS[name], **changes})
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(scope="module", params=[weekly("paper"), "untied", "separate"])
 def exported(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, RunDirectory, ExportResult]:

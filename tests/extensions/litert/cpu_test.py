@@ -15,7 +15,7 @@ from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.builders import refuses
+from tests.builders import refuses, weekly
 from tests.conftest import PHRASES, random_shortlist
 from tests.driver import Driver
 from tests.export.model_variants import make_run
@@ -98,7 +98,7 @@ def test_options_and_status_are_per_sentence(model: LiteRTModel) -> None:
     assert model.translate_batch([]) == []
 
 
-FORMATS = ("cpu", None), pytest.param("litert", "float32", marks=pytest.mark.long)
+FORMATS = ("cpu", None), weekly("litert", "float32")
 
 
 @pytest.mark.parametrize(("format", "weights"), FORMATS)

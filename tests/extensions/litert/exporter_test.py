@@ -30,7 +30,7 @@ from keras_transformer.layers import masks
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
-from tests.builders import refuses
+from tests.builders import refuses, weekly
 from tests.conftest import PHRASES
 from tests.export.model_variants import SEARCH_OPTIONS, make_run
 from tests.messages import mentions, tells
@@ -119,7 +119,7 @@ def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
     ("model", "changes", "settings"),
     [
         ("converted", {}, {"decoding.beam_size": 4, **SEARCH_OPTIONS}),
-        pytest.param("separate", WINDOW, {"decoding.beam_size": 1}, marks=pytest.mark.long),
+        weekly("separate", WINDOW, {"decoding.beam_size": 1}),
     ],
     ids=["converted, all options", "separate, greedy"],
 )

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_transformer.extensions.litert import convert as export
 from keras_transformer.extensions.litert import passes
 from keras_transformer.inference import loading
+from tests.builders import weekly
 from tests.conftest import ROOT, random_shortlist
 from tests.export.model_variants import SEARCH_OPTIONS, make_run
 from tests.extensions.litert.tied_model import loop_bodies
@@ -107,8 +108,8 @@ def test_shapes_of_an_export_are_known_before_products_run(
 @pytest.mark.parametrize(
     ("model", "window", "search", "for_cpu"),
     [
-        pytest.param("converted", 5, {}, False, marks=pytest.mark.long),
-        ("paper", 5, {}, True),
+        weekly("converted", 5, {}, False),
+        weekly("paper", 5, {}, True),
         ("separate", None, SEARCH_OPTIONS, True),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_transformer.export import ExportOptions, export
+from keras_transformer.export import export
 from keras_transformer.extensions.litert.engine import LiteRTModel
 from keras_transformer.inference import loading
 from keras_transformer.inference.translate import translate_lines
@@ -24,17 +24,9 @@ def run(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture(scope="module")
-def version(tagged_run: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("export")
-    options = ExportOptions(weights="int8", references=PHRASES, max_bleu_loss=100.0)
-    settings = {"decoding.beam_size": 3, "decoding.n_best": 2}
-    return export(tagged_run, folder, PHRASES, options, format="litert", settings=settings).path
-
-
-def test_the_example_runs_without_this_package(version: Path) -> None:
-    model = LiteRTModel(version / "model.tflite")
-    result = run(version, "\n".join([*PHRASES, "ball " * 1000]))
+def test_the_example_runs_without_this_package(litert_version: Path) -> None:
+    model = LiteRTModel(litert_version / "model.tflite")
+    result = run(litert_version, "\n".join([*PHRASES, "ball " * 1000]))
     assert result.returncode == 0, result.stderr
     expected = [model.translate(phrase)[0].text for phrase in PHRASES]
     assert result.stdout.split("\n")[:-2] == expected
@@ -42,8 +34,9 @@ def test_the_example_runs_without_this_package(version: Path) -> None:
     assert f"Line {len(PHRASES) + 1} is too long" in result.stderr
 
 
-def test_a_tag_selects_the_translation(version: Path) -> None:
-    loaded = loading.load_model(version)
+@pytest.mark.long
+def test_a_tag_selects_the_translation(tagged_run: RunDirectory, tmp_path: Path) -> None:
+    loaded = loading.load_model(export(tagged_run, tmp_path, PHRASES, format="litert").path)
     assert loaded.symbols == ("<2de>", "<2fr>", "<number>")
     german, any_language = translate_lines(loaded, ["<2de> a small dog", "a small dog"])
     assert german[0].text != any_language[0].text
@@ -57,10 +50,10 @@ def flip_a_weight(file: Path) -> None:
 
 @pytest.mark.parametrize("damage", [*DAMAGES, flip_a_weight])
 def test_a_damaged_model_is_refused(
-    version: Path, tmp_path: Path, damage: Callable[[Path], None]
+    litert_version: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     for name in ("example.py", "model.tflite"):
-        shutil.copy(version / name, tmp_path)
+        shutil.copy(litert_version / name, tmp_path)
     damage(tmp_path / "model.tflite")
     result = run(tmp_path, PHRASES[0])
     assert (result.returncode, result.stdout) == (1, "")

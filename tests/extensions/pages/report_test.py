@@ -28,8 +28,12 @@ from tests.messages import tells
 COSTS = {"tokens": 36_000.0, "step_seconds": 10.0, "training_seconds": 754.0, "peak_memory_mb": 512}
 
 
+CURVES = report._curves  # which conftest.py replaces
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    monkeypatch.setattr(report, "_curves", CURVES)
     tokenizer = Tokenizer(learn_vocabulary([b"a small dog runs", b"ein kleiner Hund rennt"], 40))
     size = tokenizer.source_vocab_size
     config = Config().updated(
