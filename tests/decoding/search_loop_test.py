@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer import decoding
@@ -35,7 +35,7 @@ from tests.decoding.reference import (
     step_of,
     tied_tables,
 )
-from tests.decoding.strategies import SEEDS, batches, rules
+from tests.decoding.strategies import SEARCHES, SEEDS, batches, rules
 from tests.messages import mentions
 
 PLAIN = {
@@ -76,7 +76,7 @@ def assert_same(one, other, **tolerance):
 # --- Batches ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=10)
+@SEARCHES
 @given(
     data=st.data(), seed=SEEDS, beam=st.integers(1, 4), batch=batches(5), is_static=st.booleans()
 )
