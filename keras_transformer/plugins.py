@@ -13,7 +13,8 @@ declared in the same way. The groups are:
 * `resolvers`: functions that replace addresses of models, such as hf://USER/NAME, by paths;
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
-* `text_options`: modules that add a flag to `translate` (see `cli/translate.py`);
+* `text_options`: `document`, a module that translates texts of several sentences (see
+  `inference.translate.split_texts`);
 * `export_options`: modules with `help`, `default` and optionally `learn`, which add a flag to
   `export` (see `cli/export.py`);
 * `translator_methods`: functions of an engine that are methods of `Translator`: `translate_file`;

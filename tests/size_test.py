@@ -19,29 +19,33 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_975 + 77,  # tags in real text
-    "tests": 22_920 + 442 + 975 + 269 + 110,  # faults from outside, real text, careless writing
-    "keras_transformer/extensions": 10_617 + 42 + 974 + 214 + 90,  # the same
-    "keras_transformer/extensions/serving": 1_297 + 26,  # faults from outside
+    # Faults from outside, real text, careless writing, and texts of several sentences (real text).
+    "tests": 22_920 + 442 + 975 + 269 + 110 + 117,
+    "keras_transformer/extensions": 10_617 + 42 + 974 + 214 + 90 + 19,  # the same
+    "keras_transformer/extensions/serving": 1_297 + 26 + 29,  # faults from outside, and real text
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
-            "api": 425 + 7,  # faults from outside
-            "cli": 795 + 2 + 37,  # real text, and careless writing
+            "api": 425 + 7 + 6,  # faults from outside, and real text
+            "cli": 795 - 2 + 37,  # real text, and careless writing
             "config": 515,
-            "data": 1_908 + 68 + 27,  # real text, and careless writing
-            "decoding": 923 + 91,  # real text
+            "data": 1_908 + 74 + 27,  # real text, and careless writing
+            "decoding": 923 + 90,  # real text
             "evaluation": 294 + 1,  # faults from outside
             "export": 1_401 + 7,  # faults from outside
-            "inference": 1_147 + 2 + 20,  # faults from outside, and real text
+            "inference": 1_147 + 2 + 47,  # faults from outside, and real text
             "layers": 1_170 + 8,  # faults from outside
             "models": 405 + 5,  # faults from outside
-            "runs": 605,
+            "runs": 605 + 6,  # real text
             "text": 518 + 11,  # real text
             "training": 1_626,
         }.items()
     },
 }
-CORE_BUDGET = 12_095 + 191 + 63  # with faults from outside, real text, and careless writing
+# With faults from outside, real text, and careless writing. Of real text, 45 lines split texts of
+# several sentences: the decision is in the core, so that commands, the library, the server and its
+# client agree, and so that prepared data, runs and exports say how a model was trained.
+CORE_BUDGET = 12_095 + 191 + 45 + 63
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207 + 6 + 7  # real text has a budget of its own
 SKIPPED = {

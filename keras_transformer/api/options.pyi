@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
+from keras_transformer.config.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
 
 # The options of every export (`ExportOptions`), and those of the formats of this package.
@@ -19,3 +20,6 @@ class FileSettings(TypedDict, total=False):
     spans: Sequence[str]
     source_tag: str
     overwrite: bool
+
+class TextOptions(SearchOptions, total=False):
+    document: bool | None

@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_transformer import plugins
 from keras_transformer.config import Config, DecodingConfig
-from keras_transformer.errors import InputError, check_names, check_path, check_paths
+from keras_transformer.errors import InputError, check_names, check_path, check_paths, require
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts, texts_to_translate
 from keras_transformer.inference import Translation, loading, translate
@@ -29,7 +29,7 @@ from keras_transformer.runs.run_directory import write_run
 from keras_transformer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from keras_transformer.api.options import ExportSettings, FileSettings
+    from keras_transformer.api.options import ExportSettings, FileSettings, TextOptions
     from keras_transformer.config.options import ConvertSettings, Scoring, SearchOptions
 
 Texts = list[str] | tuple[str, ...] | np.ndarray
@@ -99,18 +99,19 @@ class Translator:
         return self._load, ()
 
     @overload
-    def __call__(self, text: str, **decoding: Unpack[SearchOptions]) -> str: ...
+    def __call__(self, text: str, **options: Unpack[TextOptions]) -> str: ...
 
     @overload
-    def __call__(self, text: Texts, **decoding: Unpack[SearchOptions]) -> list[str]: ...
+    def __call__(self, text: Texts, **options: Unpack[TextOptions]) -> list[str]: ...
 
-    def __call__(self, text: str | Texts, **decoding: Unpack[SearchOptions]) -> str | list[str]:
+    def __call__(self, text: str | Texts, **options: Unpack[TextOptions]) -> str | list[str]:
         """Returns the best translation of a text, or a list of them for a list of texts.
 
-        An array or a tensor of texts counts as a list. `decoding` is as in `translate`.
+        An array or a tensor of texts counts as a list. `options` are `document` and `decoding` of
+        `translate`.
         """
         lines = [text] if isinstance(text, str) else text
-        best = [found[0].text for found in self.translate(lines, **decoding)]
+        best = [found[0].text for found in self.translate(lines, **options)]
         return best[0] if isinstance(text, str) else best
 
     def translate(
@@ -119,6 +120,7 @@ class Translator:
         *,
         return_details: bool = False,
         prefixes: Sequence[str] | None = None,
+        document: bool | None = None,
         **decoding: Unpack[SearchOptions],
     ) -> list[list[Translation]]:
         """Translates lines and returns all translations of each line, best first.
@@ -127,16 +129,21 @@ class Translator:
         that the vocabulary of an old model changes, such as 10³.
 
         Args:
-            lines: the texts, one sentence each. The order of the results is the same.
+            lines: the texts. The order of the results is the same.
             return_details: also return tokens, log-probabilities and alignment, in
                 `Translation.details`. Exports for phones and servers have none.
             prefixes: for each line the beginning of its translations.
+            document: True if texts may have several sentences and lines. They are translated
+                sentence by sentence and joined again, and keep their variables, URLs and tags. The
+                default is True for texts with several sentences, if the model was trained on single
+                sentences. It needs the extra `documents` and `n_best` 1.
             **decoding: fields of `DecodingConfig`, such as `beam_size`, `n_best` or
                 `length_penalty`. The options of an export are fixed.
 
         Returns:
             For each line a list of up to `n_best` translations with `text`, `score` and `details`.
-            A line without a translation has one with the text "" and the score minus infinity.
+            A line without a translation has one with the text "" and the score minus infinity. The
+            score of a text that was split is 0.
 
         Example:
         >>> import keras_transformer as kt
@@ -148,9 +155,14 @@ class Translator:
         lines = checked_texts(lines)
         prefixes = None if prefixes is None else checked_texts(prefixes)
         model = self._with(decoding)
+        is_plain = not return_details and prefixes is None
+        require(is_plain or not document, "A document has no details and no prefixes.")
+        split, remarks = translate.split_texts(model, lines, is_plain and document, "", 0)
+        for remark in remarks:
+            warnings.warn(remark, stacklevel=2)
         counts = token_counts(model.lengths, lines)
         for number, (tokens, used) in enumerate(zip(counts["tokens"], counts["used"], strict=True)):
-            if used < tokens:
+            if used < tokens and number not in split:
                 warnings.warn(
                     f"Text {number} has {tokens:,} tokens. Only the first {used:,} are translated "
                     "(max_source_tokens).",
@@ -158,8 +170,8 @@ class Translator:
                 )
         for number, remark in translate.changed_numbers(model, lines)[:1]:
             warnings.warn(f"Text {number}: {remark}", stacklevel=2)
-        if not return_details and prefixes is None:
-            return translate.translate_lines(model, lines)
+        if is_plain:
+            return translate.translate_lines(model, lines, split)
         verbose = translate.translate_verbose(model, lines, prefixes, counts=counts)
         return translate.with_details(verbose)
 

@@ -14,8 +14,10 @@ Moses: INDEX ||| TEXT ||| SCORE. With --format=jsonl each line is an object with
 log-probabilities and alignment of each translation.
 
 With --document, a line may have several sentences, which are translated separately and joined
-again. Line breaks, empty lines and indents stay. --source_language=de selects the abbreviations
-that do not end a sentence. The default is the language that a SavedModel was exported with.
+again. Line breaks, empty lines, indents, variables, URLs and tags stay. --source_language=de
+selects the abbreviations that do not end a sentence. The default is the language that a SavedModel
+was exported with. If a model was trained on single sentences, lines with several sentences are
+translated in this way by default. --nodocument turns this off.
 
 A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>
 adds it to every line. With --document, the tag of a line applies to all of its sentences.
@@ -36,7 +38,7 @@ from typing import Any, BinaryIO
 
 from absl import flags
 
-from keras_transformer import console, plugins
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -47,8 +49,7 @@ def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("model_dir", required=True)
     config_flags.define_path_flags("input", "output")
-    for name, option in plugins.all_of("text_options"):
-        flags.DEFINE_boolean(name, False, option.help)
+    flags.DEFINE_boolean("document", None, "split lines into sentences, or not; see above")
     config_flags.define_option_flags("source_language")
     flags.DEFINE_boolean(
         "interactive", None, "translate each line when it arrives; default: on a terminal"
@@ -62,29 +63,19 @@ def define_flags() -> None:
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
 
 
-def _text_options() -> dict[str, Any]:
-    """Returns the given options that translate whole texts, by their flags.
-
-    They are modules of extensions and have `help` and `translate(model, text, source_tag)`, which
-    returns the translated text, and warnings.
-    """
-    options = plugins.all_of("text_options")
-    return {name: option for name, option in options if FLAGS[name].value}
-
-
 def _check_flags() -> None:
     if FLAGS.attention and FLAGS.format == "text":
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
-    for name in (*_text_options(), "compile_search"):
+    for name in ("document", "compile_search"):
         app.exclude(name, "format", "prefix")
-    if not _text_options():
-        app.reject_unused(["source_language"], "without --document. Give both, or neither.")
-    app.exclude("interactive", "input", "prefix", *_text_options())
+    if FLAGS.document is False:
+        app.reject_unused(["source_language"], "with --nodocument. Give one of them.")
+    app.exclude("interactive", "input", "prefix", "document")
 
 
 def _is_interactive() -> bool:
     if FLAGS.interactive is None:
-        needs_all = bool(FLAGS.input or _text_options() or FLAGS.prefix)
+        needs_all = bool(FLAGS.input or FLAGS.document or FLAGS.prefix)
         return not needs_all and sys.stdin is not None and sys.stdin.isatty()
     return bool(FLAGS.interactive)
 
@@ -94,21 +85,21 @@ def _translate(
 ) -> tuple[str, list[str], str | None]:
     """Returns the output for a part of the input, warnings, and a remark about unknown tokens."""
     from keras_transformer.data.reading import read_text
-    from keras_transformer.inference import batching, tags, translate
+    from keras_transformer.inference import translate
 
-    tag = FLAGS.source_tag or ""
-    for option in _text_options().values():  # UTF-8 with unchanged line ends
-        text, warnings = option.translate(model, data.decode("utf-8-sig"), tag)
-        counts = batching.token_counts(model.lengths, lines)
-        return text, warnings, batching.unknown_token_remark(counts, first_line)
-    return translate.translate_to_text(
+    if FLAGS.document:
+        lines = data.decode("utf-8-sig").split("\n")  # the ends of lines stay
+    text, warnings, unknown = translate.translate_to_text(
         model,
-        [tags.add_tag(line, tag) for line in lines],
+        lines,
+        source_tag=FLAGS.source_tag or "",
+        document=FLAGS.document,
         as_json=FLAGS.format == "jsonl",
         prefixes=None if FLAGS.prefix is None else read_text(FLAGS.prefix),
         attention=FLAGS.attention,
         first_line=first_line,
     )
+    return text.removesuffix("\n") if FLAGS.document else text, warnings, unknown
 
 
 def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:

@@ -54,6 +54,7 @@ _FORMAT = 5
 # Raise it when the intermediate files of a stage change. Then unfinished work starts again.
 _WORK_FORMAT = 10
 _LEARNING_PAIRS = 50_000  # from which augmentations learn
+_COUNTED_SOURCES = 2_000  # in which sentences are counted
 _EXAMPLE_CHARACTERS = 200  # longer validation sources are truncated in the output
 
 
@@ -382,6 +383,11 @@ def _encode(
             "source": describe_side(store.source.lengths, [part["source"] for part in parts]),
             "target": describe_side(store.target.lengths, [part["target"] for part in parts]),
         }
+    train = TokenStore(directory / "train")
+    numbers = np.linspace(0, len(train) - 1, _COUNTED_SOURCES).astype(np.int64)
+    sources = [line.decode() for line in train.source.lines(numbers)]
+    for _, option in plugins.all_of("text_options"):
+        report["train"]["source"]["several_sentences"] = option.share_of_several(sources)
     first = store.source.lines(np.arange(min(3, len(store))))  # validation pairs
     report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]
     return report

@@ -40,6 +40,7 @@ def describe_version(
         "max_source_bytes": translator.config.max_source_bytes,
         "max_output_tokens": translator.max_output_tokens,
         "max_train_source_length": translator.max_train_source_length,
+        "single_sentences": all(member.single_sentences for member, _ in members(run)),
         "decoding": translator.config.as_dict(),
     }
 

@@ -23,6 +23,7 @@ _MAX_BATCH_BYTES = 16_384  # counts the padding to the longest line
 _GPU_FACTOR = 8
 _COUNTED_LINES = 1024  # lines whose tokens are counted in one call
 
+_FROM_1 = range(1, sys.maxsize)
 _Result = TypeVar("_Result")
 # Takes and returns arrays or tensors by name, all with the batch as their first dimension. Strings
 # are bytes in arrays of objects, which TensorFlow accepts too.
@@ -180,14 +181,17 @@ def token_counts(lengths: BatchFunction, lines: Sequence[str]) -> TokenCounts:
     return counts
 
 
-def unknown_token_remark(counts: TokenCounts, first_line: int = 1) -> str | None:
-    """Returns a remark if more than 1 % of the source tokens are unknown, otherwise None."""
+def unknown_token_remark(counts: TokenCounts, lines: Sequence[int] = _FROM_1) -> str | None:
+    """Returns a remark if more than 1 % of the source tokens are unknown, otherwise None.
+
+    `lines` are the numbers of the lines.
+    """
     tokens, unknown = counts["tokens"].sum(), counts["unknown"].sum()
     if unknown <= MAX_UNKNOWN_RATE * tokens:
         return None
     return (
         f"{unknown / tokens:.1%} of the source tokens are not in the vocabulary, first in line "
-        f"{first_line + np.argmax(counts['unknown'] > 0):,}. Their meaning is lost. Runs and "
+        f"{lines[int(np.argmax(counts['unknown'] > 0))]:,}. Their meaning is lost. Runs and "
         "SavedModels can copy them (decoding.unknown=replace)."
     )
 

@@ -46,6 +46,7 @@ class Engine:
         n_best: number of translations per line.
         max_train_source_length: tokens of the longest source in training, including the end
             token, or None if it is unknown.
+        single_sentences: whether the training sources were single sentences, as far as is known.
         source_tag: the symbol that a server adds to texts, or None.
         source_language: code of the source language, as in "de", or None if it is unknown.
         max_batch_lines: the most lines of a call; None for the default of the device.
@@ -59,6 +60,7 @@ class Engine:
     label = ""
     n_best = 1
     max_train_source_length: int | None = None
+    single_sentences = False
     source_tag: str | None = None
     source_language: str | None = None
     max_batch_lines: int | None = None
@@ -177,4 +179,6 @@ class KerasEngine(Engine):
         if not settings:
             return self
         module = self.module.with_options(updated_decoding(self.module.config, settings))
-        return KerasEngine(module, self.label, self._jit_compile)
+        engine = KerasEngine(module, self.label, self._jit_compile)
+        engine.single_sentences = self.single_sentences
+        return engine

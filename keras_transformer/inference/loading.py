@@ -32,7 +32,9 @@ def _find_run(model: str) -> str | None:
 def _open_run(
     model: str, settings: Any = None, precision: str = "float32", jit_compile: bool = False
 ) -> Engine:
-    return KerasEngine(load_translator(model, settings, precision=precision), model, jit_compile)
+    engine = KerasEngine(load_translator(model, settings, precision=precision), model, jit_compile)
+    engine.single_sentences = all(run.single_sentences for run, _ in members(model))
+    return engine
 
 
 RUN_LOADER = plugins.Loader("a run", _find_run, _open_run)  # it also opens ensembles
@@ -90,6 +92,7 @@ def load_model(
         given["settings"], settings = settings, None
     engine: Engine = loader.open(found, **given).with_settings(settings or {})
     engine.source_language, _ = facts.get("languages") or (None, None)
+    engine.single_sentences = facts.get("single_sentences", engine.single_sentences)
     return engine
 
 

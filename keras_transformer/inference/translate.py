@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer import plugins
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.metrics import Scores
@@ -21,17 +23,41 @@ from keras_transformer.inference.batching import (
     unknown_token_remark,
 )
 from keras_transformer.inference.engine import Engine
+from keras_transformer.inference.tags import add_tag
 
 # The result if the model's logits are NaN, or if all tokens are banned.
 NO_TRANSLATION = Translation("", -math.inf)
 
 
-def translate_lines(model: Engine, lines: Sequence[str]) -> list[list[Translation]]:
-    """Returns the translations of each line, best first, or `NO_TRANSLATION`."""
+def translate_lines(
+    model: Engine, lines: Sequence[str], split: Mapping[int, str] = {}
+) -> list[list[Translation]]:
+    """Returns the translations of each line, best first, or `NO_TRANSLATION`.
+
+    `split` has translations from `split_texts`, by the indices of their lines. Their score is 0.
+    """
+    others = [line for index, line in enumerate(lines) if index not in split]
     rows = outputs_by_line(
-        model.translate, lines, max_lines=model.max_batch_lines, threads=model.threads
+        model.translate, others, max_lines=model.max_batch_lines, threads=model.threads
     )
-    return [translations_of(r["translations"], r["scores"]) or [NO_TRANSLATION] for r in rows]
+    found = (translations_of(r["translations"], r["scores"]) or [NO_TRANSLATION] for r in rows)
+    numbers = range(len(lines))
+    return [[Translation(split[i], 0.0)] if i in split else next(found) for i in numbers]
+
+
+def split_texts(
+    model: Engine, lines: Sequence[str], document: bool | None, source_tag: str, first_line: int
+) -> tuple[dict[int, str], list[str]]:
+    """Translates lines sentence by sentence. Returns the translations by index, and remarks.
+
+    With `document`, these are all lines. By default (None), they are the lines with several
+    sentences, if the model was trained on single sentences and returns one translation.
+    """
+    has_default = model.single_sentences and model.n_best == 1
+    if document or (document is None and has_default and plugins.names("text_options")):
+        translate = plugins.find("text_options", "document").translate
+        return translate(model, lines, bool(document), source_tag, first_line)
+    return {}, []
 
 
 def translate_verbose(
@@ -158,6 +184,8 @@ def translate_to_text(
     model: Engine,
     lines: Sequence[str],
     *,
+    source_tag: str = "",
+    document: bool | None = False,
     as_json: bool = False,
     prefixes: Sequence[str] | None = None,
     attention: bool = False,
@@ -165,12 +193,18 @@ def translate_to_text(
 ) -> tuple[str, list[str], str | None]:
     """Translates lines into the text of a file: one translation per line, n-best lists, or JSON.
 
-    JSON objects have the fields of `translate_verbose`. Warnings and n-best lists count lines from
-    `first_line`. Returns the text, warnings about lines, and a remark about unknown tokens.
+    JSON objects have the fields of `translate_verbose`. `document` is as in `split_texts`. Warnings
+    and n-best lists count lines from `first_line`. Returns the text, warnings about lines, and a
+    remark about unknown tokens.
     """
+    is_plain = not as_json and prefixes is None
+    split, warnings = split_texts(model, lines, is_plain and document, source_tag, first_line)
+    lines = [add_tag(line, source_tag) for line in lines]
     counts = token_counts(model.lengths, lines)
-    if not as_json and prefixes is None:
-        results = translate_lines(model, lines)
+    unknown = unknown_token_remark(counts, range(first_line, sys.maxsize))
+    counts["tokens"][[*split]] = 0  # there are already warnings about them
+    if is_plain:
+        results = translate_lines(model, lines, split)
     else:
         details = translate_verbose(model, lines, prefixes, attention, counts)
         results = with_details(details)
@@ -178,9 +212,9 @@ def translate_to_text(
         text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
     else:
         text = format_translations(model, results, first_line)
-    warnings = translation_warnings(model, counts, results, prefixes, first_line)
+    warnings += translation_warnings(model, counts, results, prefixes, first_line)
     warnings += [f"Line {first_line + i}: {what}" for i, what in changed_numbers(model, lines)]
-    return text, warnings, unknown_token_remark(counts, first_line)
+    return text, warnings, unknown
 
 
 def format_translations(

@@ -55,7 +55,7 @@ INPUT = [  # exit code 1
     ("translate --model_dir=run --interactive --prefix=six.de", "", "--interactive", "--prefix"),
     ("translate --model_dir=run --attention", "", "--attention", "--format=jsonl"),
     ("translate --model_dir=run --document --format=jsonl", "", "--document", "--format"),
-    ("translate --model_dir=run --source_language=de", "", "--source_language", "--document"),
+    ("translate --model_dir=run --source_language=de --nodocument", "", "--nodocument"),
     ("prepare --source=a --target=b --tsv_quoted --output_dir=new", "", "--tsv_quoted", "--tsv"),
     ("translate --model_dir=tagged --source_tag=<2it>", "a dog\n", "<2it>", "<2de>, <2fr>"),
     ("translate --model_dir=run --source_tag=<2it>", "a dog\n", "<2it>", "no tags"),

@@ -85,7 +85,7 @@ def test_many_unknown_tokens_are_reported_once() -> None:
     remark = batching.unknown_token_remark
     assert remark(counts_of(["a" * 19] * 5 + ["?"])) is None  # 1 of 102
     assert tells(remark(counts_of(["a" * 19, "???", "?"])), "15.4%", "line 2", "vocabulary")
-    assert tells(remark(counts_of(["?"]), first_line=7), "line 7")
+    assert tells(remark(counts_of(["?"]), lines=[7]), "line 7")
 
 
 class TestWorkers:

@@ -30,7 +30,7 @@ _WORD = regex.compile(
 
 def word_ranges(text: str, spans: Sequence[Range] = ()) -> list[Range]:
     """Returns the words of a text that are outside of spans."""
-    words = [match.span() for match in _WORD.finditer(text)]
+    words = (match.span() for match in _WORD.finditer(text))
     return [word for word in words if all(word[1] <= a or word[0] >= b for a, b in spans)]
 
 

@@ -15,7 +15,7 @@ import regex
 from keras_transformer.data.augmentation import Pair
 from keras_transformer.extensions.augmentation import alignment
 from keras_transformer.extensions.augmentation.alignment import Lexicon, Link
-from keras_transformer.extensions.documents.spans import UNSPACED, Range, find_spans
+from keras_transformer.extensions.documents.spans import UNSPACED, Range, find_spans, spliced
 from keras_transformer.inference.tags import add_tag, split_tags
 from keras_transformer.text.symbols import SPAN_SYMBOLS, SYMBOLS, TAG_SYMBOLS
 from keras_transformer.text.vocabulary import Vocabulary
@@ -74,8 +74,9 @@ class SymbolAugmentation:
             changes = _tagged(sides, links, tags, random_)
         if not changes:
             return None
-        texts = map(_changed, sides, zip(*changes, strict=True))
-        return add_tag(next(texts), language), next(texts)
+        texts = [side.text for side in sides]
+        source, target = map(spliced, texts, zip(*changes, strict=True))
+        return add_tag(source, language), target
 
 
 def _side(text: str) -> _Side:
@@ -134,7 +135,7 @@ def _tagged(
     phrases = _phrases(links)
     chosen = list[Phrase]()
     for phrase in random_.sample(phrases, len(phrases)):
-        if len(chosen) < len(tags) and all(_nests(phrase, other) for other in chosen):
+        if len(chosen) < len(tags) and not any(_cross(phrase[0], other) for other, _ in chosen):
             chosen.append(phrase)
     chosen.sort(key=lambda phrase: [first - last for first, last in phrase])  # the longest first
     changes = list[Changes]()
@@ -144,6 +145,12 @@ def _tagged(
         # Where a tag ends and another one begins, without a space, the first one ends first.
         changes.insert(0, _at(sides, [words[-1][1] for words in ranges], end, True))
     return changes
+
+
+def _cross(first: Range, second: Range) -> bool:
+    """Returns whether ranges of source words overlap. Then the translations overlap, too."""
+    (a, b), (c, d) = sorted([first, second])
+    return a < c < b < d
 
 
 def _phrases(links: Sequence[Link]) -> list[Phrase]:
@@ -158,21 +165,3 @@ def _phrases(links: Sequence[Link]) -> list[Phrase]:
             if last - 1 in linked and closed and high - low <= _MOST_WORDS:
                 phrases.append(((first, last), (low, high)))
     return phrases
-
-
-def _nests(first: Phrase, second: Phrase) -> bool:
-    """Returns True if phrases are apart, or one contains the other one, in the same way twice."""
-    relations = {
-        (a[1] <= b[0] or b[1] <= a[0], a[0] <= b[0] and b[1] <= a[1], b[0] <= a[0] and a[1] <= b[1])
-        for a, b in zip(first, second, strict=True)
-    }
-    return len(relations) == 1 and any(relations.pop())
-
-
-def _changed(side: _Side, changes: Sequence[Change]) -> str:
-    """Applies changes to a text. Of several insertions at one position, the first comes first."""
-    parts, cursor = list[str](), 0
-    for start, end, new in sorted(changes, key=lambda change: change[0]):
-        parts += [side.text[cursor:start], new]
-        cursor = end
-    return "".join([*parts, side.text[cursor:]])

@@ -20,7 +20,6 @@ import os
 
 from absl import flags
 
-from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.extensions.documents import translate_file
 
@@ -56,8 +55,6 @@ def main() -> None:
         source_tag=FLAGS.source_tag or "",
         overwrite=FLAGS.overwrite,
     )
-    texts, empty = counts.pop("texts"), counts.pop("empty")
+    texts = counts.pop("texts")
     ways = ", ".join(f"{count:,} {way}" for way, count in counts.items())
     print(f"Wrote {FLAGS.output}: {texts:,} texts. Sentences with spans: {ways}.")
-    if empty:
-        console.warn(f"The model returned nothing for {empty:,} sentences, which were kept.")

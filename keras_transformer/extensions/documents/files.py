@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import codecs
+import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,8 +16,9 @@ from keras_transformer.errors import InputError, require
 from keras_transformer.extensions.documents import protection, text_formats, xml_formats
 from keras_transformer.extensions.documents.placement import Word
 from keras_transformer.extensions.documents.protection import with_entities, without_entities
-from keras_transformer.extensions.documents.spans import compile_patterns, spliced
+from keras_transformer.extensions.documents.spans import compile_patterns, find_spans, spliced
 from keras_transformer.extensions.documents.text_formats import Unit
+from keras_transformer.inference.batching import token_counts, unknown_token_remark
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.translate import changed_numbers
 from keras_transformer.runs.atomic import output_file
@@ -67,11 +70,6 @@ def translate_file(
     find_units, written, _ = _FORMATS[format]
     exists = os.path.isfile(output) and not overwrite
     require(not exists, f"{output} exists. Choose another name, or allow to overwrite it.")
-    require(
-        model.n_best == 1,
-        f"{model.label} returns {model.n_best} translations per sentence, but a file needs 1 "
-        "(decoding.n_best).",
-    )
     compile_patterns(spans)  # reports an invalid pattern first
     try:
         data = path.read_bytes()
@@ -87,10 +85,15 @@ def translate_file(
         parts = {path.name: _decoded(data[len(bom) :], path.name, encoding)}
     units = {label: [*find_units(text, label)] for label, text in parts.items()}
     fragments = [unit.tokens for found in units.values() for unit in found]
+    lines = [line for label, found in units.items() for line in _lines(parts[label], found)]
     texts = ["".join(token.text for token in fragment) for fragment in fragments]
-    for _, remark in changed_numbers(model, texts)[:1]:
+    others = [spliced(text, [(*span, "") for span in find_spans(text, spans)]) for text in texts]
+    counts = token_counts(model.lengths, others)
+    translate = functools.partial(protection.translate_tokens, model, fragments, spans)
+    outputs, statuses, remarks = translate(source_tag, written, lines)
+    remarks += [f"Line {lines[i]}: {remark}" for i, remark in changed_numbers(model, texts)[:1]]
+    for remark in filter(None, [*remarks, unknown_token_remark(counts, lines)]):
         console.warn(f"{path.name}: {remark}")
-    outputs, statuses = protection.translate_tokens(model, fragments, spans, source_tag, written)
     remaining = iter(outputs)
     is_changed = False
     for label, found in units.items():
@@ -109,6 +112,12 @@ def translate_file(
     with output_file(os.fspath(output)) as file:
         file.write(data)
     return {"texts": len(fragments), **{status: statuses[status] for status in protection.STATUSES}}
+
+
+def _lines(text: str, units: Sequence[Unit]) -> list[int]:
+    """Returns the line of each unit."""
+    breaks = [match.start() for match in regex.finditer("\n", text)]
+    return [bisect.bisect(breaks, unit.start) + 1 for unit in units]
 
 
 def _decoded(data: bytes, label: str, encoding: str) -> str:

@@ -185,7 +185,8 @@ class _Placement:
         left, right = self._neighbors(mark)
         following = self.words[slot]
         follows = slot > first and (slot == last or self._follows(mark))
-        before = self.output[-1].text[-1:] if slot > first else ""
+        is_behind = slot > first or (self.output and not self.output[-1].is_tag)
+        before = self.output[-1].text[-1:] if is_behind else ""
         gap = ("" if follows else following.gap) or _space(before, left, _BEFORE)
         start, *others = self.source[mark : self.ends[mark] + 1]
         self.output += [start._replace(gap=gap), *others]

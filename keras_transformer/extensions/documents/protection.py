@@ -22,20 +22,28 @@ translator: an element without words is placed before the word that follows it, 
 from __future__ import annotations
 
 import collections
+import functools
 import html
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import regex
 
+from keras_transformer.errors import require
 from keras_transformer.extensions.documents import placement, sentences, spans
-from keras_transformer.extensions.documents.markup import Token, text_token
+from keras_transformer.extensions.documents.markup import Token, text_token, tokenize
 from keras_transformer.extensions.documents.placement import Word, text_of, text_without_tags
 from keras_transformer.extensions.documents.sentences import TAG
+from keras_transformer.inference import Translation
 from keras_transformer.inference.engine import Engine
-from keras_transformer.inference.tags import add_tag
-from keras_transformer.inference.translate import translate_lines, translate_verbose
+from keras_transformer.inference.tags import add_tag, split_tags
+from keras_transformer.inference.translate import (
+    translate_lines,
+    translate_verbose,
+    with_details,
+)
 from keras_transformer.text.symbols import SPAN_SYMBOLS, SYMBOLS, TAG_SYMBOLS
 
 STATUSES = ("symbols", "kept", "aligned", "appended", "empty")
@@ -43,15 +51,16 @@ STATUSES = ("symbols", "kept", "aligned", "appended", "empty")
 _SPAN = "\ufffc"  # stands for a span while a text is split into sentences and words
 # White space and a word. In scripts without spaces, each character is a word.
 _WORD = regex.compile(
-    rf"(\s*)({spans.UNSPACED}\p{{M}}*|{spans.LETTER}+(?:(?:['’.-]|{TAG}+){spans.LETTER}+)*|\S)"
+    rf"([\s\x1c-\x1f]*)({spans.UNSPACED}\p{{M}}*|{spans.LETTER}+(?:(?:['’.-]|{TAG}+){spans.LETTER}+)*|\S)"
 )
 _STAND_IN = r"\bX\d+\b"
 # Training data has spaces between words and the symbols of tags, also inside of elements.
 _GLUED_TAG = regex.compile(rf"(?<=｟b\d｠)(?={spans.LETTER})|(?<={spans.LETTER})(?=｟e\d｠)")
 _INNER_SPACE = regex.compile(r"(?<!\w｟b\d｠)(?<=｟b\d｠) +| +(?=｟e\d｠(?!\w))")
 
+Words: TypeAlias = Sequence[Word]
 # Returns the texts that represent spans and tags in the line of the model, by their indices.
-_Way: TypeAlias = Callable[[Sequence[Word]], Mapping[int, str]]
+_Way: TypeAlias = Callable[[Words], Mapping[int, str]]
 
 
 def with_entities(word: Word) -> str:
@@ -69,13 +78,38 @@ def quoted_for_icu(word: Word) -> str:
     return spans.quote_for_icu(word.text) if word.kind == "word" else word.text
 
 
+def translate_texts(
+    model: Engine,
+    texts: Sequence[str],
+    source_tag: str = "",
+    lines: Sequence[int] = range(1, sys.maxsize),
+) -> tuple[list[str], list[str]]:
+    """Translates texts of any number of sentences, which may begin with the tag of a language.
+
+    Line breaks, indents and gaps of several spaces stay. Returns remarks, too, with the numbers of
+    `lines`.
+    """
+    outputs, remarks = list(texts), list[str]()
+    tagged = [split_tags(text, model.symbols) for text in texts]
+    for tag in dict.fromkeys(tag for tag, _ in tagged):
+        chosen = [index for index, (other, _) in enumerate(tagged) if other == tag]
+        fragments = [tokenize(tagged[index][1], frozenset(), False) for index in chosen]
+        numbers, tags = [lines[index] for index in chosen], f"{source_tag} {tag}".strip()
+        found, _, new = translate_tokens(model, fragments, (), tags, without_entities, numbers)
+        remarks += new
+        for index, output in zip(chosen, found, strict=True):
+            outputs[index] = output
+    return outputs, remarks
+
+
 def translate_tokens(
     model: Engine,
     fragments: Sequence[Sequence[Token]],
     patterns: Sequence[str] = (),
     tag: str = "",
     written: Callable[[Word], str] = with_entities,
-) -> tuple[list[str], collections.Counter[str]]:
+    lines: Sequence[int] = range(1, sys.maxsize),
+) -> tuple[list[str], collections.Counter[str], list[str]]:
     """Translates texts with tags.
 
     Args:
@@ -83,44 +117,49 @@ def translate_tokens(
         patterns: regular expressions of protected spans.
         tag: a symbol for each sentence, such as <2de>.
         written: returns the characters that represent a word.
+        lines: the numbers of the lines of the texts, for remarks.
 
     Returns:
-        The texts, and the numbers of sentences by status.
+        The texts, the numbers of sentences by status, and remarks for the user.
     """
-    texts = [_masked(fragment, patterns) for fragment in fragments]
-    segments = [sentences.segment(text, model.source_language) for text, _ in texts]
-    parts = iter(sentences.split_to_fit(model, tag, [*itertools.chain(*segments)]))
-    groups = [[part for _ in group for part in next(parts)] for group in segments]
-    sources = [
-        [_sentence(text, items) for _, text in sentences.with_gaps(group)[0]]
-        for group, (_, items) in zip(groups, texts, strict=True)
+    require(
+        model.n_best == 1,
+        f"{model.label} returns {model.n_best} translations per sentence, but a document or file "
+        "needs exactly 1 (decoding.n_best).",
+    )
+    masked = [_masked(fragment, patterns) for fragment in fragments]
+    pieces = [
+        (index, piece)
+        for index, (text, _) in enumerate(masked)
+        for piece in sentences.segment(text, model.source_language)
     ]
-    flat = [words for group in sources for words in group]
-    results = translate_sentences(model, flat, patterns, tag)
-    messages = _messages(model, flat, patterns, tag)
-    translations = iter(results)
-    outputs = []
-    for fragment, group, source in zip(fragments, groups, sources, strict=True):
-        new = previous = last = ""
-        is_changed = False
-        for (gap, text), words in zip(sentences.with_gaps(group)[0], source, strict=True):
-            placed = [
-                word._replace(text=messages.get(word.text, word.text))
-                for word in placement.with_tags(words, next(translations)[0])
-            ]
-            is_changed |= text_without_tags(placed).split() != text_without_tags(words).split()
-            gap = sentences.gap_between(gap, previous, last)
-            if placed[0].kind == "span" and new[-1:].isalnum():
-                gap = gap or " "  # behind a letter, it would be no span any more
-            previous, last = "".join(word.gap + written(word) for word in placed), text
-            new += gap + previous
-        output = "".join(token.raw for token in fragment)
-        if is_changed:
-            # White space around a text, such as line breaks, is not a part of the translation.
-            start, end = len(output) - len(output.lstrip()), len(output.rstrip())
-            output = output[:start] + new.strip() + output[end:]
-        outputs.append(output)
-    return outputs, collections.Counter(status for _, status in results if status)
+    parts, remarks = sentences.split_to_fit(model, tag, pieces, lines)
+    sources = [_sentence(part, masked[index][1]) for index, part in parts]
+    results = translate_sentences(model, sources, patterns, tag)
+    messages = _messages(model, sources, patterns, tag)
+    new, changed, previous, last = [""] * len(fragments), set[int](), "", ""
+    for (index, text), words, (translation, status) in zip(parts, sources, results, strict=True):
+        placed = [
+            word._replace(text=messages.get(word.text, word.text))
+            for word in placement.with_tags(words, translation)
+        ]
+        if text_without_tags(placed).split() != text_without_tags(words).split():
+            changed.add(index)
+        if status == "empty":
+            shown = text_without_tags(words).strip()[:40]
+            remarks.append(f"Line {lines[index]}: the model returns nothing for {shown!r}.")
+        gap = sentences.gap_between(text[: -len(text.lstrip())], previous, last)
+        if placed[0].kind == "span" and new[index][-1:].isalnum():
+            gap = gap or " "  # behind a letter, it would be no span any more
+        previous, last = "".join(word.gap + written(word) for word in placed), text
+        new[index] += gap + previous
+    outputs = ["".join(token.raw for token in fragment) for fragment in fragments]
+    for index in changed:
+        # White space around a text, such as line breaks, is not a part of the translation.
+        raw = outputs[index]
+        start, end = len(raw) - len(raw.lstrip()), len(raw.rstrip())
+        outputs[index] = raw[:start] + new[index].strip() + raw[end:]
+    return outputs, collections.Counter(status for _, status in results if status), remarks
 
 
 def _masked(tokens: Sequence[Token], patterns: Sequence[str]) -> tuple[str, Iterator[Word]]:
@@ -168,7 +207,7 @@ def _sentence(text: str, items: Iterator[Word]) -> list[Word]:
 
 
 def _messages(
-    model: Engine, sources: Sequence[Sequence[Word]], patterns: Sequence[str], tag: str
+    model: Engine, sources: Sequence[Words], patterns: Sequence[str], tag: str
 ) -> dict[str, str]:
     """Returns the ICU messages among the spans, with translated branches."""
     found = {span: spans.branches_of(span) for words in sources for span in _spans(words).values()}
@@ -177,7 +216,7 @@ def _messages(
         return {}
     fragments = [[text_token(text, has_entities=False)] for text in texts]
     patterns = [*patterns, *spans.BRANCH_PATTERNS]
-    outputs, _ = translate_tokens(model, fragments, patterns, tag, quoted_for_icu)
+    outputs, *_ = translate_tokens(model, fragments, patterns, tag, quoted_for_icu)
     new = iter(outputs)
     return {
         span: spans.spliced(span, [(*branch, next(new)) for branch in branches])
@@ -186,7 +225,7 @@ def _messages(
 
 
 def translate_sentences(
-    model: Engine, sources: Sequence[Sequence[Word]], patterns: Sequence[str], tag: str
+    model: Engine, sources: Sequence[Words], patterns: Sequence[str], tag: str
 ) -> list[tuple[list[Word], str | None]]:
     """Returns the words of translations, and their statuses, or None without spans.
 
@@ -195,7 +234,8 @@ def translate_sentences(
     last = "appended" if model.translate_verbose is None else "aligned"
     ways: list[tuple[str, _Way]] = [("kept", _spans), ("kept", _stand_ins), (last, lambda _: {})]
     if {*SYMBOLS} <= {*(model.symbols or ())}:
-        ways.insert(0, ("symbols", _span_symbols if last == "aligned" else _symbols))
+        pairs = () if last == "aligned" else TAG_SYMBOLS
+        ways.insert(0, ("symbols", functools.partial(_symbols, pairs)))
     unwanted = {*SYMBOLS, *(span for words in sources for span in _spans(words).values())}
     has_tags = any(word.is_tag for words in sources for word in words)
     results: dict[int, tuple[list[Word], str | None]] = {}
@@ -204,17 +244,18 @@ def translate_sentences(
             results[index] = _line(words, _spans(words)), "kept" if _spans(words) else None
     for status, way in ways:
         todo = [index for index in range(len(sources)) if index not in results]
-        lines = [_line(sources[index], way(sources[index])) for index in todo]
-        parts = sentences.split_to_fit(model, tag, [text_of(line) for line in lines])
-        tried = [
-            (index, line)
-            for index, line, found in zip(todo, lines, parts, strict=True)
-            if len(found) == 1 or status == last
-        ]
-        aligns = has_tags or status == last
-        found = _translate(model, [line for _, line in tried], patterns, tag, aligns)
-        for (index, line), words in zip(tried, found, strict=True):
-            source = sources[index]
+        lines = {index: _line(sources[index], way(sources[index])) for index in todo}
+        if status != last:
+            counts, limits = sentences.measure(model, tag, [*map(text_of, lines.values())])
+            fits = counts["tokens"] <= limits
+            lines = {index: lines[index] for index, fit in zip(todo, fits, strict=True) if fit}
+        given = [add_tag(_GLUED_TAG.sub(" ", text_of(line)), tag) for line in lines.values()]
+        if last == "aligned" and (has_tags or status == last):
+            found = with_details(translate_verbose(model, given))
+        else:
+            found = translate_lines(model, given)
+        for (index, line), (best, *_) in zip(lines.items(), found, strict=True):
+            source, words = sources[index], _aligned(line, best, patterns, tag)
             words, is_complete = _with_spans(words, line, source, unwanted)
             needs_status = _spans(source) or any(word.kind != "word" for word in line)
             has_words = any(word.kind == "word" for word in words)
@@ -225,33 +266,31 @@ def translate_sentences(
     return [results[index] for index in range(len(sources))]
 
 
-def _spans(words: Sequence[Word]) -> dict[int, str]:
+def _spans(words: Words) -> dict[int, str]:
     return {index: word.text for index, word in enumerate(words) if word.kind == "span"}
 
 
-def _stand_ins(words: Sequence[Word]) -> dict[int, str]:
+def _stand_ins(words: Words) -> dict[int, str]:
     """Returns X1, X2 and so on, without those that the text contains."""
     text = text_of(words).upper()
     numbers = (number for number in itertools.count(1) if f"X{number}" not in text)
     return {index: f"X{next(numbers)}" for index in _spans(words)}
 
 
-def _span_symbols(words: Sequence[Word]) -> dict[int, str]:
-    """Returns symbols of the vocabulary for the spans."""
-    return dict(zip(_spans(words), itertools.cycle(SPAN_SYMBOLS), strict=False))
-
-
-def _symbols(words: Sequence[Word]) -> dict[int, str]:
+def _symbols(pairs: Sequence[tuple[str, str]], words: Words) -> dict[int, str]:
     """Returns symbols of the vocabulary for the spans, and for the first elements with words."""
-    symbols, pairs = _span_symbols(words), iter(TAG_SYMBOLS)
+    symbols, free = (
+        dict(zip(_spans(words), itertools.cycle(SPAN_SYMBOLS), strict=False)),
+        iter(pairs),
+    )
     for start, end in sorted(placement.end_tags(words).items()):
         has_words = not all(word.is_tag for word in words[start:end])
-        if has_words and (pair := next(pairs, None)):
+        if has_words and (pair := next(free, None)):
             symbols[start], symbols[end] = pair
     return symbols
 
 
-def _line(words: Sequence[Word], symbols: Mapping[int, str]) -> list[Word]:
+def _line(words: Words, symbols: Mapping[int, str]) -> list[Word]:
     """Returns the words that the model gets: symbols instead of spans and tags, or neither."""
     line, is_apart = list[Word](), False
     for index, word in enumerate(words):
@@ -264,7 +303,7 @@ def _line(words: Sequence[Word], symbols: Mapping[int, str]) -> list[Word]:
 
 
 def _with_spans(
-    words: Sequence[Word], line: Sequence[Word], source: Sequence[Word], unwanted: set[str]
+    words: Words, line: Words, source: Words, unwanted: set[str]
 ) -> tuple[list[Word], bool]:
     """Replaces symbols by spans and tags, and returns whether each one was there exactly once."""
     indices = collections.defaultdict[str, list[int]](list)
@@ -274,7 +313,9 @@ def _with_spans(
     result, is_complete = list[Word](), True
     for word in words:
         if word.kind != "word" and indices[word.text]:
-            result.append(source[indices[word.text].pop(0)]._replace(gap=word.gap))
+            span, last = source[indices[word.text].pop(0)], result[-1].text if result else ""
+            # Behind a letter, :name would be no span any more.
+            result.append(span._replace(gap=word.gap or span.gap * last[-1:].isalnum()))
         elif word.kind == "word" or word.text not in unwanted:
             result.append(word._replace(kind="word"))
         else:
@@ -282,41 +323,24 @@ def _with_spans(
     return result, is_complete and not any(indices.values())
 
 
-def _translate(
-    model: Engine, lines: Sequence[list[Word]], patterns: Sequence[str], tag: str, aligns: bool
-) -> list[list[Word]]:
-    """Translates lines. Without `translate_verbose`, words are aligned by relative position."""
-    texts = [add_tag(_GLUED_TAG.sub(" ", text_of(line)), tag) for line in lines]
-    if aligns and model.translate_verbose is not None:
-        details = translate_verbose(model, texts)
-    else:
-        best = [best.text for best, *_ in translate_lines(model, texts)]
-        details = [{"translations": [{"text": text}]} for text in best]
-    return [_aligned(*pair, patterns, tag) for pair in zip(lines, details, strict=True)]
-
-
-def _aligned(
-    line: Sequence[Word], details: dict[str, Any], patterns: Sequence[str], tag: str
-) -> list[Word]:
-    """Returns the best translation of a line. The pieces of a word vote for its source word."""
-    best: dict[str, Any] = next(iter(details["translations"]), {"text": ""})
-    text = _INNER_SPACE.sub("", " ".join(best["text"].splitlines()).strip())
+def _aligned(line: Words, best: Translation, patterns: Sequence[str], tag: str) -> list[Word]:
+    """Returns the words of a translation. The pieces of a word vote for its source word."""
+    text = _INNER_SPACE.sub("", " ".join(best.text.splitlines()).strip())
     words = words_of(*_masked([text_token(text, False)], [*patterns, _STAND_IN]))
-    votes = [collections.Counter[int]() for _ in words]
-    if words and "alignment" in best:
-        sources = _words_of_pieces(details["source_tokens"], line, tag)
-        targets = _words_of_pieces(best["tokens"], words)
-        for target, piece in zip(targets, best["alignment"], strict=True):
+    # Without votes, a word translates the one at the same relative position.
+    chosen = [index * len(line) // len(words) for index in range(len(words))]
+    if words and best.details:
+        sources = _words_of_pieces(best.details["source_tokens"], line, tag)
+        targets = _words_of_pieces(best.details["tokens"], words)
+        votes = collections.defaultdict[int, collections.Counter[int]](collections.Counter)
+        for target, piece in zip(targets, best.details["alignment"], strict=True):
             votes[target][sources[min(piece, len(sources) - 1)]] += 1
-    result = []
-    for index, (word, vote) in enumerate(zip(words, votes, strict=True)):
-        relative = index * len(line) // len(words)
-        chosen = vote.most_common(1)[0][0] if vote else relative
-        result.append(word._replace(source=line[chosen].source))
-    return result
+        for target, vote in votes.items():
+            chosen[target] = vote.most_common(1)[0][0]
+    return [word._replace(source=line[i].source) for word, i in zip(words, chosen, strict=True)]
 
 
-def _words_of_pieces(pieces: Sequence[str], words: Sequence[Word], tag: str = "") -> list[int]:
+def _words_of_pieces(pieces: Sequence[str], words: Words, tag: str = "") -> list[int]:
     """Returns the index of the word with the middle of each piece."""
     # The vocabulary may have normalized the text. Then positions are scaled to its length.
     letters = [index for index, word in enumerate(words) for _ in "".join(word.text.split())]

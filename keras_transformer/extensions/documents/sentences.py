@@ -1,4 +1,4 @@
-"""Translates documents: splits them into sentences, and joins the translations.
+"""Splits texts into sentences, and long sentences into parts.
 
 Unicode's property Sentence_Terminal says which characters are stops. The lists of the package
 sentencex say which words are abbreviations.
@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import regex
 import sentencex
 
-from keras_transformer.errors import require
 from keras_transformer.inference.batching import TokenCounts, token_counts
 from keras_transformer.inference.engine import Engine
-from keras_transformer.inference.tags import add_tag, split_tags
-from keras_transformer.inference.translate import changed_numbers, translate_lines
+from keras_transformer.inference.tags import add_tag
 
 # Patterns of the package regex, which has the properties of Unicode. Possessive quantifiers (such
 # as `++`) keep them linear in the length of a line.
@@ -59,7 +58,7 @@ _COMMON = tuple("en de fr pt pl sk fi ru uk bg".split())
 # A tag in a text of `protection.py`. It has no width.
 TAG = "\ufff9"
 # Where long sentences are split, in order of preference.
-_BREAKS = tuple(map(re.compile, (r"[;:–—]\s|[；：]", r"[,،]\s|[，、]", r"\s")))
+_BREAKS = tuple(map(re.compile, (r"[;:–—](?=\s)|[；：]", r"[,،](?=\s)|[，、]", r"(?=\s)")))
 # A Chinese or Japanese character at the end of a text, before tags. Text has no space after it.
 _UNSPACED = re.compile(
     r"[\u3001-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff]"
@@ -73,8 +72,8 @@ _FILL = 0.8
 def segment(text: str, language: str | None = None) -> list[str]:
     """Splits a text into pieces of one sentence each, using rules.
 
-    Each piece has one sentence and the white space around it, or only white space. The
-    concatenated pieces equal the text.
+    Each piece has one sentence and the white space before it. The concatenated pieces equal the
+    text without the white space at its end.
 
     A sentence ends at the end of its line (`str.splitlines`). It also ends
 
@@ -102,18 +101,21 @@ def segment(text: str, language: str | None = None) -> list[str]:
         language: code of the language, as in "de". None for the abbreviations of several European
             languages.
     """
-    lines = text.splitlines(keepends=True)
-    return [piece for line in lines for piece in _segment_line(line, language)]
+    pieces, start, offset = list[str](), 0, 0
+    for line in text.splitlines(keepends=True):
+        for end in [*_sentence_ends(line, language), len(line)]:
+            if piece := text[start : offset + end].rstrip():
+                pieces.append(piece)
+                start += len(piece)
+        offset += len(line)
+    return pieces
 
 
-def _segment_line(line: str, language: str | None) -> list[str]:
-    pieces, start = [], 0
+def _sentence_ends(line: str, language: str | None) -> Iterator[int]:
     for match in _SENTENCE_END.finditer(line):
         is_full_stop = match[0].strip(TAG) == "."
         if not (is_full_stop and _is_abbreviated(line, match.start() + 1, language)):
-            pieces.append(line[start : match.end()])
-            start = match.end()
-    return [*pieces, line[start:]]
+            yield match.end()
 
 
 def _is_abbreviated(line: str, end: int, language: str | None) -> bool:
@@ -146,33 +148,6 @@ def _has_abbreviation(word: str, after: str, language: str | None) -> bool:
     return any(len(sentencex.segment(code, f"{word}. {after}")) == 1 for code in languages)
 
 
-def with_gaps(pieces: Iterable[str]) -> tuple[list[tuple[str, str]], str]:
-    """Returns each sentence with the white space before it, and the white space after the last."""
-    pairs, gap = [], ""
-    for piece in pieces:
-        if sentence := piece.strip():
-            start = piece.index(sentence)
-            pairs.append((gap + piece[:start], sentence))
-            gap, piece = "", piece[start + len(sentence) :]
-        gap += piece
-    return pairs, gap
-
-
-def join_translations(pieces: Iterable[str], translations: Iterable[str]) -> str:
-    """Returns the text of the pieces with each sentence replaced by its translation.
-
-    Line breaks and gaps of several spaces are kept. Any other gap becomes one space. There is no
-    space after Chinese and Japanese characters, or inside a word that was split. Line breaks in a
-    translation become spaces.
-    """
-    pairs, end = with_gaps(pieces)
-    text, previous, last = "", "", ""
-    for (gap, sentence), translation in zip(pairs, translations, strict=True):
-        text += gap_between(gap, previous, last) + " ".join(translation.splitlines())
-        previous, last = translation or previous, sentence
-    return text + end
-
-
 def gap_between(gap: str, text: str, last: str) -> str:
     """Returns what separates a translation from the next one, instead of `gap` in the source.
 
@@ -187,69 +162,41 @@ def gap_between(gap: str, text: str, last: str) -> str:
     return "" if is_joined else " "
 
 
-def translate_document(model: Engine, text: str, source_tag: str = "") -> tuple[str, list[str]]:
-    """Translates a document and keeps its lines.
+def split_to_fit(
+    model: Engine, tag: str, sentences: Sequence[tuple[int, str]], lines: Sequence[int]
+) -> tuple[list[tuple[int, str]], list[str]]:
+    """Splits sentences that are too long into parts, and returns remarks, too.
 
-    A sentence is translated in parts if it has more tokens than the model accepts, or more than
-    the longest training source. Parts end at a semicolon, colon or dash if possible, otherwise at
-    a comma, at white space, or within a word.
+    Each sentence and part has the index of its text, and `lines` has the lines of the texts. A
+    sentence is split if it has more tokens than the model accepts, or more than the longest
+    training source. Parts end at a semicolon, colon or dash if possible, otherwise at a comma, at
+    white space, or within a word.
     """
-    require(
-        model.n_best == 1,
-        f"{model.label} returns {model.n_best} translations per sentence, but a document needs "
-        "exactly 1 (decoding.n_best).",
-    )
-    pieces, warnings, number = list[tuple[int, str, str]](), list[str](), 1
-    for line in text.splitlines(keepends=True):
-        tag, rest = split_tags(line, model.symbols)
-        tag = f"{source_tag} {tag}".strip()
-        pieces += [(number, tag, piece) for piece in _segment_line(rest, model.source_language)]
-        number += line.count("\n")
-    splits = _split(model, [(tag, piece) for _, tag, piece in pieces])
-    parts = list[tuple[int, str, str]]()
-    for (number, tag, piece), (split, tokens, used, limit) in zip(pieces, splits, strict=True):
-        parts += [(number, tag, part) for part in split]
+    counts, limits = measure(model, tag, [sentence for _, sentence in sentences])
+    parts, remarks = list[tuple[int, str]](), list[str]()
+    sizes = zip(counts["tokens"].tolist(), limits.tolist(), strict=True)
+    for (index, sentence), (tokens, limit) in zip(sentences, sizes, strict=True):
+        found, line = [sentence], f"Line {lines[index]} has a sentence"
         if tokens > limit:
-            is_setting = limit == used
-            name = "decoding.max_source_tokens" if is_setting else "the longest source in training"
-            warnings.append(
-                f"Line {number} has a sentence of {tokens:,} tokens. It was translated in "
-                f"{len(split):,} parts of at most {limit:,} tokens ({name})."
+            found = _parts(model, tag, sentence, tokens, limit)
+            is_known = limit == model.max_train_source_length
+            name = "the longest source in training" if is_known else "decoding.max_source_tokens"
+            remarks.append(
+                f"{line} of {tokens:,} tokens. It was translated in {len(found):,} parts of at "
+                f"most {limit:,} tokens ({name})."
             )
-        elif tokens == 1 and piece.strip():  # there is only the end token
-            warnings.append(f"Line {number} has a sentence without tokens, which was left out.")
-    sentences = [
-        (number, add_tag(part.strip(), tag)) for number, tag, part in parts if part.strip()
-    ]
-    results = translate_lines(model, [line for _, line in sentences])
-    translations = [best.text for best, *_ in results]
-    for (number, line), translation in zip(sentences, translations, strict=True):
-        if not translation.strip():
-            warnings.append(f"Line {number}: the model returns nothing for {line[:40]!r}.")
-    warnings += [f"Line {i + 1}: {what}" for i, what in changed_numbers(model, text.splitlines())]
-    return join_translations([part for *_, part in parts], translations), warnings
+        elif tokens == 1 and sentence.strip(f" {TAG}"):  # there is only the end token
+            remarks.append(f"{line} without tokens, which was kept.")
+        parts += [(index, part) for part in found if part.strip()]
+    return parts, remarks
 
 
-def split_to_fit(model: Engine, tag: str, sentences: Sequence[str]) -> list[list[str]]:
-    """Splits each sentence that is too long, with its tag, into parts that the model accepts."""
-    return [parts for parts, *_ in _split(model, [(tag, sentence) for sentence in sentences])]
-
-
-def _split(
-    model: Engine, tagged: Sequence[tuple[str, str]]
-) -> Iterator[tuple[list[str], int, int, int]]:
-    """Yields for each (tag, sentence) its parts, its tokens, those that are used, and the limit."""
-    counts = _token_counts(model, tagged)
-    numbers = zip(counts["tokens"].tolist(), counts["used"].tolist(), strict=True)
-    for (tag, sentence), (tokens, used) in zip(tagged, numbers, strict=True):
-        limit = min(used, model.max_train_source_length or used)
-        parts = _parts(model, tag, sentence, tokens, limit) if tokens > limit else [sentence]
-        yield parts, tokens, used, limit
-
-
-def _token_counts(model: Engine, tagged: Sequence[tuple[str, str]]) -> TokenCounts:
-    lines = [add_tag(text.strip().replace(TAG, ""), tag) for tag, text in tagged]
-    return token_counts(model.lengths, lines)
+def measure(model: Engine, tag: str, texts: Sequence[str]) -> tuple[TokenCounts, np.ndarray]:
+    """Returns the token counts of texts with a tag, and the most tokens that each may have."""
+    lines = [add_tag(text.strip().replace(TAG, ""), tag) for text in texts]
+    counts = token_counts(model.lengths, lines)
+    longest = model.max_train_source_length
+    return counts, counts["used"] if longest is None else np.minimum(counts["used"], longest)
 
 
 def _parts(model: Engine, tag: str, sentence: str, tokens: int, limit: int) -> list[str]:
@@ -258,8 +205,8 @@ def _parts(model: Engine, tag: str, sentence: str, tokens: int, limit: int) -> l
     if len(pieces) == 1:
         return pieces
     parts = []
-    counts = _token_counts(model, [(tag, piece) for piece in pieces])["tokens"]
-    for piece, count in zip(pieces, counts.tolist(), strict=True):
+    counts, _ = measure(model, tag, pieces)
+    for piece, count in zip(pieces, counts["tokens"].tolist(), strict=True):
         parts += _parts(model, tag, piece, count, limit) if count > limit else [piece]
     return parts
 
@@ -269,14 +216,9 @@ def _divide(sentence: str, count: int) -> list[str]:
     size = -(-len(sentence) // count)
     pieces, start = [], 0
     while len(sentence) - start > size:
-        end = _last_break(sentence, start + size // 2, start + size)
+        window = start + max(1, size // 2), start + size
+        matches = ([*pattern.finditer(sentence, *window)] for pattern in _BREAKS)
+        end = next((found[-1].end() for found in matches if found), start + size)
         pieces.append(sentence[start:end])
         start = end
     return [*pieces, sentence[start:]]
-
-
-def _last_break(sentence: str, start: int, end: int) -> int:
-    for pattern in _BREAKS:
-        if matches := list(pattern.finditer(sentence, start, end)):
-            return matches[-1].end()
-    return end

@@ -114,9 +114,9 @@ def branches_of(span: str) -> list[Range]:
 
 
 def spliced(text: str, changes: Iterable[tuple[int, int, str]]) -> str:
-    """Returns a text with other contents of some ranges."""
+    """Returns a text with other contents of some ranges. Of equal ranges, the first comes first."""
     parts, cursor = [], 0
-    for start, end, new in sorted(changes):
+    for start, end, new in sorted(changes, key=lambda change: change[:2]):
         parts += [text[cursor:start], new]
         cursor = end
     return "".join([*parts, text[cursor:]])

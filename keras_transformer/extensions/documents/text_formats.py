@@ -72,7 +72,7 @@ def html_units(text: str, label: str) -> Iterator[Unit]:
 def plain_units(text: str, label: str) -> Iterator[Unit]:
     """Yields the lines of a text."""
     for match in regex.finditer(r"[^\r\n]+", text):
-        yield Unit(match.start(), match.end(), [text_token(match[0], has_entities=False)])
+        yield Unit(match.start(), match.end(), tokenize(match[0], frozenset(), False))
 
 
 def json_units(text: str, label: str) -> Iterator[Unit]:
@@ -94,10 +94,9 @@ def _unescaped(strings: str) -> str:
     quoted = "".join(match[0][1:-1] for match in regex.finditer(_QUOTED, strings, regex.DOTALL))
 
     def character(escape: regex.Match[str]) -> str:
-        code = escape[1]
-        return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPES.get(code, code)
+        return chr(int(escape[1], 16)) if escape[1] else _ESCAPES.get(escape[2], escape[2])
 
-    text = regex.sub(r"\\(U[0-9a-fA-F]{4}|.)", character, quoted, flags=regex.DOTALL)
+    text = regex.sub(r"\\(?:U([0-9a-fA-F]{4})|(.))", character, quoted, flags=regex.DOTALL)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins pairs
 
 

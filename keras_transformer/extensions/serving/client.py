@@ -31,6 +31,7 @@ from keras_transformer.inference import Translation, translations_of
 from keras_transformer.inference.batching import outputs_by_line
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag, check_tag, missing_tags
+from keras_transformer.inference.translate import split_texts
 from keras_transformer.plugins import Loader
 
 _HOST = r"([^/@,\s:\[\]]+|\[[^/@,\s]+\])"
@@ -92,8 +93,8 @@ def connect(address: str, **options: Any) -> Client:
 class ServerEngine(Engine):
     """A model on a server, for the functions of `inference`."""
 
-    def __init__(self, address: str):
-        self.label, self.client = address, connect(address)
+    def __init__(self, address: str, client: Client | None = None):
+        self.label, self.client = address, client or connect(address)
         self.client.wait_until_ready(_READY_SECONDS)
         self.threads = self.client.connections  # this number is known without TensorFlow
         signatures = self.client.metadata()
@@ -214,13 +215,15 @@ class Client:
         return {name: np.concatenate([part[name] for part in parts]) for name in known}
 
     def translate(
-        self, lines: Sequence[str], *, source_tag: str | None = None
+        self, lines: Sequence[str], *, source_tag: str | None = None, document: bool = False
     ) -> list[list[Translation]]:
         """Translates lines in batches of similar lengths, several at the same time.
 
         Args:
             lines: lines of text.
             source_tag: begins every line that is not empty, as in "<2de>".
+            document: True for lines of several sentences, which are split here, as in
+                `kt.Translator.translate`. A plain TF Serving does not split them.
 
         Returns:
             The translations of each line, best first. If the model has tags of target languages,
@@ -236,6 +239,12 @@ class Client:
         check_tag(source_tag, symbols, self.address)
         if remark := missing_tags(lines, symbols, source_tag or added_tag):
             warnings.warn(remark, stacklevel=2)
+        if document:
+            engine = ServerEngine(self.address, self)
+            texts, remarks = split_texts(engine, lines, True, source_tag or "", 1)
+            for remark in remarks:
+                warnings.warn(remark, stacklevel=2)
+            return [[Translation(text, 0.0)] for text in texts.values()]
         rows = outputs_by_line(
             lambda text: self.predict({"text": text}),
             [add_tag(line, source_tag or "") for line in lines],

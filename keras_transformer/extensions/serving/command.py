@@ -31,6 +31,9 @@ Each answer has the id of its request in the header X-Request-Id, and log lines 
 it, too. Clients may send one.
 
 --source_tag is added to each source text of a request that has no tag.
+
+With --document, the signature serving_default splits texts into sentences, as the command translate
+does. By default it splits texts with several sentences if the model was trained on single ones.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ from keras_transformer.extensions.serving import REQUEST_ID, Settings
 
 FLAGS = flags.FLAGS
 _DEFINE: dict[str, Any] = {
+    "bool | None": flags.DEFINE_boolean,
     "float": flags.DEFINE_float,
     "int": flags.DEFINE_integer,
     "int | None": flags.DEFINE_integer,

@@ -17,6 +17,7 @@ from keras_transformer.extensions.litert.exporter import LiteRTEngine
 from keras_transformer.extensions.serving.tensors import Arrays, RequestError, Signature, Tensor
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.loading import find_loader, load_model
+from keras_transformer.inference.translate import split_texts
 from keras_transformer.runs.machine import available_cores
 
 _TEXT, _NUMBER = {"text": Tensor(object, (-1,))}, Tensor(np.int32, (-1,))
@@ -55,6 +56,25 @@ def open_engine(path: Path, batches_at_once: int) -> Version:
         return Version(engine, _text_signatures(engine) | _litert_signatures(engine))
     engine.translate(np.array([b"warm up"], object))
     return Version(engine, _text_signatures(engine))
+
+
+def with_sentences(version: Version, document: bool | None) -> Version:
+    """Returns a version whose signature `serving_default` splits texts, as `split_texts` does."""
+    default = version.signatures["serving_default"]
+
+    def call(columns: Mapping[str, Any]) -> Arrays:
+        texts = [text.decode(errors="replace") for text in columns["text"]]
+        split, _ = split_texts(version.engine, texts, document, "", 1)
+        others = [b"" if i in split else text for i, text in enumerate(columns["text"])]
+        outputs = default.call({"text": np.array(others, object)})
+        translations = outputs["translations"].copy()
+        for index, text in split.items():
+            translations[index, 0] = text.encode()
+        return {**outputs, "translations": translations}
+
+    split_texts(version.engine, ["warm up"], document, "", 1)  # may refuse the model
+    signatures = {**version.signatures, "serving_default": default._replace(call=call)}
+    return version._replace(signatures=signatures)
 
 
 def _signature(

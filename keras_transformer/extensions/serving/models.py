@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.serving.engines import Version, open_engine
+from keras_transformer.extensions.serving.engines import Version, open_engine, with_sentences
 from keras_transformer.extensions.serving.tensors import RequestError
 from keras_transformer.inference.loading import MODEL_FILES
 from keras_transformer.inference.tags import check_tag
@@ -27,11 +27,15 @@ class ServedModel:
     adds are not served.
     """
 
-    def __init__(self, path: Path, name: str, batches_at_once: int, source_tag: str | None = None):
+    def __init__(
+        self, path: Path, name: str, batches_at_once: int, source_tag: str | None = None,
+        document: bool | None = None,
+    ):  # fmt: skip
         self.path = path
         self.name = name
         self._batches_at_once = batches_at_once
         self._source_tag = source_tag
+        self._document = document
         self._current: Version | None = None
         self._loading: int | None = None
         # For each version that cannot be loaded: the time of its last change, and the error.
@@ -122,7 +126,7 @@ class ServedModel:
         return True
 
     def _load(self, path: Path) -> Version:
-        version = open_engine(path, self._batches_at_once)
+        version = with_sentences(open_engine(path, self._batches_at_once), self._document)
         check_tag(self._source_tag, version.engine.symbols, str(path))
         for _, remark in changed_numbers(version.engine, ["10³"]):
             _LOG.warning("%s: %s", self.name, remark)

@@ -94,10 +94,10 @@ def test_a_malformed_icu_message_is_no_message(text: str) -> None:
     assert not any(branches_of(span) for span in spans_in(text))
 
 
-@pytest.mark.parametrize("text", ["_" * 5000, "a." * 5000, "{" * 3000, "https://" + "(" * 3000,
-                                  "%" * 5000, "/" * 3000, "1." * 3000, "a_" * 3000, "@a." * 3000,
+@pytest.mark.parametrize("text", ["_" * 2000, "a." * 2000, "{" * 1000, "https://" + "(" * 1000,
+                                  "%" * 2000, "/" * 1000, "1." * 1000, "a_" * 1000, "@a." * 1000,
                                   "{n, plural, one {" * 300])  # fmt: skip
 def test_long_texts_take_no_long_time(text: str) -> None:
     start = time.process_time()
     find_spans(text)
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 2
