@@ -52,7 +52,8 @@ class Engine:
         max_batch_lines: the most lines of a call; None for the default of the device.
         threads: number of calls at the same time; None: as TensorFlow is configured.
         translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
-            of `TranslationModule.translate_verbose`. LiteRT models and servers have None.
+            of `TranslationModule.translate_verbose`, or None. LiteRT models lack some outputs, and
+            servers have None.
         vocabulary: the SentencePiece models, or None if they are unknown, as those of a server.
         changeable: the settings that `with_settings` can change.
     """

@@ -34,6 +34,7 @@ class LiteRTMetadata(NamedTuple):
     max_output_tokens: int
     max_train_source_length: int | None  # longest source in training; None if it is unknown
     has_text: bool  # the model has the signature `translate`
+    has_alignments: bool = False  # older files have none
 
 
 def append_archive(path: Path, metadata: LiteRTMetadata, vocabulary: Vocabulary) -> None:
@@ -68,7 +69,8 @@ def read_archive(path: Path, file: BinaryIO) -> tuple[LiteRTMetadata, Vocabulary
         fields = json.loads(files.pop(_METADATA))
         version = fields["format_version"]
         if version == FORMAT_VERSION:
-            metadata = LiteRTMetadata(*(fields[name] for name in LiteRTMetadata._fields))
+            known = {name: fields[name] for name in LiteRTMetadata._fields if name in fields}
+            metadata = LiteRTMetadata(**known)
             vocabulary = Vocabulary.from_models(files)
     except Exception as error:  # zipfile, zlib and SentencePiece raise many exceptions
         raise InputError(

@@ -27,10 +27,10 @@ TEXT_OPS = {"TFText>FastSentencepieceTokenize", "TFText>FastSentencepieceDetoken
 
 
 def write_file(
-    file: Path, translator: TranslationModule, weights: str, *, with_text: bool, for_cpu: bool
+    file: Path, translator: TranslationModule, weights: str, *, for_cpu: bool, **outputs: bool
 ) -> None:
     """Writes the file: the model (see `convert`) with its archive."""
-    model = convert(translator, weights, with_text=with_text, for_cpu=for_cpu)
+    model = convert(translator, weights, for_cpu=for_cpu, **outputs)
     file.write_bytes(passes.write(model))
     rows = rows_per_sentence(translator.config)
     metadata = LiteRTMetadata(
@@ -40,17 +40,18 @@ def write_file(
         max_source_bytes=translator.config.max_source_bytes,
         max_output_tokens=translator.max_output_tokens,
         max_train_source_length=translator.max_train_source_length,
-        has_text=with_text,
+        has_text=outputs.get("with_text", False),
+        has_alignments=outputs.get("with_alignments", False),
     )
     append_archive(file, metadata, translator.tokenizer.vocabulary)
 
 
 def convert(
-    translator: TranslationModule, weights: str, *, with_text: bool = False, for_cpu: bool = False
+    translator: TranslationModule, weights: str, *, for_cpu: bool = False, **outputs: bool
 ) -> Any:
     """Converts a translator to a `schema.ModelT`, as `passes.write` accepts it."""
     is_int8 = weights in ("int8", "int4")
-    signatures = LiteRTSignatures(translator, with_text=with_text, for_cpu=for_cpu, is_int8=is_int8)
+    signatures = LiteRTSignatures(translator, for_cpu=for_cpu, is_int8=is_int8, **outputs)
     functions = signatures.by_name()
     module = tf.Module()
     module.weights = [

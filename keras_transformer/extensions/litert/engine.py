@@ -50,6 +50,8 @@ class LiteRTResult(NamedTuple):
     ids: np.ndarray  # int32 [n_best, length]
     lengths: np.ndarray  # int32 [n_best], including the end token
     scores: np.ndarray  # float32 [n_best]
+    # int32 [n_best, length]: the source token that each token translates; None in older files
+    alignments: np.ndarray | None
     status: int  # bits of `export.request_params.Status`
 
 
@@ -307,7 +309,8 @@ def _close(
 def _result(outputs: dict[str, np.ndarray], row: int) -> LiteRTResult:
     """Returns a row of the outputs of a signature."""
     ids, lengths, scores = (outputs[name][row] for name in ("ids", "lengths", "scores"))
-    return LiteRTResult(ids, lengths, scores, int(outputs["status"][row]))
+    alignments = outputs["alignments"][row] if "alignments" in outputs else None
+    return LiteRTResult(ids, lengths, scores, alignments, int(outputs["status"][row]))
 
 
 def _bytes(text: str) -> bytes:

@@ -55,6 +55,8 @@ class LiteRTEngine(Engine):
         self.max_train_source_length = model.metadata.max_train_source_length
         self.vocabulary = model.vocabulary
         self.max_batch_lines = model.batch_size
+        if model.metadata.has_alignments:
+            self.translate_verbose = self._translate_verbose
         self._max_length, self._length_penalty = 0, math.nan  # they mean: as exported
 
     def with_settings(self, settings: Mapping[str, Any]) -> LiteRTEngine:
@@ -80,16 +82,40 @@ class LiteRTEngine(Engine):
         The result has `lengths`, `truncated` and `status`, too, like the signature of a SavedModel.
         """
         found = self.results(_lines(text), max_length, length_penalty)
-        texts = [[best.encode() for best in self.model.texts(result)] for result in found]
         limit = self.model.metadata.max_source_bytes
         was_long = np.array([len(line) > limit for line in np.asarray(text)])
         status = np.array([result.status for result in found]) | _SOURCE_CUT * was_long
         return {
-            "translations": np.array(texts, object),
-            "scores": np.array([result.scores for result in found]),
-            "lengths": np.array([result.lengths for result in found]),
+            **self._outputs(found),
             "truncated": status & _SOURCE_CUT > 0,
             "status": status,
+        }
+
+    def _translate_verbose(self, text: Any, prefix: Any) -> Mapping[str, Any]:
+        """Returns the outputs of `TranslationModule.translate_verbose` that LiteRT models have."""
+        if any(prefix):
+            raise InputError(
+                f"{self.label} accepts no prefixes. Use the run directory or a SavedModel."
+            )
+        results, vocabulary = self.results(_lines(text)), self.model.vocabulary
+        ids = np.array([result.ids for result in results])
+        pieces = np.array([piece.encode() for piece in vocabulary.pieces()[1]], object)
+        return {
+            **self._outputs(results),
+            "finished": np.any(ids == vocabulary.end_id, axis=2),
+            "ids": ids,
+            "tokens": pieces[ids],
+            "alignments": np.array([result.alignments for result in results]),
+            "source_tokens": self.tokens(text)["tokens"],
+        }
+
+    def _outputs(self, results: Sequence[LiteRTResult]) -> dict[str, Any]:
+        """Returns the translations of results, as arrays."""
+        texts = [[best.encode() for best in self.model.texts(result)] for result in results]
+        return {
+            "translations": np.array(texts, object),
+            "scores": np.array([result.scores for result in results]),
+            "lengths": np.array([result.lengths for result in results]),
         }
 
     def lengths(self, text: Any) -> Mapping[str, Any]:
@@ -100,6 +126,17 @@ class LiteRTEngine(Engine):
         limit = self.model.metadata.max_source_tokens
         rows = map(self.model.source_ids, texts)
         return [ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]] for ids in rows]
+
+    def tokens(self, text: Any) -> dict[str, Any]:
+        """Returns the padded `ids` and `tokens` of lines, and `lengths`, like a SavedModel."""
+        vocabulary, width = self.model.vocabulary, self.model.metadata.max_source_tokens
+        rows = self.tokenize(_lines(text))
+        lengths = np.array([len(row) for row in rows], np.int32)
+        ids = np.full((len(rows), width), vocabulary.pad_id, np.int32)
+        is_token = np.arange(width) < lengths[:, None]
+        ids[is_token] = np.concatenate(rows)
+        pieces = np.array([piece.encode() for piece in vocabulary.pieces()[0]], object)
+        return {"ids": ids, "tokens": np.where(is_token, pieces[ids], b""), "lengths": lengths}
 
     def search(self, texts: Sequence[str]) -> list[Hypotheses]:
         size = self.model.batch_size
@@ -170,7 +207,7 @@ def _lines(text: Any) -> list[str]:
 class LiteRTExporter(Exporter):
     """Writes a LiteRT model, for phones or for servers on CPUs (`translate_batch`)."""
 
-    options = frozenset({"shortlist"})
+    options = frozenset({"alignments", "shortlist"})
     kind = "a LiteRT model"
     needs_tensorflow = False
 
@@ -205,6 +242,7 @@ class LiteRTExporter(Exporter):
             self.weights_of(options),
             with_text=self._needs_text(options) and _text_problem(translator) is None,
             for_cpu=self._for_cpu,
+            with_alignments=options.extra.get("alignments", False),
         )
 
     def _needs_text(self, options: ExportOptions) -> bool:

@@ -49,7 +49,13 @@ class LiteRTSignatures(tf.Module):
     """
 
     def __init__(
-        self, translator: TranslationModule, *, with_text: bool, for_cpu: bool, is_int8: bool
+        self,
+        translator: TranslationModule,
+        *,
+        for_cpu: bool,
+        is_int8: bool,
+        with_text: bool = False,
+        with_alignments: bool = False,
     ):
         super().__init__(name="litert_signatures")
         decoder = BlockDecoder if for_cpu else CachedDecoder
@@ -57,6 +63,7 @@ class LiteRTSignatures(tf.Module):
             decoder, product=int8_product if is_int8 else product
         )
         self._translator, self._with_text, self._for_cpu = translator, with_text, for_cpu
+        self._outputs = ("alignment",) if with_alignments else ()
         for transformer in translator.transformers:
             for layer in sublayers(transformer, recursive=True):
                 layer.window_in_blocks = False  # LiteRT would plan its memory in every call
@@ -97,7 +104,7 @@ class LiteRTSignatures(tf.Module):
 
         `ids` are int32 `[B, S]`, and the others `[B]`. The results are `ids` int32 `[B, K, L]`,
         where L is the limit for the longest sentence, `lengths` int32 and `scores` float32
-        `[B, K]`, and `status` int32 `[B]`.
+        `[B, K]`, and `status` int32 `[B]`, and on request `alignments` int32 `[B, K, L]`.
         """
         lengths = tf.minimum(lengths, self._translator.max_source_tokens)
         return _outputs(*self._search(ids, lengths, max_length, length_penalty))
@@ -114,9 +121,15 @@ class LiteRTSignatures(tf.Module):
         result, status = self._search(ids, lengths, max_length, length_penalty)
         width = self._translator.max_output_tokens
         shape = [1, self._translator.config.n_best, width]
-        padding = tf.fill(shape, self._translator.tokenizer.pad_id)
-        padded = tf.concat([result.ids, padding], axis=2)[:, :, :width]
-        return _outputs(result._replace(ids=tf.reshape(padded, shape)), status)
+
+        def padded(tensor: tf.Tensor, value: int) -> tf.Tensor:
+            longer = tf.concat([tensor, tf.fill(shape, value)], axis=2)
+            return tf.reshape(longer[:, :, :width], shape)
+
+        ids = padded(result.ids, self._translator.tokenizer.pad_id)
+        if result.alignment is not None:
+            result = result._replace(alignment=padded(result.alignment, -1))
+        return _outputs(result._replace(ids=ids), status)
 
     def translate(
         self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
@@ -154,6 +167,7 @@ class LiteRTSignatures(tf.Module):
         result = translator.translate_ids(
             source_ids,
             SearchInputs(max_lengths, alpha=alpha, length_limit=longest),
+            self._outputs,
             memories=_encode_in_loop(translator, source_ids, max_lengths),
             make_decoder=self._make_decoder,
         )
@@ -190,7 +204,10 @@ class LiteRTSignatures(tf.Module):
 
 def _outputs(result: SearchResult, status: tf.Tensor) -> dict[str, tf.Tensor]:
     names = ("ids", "lengths", "scores")
-    return {**{name: getattr(result, name) for name in names}, "status": status}
+    outputs = {name: getattr(result, name) for name in names}
+    if result.alignment is not None:
+        outputs["alignments"] = result.alignment
+    return {**outputs, "status": status}
 
 
 def _encode_in_loop(
