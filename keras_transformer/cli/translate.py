@@ -11,7 +11,8 @@ Examples:
 --input and --output name files, instead of standard input and standard output. The output has one
 line for each line of the input. With --n_best=N it has up to N lines, best first, in the format of
 Moses: INDEX ||| TEXT ||| SCORE. With --format=jsonl each line is an object with the tokens, scores,
-log-probabilities and alignment of each translation.
+log-probabilities and alignment of each translation. With --format=moses, a line ends with the
+aligned words: TEXT ||| 0-0 1-2.
 
 With --document, a line may have several sentences, which are translated separately and joined
 again. Line breaks, empty lines, indents, variables, URLs and tags stay. --source_language=de
@@ -55,7 +56,7 @@ def define_flags() -> None:
         "interactive", None, "translate each line when it arrives; default: on a terminal"
     )
     flags.DEFINE_string("prefix", None, "file with the start of each translation")
-    config_flags.define_format_flag("text", "jsonl")
+    config_flags.define_format_flag("text", "jsonl", "moses")
     flags.DEFINE_boolean("attention", False, "with --format=jsonl: also write the attention")
     config_flags.define_precision_flag()
     flags.DEFINE_boolean("compile_search", False, "compile the search of a run with XLA")
@@ -64,7 +65,7 @@ def define_flags() -> None:
 
 
 def _check_flags() -> None:
-    if FLAGS.attention and FLAGS.format == "text":
+    if FLAGS.attention and FLAGS.format != "jsonl":
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
     for name in ("document", "compile_search"):
         app.exclude(name, "format", "prefix")
@@ -94,7 +95,7 @@ def _translate(
         lines,
         source_tag=FLAGS.source_tag or "",
         document=FLAGS.document,
-        as_json=FLAGS.format == "jsonl",
+        format=FLAGS.format,
         prefixes=None if FLAGS.prefix is None else read_text(FLAGS.prefix),
         attention=FLAGS.attention,
         first_line=first_line,

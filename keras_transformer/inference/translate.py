@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
@@ -70,9 +71,9 @@ def translate_verbose(
     """Translates lines, each with an optional prefix, and returns all details, ready for JSON.
 
     Each line has `source_tokens` and `translations`, best first. Each translation has `text`,
-    `score`, `log_prob` (without penalties), `finished`, `tokens`, `ids`, `token_log_probs`,
-    `alignment` (for each token the index of a source token), and on request `attention` (target
-    tokens by source tokens).
+    `score`, `finished`, `tokens`, `ids`, `alignment` (for each token the index of a source token),
+    and on request `attention` (target tokens by source tokens). Models other than LiteRT also
+    return `log_prob` (without penalties) and `token_log_probs`.
     """
     if model.translate_verbose is None:
         raise InputError(
@@ -83,7 +84,14 @@ def translate_verbose(
     if len(prefixes) != len(lines):
         raise InputError(f"There are {len(lines):,} lines, but {len(prefixes):,} prefixes.")
     counts = token_counts(model.lengths, lines) if counts is None else counts
-    rows = outputs_by_line(model.translate_verbose, lines, prefix=prefixes)
+    rows = outputs_by_line(
+        model.translate_verbose, lines, max_lines=model.max_batch_lines, threads=model.threads,
+        prefix=prefixes,
+    )  # fmt: skip
+    if attention and rows and "attention" not in rows[0]:
+        raise InputError(
+            f"{model.label} returns no attention. Use the run directory or a SavedModel."
+        )
     used = counts["used"].tolist()
     return [_details(row, n, attention) for row, n in zip(rows, used, strict=True)]
 
@@ -111,13 +119,14 @@ def _details(
         translation = {
             "text": fields["translations"][i].decode("utf-8", "replace"),
             "score": round(float(fields["scores"][i]), 6),
-            "log_prob": round(float(fields["log_probs"][i]), 6),
             "finished": bool(fields["finished"][i]),
             "tokens": [piece.decode() for piece in fields["tokens"][i][:length]],
             "ids": fields["ids"][i][:length].tolist(),
-            "token_log_probs": _rounded(fields["token_log_probs"][i][:length], 6),
             "alignment": fields["alignments"][i][:length].tolist(),
         }
+        if "token_log_probs" in fields:
+            translation["log_prob"] = round(float(fields["log_probs"][i]), 6)
+            translation["token_log_probs"] = _rounded(fields["token_log_probs"][i][:length], 6)
         if attention:
             weights = fields["attention"][i][:length, :source_length]
             translation["attention"] = _rounded(weights, 4)
@@ -186,18 +195,19 @@ def translate_to_text(
     *,
     source_tag: str = "",
     document: bool | None = False,
-    as_json: bool = False,
+    format: str = "text",
     prefixes: Sequence[str] | None = None,
     attention: bool = False,
     first_line: int = 1,
 ) -> tuple[str, list[str], str | None]:
-    """Translates lines into the text of a file: one translation per line, n-best lists, or JSON.
+    """Translates lines into the text of a file.
 
-    JSON objects have the fields of `translate_verbose`. `document` is as in `split_texts`. Warnings
-    and n-best lists count lines from `first_line`. Returns the text, warnings about lines, and a
-    remark about unknown tokens.
+    The format is "text", "moses" (see `format_translations`) or "jsonl". JSON objects have the
+    fields of `translate_verbose`. `document` is as in `split_texts`. Warnings and n-best lists
+    count lines from `first_line`. Returns the text, warnings about lines, and a remark about
+    unknown tokens.
     """
-    is_plain = not as_json and prefixes is None
+    is_plain = format == "text" and prefixes is None
     split, warnings = split_texts(model, lines, is_plain and document, source_tag, first_line)
     lines = [add_tag(line, source_tag) for line in lines]
     counts = token_counts(model.lengths, lines)
@@ -208,29 +218,58 @@ def translate_to_text(
     else:
         details = translate_verbose(model, lines, prefixes, attention, counts)
         results = with_details(details)
-    if as_json:
+    if format == "jsonl":
         text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
     else:
-        text = format_translations(model, results, first_line)
+        text = format_translations(model, results, first_line, with_alignment=format == "moses")
     warnings += translation_warnings(model, counts, results, prefixes, first_line)
     warnings += [f"Line {first_line + i}: {what}" for i, what in changed_numbers(model, lines)]
     return text, warnings, unknown
 
 
 def format_translations(
-    model: Engine, results: Sequence[Sequence[Translation]], first_line: int = 1
+    model: Engine,
+    results: Sequence[Sequence[Translation]],
+    first_line: int = 1,
+    with_alignment: bool = False,
 ) -> str:
     """Returns one line per result, or n-best lists in the format of Moses.
 
-    A line of an n-best list is `index ||| text ||| score`. Indices start at 0.
+    A line of an n-best list is `index ||| text ||| score`. Indices start at 0. With alignments,
+    ` ||| 0-0 1-2` is added to all lines.
     """
-    if model.n_best == 1:
-        return "".join(f"{best.text}\n" for best, *_ in results)
-    return "".join(
-        f"{index} ||| {translation.text} ||| {translation.score:.4f}\n"
-        for index, result in enumerate(results, start=first_line - 1)
-        for translation in result
-    )
+    lines = []
+    for index, result in enumerate(results, start=first_line - 1):
+        for translation in result[: model.n_best]:
+            fields = [translation.text]
+            if model.n_best > 1:
+                fields = [str(index), translation.text, f"{translation.score:.4f}"]
+            if with_alignment:
+                fields.append(word_alignment(translation))
+            lines.append(" ||| ".join(fields) + "\n")
+    return "".join(lines)
+
+
+def word_alignment(translation: Translation) -> str:
+    """Returns which words of the source and the translation are aligned, as in "0-0 1-2".
+
+    Words are separated by spaces, and are counted from 0. The details of the translation are those
+    of `with_details`.
+    """
+    details = translation.details
+    if details is None:  # there is no translation
+        return ""
+    source = _word_numbers(details["source_tokens"][:-1])  # without the end token
+    target = _word_numbers(details["tokens"][: -1 if details["finished"] else None])
+    pairs = zip(details["alignment"], target, strict=False)
+    links = {(source[i], j) for i, j in pairs if i < len(source)}
+    return " ".join(f"{i}-{j}" for i, j in sorted(links))
+
+
+def _word_numbers(pieces: Sequence[str]) -> list[int]:
+    """Returns the index of the word that each piece belongs to."""
+    begins = (int(index > 0 and piece.startswith("▁")) for index, piece in enumerate(pieces))
+    return list(itertools.accumulate(begins))
 
 
 class Evaluation(NamedTuple):

@@ -64,6 +64,20 @@ class TestTranslateLines:
         assert [line.split(" ||| ")[0] for line in text.splitlines()] == ["0"] * 4 + ["1"]
         assert text.endswith("1 |||  ||| 0.0000\n")
 
+    def test_aligned_words_follow_the_translation(self, model: Engine) -> None:
+        details = {
+            "source_tokens": ["▁a", "▁small", "▁do", "g", "</s>"],
+            "tokens": ["▁ein", "▁kleine", "r", "▁Hund", ".", "</s>"],
+            "alignment": [0, 1, 1, 3, 4, 4],
+            "finished": True,
+        }
+        results = [[Translation("ein kleiner Hund.", -1.0, details)], [NO_TRANSLATION]]
+        expected = "ein kleiner Hund. ||| 0-0 1-1 2-2\n ||| \n"
+        assert format_translations(model, results, with_alignment=True) == expected
+        text, _, _ = translate_to_text(model, PHRASES, format="moses")
+        expected = [best.text for best, *_ in translate_lines(model, PHRASES)]
+        assert [line.split(" ||| ")[0] for line in text.splitlines()] == expected
+
     def test_no_lines(self, model: Engine) -> None:
         assert translate_lines(model, []) == []
         assert translate_to_text(model, []) == ("", [], None)
