@@ -21,7 +21,8 @@ declared in the same way. The groups are:
 * `presets`: mappings of names to the preset that one changes, and its changes;
 * `converters`: functions that read a model of another toolkit, by the names of formats;
 * `augmentations`: classes that follow `keras_transformer.data.augmentation.Augmentation`;
-* `auxiliary_losses`: functions that return the loss for the training with a vocabulary, or None;
+* `auxiliary_losses`: functions that return the loss for the training with a vocabulary and token
+  stores, or None if it is for other vocabularies;
 * `after_preparation`: functions of a directory, which `prepare` calls when its data are complete;
 * `after_training`: functions of a `RunDirectory`, called when a training ends, also after an error.
   An error of theirs is a warning.
@@ -110,9 +111,9 @@ def resolve(model: str) -> str:
     return model
 
 
-def auxiliary_loss(vocabulary: Any) -> Any:
-    """Returns the first installed auxiliary loss for the vocabulary; None for most vocabularies."""
-    losses = (make_loss(vocabulary) for _, make_loss in all_of("auxiliary_losses"))
+def auxiliary_loss(vocabulary: Any, stores: Any) -> Any:
+    """Returns the first installed auxiliary loss for the vocabulary, or None."""
+    losses = (make_loss(vocabulary, stores) for _, make_loss in all_of("auxiliary_losses"))
     return next((loss for loss in losses if loss is not None), None)
 
 

@@ -46,12 +46,13 @@ EXTENSIONS: dict[str, set[str]] = {
     "huggingface": {"converters"},
     "argos": {"ctranslate2"},
     "serving": {"litert"},
-    "shortlist": set(),
+    "alignment": set(),
+    "shortlist": {"alignment"},
     "documents": set(),
-    "augmentation": {"documents", "shortlist"},
+    "augmentation": {"alignment", "documents"},
     "corpora": set(),
     "pages": {"serving"},
-    "paper": {"corpora"},
+    "paper": {"alignment", "corpora"},
 }
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets")
 WITHOUT_KERAS = ("config", "errors", "presets")

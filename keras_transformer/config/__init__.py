@@ -73,7 +73,7 @@ class TrainingConfig(Settings):
     num_microbatches: PositiveInt = flag(1, "split batches to save memory", may_change=True)
     label_smoothing: Rate = setting(0.1, "share of the probability that goes to all other tokens")
     auxiliary_loss_weight: NonNegativeFloat = setting(
-        0.0, "factor of a task's auxiliary loss, such as guided alignment"
+        0.0, "factor of the loss that trains one attention head to align words, as in 0.1; 0: none"
     )
     schedule: Schedule = flag("noam", "learning rate by step")
     learning_rate: PositiveFloat = flag(1.0, "factor of the schedule noam, peak of the others")

@@ -66,6 +66,9 @@ class EncoderDecoderConfig(Settings):
     tie_embeddings: Literal["all", "target", "none"] = setting(
         "all", "embeddings that are one matrix with the output layer (section 3.4)"
     )
+    guided_alignment: bool = setting(
+        False, "alignments come from the head that auxiliary_loss_weight trains", may_change=True
+    )
     token_ids: TokenIds = TokenIds()
 
     def __post_init__(self) -> None:

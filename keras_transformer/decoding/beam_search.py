@@ -144,9 +144,9 @@ class BeamSearch(SearchLoop):
             token_log_probs = tf.gather_nd(next_tokens.model_log_probs, indices)
             next_step = next_step._replace(token_log_probs=token_log_probs)
         if attention is not None:
-            # --> [batch, C, source]
+            # --> [batch, C] and [batch, C, source]
+            alignment = _take(tf.argmax(attention, -1, output_type=tf.int32), parents)
             attention = _take(attention, parents)
-            alignment = tf.argmax(attention, -1, output_type=tf.int32)
             next_step = next_step._replace(alignment=alignment, attention=attention)
         if state.coverage is not None:
             coverage = _take(state.coverage, parents) + attention

@@ -118,7 +118,7 @@ class CachedDecoder(SearchDecoder):
     ) -> tuple[tf.Tensor, dict[str, Any], tf.Tensor]:
         """Decodes int32 `[batch * beam]` at `position`.
 
-        The attention is the mean over the heads of the last layer, and over all models.
+        The attention is the mean of `EncoderDecoder.alignment` over all models.
         """
         cache, states = self._begin_step(cache, position)
         # --> [batch, beam]
@@ -138,7 +138,7 @@ class CachedDecoder(SearchDecoder):
                     products = self._listed_products(number, features)
                     logits.append(products + cache["output_biases"][number])
             # --> [batch, beam, source]
-            attention.append(tf.reduce_mean(layers[-1]["cross"], axis=1))
+            attention.append(transformer.alignment(layers))
         mean = tf.add_n(attention) / len(attention)
         cache = {**cache, "layers": [state.layers for state in states]}
         return _mean_log_probs(logits), cache, tf.reshape(mean, [-1, tf.shape(mean)[-1]])

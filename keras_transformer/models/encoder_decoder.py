@@ -6,7 +6,7 @@ Training, search, scoring and run directories use only the methods of `EncoderDe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
 
 import keras
@@ -34,6 +34,14 @@ class Memory(NamedTuple):
     states: Any
     mask: Any
     cache: Any = None
+
+
+def guided_head(attention: Sequence[Mapping[str, Any]]) -> Any:
+    """Returns the attention of the head that guided alignment trains, `[B, T, S]`.
+
+    It is the first one of the second-to-last layer (Garg et al., 2019).
+    """
+    return attention[max(0, len(attention) - 2)]["cross"][:, 0]
 
 
 _ARCHITECTURES: dict[str, type[EncoderDecoder]] = {}
@@ -147,6 +155,15 @@ class EncoderDecoder(keras.Model):
     def output_weights(self) -> tuple[keras.Variable, keras.Variable | None]:
         """Returns the weights of `logits`: kernel `[V, d_model]` (untied: `[d_model, V]`), bias."""
         raise NotImplementedError
+
+    def alignment(self, attention: Sequence[Mapping[str, Any]]) -> Any:
+        """Returns the attention that alignments come from, `[B, T, S]`, of the weights of layers.
+
+        It is that of the guided head, or the mean over the heads of the last layer.
+        """
+        if self.config.guided_alignment:
+            return guided_head(attention)
+        return keras.ops.mean(attention[-1]["cross"], axis=1)
 
     def output_rows(self, ids: Any) -> tuple[Any, Any]:
         """Returns the rows of the output matrix, and the biases, of target tokens int32 `[C]`.

@@ -89,7 +89,8 @@ class Trainer(keras.Model):
             require(
                 auxiliary_loss is not None and transformer.can_return_attention,
                 f"training.auxiliary_loss_weight is {config.auxiliary_loss_weight}, which needs "
-                "data with alignments, and a Transformer without model.attention_window.",
+                "a loss that an extension has for this vocabulary, and a Transformer without "
+                "model.attention_window.",
             )
         self.compile(
             optimizer=make_optimizer(config, transformer.config.d_model),

@@ -178,7 +178,9 @@ def train(
             "init_from": options.init_from, **data.facts,
             "precision": platform.precision, "XLA": platform.jit_compile,
         })  # fmt: skip
-        auxiliary_loss = plugins.auxiliary_loss(vocabulary)
+        auxiliary_loss = None
+        if config.training.auxiliary_loss_weight:
+            auxiliary_loss = plugins.auxiliary_loss(vocabulary, data.train)
         with platform.strategy.scope():
             # Initializers of Keras draw their seeds from `random`. `keras.utils.set_random_seed`
             # would also delete the resources of all tokenizers.

@@ -368,7 +368,6 @@ class TestErrors:
     @pytest.mark.parametrize(
         "changes, facts",
         [
-            ({"training__auxiliary_loss_weight": 0.3}, ("auxiliary_loss_weight", "0.3")),
             ({"training__sed": 2}, ("training.sed", "training.seed")),
             ({"training__batch_tokens": 3}, ("batch_tokens", "3", "longest target")),
             ({"data": "nowhere"}, ("nowhere",)),

@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import regex
 
+from keras_transformer.extensions.alignment.ibm_model_1 import Sentences, mutual_probabilities
 from keras_transformer.extensions.documents.spans import LETTER, UNSPACED, Range
-from keras_transformer.extensions.shortlist.ibm_model_1 import Sentences, translation_probabilities
 
 # For each source word, its translations with a score from 0 to 1.
 Lexicon: TypeAlias = Mapping[str, Mapping[str, float]]
@@ -52,16 +52,12 @@ def learn_lexicon(pairs: Sequence[tuple[str, str]]) -> Lexicon:
     source, target = sides
     is_word = np.arange(len(ids)) > 0
     title = "learning word alignments"
-    forward = translation_probabilities(source, target, is_word, _MAX_LINKS, title)
-    backward = translation_probabilities(target, source, is_word, _MAX_LINKS, title)
-    keys = forward[0] * len(ids) + forward[1], backward[1] * len(ids) + backward[0]
-    both, first, second = np.intersect1d(*keys, assume_unique=True, return_indices=True)
-    scores = forward[2][first] * backward[2][second]
+    found = mutual_probabilities(source, target, is_word, _MAX_LINKS, title)
     words = [*ids]
     lexicon: dict[str, dict[str, float]] = {}
-    for key, score in zip(both.tolist(), scores.tolist(), strict=True):
+    for word, translation, score in zip(*(column.tolist() for column in found), strict=True):
         if score >= _LEAST_SCORE:
-            lexicon.setdefault(words[key // len(ids)], {})[words[key % len(ids)]] = round(score, 3)
+            lexicon.setdefault(words[word], {})[words[translation]] = round(score, 3)
     return lexicon
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -121,21 +120,8 @@ def _litert_signatures(engine: LiteRTEngine) -> dict[str, Signature]:
         "translate": _signature(
             _TEXT | options, _best(engine) | lengths | status, engine.translate
         ),
-        "tokenize": _signature(
-            _TEXT, pieces | {"lengths": _NUMBER}, functools.partial(_litert_tokens, engine)
-        ),
+        "tokenize": _signature(_TEXT, pieces | {"lengths": _NUMBER}, engine.tokens),
     }
-
-
-def _litert_tokens(engine: LiteRTEngine, text: np.ndarray) -> Arrays:
-    vocabulary, width = engine.model.vocabulary, engine.model.metadata.max_source_tokens
-    rows = engine.tokenize([line.decode("utf-8", "surrogateescape") for line in text])
-    lengths = np.array([len(row) for row in rows], np.int32)
-    ids = np.full((len(rows), width), vocabulary.pad_id, np.int32)
-    is_token = np.arange(width) < lengths[:, None]
-    ids[is_token] = np.concatenate(rows)
-    pieces = np.array([piece.encode() for piece in vocabulary.pieces()[0]], object)
-    return {"ids": ids, "tokens": np.where(is_token, pieces[ids], b""), "lengths": lengths}
 
 
 def _own_signatures(engine: SavedModelEngine) -> dict[str, Signature]:

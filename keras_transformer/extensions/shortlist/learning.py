@@ -12,7 +12,7 @@ import numpy as np
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.shortlist.ibm_model_1 import (
+from keras_transformer.extensions.alignment.ibm_model_1 import (
     Sentences,
     translation_probabilities,
 )

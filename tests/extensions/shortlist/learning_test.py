@@ -7,8 +7,9 @@ import sentencepiece
 
 from keras_transformer import plugins
 from keras_transformer.data.token_store import TokenStore, write_index, write_shard
+from keras_transformer.extensions.alignment import ibm_model_1
 from keras_transformer.extensions.ctranslate2.exporter import save_model, save_shortlist
-from keras_transformer.extensions.shortlist import ibm_model_1, learning
+from keras_transformer.extensions.shortlist import learning
 from keras_transformer.extensions.shortlist.learning import learn_shortlist, shortlist_of
 from keras_transformer.inference.loading import load_translator
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.parsing.alignment import GuidedAlignment
+from keras_transformer.extensions.paper.parsing.alignment import ParserAlignment
 from tests.builders import refuses
 from tests.messages import mentions
 from tests.training.tiny_model import (
@@ -31,7 +31,7 @@ FIRST = [token for token in range(4, 50) if BEGINS[token]]
 INNER = [token for token in range(4, 50) if not BEGINS[token]]
 TAGS = [token for token in range(4, 50) if STANDS[token]]
 BRACKETS = [token for token in range(4, 50) if not STANDS[token]]
-ALIGNMENT = GuidedAlignment(BEGINS, STANDS, MODEL.pad_id)
+ALIGNMENT = ParserAlignment(BEGINS, STANDS, MODEL.pad_id)
 GUIDED = dataclasses.replace(TRAINING, auxiliary_loss_weight=0.7)
 DEEP = dataclasses.replace(MODEL, num_decoder_layers=3)
 
@@ -92,7 +92,7 @@ BATCH = aligned_batch(1, [3, 1, 4, 2])
 )
 def test_target_tokens_belong_to_words(seed: int, words: list[int], others: list[int]) -> None:
     inputs, _ = aligned_batch(seed, words, others)
-    found = ALIGNMENT.belongs(tf.nest.map_structure(tf.constant, inputs)).numpy()
+    found = ALIGNMENT.links(tf.nest.map_structure(tf.constant, inputs)).numpy()
     for row, (source, target) in enumerate(zip(*inputs.values(), strict=True)):
         np.testing.assert_array_equal(found[row], belonging(source, target))
         assert found[row].any() == (others[row % len(others)] == 0)
@@ -183,11 +183,11 @@ def test_the_auxiliary_loss_is_logged_separately() -> None:
 
 def test_vocabularies_without_word_boundaries_are_refused() -> None:
     for begins, stands in (([True] + [False] * 9, [True] * 9), ([True] * 9, [False] * 9)):
-        refuses(GuidedAlignment, (begins, stands, 0), "words", "begin")
+        refuses(ParserAlignment, (begins, stands, 0), "words", "begin")
 
 
 def test_models_that_cannot_be_guided_are_refused() -> None:
-    refuses(make_trainer, {"training": GUIDED}, "0.7", "alignments")
+    refuses(make_trainer, {"training": GUIDED}, "0.7", "vocabulary")
     windowed = dataclasses.replace(MODEL, attention_window=4)
     with pytest.raises(InputError, match=mentions("0.7", "model.attention_window")):
         make_trainer(windowed, GUIDED, auxiliary_loss=ALIGNMENT)

@@ -85,3 +85,19 @@ def translation_probabilities(
                 bar.update()
             probs = counts / np.maximum(np.bincount(sources, counts)[sources], 1e-300)
     return sources, targets, probs
+
+
+def mutual_probabilities(
+    source: Sentences, target: Sentences, is_word: Mask, max_links: int, title: str
+) -> Translations:
+    """Returns source ids, target ids, and the product of the probabilities of both directions.
+
+    Only ids with True in `is_word`, bool `[V]`, are translations. Other arguments are as in
+    `translation_probabilities`.
+    """
+    forward = translation_probabilities(source, target, is_word, max_links, title)
+    backward = translation_probabilities(target, source, is_word, max_links, title)
+    keys = forward[0] * len(is_word) + forward[1], backward[1] * len(is_word) + backward[0]
+    both, first, second = np.intersect1d(*keys, assume_unique=True, return_indices=True)
+    scores = forward[2][first] * backward[2][second]
+    return both // len(is_word), both % len(is_word), scores

@@ -1,0 +1,107 @@
+"""Guided alignment: a head of the decoder is taught which source token the next one translates.
+
+Parsing guides the same head by other alignments (`paper/parsing/alignment.py`).
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.extensions.alignment.ibm_model_1 import Sentences, mutual_probabilities
+from keras_transformer.models.encoder_decoder import guided_head
+from keras_transformer.text.vocabulary import Vocabulary
+
+_MAX_LINKS = 10_000_000  # takes seconds
+_TRANSLATIONS = 16  # of each source token
+_LEAST_SCORE = 0.001
+_SPREAD = 0.3  # distance in the sentence, as a share of it, that divides a score by e
+
+
+class GuidedAlignment(abc.ABC):
+    """An auxiliary loss of the trainer (`training.loss.AuxiliaryLoss`), for one head of attention.
+
+    The attention of the head to the source tokens of a target token is the probability of the
+    alignment, trained by cross-entropy (Chen et al., 2016; Garg et al., 2019).
+    """
+
+    def __init__(self, pad_id: int):
+        self._pad_id = pad_id
+
+    @abc.abstractmethod
+    def links(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the source tokens of each target token, bool `[B, T, S]`.
+
+        `target_ids` are the inputs of the decoder, and each stands for the token behind it. A
+        target token without a source token is left out of the loss.
+        """
+
+    def __call__(
+        self,
+        inputs: Mapping[str, tf.Tensor],
+        features: tf.Tensor,
+        attention: Sequence[Mapping[str, Any]],
+    ) -> tf.Tensor:
+        """Returns the cross-entropy, float32 scalar, summed over all target tokens, in nats."""
+        del features
+        links = self.links(inputs)
+        probability = tf.reduce_sum(tf.where(links, guided_head(attention), 0.0), axis=-1)
+        counts = tf.reduce_any(links, axis=-1) & (inputs["target_ids"] != self._pad_id)
+        log = tf.math.log(tf.maximum(probability, np.finfo(np.float32).tiny))
+        return -tf.reduce_sum(tf.where(counts, log, 0.0))
+
+
+class TranslationAlignment(GuidedAlignment):
+    """Aligns tokens that are each other's best translation in a pair by IBM model 1.
+
+    The score of two tokens is the product of both translation probabilities. It is lower for tokens
+    at different positions in their sentences. The links are computed for each batch, because a
+    token may have other neighbors in each epoch (`training.subword_alpha`).
+    """
+
+    def __init__(self, vocabulary: Vocabulary, stores: Sequence[TokenStore]):
+        super().__init__(vocabulary.pad_id)
+        source, target = (
+            Sentences(
+                np.concatenate([side.ids(np.arange(len(side.lengths))) for side in sides]),
+                np.concatenate([side.lengths for side in sides]).astype(np.int64),
+            )
+            for sides in zip(*(store.sides for store in stores), strict=True)
+        )
+        size = max(vocabulary.source_vocab_size, vocabulary.target_vocab_size)
+        is_word = np.ones(size, bool)
+        is_word[[vocabulary.pad_id, vocabulary.unknown_id, vocabulary.end_id]] = False
+        title = "learning alignments"
+        tokens, others, scores = mutual_probabilities(source, target, is_word, _MAX_LINKS, title)
+        order = np.lexsort((-scores, tokens))
+        tokens, others, scores = tokens[order], others[order], scores[order]
+        rank = np.arange(len(tokens)) - np.searchsorted(tokens, tokens)
+        best = (rank < _TRANSLATIONS) & (scores >= _LEAST_SCORE)
+        # For each source token, its translations and their scores; -1 and 0 for none.
+        self._translations = np.full((size, _TRANSLATIONS), -1, np.int32)
+        self._scores = np.zeros((size, _TRANSLATIONS), np.float32)
+        self._translations[tokens[best], rank[best]] = others[best]
+        self._scores[tokens[best], rank[best]] = scores[best]
+
+    def links(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        source, target = inputs["source_ids"], inputs["target_ids"]
+        labels = tf.pad(target[:, 1:], [[0, 0], [0, 1]], constant_values=self._pad_id)
+        # --> [B, T, S, translations]
+        is_translation = labels[:, :, None, None] == tf.gather(self._translations, source)[:, None]
+        scores = tf.where(is_translation, tf.gather(self._scores, source)[:, None], 0.0)
+        distances = self._positions(labels)[:, :, None] - self._positions(source)[:, None]
+        # --> [B, T, S]
+        scores = tf.reduce_sum(scores, axis=-1) * tf.exp(-tf.abs(distances) / _SPREAD)
+        best = [tf.reduce_max(scores, axis, keepdims=True) for axis in (1, 2)]
+        return (scores > 0) & (scores == best[0]) & (scores == best[1])
+
+    def _positions(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the relative position of each token in its sentence, float32 `[B, any]`."""
+        is_real = tf.cast(ids != self._pad_id, tf.float32)
+        index = tf.range(tf.shape(ids)[1], dtype=tf.float32)
+        return index / tf.maximum(tf.reduce_sum(is_real, axis=1, keepdims=True), 1.0)

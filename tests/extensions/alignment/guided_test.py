@@ -1,0 +1,103 @@
+"""Guided alignment of translations: the links of tokens, and the head that learns them."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.data.token_store import TokenStore, write_index, write_shard
+from keras_transformer.export import ExportOptions, export
+from keras_transformer.extensions.alignment.guided import TranslationAlignment
+from keras_transformer.inference.loading import load_model, load_translator
+from keras_transformer.inference.translate import translate_verbose
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from keras_transformer.training import training_run
+from tests.builders import PAIRS, refuses, tiny_data, tiny_run
+from tests.runs.checkpoints_test import assert_equal
+
+SOURCES = [source for source, _ in PAIRS]
+guided_run = functools.partial(tiny_run, training__auxiliary_loss_weight=0.5)
+
+
+@pytest.fixture(scope="module")
+def alignment(tmp_path_factory: pytest.TempPathFactory) -> TranslationAlignment:
+    """Learned from pairs in which token s is translated by s + 10, in a random order."""
+    random, folder = np.random.default_rng(7), tmp_path_factory.mktemp("pairs")
+    sources = [random.choice(np.arange(4, 14), 4, replace=False) for _ in range(60)]
+    ids = [
+        [[*source, 3] for source in sources],
+        [[24, *random.permutation(source + 10), 3] for source in sources],
+    ]
+    shard = write_shard(folder / "0", [[b"x"] * 60] * 2, ids, (60, 60))
+    write_index(folder, [("0", 60, *shard)])
+    vocabulary = Vocabulary(learn_vocabulary([b"abcdefghijklmnopqrstuvwxyz"], 32))
+    return TranslationAlignment(vocabulary, [TokenStore(folder)])
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "links"),
+    [
+        ([4, 5, 6, 3, 0], [24, 16, 14, 15, 3], [(1, 2), (2, 0), (3, 1)]),
+        ([5, 6, 5, 3], [15, 24, 16, 15, 3, 0], [(0, 0), (2, 1), (3, 2)]),
+        ([5, 3], [15, 15, 3], [(0, 0)]),
+        ([7, 3], [15, 2, 3], []),
+    ],
+    ids=["in_any_order", "equal_tokens_by_position", "one_to_one", "without_translation"],
+)
+def test_tokens_are_aligned_with_their_translations(
+    alignment: TranslationAlignment,
+    source: list[int],
+    target: list[int],
+    links: list[tuple[int, int]],
+) -> None:
+    inputs = {"source_ids": tf.constant([source]), "target_ids": tf.constant([[2, *target[:-1]]])}
+    found = alignment.links(inputs)[0].numpy()
+    assert [*map(tuple, np.argwhere(found).tolist())] == links
+
+
+def test_the_search_returns_the_alignment_of_the_guided_head() -> None:
+    run = RunDirectory(guided_run())
+    assert run.config.model.guided_alignment
+    module = load_translator(run)
+    details = module.translate_verbose(tf.constant(SOURCES), tf.constant([""] * len(SOURCES)))
+    source_ids, *_ = module.source_ids(tf.constant(SOURCES))
+    ids, model = details["ids"][:, 0], module.transformer
+    read = tf.concat([tf.fill([len(SOURCES), 1], module.tokenizer.start_id), ids[:, :-1]], axis=1)
+    _, layers = model.decode(read, model.encode(source_ids), return_attention_scores=True)
+    expected, other = (
+        tf.argmax(attention, axis=-1).numpy()
+        for attention in (layers[-2]["cross"][:, 0], tf.reduce_mean(layers[-1]["cross"], axis=1))
+    )
+    is_token = tf.sequence_mask(details["lengths"][:, 0], ids.shape[1]).numpy()
+    np.testing.assert_array_equal(details["alignments"][:, 0][is_token], expected[is_token])
+    assert (expected != other)[is_token].any()
+
+
+def test_a_resumed_guided_run_equals_an_uninterrupted_run(tmp_path: Path) -> None:
+    config = RunDirectory(guided_run()).config
+    for steps in (3, 4):
+        training_run.train([tiny_data()], tmp_path, config, {"training.max_steps": steps})
+    for kind in ("weights", "state"):
+        found, expected = (RunDirectory(run).restore()[2][kind] for run in (tmp_path, guided_run()))
+        assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("format", ["saved_model", "litert", "cpu"])
+def test_exports_have_the_alignments_of_the_run(format: str, tmp_path: Path) -> None:
+    run = guided_run()
+    extra = {} if format == "saved_model" else {"alignments": True}
+    options = ExportOptions(weights="float32", extra=extra)
+    version = export(RunDirectory(run), tmp_path, SOURCES, options, format=format).path
+    expected = translate_verbose(load_model(run), SOURCES)
+    found = translate_verbose(load_model(version), SOURCES)
+    for name in ("text", "tokens", "ids", "alignment", "finished"):
+        rows = ([line["translations"][0][name] for line in lines] for lines in (found, expected))
+        assert next(rows) == next(rows), name
+    assert [line["source_tokens"] for line in found] == [line["source_tokens"] for line in expected]
+    if format != "saved_model":
+        model, prefixes = load_model(version), ["das"] * len(SOURCES)
+        refuses(translate_verbose, (model, SOURCES, prefixes), version, "prefixes")
+        refuses(translate_verbose, (model, SOURCES, None, True), version, "attention")
