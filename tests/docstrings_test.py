@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import functools
 import importlib
 import inspect
 import re
@@ -50,6 +51,7 @@ def test_examples_print_what_they_show(path, tmp_path, monkeypatch, request):
     if re.search(r">>> .*\b(build/|train\.en)", path.read_text("utf-8")):
         shutil.copytree(request.getfixturevalue("example_folder"), tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)  # an example may write files
+    monkeypatch.setattr(kt, "load", functools.cache(kt.load))  # they load the same run
     assert doctest.testmod(module, optionflags=FLAGS).failed == 0
 
 

@@ -236,7 +236,7 @@ class Run:
         Example:
         >>> import keras_transformer as kt
         >>> run = kt.Run("build/run", data="build/data")
-        >>> run.export("build/new").path
+        >>> run.export("build/new", "ctranslate2").path
         PosixPath('build/new/1')
         """
         if sentences is None:

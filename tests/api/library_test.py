@@ -124,11 +124,9 @@ def test_an_interrupted_training_ends_the_script(
 def test_callbacks_see_a_training_that_starts_from_a_saved_model(
     run: kt.Run, data: kt.PreparedData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = kt.load(run)
-    model.save(tmp_path / "with,comma")
-    assert kt.load(tmp_path / "with,comma")(PAIRS[0][0]) == model(PAIRS[0][0])
+    kt.load(run).save(tmp_path / "with,comma")
     seen: list[dict[str, float]] = []
-    tokenizer, state = data.tokenizer, random.getstate()
+    state = random.getstate()
     tuned = kt.train(
         data,
         tmp_path / "run",
@@ -149,8 +147,6 @@ def test_callbacks_see_a_training_that_starts_from_a_saved_model(
     trained = kt.load(tuned).transformer
     for one, two in zip(loaded.weights, trained.weights, strict=True):
         np.testing.assert_array_equal(one, two)
-    # Older tokenizers still work.
-    assert isinstance(kt.Translator(trained, tokenizer)("the dog runs ."), str)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +261,7 @@ def test_a_model_generates_ids_like_its_translator(
     ]
     np.testing.assert_array_equal(sampled[0], sampled[1])
     assert not np.array_equal(sampled[0], sampled[2])
-    for length in range(1, 4):
+    for length in (1, 3):
         assert (model.generate(ids, beam_size=1, max_length=length).lengths <= length).numpy().all()
     assert vars(model)["_search_of"].cache_info().currsize == 4
 
@@ -307,9 +303,9 @@ def test_options_of_the_search_are_per_call(translator: kt.Translator) -> None:
     assert started[0].text.startswith("das")
 
 
-def test_runs_form_an_ensemble(run: kt.Run) -> None:
+def test_runs_form_an_ensemble(run: kt.Run, translator: kt.Translator) -> None:
     ensemble = kt.load([run, f"{run}@last"])
-    assert ensemble(PAIRS[0][0]) == kt.load(f"{run}@last")(PAIRS[0][0])
+    assert ensemble(PAIRS[0][0]) == translator(PAIRS[0][0])
     refuses(ensemble.save, ("never",), "ensemble", "one by one")
 
 

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from keras_transformer.config import DecodingConfig
@@ -28,7 +28,7 @@ from tests.decoding.reference import (
     step_of,
     tied_tables,
 )
-from tests.decoding.strategies import OTHER_IDS, SEEDS, batches, rules
+from tests.decoding.strategies import OTHER_IDS, SEARCHES, SEEDS, batches, rules
 
 
 def assert_exhaustive(result, rules, tables, max_lengths, prefix=None, normalized=False):
@@ -45,7 +45,7 @@ def assert_exhaustive(result, rules, tables, max_lengths, prefix=None, normalize
 # --- Every sequence ----------------------------------------------------------------------------
 
 
-@settings(max_examples=15)
+@SEARCHES
 @pytest.mark.parametrize("kind", ["random", "tied", "impossible tokens"])
 @given(data=st.data(), seed=SEEDS, scale=st.sampled_from([0.5, 2.0, 5.0]), batch=batches(32, 4))
 def test_exhaustive_beam_equals_brute_force(kind, data, seed, scale, batch):
@@ -61,7 +61,7 @@ def test_exhaustive_beam_equals_brute_force(kind, data, seed, scale, batch):
     assert_exhaustive(result, chosen, tables, batch.max_lengths, batch.prefix, normalized=is_tied)
 
 
-@settings(max_examples=12)
+@SEARCHES
 @given(data=st.data(), seed=SEEDS, ids=st.sampled_from(OTHER_IDS), batch=batches(30, 3))
 def test_exhaustive_beam_equals_brute_force_with_shared_special_ids(data, seed, ids, batch):
     # One or two more tokens are generated: at most 5 * 5 * 6 candidates.
@@ -99,8 +99,8 @@ def compiled_search(config):
 def test_exhaustive_beam_equals_brute_force_as_a_graph(options):
     config = DecodingConfig(beam_size=EXHAUSTIVE_BEAMS[5], **options)
     for seed in range(3):
-        tables = random_tables(seed, 60, scale=3.0)
-        max_lengths = np.resize(np.array([1, 5, 2, 4, 5, 3], np.int32), 60)
+        tables = random_tables(seed, 24, scale=3.0)
+        max_lengths = np.resize(np.array([1, 5, 2, 4, 5, 3], np.int32), 24)
         result = compiled_search(config)(*tables, max_lengths)
         assert_exhaustive(result, Rules(config), tables, max_lengths)
 
@@ -119,7 +119,7 @@ def patient_results(rules, tables, sentence, batch, normalized=False):
     return patient, {tokens: scores[tokens] for tokens, _ in patient.complete}
 
 
-@settings(max_examples=28)
+@SEARCHES
 @given(
     data=st.data(),
     seed=SEEDS,
@@ -137,7 +137,7 @@ def test_a_narrow_beam_equals_a_search_of_every_step(data, seed, beam, diversity
         assert_best(hypotheses(result, sentence), expected, chosen.config.n_best)
 
 
-@settings(max_examples=16)
+@SEARCHES
 @given(data=st.data(), seed=SEEDS, beam=st.integers(2, 4), batch=batches(30))
 def test_of_equal_hypotheses_the_lower_parent_and_then_the_lower_id_is_first(
     data, seed, beam, batch
@@ -167,7 +167,7 @@ def count_steps(tables, max_lengths, rules, **arguments):
     return result, len(positions)
 
 
-@settings(max_examples=28)
+@SEARCHES
 @given(
     data=st.data(),
     seed=SEEDS,

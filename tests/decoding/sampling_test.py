@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.config import DecodingConfig
@@ -25,7 +25,7 @@ from tests.decoding.reference import (
     search,
     tied_tables,
 )
-from tests.decoding.strategies import OTHER_IDS, PHRASES, SEEDS, batches, rules
+from tests.decoding.strategies import OTHER_IDS, PHRASES, SEARCHES, SEEDS, batches, rules
 
 # --- Greedy -----------------------------------------------------------------------------------
 
@@ -42,7 +42,7 @@ def assert_greedy(result, rules, tables, batch, normalized=False):
         assert_scored(found, scores)
 
 
-@settings(max_examples=24)
+@SEARCHES
 @given(data=st.data(), seed=SEEDS, ids=st.sampled_from([IDS, *OTHER_IDS]), batch=batches(40))
 def test_beam_of_one_is_greedy(data, seed, ids, batch):
     chosen, is_tied = data.draw(rules(1, ids)), ids is IDS  # the lowest id of equal tokens
@@ -62,7 +62,7 @@ def sampling(**options):
     return DecodingConfig(sample=True, **options)
 
 
-@settings(max_examples=20)
+@SEARCHES
 @given(
     seed=SEEDS,
     ngram=st.integers(0, 3),

@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import SpecialIds, StepDecoder
 from keras_transformer.errors import InputError
-from tests.builders import refuses
+from tests.builders import refuses, weekly
 from tests.decoding.reference import (
     ALL_OUTPUTS,
     DETAILS,
@@ -35,7 +35,7 @@ from tests.decoding.reference import (
     step_of,
     tied_tables,
 )
-from tests.decoding.strategies import SEEDS, batches, rules
+from tests.decoding.strategies import SEARCHES, SEEDS, batches, rules
 from tests.messages import mentions
 
 PLAIN = {
@@ -76,7 +76,7 @@ def assert_same(one, other, **tolerance):
 # --- Batches ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=10)
+@SEARCHES
 @given(
     data=st.data(), seed=SEEDS, beam=st.integers(1, 4), batch=batches(5), is_static=st.booleans()
 )
@@ -319,7 +319,7 @@ def test_alignment_needs_a_decoder_with_attention(config):
 # --- Where it runs --------------------------------------------------------------------------------
 
 
-@each_rich
+@pytest.mark.parametrize("rules", [RICH["beam"], weekly(RICH["greedy"]), weekly(RICH["sampling"])])
 def test_jit_compiled_gives_the_same(rules):
     max_lengths, prefix = tf.constant([5, 2, 0, 4]), tf.constant([[A, B], [A, 9], [B, A], [-1, A]])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -12,6 +13,8 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import SpecialIds
 from tests.decoding.reference import END, IDS, LENGTH, PAD, START, VOCAB, A, B, Rules
 
+# Searches without a graph are slow, so `bin/test --long` has most of their examples.
+SEARCHES = settings.get_profile("searches")
 SEEDS = st.integers(0, 2**31)
 
 # Marian models begin with the pad or the end token; some use one token for everything.

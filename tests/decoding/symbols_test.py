@@ -15,7 +15,7 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import SearchInputs, SpecialIds, StepDecoder, SymbolIds
 from keras_transformer.decoding.interface import rows_per_sentence
 from tests.decoding.reference import log_softmax
-from tests.decoding.strategies import SEEDS
+from tests.decoding.strategies import SEARCHES, SEEDS
 
 # PAD, UNKNOWN, START and END are 0 to 3, and 4 and 5 are ordinary.
 END, ORDINARY, SINGLES, BEGINS, ENDS = 3, (4, 5), (6, 7), (8, 9), (10, 11)
@@ -151,7 +151,7 @@ def test_every_output_has_all_symbols(config, seed, counts, room):
             assert is_legal(tokens, row)
 
 
-@settings(max_examples=15)
+@SEARCHES
 @given(seed=SEEDS, prefix=st.lists(st.sampled_from([*ORDINARY, *SYMBOLS]), max_size=5))
 def test_prefixes_may_have_any_symbols(seed, prefix):
     """The rest of an output has the symbols that its prefix lacks."""

@@ -116,7 +116,7 @@ def test_a_search_that_xla_compiles_keeps_all_symbols(run: RunDirectory) -> None
     np.testing.assert_array_equal(outputs["translations"], expected["translations"])
 
 
-@pytest.mark.parametrize("format", ["saved_model", "litert", weekly("cpu")])
+@pytest.mark.parametrize("format", ["litert", weekly("saved_model"), weekly("cpu")])
 def test_exports_keep_all_symbols(run: RunDirectory, tmp_path, format: str) -> None:
     settings = {"decoding.beam_size": 3, "decoding.n_best": 2, "decoding.max_length": 25}
     options = ExportOptions(weights="float32")

@@ -44,7 +44,7 @@ def exact(features, kernel, labels, smoothing, scale=1.0):
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16], ids=lambda d: d.name)
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(("rows", "width", "classes"), [(1, 3, 5), (8, 4, 7), (21, 16, 40)])
 @pytest.mark.parametrize("padding", ["none", "some", "all"])
 def test_fast_loss_equals_the_reference(

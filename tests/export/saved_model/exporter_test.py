@@ -65,8 +65,8 @@ def test_other_architectures_and_precisions(tmp_path, monkeypatch, name, changes
 
 
 @pytest.mark.parametrize("wrong", ["", "serving_default", "translate", "translate_ids"])
-def test_every_signature_must_give_the_scores_of_the_run(run_directory, wrong):
-    translator = loading.load_translator(run_directory)
+def test_every_signature_must_give_the_scores_of_the_run(of_run, wrong):
+    translator = of_run.module
     scores = translator.translate_to_ids(tf.constant(PHRASES)).scores.numpy()
 
     def call(calls):

@@ -1,10 +1,12 @@
 """The playground shows the translations of a run, an export and a server, and reports problems."""
 
+import importlib
 import itertools
 import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -18,19 +20,20 @@ from tests.conftest import PHRASES
 from tests.extensions.serving.running_server import running_server
 from tests.messages import mentions, tells
 
-pytest.importorskip("gradio", reason="the extra [demo] is not installed; bin/test installs it")
-from keras_transformer.extensions.pages import playground
-from keras_transformer.extensions.pages.playground import PlaygroundModel, open_playground_model
+
+@pytest.fixture(scope="module")
+def playground() -> Any:
+    """The module, which takes seconds to load, so processes without these tests do not load it."""
+    pytest.importorskip("gradio", reason="the extra [demo] is not installed; bin/test installs it")
+    return importlib.import_module("keras_transformer.extensions.pages.playground")
 
 
 @pytest.fixture(scope="module")
-def model(run_directory: RunDirectory) -> PlaygroundModel:
-    return open_playground_model(str(run_directory.path))
+def model(playground: Any, run_directory: RunDirectory) -> Any:
+    return playground.open_playground_model(str(run_directory.path))
 
 
-def test_translations_equal_those_of_the_run(
-    model: PlaygroundModel, run_directory: RunDirectory
-) -> None:
+def test_translations_equal_those_of_the_run(model: Any, run_directory: RunDirectory) -> None:
     beam = run_directory.config.decoding.beam_size
     answer = model.translate(PHRASES[0])
     assert len(answer.hypotheses) == beam > 1 and answer.remarks == []
@@ -45,11 +48,15 @@ def test_translations_equal_those_of_the_run(
 
 
 @pytest.mark.long
-def test_an_export_and_a_server_show_the_same(model: PlaygroundModel, exported_run: Path) -> None:
+def test_an_export_and_a_server_show_the_same(
+    playground: Any, model: Any, exported_run: Path
+) -> None:
     with running_server(exported_run) as served:
         with pytest.raises(InputError, match=mentions("server", "decoding.beam_size")):
-            open_playground_model(served.rest, {"decoding.beam_size": "2"})
-        others = [open_playground_model(label) for label in (str(exported_run), served.rest)]
+            playground.open_playground_model(served.rest, {"decoding.beam_size": "2"})
+        others = [
+            playground.open_playground_model(label) for label in (str(exported_run), served.rest)
+        ]
         for source, other in itertools.product([PHRASES[0], "a " * 100], others):
             expected, found = model.translate(source, "ein"), other.translate(source, "ein")
             assert found.source_tokens == expected.source_tokens
@@ -64,7 +71,7 @@ def test_an_export_and_a_server_show_the_same(model: PlaygroundModel, exported_r
             np.testing.assert_allclose(seen.cross, known.cross, atol=1e-4)
 
 
-def test_prefix_length_penalty_and_remarks(model: PlaygroundModel) -> None:
+def test_prefix_length_penalty_and_remarks(model: Any) -> None:
     started = model.translate(PHRASES[0], prefix="ein roter")
     assert all(hypothesis.text.startswith("ein roter") for hypothesis in started.hypotheses)
     own, other = (model.translate(PHRASES[0], length_penalty=alpha) for alpha in (None, 0))
@@ -78,21 +85,21 @@ def test_prefix_length_penalty_and_remarks(model: PlaygroundModel) -> None:
     assert tells(long.remarks[0], "source", len(long.source_tokens))
 
 
-def test_invalid_models(run_directory: RunDirectory) -> None:
-    refuses(open_playground_model, ("no/such/run", {}), "no/such/run")
+def test_invalid_models(playground: Any, run_directory: RunDirectory) -> None:
+    refuses(playground.open_playground_model, ("no/such/run", {}), "no/such/run")
     settings = {"decoding.beam_size": "0"}
-    refuses(open_playground_model, (str(run_directory.path), settings), "beam_size", "0")
-    refuses(PlaygroundModel, ("a label", {}), "signatures", "attention", "LiteRT")
+    refuses(playground.open_playground_model, (str(run_directory.path), settings), "beam_size", "0")
+    refuses(playground.PlaygroundModel, ("a label", {}), "signatures", "attention", "LiteRT")
 
 
 def test_two_models_answer_in_one_event_and_a_port_in_use_is_refused(
-    run_directory: RunDirectory, model: PlaygroundModel, tmp_path: Path
+    playground: Any, run_directory: RunDirectory, model: Any, tmp_path: Path
 ) -> None:
     run = shutil.copytree(run_directory.path, tmp_path / "run")
     (run / "data_report.json").write_text(json.dumps({"examples": ["a dog", "a cat"]}))
-    assert open_playground_model(str(run)).examples == ["a dog", "a cat"]
+    assert playground.open_playground_model(str(run)).examples == ["a dog", "a cat"]
     (run / "data_report.json").write_text('["damaged"]')
-    assert open_playground_model(str(run)).examples == []
+    assert playground.open_playground_model(str(run)).examples == []
     page = playground.build_page([model, model], examples=PHRASES[:2])
     [event] = [event for event in page.fns.values() if event.api_name == "translate"]
     answers = event.fn(PHRASES[0], "", None)
@@ -117,7 +124,7 @@ def test_two_models_answer_in_one_event_and_a_port_in_use_is_refused(
     page.close(verbose=False)
 
 
-def test_markup_is_shown_as_text() -> None:
+def test_markup_is_shown_as_text(playground: Any) -> None:
     odd = "<img src=x onerror=alert(1)>"
     hypothesis = playground.Hypothesis(odd, -1.0, [odd, "</s>"], [-1.0, float("-inf")], [0, -1])
     shown = playground.show_alignment([odd], hypothesis)

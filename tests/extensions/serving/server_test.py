@@ -104,7 +104,8 @@ def hang(*arguments):
     time.sleep(600)
 
 def open_engine(*arguments):
-    model = SimpleNamespace(symbols=None, max_batch_lines=None, vocabulary=None)
+    names = "symbols max_batch_lines vocabulary single_sentences".split()
+    model = SimpleNamespace(**dict.fromkeys(names))
     text = {'text': Tensor(object, (-1,))}
     calls = {'serving_default': hang, 'broken': None}
     return Version(model, {name: Signature(text, text, calls[name]) for name in calls})
