@@ -19,21 +19,21 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_975 + 77,  # tags in real text
-    # Faults from outside, real text, careless writing, and texts of several sentences (real text).
-    "tests": 22_920 + 442 + 975 + 269 + 110 + 117,
-    "keras_transformer/extensions": 10_617 + 42 + 974 + 214 + 90 + 19,  # the same
-    "keras_transformer/extensions/serving": 1_297 + 26 + 29,  # faults from outside, and real text
+    # Faults from outside, real text, careless writing, texts of several sentences, and terms.
+    "tests": 22_920 + 442 + 975 + 269 + 110 + 117 + 96,
+    "keras_transformer/extensions": 10_617 + 42 + 974 + 214 + 90 + 19 + 121,  # the same
+    "keras_transformer/extensions/serving": 1_297 + 26 + 29 + 5,  # faults from outside, real text, and terms
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
-            "api": 425 + 7 + 6,  # faults from outside, and real text
-            "cli": 795 - 2 + 37,  # real text, and careless writing
+            "api": 425 + 7 + 6 + 5,  # faults from outside, real text, and terms
+            "cli": 795 - 2 + 37 + 3,  # real text, careless writing, and terms
             "config": 515,
             "data": 1_908 + 74 + 27,  # real text, and careless writing
             "decoding": 923 + 90,  # real text
             "evaluation": 294 + 1,  # faults from outside
             "export": 1_401 + 7,  # faults from outside
-            "inference": 1_147 + 2 + 47,  # faults from outside, and real text
+            "inference": 1_147 + 2 + 47 + 1,  # faults from outside, real text, and terms
             "layers": 1_170 + 8,  # faults from outside
             "models": 405 + 5,  # faults from outside
             "runs": 605 + 6,  # real text
@@ -42,12 +42,12 @@ BUDGETS = {
         }.items()
     },
 }
-# With faults from outside, real text, and careless writing. Of real text, 45 lines split texts of
+# With faults from outside, real text, careless writing, and terms. Of real text, 45 lines split texts of
 # several sentences: the decision is in the core, so that commands, the library, the server and its
 # client agree, and so that prepared data, runs and exports say how a model was trained.
-CORE_BUDGET = 12_095 + 191 + 45 + 63
+CORE_BUDGET = 12_095 + 191 + 45 + 63 + 9
 DOCSTRING_BUDGET = 6_500
-CLASS_BUDGET = 207 + 6 + 7  # real text has a budget of its own
+CLASS_BUDGET = 207 + 6 + 7 + 1  # real text has a budget of its own
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),
