@@ -19,24 +19,23 @@ EXTENSIONS = PACKAGE / "extensions"
 # Folder: the largest number of lines of code.
 BUDGETS = {
     "benchmarks": 2_975 + 77 + 92,  # tags in real text, and alignments
-    # Faults from outside, real text, careless writing, and of real text: texts of several sentences
-    # and alignments.
-    "tests": 22_920 + 442 + 975 + 269 + 110 + 117 + 101,
-    # Guided alignment is one more loss with a table of translations, 61 lines, and alignments of
-    # LiteRT models are 42: an option of the export, and details of their translations.
-    "keras_transformer/extensions": 10_617 + 42 + 974 + 214 + 90 + 19 + 103,
-    "keras_transformer/extensions/serving": 1_297 + 14 + 29,  # faults from outside, and real text
+    # Faults from outside, real text, careless writing, texts of several sentences, terms, alignments.
+    "tests": 22_920 + 442 + 975 + 269 + 110 + 117 + 96 + 101,
+    # The same. Guided alignment is one more loss with a table of translations, 61 lines, and
+    # alignments of LiteRT models are 42: an option of the export, and details of translations.
+    "keras_transformer/extensions": 10_617 + 42 + 974 + 214 + 90 + 19 + 121 + 103,
+    "keras_transformer/extensions/serving": 1_297 + 14 + 29 + 5,  # faults, real text, and terms
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
-            "api": 425 + 7 + 6,  # faults from outside, and real text
-            "cli": 795 - 2 + 37,  # real text, and careless writing
-            "config": 515 + 3,  # real text
+            "api": 425 + 7 + 6 + 5,  # faults from outside, real text, and terms
+            "cli": 795 - 2 + 37 + 3,  # real text, careless writing, and terms
+            "config": 515 + 3,  # alignments
             "data": 1_908 + 74 + 27,  # real text, and careless writing
             "decoding": 923 + 90,  # real text
             "evaluation": 294 + 1,  # faults from outside
             "export": 1_401 + 7,  # faults from outside
-            "inference": 1_147 + 2 + 47 + 27,  # faults from outside, and real text
+            "inference": 1_147 + 2 + 47 + 1 + 27,  # the same, and alignments
             "layers": 1_170 + 8,  # faults from outside
             "models": 405 + 5 + 6,  # faults from outside, and real text
             "runs": 605 + 6,  # real text
@@ -45,13 +44,13 @@ BUDGETS = {
         }.items()
     },
 }
-# With faults from outside, real text, and careless writing. Of real text, 45 lines split texts of
-# several sentences: the decision is in the core, so that commands, the library, the server and its
-# client agree, and so that prepared data, runs and exports say how a model was trained. 41 are for
-# alignments: which head they come from, and which words they join.
-CORE_BUDGET = 12_095 + 191 + 45 + 63 + 41
+# With faults from outside, real text, careless writing, and terms. Of real text, 45 lines split
+# texts of several sentences: the decision is in the core, so that commands, the library, the server
+# and its client agree, and so that prepared data, runs and exports say how a model was trained. 41
+# lines are for alignments: which head they come from, and which words they join.
+CORE_BUDGET = 12_095 + 191 + 45 + 63 + 9 + 41
 DOCSTRING_BUDGET = 6_500
-CLASS_BUDGET = 207 + 6 + 9  # real text has a budget of its own
+CLASS_BUDGET = 207 + 6 + 9 + 1  # real text has a budget of its own
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from keras_transformer.config.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
@@ -19,7 +19,9 @@ class FileSettings(TypedDict, total=False):
     format: str | None
     spans: Sequence[str]
     source_tag: str
+    glossary: Any
     overwrite: bool
 
 class TextOptions(SearchOptions, total=False):
     document: bool | None
+    glossary: Any

@@ -107,8 +107,8 @@ class Translator:
     def __call__(self, text: str | Texts, **options: Unpack[TextOptions]) -> str | list[str]:
         """Returns the best translation of a text, or a list of them for a list of texts.
 
-        An array or a tensor of texts counts as a list. `options` are `document` and `decoding` of
-        `translate`.
+        An array or a tensor of texts counts as a list. `options` are `document`, `glossary` and
+        `decoding` of `translate`.
         """
         lines = [text] if isinstance(text, str) else text
         best = [found[0].text for found in self.translate(lines, **options)]
@@ -121,6 +121,7 @@ class Translator:
         return_details: bool = False,
         prefixes: Sequence[str] | None = None,
         document: bool | None = None,
+        glossary: Any = None,
         **decoding: Unpack[SearchOptions],
     ) -> list[list[Translation]]:
         """Translates lines and returns all translations of each line, best first.
@@ -137,6 +138,9 @@ class Translator:
                 sentence by sentence and joined again, and keep their variables, URLs and tags. The
                 default is True for texts with several sentences, if the model was trained on single
                 sentences. It needs the extra `documents` and `n_best` 1.
+            glossary: terms and their translations, as a mapping, as pairs, or as a file (TBX, or
+                lines with a tab). They are in the translations in exactly this form. Lines with
+                terms are translated as with `document`.
             **decoding: fields of `DecodingConfig`, such as `beam_size`, `n_best` or
                 `length_penalty`. The options of an export are fixed.
 
@@ -156,7 +160,11 @@ class Translator:
         prefixes = None if prefixes is None else checked_texts(prefixes)
         model = self._with(decoding)
         is_plain = not return_details and prefixes is None
-        require(is_plain or not document, "A document has no details and no prefixes.")
+        has_options = document or glossary is not None
+        message = "A document or glossary allows no details and no prefixes."
+        require(is_plain or not has_options, message)
+        if glossary is not None:
+            model = plugins.find("text_options", "document").with_glossary(model, glossary)
         split, remarks = translate.split_texts(model, lines, is_plain and document, "", 0)
         for remark in remarks:
             warnings.warn(remark, stacklevel=2)
@@ -199,7 +207,8 @@ class Translator:
             output: the file to write. It appears only when it is complete.
             **options: `format`, such as "html", if the suffix does not show it; `spans`, regular
                 expressions of more texts to keep, such as r"ACME\w*"; `source_tag`, a symbol for
-                each sentence, such as "<2de>"; and `overwrite`, to replace an existing output.
+                each sentence, such as "<2de>"; `glossary`, as for `translate`; and `overwrite`, to
+                replace an existing output.
 
         Returns:
             The number of `texts`, and how many sentences kept their protected spans in which way:

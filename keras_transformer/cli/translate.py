@@ -20,6 +20,9 @@ selects the abbreviations that do not end a sentence. The default is the languag
 was exported with. If a model was trained on single sentences, lines with several sentences are
 translated in this way by default. --nodocument turns this off.
 
+--glossary=terms.tsv (a term, a tab and its translation in each line) or a TBX file gives the exact
+translations of terms. Lines with terms are translated as with --document.
+
 A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>
 adds it to every line. With --document, the tag of a line applies to all of its sentences.
 
@@ -39,7 +42,7 @@ from typing import Any, BinaryIO
 
 from absl import flags
 
-from keras_transformer import console
+from keras_transformer import console, plugins
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -51,7 +54,7 @@ def define_flags() -> None:
     config_flags.define_path_flags("model_dir", required=True)
     config_flags.define_path_flags("input", "output")
     flags.DEFINE_boolean("document", None, "split lines into sentences, or not; see above")
-    config_flags.define_option_flags("source_language")
+    config_flags.define_option_flags("source_language", "glossary")
     flags.DEFINE_boolean(
         "interactive", None, "translate each line when it arrives; default: on a terminal"
     )
@@ -67,7 +70,7 @@ def define_flags() -> None:
 def _check_flags() -> None:
     if FLAGS.attention and FLAGS.format != "jsonl":
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
-    for name in ("document", "compile_search"):
+    for name in ("document", "glossary", "compile_search"):
         app.exclude(name, "format", "prefix")
     if FLAGS.document is False:
         app.reject_unused(["source_language"], "with --nodocument. Give one of them.")
@@ -148,6 +151,8 @@ def main() -> int:
     )
     model.source_language = FLAGS.source_language or model.source_language
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
+    if FLAGS.glossary:
+        model = plugins.find("text_options", "document").with_glossary(model, FLAGS.glossary)
     with atomic.output_file(FLAGS.output) as file:
         warnings = _translate_all(model, parts, file)
     return 3 if warnings else 0

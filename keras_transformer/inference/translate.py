@@ -51,13 +51,14 @@ def split_texts(
 ) -> tuple[dict[int, str], list[str]]:
     """Translates lines sentence by sentence. Returns the translations by index, and remarks.
 
-    With `document`, these are all lines. By default (None), they are the lines with several
-    sentences, if the model was trained on single sentences and returns one translation.
+    With `document`, these are all lines. Otherwise they are the lines with terms of the model's
+    glossary, and by default (None) also the lines with several sentences, if the model was trained
+    on single sentences and returns one translation.
     """
-    has_default = model.single_sentences and model.n_best == 1
-    if document or (document is None and has_default and plugins.names("text_options")):
+    has_default = document is None and model.single_sentences and plugins.names("text_options")
+    if document or has_default or model.glossary is not None:
         translate = plugins.find("text_options", "document").translate
-        return translate(model, lines, bool(document), source_tag, first_line)
+        return translate(model, lines, document, source_tag, first_line)
     return {}, []
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +24,18 @@ def _splitter() -> Any:
     return segment
 
 
+def with_glossary(model: Any, terms: Any) -> Any:
+    """Returns a model whose translations have terms: a mapping, pairs, a file or a `Glossary`."""
+    with needs_extra("documents", "A glossary"):
+        from keras_transformer.extensions.documents.glossary import Glossary
+
+    if isinstance(terms, str | os.PathLike):
+        terms = Glossary.read(terms, model.source_language)
+    model = copy.copy(model)
+    model.glossary = terms if isinstance(terms, Glossary) else Glossary(terms)
+    return model
+
+
 def share_of_several(texts: Sequence[str]) -> float | None:
     """Returns the share of texts with several sentences; None without the package sentencex."""
     split = _splitter()
@@ -29,34 +43,43 @@ def share_of_several(texts: Sequence[str]) -> float | None:
 
 
 def translate(
-    model: Any, texts: Sequence[str], all_texts: bool, source_tag: str, first_line: int
+    model: Any, texts: Sequence[str], document: bool | None, source_tag: str, first_line: int
 ) -> tuple[dict[int, str], list[str]]:
-    """Translates texts, or only those with several sentences.
+    """Translates all texts, or only those with terms, or also those with several sentences.
 
-    Returns the translations by the indices of the texts, and remarks, which count the texts from
-    `first_line`.
+    `document` is as in `inference.translate.split_texts`. Returns the translations by the indices
+    of the texts, and remarks, which count the texts from `first_line`.
     """
-    chosen, split = [*range(len(texts))], _splitter()
-    if not all_texts:
-        language = model.source_language
-        chosen = [i for i in chosen if split and len(split(texts[i], language)) > 1]
-        if not chosen:
-            return {}, []
-        _warn_once(
-            "The model was trained on single sentences, so texts with several sentences are split. "
-            "--nodocument (document=False) turns this off."
+    chosen, split = {*range(len(texts))}, _splitter()
+    if not document:
+        glossary, language = model.glossary, model.source_language
+        chosen = {i for i, text in enumerate(texts) if glossary and glossary.find(text)}
+        others = (
+            {*range(len(texts))} - chosen
+            if document is None and model.single_sentences and model.n_best == 1
+            else ()
         )
+        if several := {i for i in others if split and len(split(texts[i], language)) > 1}:
+            _warn_once(
+                "The model was trained on single sentences, so texts with several sentences are "
+                "split. --nodocument (document=False) turns this off."
+            )
+            chosen |= several
+    if not chosen:
+        return {}, []
     with needs_extra("documents", "--document"):
         from keras_transformer.extensions.documents.protection import translate_texts
 
-    lines = [first_line + index for index in chosen]
-    outputs, remarks = translate_texts(model, [texts[i] for i in chosen], source_tag, lines)
-    return dict(zip(chosen, outputs, strict=True)), remarks
+    indices = sorted(chosen)
+    lines = [first_line + index for index in indices]
+    outputs, remarks = translate_texts(model, [texts[i] for i in indices], source_tag, lines)
+    return dict(zip(indices, outputs, strict=True)), remarks
 
 
-def translate_file(model: Any, *paths: Any, **options: Any) -> dict[str, int]:
+def translate_file(model: Any, *paths: Any, glossary: Any = None, **options: Any) -> dict[str, int]:
     """Calls `files.translate_file`, which needs the extra `files`."""
     with needs_extra("files", "translate_file"):
         from keras_transformer.extensions.documents import files
 
+    model = model if glossary is None else with_glossary(model, glossary)
     return files.translate_file(model, *paths, **options)

@@ -4,14 +4,15 @@ Examples:
     keras-transformer translate_file --model_dir=build/run --input=page.html --output=seite.html
     keras-transformer translate_file --model_dir=build/run --input=app.po --output=de.po
     keras-transformer translate_file --model_dir=build/run --input=a.txt --output=b.txt \
-        --span='ACME\w*'
+        --span='ACME\w*' --glossary=terms.tsv
 
 Formats: HTML, Markdown, DOCX, XLIFF 1.2 and 2, PO, JSON, SRT, WebVTT, Android's strings.xml, iOS
 .strings files, and text with one paragraph per line. --format is needed only for other suffixes.
 
 Variables ({name}, %s), URLs, e-mail addresses, @names, #tags, paths, versions, identifiers and
 emojis are kept, as are the texts that a regular expression of --span finds. Each tag stays at its
-words. XLIFF and PO files get the translations that are missing.
+words. XLIFF and PO files get the translations that are missing. A glossary has in each line a term,
+a tab and its translation, or is a TBX file. Its translations are in the text in exactly this form.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def define_flags() -> None:
     flags.DEFINE_string("format", None, "html, markdown, docx, xliff, po, json, srt, vtt, ...")
     flags.DEFINE_multi_string("span", [], "regular expression of texts that are kept")
     flags.DEFINE_boolean("overwrite", False, "replace the output if it exists")
-    config_flags.define_option_flags("source_language", "threads", "source_tag")
+    config_flags.define_option_flags("source_language", "threads", "source_tag", "glossary")
     config_flags.define_config_flags("beam_size", "length_penalty")
 
 
@@ -53,6 +54,7 @@ def main() -> None:
         format=FLAGS.format,
         spans=FLAGS.span,
         source_tag=FLAGS.source_tag or "",
+        glossary=FLAGS.glossary,
         overwrite=FLAGS.overwrite,
     )
     texts = counts.pop("texts")

@@ -27,7 +27,7 @@ import html
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import regex
 
@@ -127,7 +127,7 @@ def translate_tokens(
         f"{model.label} returns {model.n_best} translations per sentence, but a document or file "
         "needs exactly 1 (decoding.n_best).",
     )
-    masked = [_masked(fragment, patterns) for fragment in fragments]
+    masked = [_masked(fragment, patterns, model.glossary) for fragment in fragments]
     pieces = [
         (index, piece)
         for index, (text, _) in enumerate(masked)
@@ -143,7 +143,8 @@ def translate_tokens(
             word._replace(text=messages.get(word.text, word.text))
             for word in placement.with_tags(words, translation)
         ]
-        if text_without_tags(placed).split() != text_without_tags(words).split():
+        has_terms = status != "empty" and any(word.kind == "span" and word.name for word in words)
+        if has_terms or text_without_tags(placed).split() != text_without_tags(words).split():
             changed.add(index)
         if status == "empty":
             shown = text_without_tags(words).strip()[:40]
@@ -162,11 +163,19 @@ def translate_tokens(
     return outputs, collections.Counter(status for _, status in results if status), remarks
 
 
-def _masked(tokens: Sequence[Token], patterns: Sequence[str]) -> tuple[str, Iterator[Word]]:
-    """Returns a text with one character for each span and each tag, and these in their order."""
+def _masked(
+    tokens: Sequence[Token], patterns: Sequence[str], glossary: Any = None
+) -> tuple[str, Iterator[Word]]:
+    """Returns a text with one character for each span and each tag, and these in their order.
+
+    The terms of a glossary become spans, whose text is the translation.
+    """
     text = "".join(token.text for token in tokens)
     found = spans.find_spans(text, patterns)
     items = [(*span, Word("", text[slice(*span)], "span")) for span in found]
+    for start, end, translation in glossary.find(text, found) if glossary else ():
+        items.append((start, end, Word("", translation, "span", "term")))
+        found.append((start, end))
     offset = position = 0
     for token in tokens:
         offset += len(token.text)
@@ -326,7 +335,8 @@ def _with_spans(
 def _aligned(line: Words, best: Translation, patterns: Sequence[str], tag: str) -> list[Word]:
     """Returns the words of a translation. The pieces of a word vote for its source word."""
     text = _INNER_SPACE.sub("", " ".join(best.text.splitlines()).strip())
-    words = words_of(*_masked([text_token(text, False)], [*patterns, _STAND_IN]))
+    terms = [regex.escape(word.text) for word in line if word.kind == "span" and word.name]
+    words = words_of(*_masked([text_token(text, False)], [*terms, *patterns, _STAND_IN]))
     # Without votes, a word translates the one at the same relative position.
     chosen = [index * len(line) // len(words) for index in range(len(words))]
     if words and best.details:

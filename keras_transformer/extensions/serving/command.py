@@ -65,7 +65,7 @@ _DEFINE: dict[str, Any] = {
 def define_flags() -> None:
     """Defines the flags of the command, from the fields of `Settings`."""
     flags.DEFINE_string("model_dir", None, "directory of versions, or a model", required=True)
-    config_flags.define_option_flags("host", "source_tag")
+    config_flags.define_option_flags("host", "source_tag", "glossary")
     for field in dataclasses.fields(Settings):
         if field.metadata:
             _DEFINE[str(field.type)](field.name, field.default, **field.metadata)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer import plugins
 from keras_transformer.errors import InputError
 from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.extensions.litert.exporter import LiteRTEngine
@@ -57,8 +58,11 @@ def open_engine(path: Path, batches_at_once: int) -> Version:
     return Version(engine, _text_signatures(engine))
 
 
-def with_sentences(version: Version, document: bool | None) -> Version:
+def with_sentences(version: Version, document: bool | None, glossary: str | None = None) -> Version:
     """Returns a version whose signature `serving_default` splits texts, as `split_texts` does."""
+    if glossary is not None:
+        engine = plugins.find("text_options", "document").with_glossary(version.engine, glossary)
+        version = version._replace(engine=engine)
     default = version.signatures["serving_default"]
 
     def call(columns: Mapping[str, Any]) -> Arrays:

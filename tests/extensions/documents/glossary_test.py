@@ -1,0 +1,118 @@
+"""Glossaries: which terms are found, and their translations in every output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.documents import translate_file, with_glossary
+from keras_transformer.extensions.documents.glossary import Glossary
+from keras_transformer.extensions.documents.protection import translate_texts
+from keras_transformer.extensions.serving.engines import Version, _text_signatures, with_sentences
+from keras_transformer.inference.engine import Engine
+from keras_transformer.inference.translate import split_texts
+from keras_transformer.text.symbols import SYMBOLS
+from tests.builders import refuses
+from tests.extensions.documents.fakes import fake_engine
+from tests.messages import mentions
+
+TERMS = {"the wall": "Wand", "Wall Street": "Börse", "big dog": "Hund", "us": "uns", "US": "USA"}
+TERMS |= {"C++": "C-plus", "{x}": "nie", "猫": "Katze"}
+
+
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ("on the wall", {"the wall": "Wand"}),
+        ("The wall, THE WALL", {"The wall": "Wand", "THE WALL": "WAND"}),
+        ("the Wall Street", {"the Wall": "Wand"}),
+        ("a Wall street, walls", {"Wall street": "Börse"}),
+        ("big  dog, big, dog", {"big  dog": "Hund"}),
+        ("us, US, Us", {"us": "uns", "US": "USA", "Us": "Uns"}),
+        ("C++ and C", {"C++": "C-plus"}),
+        ("黒猫です", {"猫": "Katze"}),
+        ("", {}),
+    ],
+)
+def test_the_longest_term_is_found_as_words_in_any_case(text: str, found: dict[str, str]) -> None:
+    terms = Glossary(TERMS).find(text)
+    assert {text[start:end]: translation for start, end, translation in terms} == found
+
+
+def test_invalid_glossaries_are_refused() -> None:
+    refuses(Glossary, ({"a": " "},), "empty", "'a'")
+    refuses(Glossary, ([("a", "b"), ("a", "c")],), "two translations", "'a'", "'b'", "'c'")
+    assert Glossary([("a", "b"), ("a", "b")]).find("a") == [(0, 1, "b")]
+
+
+TBX = """<tbx xmlns="urn:iso:std:iso:30042:ed-2"><text><body><conceptEntry id="1">
+<langSec xml:lang="de"><termSec><term>Wand</term></termSec></langSec>
+<langSec xml:lang="en-GB"><termSec><term>the wall</term></termSec></langSec></conceptEntry>
+<conceptEntry id="2"><langSec xml:lang="de"><termSec><term>Tür</term></termSec></langSec>
+</conceptEntry></body></text></tbx>"""
+
+
+def test_files_are_tables_or_tbx(tmp_path: Path) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_text("the wall\tWand\tnote\n\nbig dog\tHund\n")
+    assert Glossary.read(path).find("the wall") == [(0, 8, "Wand")]
+    path.write_text("the wall\tWand\nbig dog\n")
+    refuses(Glossary.read, (path,), "terms.tsv, line 2", "tab")
+    path = tmp_path / "terms.tbx"
+    path.write_text(TBX)
+    assert Glossary.read(path, "en").find("the wall") == [(0, 8, "Wand")]
+    assert Glossary.read(path).find("Wand") == [(0, 4, "the wall")]
+    old = TBX.replace("conceptEntry", "termEntry").replace("langSec", "langSet")
+    path.write_text(old.replace("termSec", "tig"))
+    assert Glossary.read(path, "en").find("the wall") == [(0, 8, "Wand")]
+    path.write_text(TBX.replace('"2"><langSec xml:lang="de"', '"2"><langSec xml:lang="fr"'))
+    refuses(Glossary.read, (path,), "de, en-GB, fr", "two")
+    path.write_text(TBX[:-9])
+    refuses(Glossary.read, (path,), "terms.tbx", "TBX")
+
+
+WORDS = st.sampled_from([*TERMS, "dog", "wall", "WALL", "{x}", "https://a.b", "<b>", "</b>", "."])
+
+
+@hypothesis.given(st.lists(WORDS, min_size=1).map(" ".join), st.integers(0, 2))
+def test_each_term_is_in_the_output_with_every_model(text: str, kind: int) -> None:
+    models = (
+        fake_engine(lambda line: f"x {line.swapcase()}"),
+        fake_engine(lambda line: line.upper(), symbols=SYMBOLS),
+        fake_engine(str.upper, order=lambda size: [*range(size)][::-1], returns_alignments=True),
+    )
+    model = with_glossary(models[kind], {**TERMS, "dog": "Wand"})
+    [output], _ = translate_texts(model, [text])
+    plain = [word for word in text.split() if word not in ("<b>", "</b>")]
+    expected = model.glossary.find(" ".join(plain), [])
+    found = [translation for *_, translation in expected if translation != "nie"]
+    for translation in {*found}:
+        assert output.count(translation) >= found.count(translation), (text, output)
+    assert output.count("{x}") >= text.count("{x}"), "spans are not terms"
+
+
+def test_only_lines_with_terms_are_translated_like_documents() -> None:
+    model = with_glossary(fake_engine(str.upper, single_sentences=True), TERMS)
+    lines = ["the wall", "A dog. Two dogs.", "a dog"]
+    assert split_texts(model, lines, False, "", 1)[0] == {0: "Wand"}
+    assert {*split_texts(model, lines, None, "", 1)[0]} == {0, 1}
+    assert with_glossary(model, [("a dog", "Hund")]).glossary.find("the wall") == []
+
+
+def test_files_and_servers_have_glossaries(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<p>a <b>big dog</b></p>")
+    model: Engine = fake_engine(str.upper)
+    translate_file(model, tmp_path / "a.html", tmp_path / "b.html", glossary=TERMS)
+    assert (tmp_path / "b.html").read_text() == "<p>A <b>Hund</b></p>"
+    (tmp_path / "terms.tsv").write_text("big dog\tHund\n")
+    version = Version(model, _text_signatures(model))
+    version = with_sentences(version, None, str(tmp_path / "terms.tsv"))
+    outputs = version.signatures["serving_default"].call({"text": np.array([b"big dog"], object)})
+    assert outputs["translations"].tolist() == [[b"Hund"]]
+    with pytest.raises(InputError, match=mentions("none.tsv")):
+        with_sentences(version, None, str(tmp_path / "none.tsv"))
