@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest, check_needed_files
-from tests.builders import refuses
+from tests.builders import refuses, weekly
 from tests.conftest import FORMATS, PHRASES
 from tests.damage import DAMAGES, cut, delete, empty, files_of
 from tests.messages import mentions
@@ -83,7 +83,7 @@ def test_a_litert_file_without_its_folder(version_of, tmp_path):
         assert_refused(loading.load_model, file, file.name)
 
 
-@pytest.mark.parametrize("damage", [empty, cut, delete])
+@pytest.mark.parametrize("damage", [empty, weekly(cut), weekly(delete)])
 def test_a_saved_model_without_a_manifest(version_of, tmp_path, damage):
     version = version_of("saved_model")
     for name in needed_files(version):

@@ -18,7 +18,7 @@ from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
 from tests.builders import PHRASES, weekly
 from tests.conftest import random_shortlist
-from tests.export.model_variants import make_run
+from tests.export.model_variants import SEARCH_OPTIONS, make_run
 
 WORDS = " ".join(PHRASES).split()
 SYMBOL = re.compile("｟[be]?[0-9]｠")
@@ -82,7 +82,7 @@ def assert_kept(sources: list[str], translations: tf.Tensor, scores: tf.Tensor) 
         {"n_best": 3},
         {"beam_size": 1},
         {"sample": True, "n_best": 2, "temperature": 2.0, "top_k": 5},
-        {"max_length": 1},
+        weekly({"max_length": 1}),
         {"max_length": 6, "min_length": 6, "no_repeat_ngram": 1, "banned": "｟0｠|｟b1｠ ｟1｠|a"},
     ],
 )
@@ -118,7 +118,8 @@ def test_a_search_that_xla_compiles_keeps_all_symbols(run: RunDirectory) -> None
 
 @pytest.mark.parametrize("format", ["litert", weekly("saved_model"), weekly("cpu")])
 def test_exports_keep_all_symbols(run: RunDirectory, tmp_path, format: str) -> None:
-    settings = {"decoding.beam_size": 3, "decoding.n_best": 2, "decoding.max_length": 25}
+    sizes = {"decoding.beam_size": 3, "decoding.n_best": 2, "decoding.max_length": 25}
+    settings = {**sizes, **SEARCH_OPTIONS}
     options = ExportOptions(weights="float32")
     exported = export(run, tmp_path, SOURCES, options, format=format, settings=settings)
     assert len(exported.translations) == len(SOURCES)  # those of the export are the run's

@@ -17,6 +17,7 @@ from keras_transformer.models.transformer import (
     Transformer,
 )
 from tests import reference
+from tests.builders import weekly
 from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
 
 SMALL: dict[str, Any] = {
@@ -143,7 +144,8 @@ def test_gradients_are_those_of_the_papers_loss(name: str, norm_position: str) -
 
 
 @pytest.mark.parametrize(
-    "name", ["paper", "pre_norm", "untied", "halves", "learned", "window", "fairseq"]
+    "name",
+    ["paper", weekly("pre_norm"), weekly("untied"), "halves", "learned", "window", "fairseq"],
 )
 def test_cached_decoding_equals_the_full_pass(name: str) -> None:
     config = make_config(name)
@@ -167,7 +169,7 @@ def test_cached_decoding_equals_the_full_pass(name: str) -> None:
         np.testing.assert_allclose(logits[:, 0], full[:, i], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["paper", "window", "free_dims"])
+@pytest.mark.parametrize("name", ["paper", weekly("window"), weekly("free_dims")])
 def test_no_split_has_widths_that_are_computed_in_the_graph(name: str) -> None:
     # LiteRT reads uninitialized memory after such a split.
     model, _ = make_model(make_config(name))

@@ -15,7 +15,7 @@ from keras_transformer.inference.translate import translate_verbose
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from keras_transformer.training import training_run
-from tests.builders import PAIRS, refuses, tiny_data, tiny_run
+from tests.builders import PAIRS, refuses, tiny_data, tiny_run, weekly
 from tests.runs.checkpoints_test import assert_equal
 
 SOURCES = [source for source, _ in PAIRS]
@@ -76,6 +76,7 @@ def test_the_search_returns_the_alignment_of_the_guided_head() -> None:
     assert (expected != other)[is_token].any()
 
 
+@pytest.mark.long
 def test_a_resumed_guided_run_equals_an_uninterrupted_run(tmp_path: Path) -> None:
     config = RunDirectory(guided_run()).config
     for steps in (3, 4):
@@ -85,7 +86,7 @@ def test_a_resumed_guided_run_equals_an_uninterrupted_run(tmp_path: Path) -> Non
         assert_equal(found, expected)
 
 
-@pytest.mark.parametrize("format", ["saved_model", "litert", "cpu"])
+@pytest.mark.parametrize("format", ["saved_model", weekly("litert"), weekly("cpu")])
 def test_exports_have_the_alignments_of_the_run(format: str, tmp_path: Path) -> None:
     run = guided_run()
     extra = {} if format == "saved_model" else {"alignments": True}

@@ -71,7 +71,7 @@ def make_marian_run(path: Path, name: str, **changes: Any) -> RunDirectory:
     return make_run(path, kind, **{**search, **VARIANTS[name], **changes})
 
 
-@pytest.fixture(scope="module", params=[weekly("paper"), "untied", "separate"])
+@pytest.fixture(scope="module", params=[weekly("paper"), "untied", weekly("separate")])
 def exported(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, RunDirectory, ExportResult]:

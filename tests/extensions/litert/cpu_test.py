@@ -10,6 +10,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.request_params import Status
+from keras_transformer.extensions.litert import passes
 from keras_transformer.extensions.litert.engine import LiteRTModel
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
@@ -19,6 +20,7 @@ from tests.builders import refuses, weekly
 from tests.conftest import PHRASES, random_shortlist
 from tests.driver import Driver
 from tests.export.model_variants import make_run
+from tests.extensions.litert.first_calls_test import check_shapes
 
 # Outputs of several blocks of the cache, an empty one, and sources of very different lengths.
 TEXTS = [*PHRASES, "", "ball " * 60, "a", "dog " * 9]
@@ -112,6 +114,7 @@ def test_a_shortlist_and_int8_by_default(
     manifest = check_manifest(path)
     assert manifest["weights"] == ("int8" if weights is None else "float32")
     assert manifest["shortlist"] == {"frequent": 12, "translations": 2}
+    check_shapes(passes.read((path / "model.tflite").read_bytes()))
     model = LiteRTModel(path / "model.tflite", 1)
     found = model.translate_batch([model.source_ids(text) for text in TEXTS])
     for text, result in zip(TEXTS, found, strict=True):

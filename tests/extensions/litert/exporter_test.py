@@ -118,7 +118,7 @@ def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
 @pytest.mark.parametrize(
     ("model", "changes", "settings"),
     [
-        ("converted", {}, {"decoding.beam_size": 4, **SEARCH_OPTIONS}),
+        weekly("converted", {}, {"decoding.beam_size": 4, **SEARCH_OPTIONS}),
         weekly("separate", WINDOW, {"decoding.beam_size": 1}),
     ],
     ids=["converted, all options", "separate, greedy"],

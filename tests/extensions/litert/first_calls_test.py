@@ -110,7 +110,7 @@ def test_shapes_of_an_export_are_known_before_products_run(
     [
         weekly("converted", 5, {}, False),
         weekly("paper", 5, {}, True),
-        ("separate", None, SEARCH_OPTIONS, True),
+        weekly("separate", None, SEARCH_OPTIONS, True),
     ],
 )
 def test_shapes_of_other_models_with_shortlists_are_known(
