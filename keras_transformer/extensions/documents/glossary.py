@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -69,7 +70,10 @@ class Glossary:
         return cls((row[0], row[1]) for row in rows if len(row) >= 2)
 
     def find(self, text: str, taken: Sequence[Range] = ()) -> list[tuple[int, int, str]]:
-        """Returns the ranges of the terms outside of the taken ranges, with their translations."""
+        """Returns the ranges of the terms with their translations.
+
+        They are outside of the taken ranges, which are in order and do not overlap.
+        """
         found, position = [], 0
         pieces = [(match[0].casefold(), *match.span()) for match in _PIECE.finditer(text)]
         while position < len(pieces):
@@ -89,7 +93,8 @@ class Glossary:
         for size in range(min(longest, len(pieces) - position), 0, -1):
             part = pieces[position : position + size]
             start, end = part[0][1], part[-1][2]
-            is_free = all(end <= first or start >= last for first, last in taken)
+            before = bisect.bisect_left(taken, (end,)) - 1  # the last span that starts before it
+            is_free = before < 0 or taken[before][1] <= start
             if is_free and tuple(piece for piece, *_ in part) in self._terms:
                 return size
         return 0
