@@ -1,7 +1,8 @@
+#!/usr/bin/env python3
 r"""Alignment error rates of IBM model 1, eflomal and the attention of models, as JSON.
 
 Example:
-    python -m benchmarks.alignments --source=train.en --target=train.de \
+    benchmarks/alignments.py --source=train.en --target=train.de \
         --model_dir=build/plain --model_dir=build/guided --eflomal=/tmp/venv/bin/python
 
 --gold has lines with a source, a target and the links of their words, separated by tabs. A link
@@ -22,9 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import command
 from absl import flags
-
-from benchmarks import command
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("gold", "tests/fixtures/alignments_en_de.tsv", "pairs with their links")

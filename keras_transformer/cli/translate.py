@@ -15,19 +15,16 @@ log-probabilities and alignment of each translation. With --format=moses, a line
 aligned words: TEXT ||| 0-0 1-2.
 
 With --document, a line may have several sentences, which are translated separately and joined
-again. Line breaks, empty lines, indents, variables, URLs and tags stay. --source_language=de
-selects the abbreviations that do not end a sentence. The default is the language that a SavedModel
-was exported with. If a model was trained on single sentences, lines with several sentences are
-translated in this way by default. --nodocument turns this off.
-
---glossary=terms.tsv (a term, a tab and its translation in each line) or a TBX file gives the exact
-translations of terms. Lines with terms are translated as with --document.
+again. Line breaks, indents, variables, URLs and tags stay. This is the default for lines with
+several sentences if the model was trained on single ones; --nodocument turns it off.
+--source_language=de selects the abbreviations that do not end a sentence. By default it is the
+language of the export. A --glossary (TBX, or a term, a tab and its translation in each line) gives
+the exact translations of terms, in lines that are translated as with --document.
 
 A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>
 adds it to every line. With --document, the tag of a line applies to all of its sentences.
 
-With --interactive, a line of standard input is translated when it arrives. This is the default if
-standard input is a terminal.
+With --interactive (the default on a terminal), a line is translated when it arrives.
 
 An empty line gives an empty line. A line over decoding.max_source_tokens is truncated (a sentence
 of a document is translated in parts). A line longer than all training sentences is translated. All

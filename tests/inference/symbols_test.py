@@ -118,8 +118,7 @@ def test_a_search_that_xla_compiles_keeps_all_symbols(run: RunDirectory) -> None
 
 @pytest.mark.parametrize("format", ["litert", weekly("saved_model"), weekly("cpu")])
 def test_exports_keep_all_symbols(run: RunDirectory, tmp_path, format: str) -> None:
-    sizes = {"decoding.beam_size": 3, "decoding.n_best": 2, "decoding.max_length": 25}
-    settings = {**sizes, **SEARCH_OPTIONS}
+    settings = {"decoding.n_best": 2, "decoding.max_length": 25, **SEARCH_OPTIONS}
     options = ExportOptions(weights="float32")
     exported = export(run, tmp_path, SOURCES, options, format=format, settings=settings)
     assert len(exported.translations) == len(SOURCES)  # those of the export are the run's

@@ -145,15 +145,14 @@ def test_gradients_are_those_of_the_papers_loss(name: str, norm_position: str) -
 
 @pytest.mark.parametrize(
     "name",
-    ["paper", weekly("pre_norm"), weekly("untied"), "halves", "learned", "window", "fairseq"],
+    ["paper", "halves", "learned", "window", "fairseq", *map(weekly, ["pre_norm", "untied"])],
 )
 def test_cached_decoding_equals_the_full_pass(name: str) -> None:
     config = make_config(name)
     model, _ = make_model(config)
     inputs, labels = make_batch(config)
-    target = np.where(
-        labels == config.pad_id, 6, inputs["target_ids"]
-    )  # no padding, so all positions are compared
+    # Without padding, all positions are compared.
+    target = np.where(labels == config.pad_id, 6, inputs["target_ids"])
     full = to_numpy(model({"source_ids": inputs["source_ids"], "target_ids": target}))
     memory = model.encode(inputs["source_ids"])
     features, _ = model.decode(target, memory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -69,30 +70,29 @@ class Glossary:
         return cls((row[0], row[1]) for row in rows if len(row) >= 2)
 
     def find(self, text: str, taken: Sequence[Range] = ()) -> list[tuple[int, int, str]]:
-        """Returns the ranges of the terms outside of the taken ranges, with their translations."""
+        """Returns the ranges of the terms with their translations.
+
+        They are outside of the taken ranges, which are in order and do not overlap.
+        """
         found, position = [], 0
         pieces = [(match[0].casefold(), *match.span()) for match in _PIECE.finditer(text)]
         while position < len(pieces):
-            size = self._size_at(pieces, position, taken)
+            size = self._size_at(pieces, position)
             if size:
                 start, end = pieces[position][1], pieces[position + size - 1][2]
-                key = tuple(piece for piece, *_ in pieces[position : position + size])
-                found.append((start, end, _translation(self._terms[key], text[start:end])))
+                before = bisect.bisect_left(taken, (end,)) - 1  # the last one that starts before
+                if before < 0 or taken[before][1] <= start:
+                    key = tuple(piece for piece, *_ in pieces[position : position + size])
+                    found.append((start, end, _translation(self._terms[key], text[start:end])))
             position += size or 1
         return found
 
-    def _size_at(
-        self, pieces: Sequence[tuple[str, int, int]], position: int, taken: Sequence[Range]
-    ) -> int:
+    def _size_at(self, pieces: Sequence[tuple[str, int, int]], position: int) -> int:
         """Returns the number of pieces of the longest term at a position, or 0."""
         longest = self._longest.get(pieces[position][0], 0)
-        for size in range(min(longest, len(pieces) - position), 0, -1):
-            part = pieces[position : position + size]
-            start, end = part[0][1], part[-1][2]
-            is_free = all(end <= first or start >= last for first, last in taken)
-            if is_free and tuple(piece for piece, *_ in part) in self._terms:
-                return size
-        return 0
+        words = [piece for piece, *_ in pieces[position : position + longest]]
+        sizes = (size for size in range(len(words), 0, -1) if tuple(words[:size]) in self._terms)
+        return next(sizes, 0)
 
 
 def _translation(translations: Mapping[str, str], text: str) -> str:

@@ -24,16 +24,12 @@ After --request_seconds it is refused, and its waiting rows are dropped.
 
 Connections are not encrypted, and clients are not authenticated. Use a proxy for clients on other
 machines. Scripts of web pages may use the server only if --cors_origins names their origins. A
-server on a local address answers requests to local names, such as localhost, and to
---allowed_hosts.
+server on a local address answers requests to local names and to --allowed_hosts.
 
-Each answer has the id of its request in the header X-Request-Id, and log lines about a request have
-it, too. Clients may send one.
+Answers, and log lines about a request, have its id (X-Request-Id). Clients may send one.
 
---source_tag is added to each source text of a request that has no tag.
-
-With --document, the signature serving_default splits texts into sentences, as the command translate
-does. By default it splits texts with several sentences if the model was trained on single ones.
+--source_tag is added to each text of a request that has no tag. --document and --glossary are as
+for `keras-transformer translate`, and apply to requests for the signature serving_default.
 """
 
 from __future__ import annotations

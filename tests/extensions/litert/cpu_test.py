@@ -100,10 +100,7 @@ def test_options_and_status_are_per_sentence(model: LiteRTModel) -> None:
     assert model.translate_batch([]) == []
 
 
-FORMATS = ("cpu", None), weekly("litert", "float32")
-
-
-@pytest.mark.parametrize(("format", "weights"), FORMATS)
+@pytest.mark.parametrize(("format", "weights"), [("cpu", None), weekly("litert", "float32")])
 def test_a_shortlist_and_int8_by_default(
     run_directory: RunDirectory, tmp_path: Path, format: str, weights: str | None
 ) -> None:
