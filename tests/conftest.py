@@ -54,7 +54,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     untimed = hypothesis.settings.get_profile("untimed")
-    examples = 60 if config.getoption("--long") else 8
+    examples = 60 if config.getoption("--long") else 5
     hypothesis.settings.register_profile("searches", untimed, max_examples=examples)
 
 

@@ -169,7 +169,7 @@ def test_rounded_weights_that_lose_the_translations_are_refused(
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("step", ["write", "open", "describe"])
+@pytest.mark.parametrize("step", ["write", "open", weekly("describe")])
 def test_nothing_is_published_if_the_disk_is_full(
     run_directory, tmp_path, other_format, monkeypatch, step
 ):

@@ -114,10 +114,8 @@ def test_learned_positions_limit_source_and_output(run_directory: RunDirectory) 
 def test_outputs_have_limits_relative_to_their_source(
     translator: TranslationModule, extra: int | None, limits: list[int]
 ) -> None:
-    config, lengths = (
-        dataclasses.replace(translator.config, max_extra_tokens=extra),
-        [2, 20, 21, 100],
-    )
+    config = dataclasses.replace(translator.config, max_extra_tokens=extra)
+    lengths = [2, 20, 21, 100]
     module = translator.with_options(config)
     source_ids = tf.sequence_mask([1, *lengths], dtype=tf.int32) * translator.tokenizer.end_id
     assert module.max_lengths(source_ids).numpy().tolist() == limits

@@ -38,7 +38,7 @@ assert kt.load("export")(["a small dog"]) == [text]
 def test_prepare_train_evaluate_export_and_translate_without_extensions(tmp_path: Path) -> None:
     package = shutil.copytree(
         ROOT / "keras_transformer", tmp_path / "keras_transformer",
-        ignore=shutil.ignore_patterns("extensions", "__pycache__"),
+        ignore=shutil.ignore_patterns("extensions"),
     )  # fmt: skip
     assert not (package / "extensions").exists()
     for points in ROOT.glob("*.egg-info/entry_points.txt"):  # not those of an older installation

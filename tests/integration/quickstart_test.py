@@ -43,6 +43,7 @@ SMALL = {
     "train": "--max_steps=4 --set=decoding.max_extra_tokens=5 --set=decoding.max_source_tokens=60 "
     "--set=decoding.beam_size=1 --set=model.d_model=32 --set=model.num_encoder_layers=1 "
     "--set=model.num_decoder_layers=1",
+    "export": "--format=ctranslate2",
 }
 
 

@@ -172,6 +172,7 @@ def test_models_and_searches_that_marian_mt_cannot_express_are_refused() -> None
         refuses(directory.check_search, {"decoding": config}, f"decoding.{name}", "generation")
 
 
+@pytest.mark.long  # every change: contract_test compares the version with another run
 def test_another_epsilon_that_changes_translations_is_refused(tmp_path: Path) -> None:
     run = make_marian_run(tmp_path / "run", "paper", model__layer_norm_epsilon=0.1)
     given = {"run": run, "output_dir": tmp_path / "export", "sentences": PHRASES}
