@@ -55,13 +55,15 @@ def load_tensorflow() -> None:
     """
     set_variables()
     gc.disable()
-    with first_import():
-        import tensorflow
+    try:
+        with first_import():
+            import tensorflow
 
-        if "TF_XLA_FLAGS" not in os.environ:
-            _keep_programs_of_xla(tensorflow.__version__)
-        tensorflow.config.list_physical_devices()
-    gc.enable()
+            if "TF_XLA_FLAGS" not in os.environ:
+                _keep_programs_of_xla(tensorflow.__version__)
+            tensorflow.config.list_physical_devices()
+    finally:
+        gc.enable()
     gc.freeze()
 
 

@@ -16,6 +16,7 @@ others. The references have the same capitals and the same punctuation.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -90,7 +91,6 @@ def _translate(model: Engine, sources: Sequence[str]) -> tuple[list[str], float]
 
 def _robustness(model: Engine, test: EvaluationSet, score: Any, clean: Scores) -> dict[str, Any]:
     """Prints and returns the scores of careless sources, with their differences from clean ones."""
-    from keras_transformer.evaluation.test_sets import EvaluationSet
     from keras_transformer.inference import tags, translate
 
     noise = plugins.find("augmentations", "noise")
@@ -101,7 +101,8 @@ def _robustness(model: Engine, test: EvaluationSet, score: Any, clean: Scores) -
         )
         lines = [tags.add_tag(source, FLAGS.source_tag or "") for source in sources]
         hypotheses = [best.text for best, *_ in translate.translate_lines(model, lines)]
-        scores = score(hypotheses, references=EvaluationSet(references, sources))
+        noisy = dataclasses.replace(test, references=references, sources=sources)
+        scores = score(hypotheses, references=noisy, baseline=None, as_in_paper=False)
         print(
             f"{kind}: BLEU {scores.bleu:.2f} ({scores.bleu - clean.bleu:+.2f}), "
             f"chrF {scores.chrf:.2f} ({scores.chrf - clean.chrf:+.2f})"

@@ -15,6 +15,7 @@ OUTPUT_DIR/report.html shows statistics, and the dropped pairs with the reasons.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -70,9 +71,9 @@ def define_flags() -> None:
     vocab_help = "prepared data, a tokenizer, or a .model file to take the vocabulary from"
     flags.DEFINE_string("vocab_from", None, vocab_help)
     config_flags.define_option_class_flags(PrepareOptions, _OPTIONS)
-    augment_help = "share of the training pairs with each change, as in upper:0.05,typos:0.05"
-    shares = [f"{kind}:{share}" for kind, share in DEFAULT_SHARES.items()]
-    flags.DEFINE_list("augment", shares, augment_help)
+    shares = ",".join(f"{kind}:{share}" for kind, share in DEFAULT_SHARES.items())
+    augment_help = "changes of training pairs and their shares, as in upper:0.05; default: "
+    flags.DEFINE_list("augment", None, augment_help + shares)
     languages_help = "drop pairs that are not in these languages, as in en,de"
     flags.DEFINE_list("check_languages", None, languages_help)
     config_flags.define_option_flags(seed=PrepareOptions.seed)
@@ -106,14 +107,20 @@ def _options() -> PrepareOptions:
     values["symbols"] = tuple(config_flags.parse_symbols(values["symbols"])) or None
     values["max_length_ratio"] = values["max_length_ratio"] or None
     values["check_languages"] = values["check_languages"] and tuple(values["check_languages"])
-    values["augment"] = dict(map(_share, values["augment"]))
-    return PrepareOptions(**values)
+    given = values.pop("augment")
+    return PrepareOptions(**values, **({} if given is None else {"augment": _shares(given)}))
 
 
-def _share(text: str) -> tuple[str, float]:
-    """Parses a kind and its share, such as upper:0.05."""
-    kind, _, share = text.partition(":")
-    return kind, check_scalar(f"--augment={text}", float, share, convert=True)
+def _shares(texts: Sequence[str]) -> dict[str, float]:
+    """Parses kinds and their shares, such as upper:0.05."""
+    shares: dict[str, float] = {}
+    for text in texts:
+        kind, colon, share = text.partition(":")
+        if not (kind and colon) or kind in shares:
+            problem = "is given twice" if kind in shares else "is not a kind and its share"
+            raise InputError(f"--augment: {text!r} {problem}. An example is upper:0.05,typos:0.05.")
+        shares[kind] = check_scalar(f"--augment={text}", float, share, convert=True)
+    return shares
 
 
 def _check_flags() -> None:

@@ -69,7 +69,7 @@ def _check_flags() -> None:
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
     for name in ("document", "glossary", "compile_search"):
         app.exclude(name, "format", "prefix")
-    if FLAGS.document is False:
+    if FLAGS.document is False and not FLAGS.glossary:
         app.reject_unused(["source_language"], "with --nodocument. Give one of them.")
     app.exclude("interactive", "input", "prefix", "document")
 

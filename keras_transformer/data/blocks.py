@@ -7,9 +7,11 @@ when they are complete, and are not computed again after a kill.
 
 from __future__ import annotations
 
+import bisect
 import collections
 import functools
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -155,10 +157,10 @@ def encode_block(
     pairs.keep(short | ~full, "too_many_tokens", report)
     augmented = collections.Counter[str]()
     chosen = np.flatnonzero(full & short & (fates == TRAIN)).tolist()
-    random_ = random.Random(f"augment {options.seed} {folder.name}")
-    for i, name, *pair in _augmented(augmentations, options.augment, chosen, texts, random_):
+    seed = f"augment {options.seed} {folder.name}"
+    for i, name, *pair in _augmented(augmentations, options.augment, chosen, texts, seed):
         new_ids = vocabulary.encode_source(pair[:1]) + vocabulary.encode_target(pair[1:])
-        if max(map(len, new_ids)) <= options.max_tokens:
+        if all(1 < len(ids) <= options.max_tokens for ids in new_ids):
             augmented[name] += 1
             for side in (0, 1):
                 texts[side][i], rows[side][i] = pair[side], new_ids[side]
@@ -190,19 +192,23 @@ def _augmented(
     shares: Mapping[str, float],
     chosen: Sequence[int],
     texts: Sequence[Sequence[bytes]],
-    random_: random.Random,
+    seed: str,
 ) -> Iterator[tuple[int, str, bytes, bytes]]:
-    """Yields the index, the kind of change, and the new sides of each pair that changes."""
-    of_kind = {kind: part for part in augmentations for kind in part.kinds if kind in shares}
-    weights = [shares[kind] for kind in of_kind]
-    kinds = [*of_kind, ""]  # most pairs stay as they are
-    pairs = [(texts[0][i].decode(), texts[1][i].decode()) for i in chosen] if of_kind else []
-    for number, pair in enumerate(pairs):
-        [kind] = random_.choices(kinds, [*weights, max(0.0, 1 - sum(weights))])
-        following = pairs[(number + 1) % len(pairs)]
-        changed = of_kind[kind](kind, pair, following, random_) if kind else None
-        if changed:
-            yield chosen[number], kind, changed[0].encode(), changed[1].encode()
+    """Yields the index, the kind of change, and the new sides of each pair that changes.
+
+    The random numbers of a pair depend on its index. The last pair stays as it is.
+    """
+    of_kind = [(kind, part) for part in augmentations for kind in part.kinds if kind in shares]
+    limits = [*itertools.accumulate(shares[kind] for kind, _ in of_kind)]
+    draw = random.Random(seed).random
+    draws = [draw() for _ in texts[0]]
+    for i, after in itertools.pairwise(chosen):
+        number = bisect.bisect(limits, draws[i])
+        if number < len(of_kind):
+            kind, augment = of_kind[number]
+            pair, following = ((texts[0][j].decode(), texts[1][j].decode()) for j in (i, after))
+            if changed := augment(kind, pair, following, random.Random(f"{seed} {i}")):
+                yield i, kind, changed[0].encode(), changed[1].encode()
 
 
 @functools.lru_cache(maxsize=1)

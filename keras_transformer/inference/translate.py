@@ -209,7 +209,9 @@ def translate_to_text(
     unknown tokens.
     """
     is_plain = format == "text" and prefixes is None
-    split, warnings = split_texts(model, lines, is_plain and document, source_tag, first_line)
+    split, warnings = dict[int, str](), list[str]()
+    if is_plain:
+        split, warnings = split_texts(model, lines, document, source_tag, first_line)
     lines = [add_tag(line, source_tag) for line in lines]
     counts = token_counts(model.lengths, lines)
     unknown = unknown_token_remark(counts, range(first_line, sys.maxsize))

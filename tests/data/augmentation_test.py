@@ -89,7 +89,8 @@ class Shouting:
 
     def __call__(self, kind, pair, following, random_):
         assert kind == "capitals" and self.pairs > 0
-        return (pair[0].upper(), following[1].upper()) if "7" in pair[0] else None
+        target = "" if pair[0] == "the 6 dogs" else following[1].upper()  # which stays as it is
+        return (pair[0].upper(), target) if pair[0][-6] in "67" else None
 
 
 @pytest.fixture
@@ -112,8 +113,7 @@ def test_other_packages_add_augmentations(tmp_path, shouting):
     prepared = prepare([Pairs(numbered(20))], tmp_path / "d", options)
     shouted = [pair for pair in texts(tmp_path / "d", "train") if pair[0].isupper()]
     assert prepared.report["augmented"] == {"capitals": len(shouted)}
-    after = {7: 8, 17: 18}
-    assert {*shouted} <= {(f"THE {i} DOGS", f"DIE {after[i]} HUNDE") for i in after}
+    assert {*shouted} <= {(f"THE {i} DOGS", f"DIE {i + 1} HUNDE") for i in (7, 16, 17)}
 
 
 def test_unknown_changes_are_errors_but_the_defaults_need_no_extension(tmp_path, shouting):

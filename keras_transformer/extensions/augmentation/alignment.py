@@ -10,7 +10,7 @@ import numpy as np
 import regex
 
 from keras_transformer.extensions.alignment.ibm_model_1 import Sentences, mutual_probabilities
-from keras_transformer.extensions.documents.spans import LETTER, UNSPACED, Range
+from keras_transformer.extensions.documents.spans import LETTER, UNSPACED, Range, outside
 
 # For each source word, its translations with a score from 0 to 1.
 Lexicon: TypeAlias = Mapping[str, Mapping[str, float]]
@@ -30,8 +30,7 @@ _WORD = regex.compile(
 
 def word_ranges(text: str, spans: Sequence[Range] = ()) -> list[Range]:
     """Returns the words of a text that are outside of spans."""
-    words = (match.span() for match in _WORD.finditer(text))
-    return [word for word in words if all(word[1] <= a or word[0] >= b for a, b in spans)]
+    return outside((match.span() for match in _WORD.finditer(text)), spans)
 
 
 def learn_lexicon(pairs: Sequence[tuple[str, str]]) -> Lexicon:

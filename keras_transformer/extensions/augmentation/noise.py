@@ -17,6 +17,7 @@ from keras_transformer.extensions.documents.spans import (
     UNSPACED,
     Range,
     find_spans,
+    outside,
     spliced,
 )
 from keras_transformer.inference.tags import add_tag, split_tags
@@ -24,7 +25,7 @@ from keras_transformer.text.vocabulary import Vocabulary
 
 Noise: TypeAlias = Callable[[Pair, Pair, Random], Pair]  # of a pair and the following one
 
-_WORD = regex.compile(rf"{LETTER}+")
+_WORD = regex.compile(rf"{LETTER}+(?:['’]{LETTER}+)*")
 _FINAL = regex.compile(r"\s*[\p{Sentence_Terminal}…]+$")
 _SHORTEST_WITH_TYPO = 4  # letters
 _WORDS_PER_TYPO = 8
@@ -32,9 +33,7 @@ _WORDS_PER_TYPO = 8
 
 def _words(text: str) -> list[Range]:
     """Returns the words of a text that are outside of spans."""
-    spans = find_spans(text)
-    words = [match.span() for match in _WORD.finditer(text)]
-    return [word for word in words if all(word[1] <= a or word[0] >= b for a, b in spans)]
+    return outside((match.span() for match in _WORD.finditer(text)), find_spans(text))
 
 
 def _with_words(text: str, words: Sequence[Range], change: Callable[[str], str]) -> str:
@@ -61,7 +60,11 @@ def _capitalized(word: str) -> str:
 def typos(pair: Pair, following: Pair, random_: Random) -> Pair:
     """Makes a typing error in every eighth long word of the source, and in at least one."""
     source, target = pair
-    words = [word for word in _words(source) if word[1] - word[0] >= _SHORTEST_WITH_TYPO]
+    words = [
+        word
+        for word in _words(source)
+        if source[slice(*word)].isalpha() and word[1] - word[0] >= _SHORTEST_WITH_TYPO
+    ]
     count = min(len(words), max(1, len(words) // _WORDS_PER_TYPO))
     chosen = random_.sample(words, count)
     return _with_words(source, chosen, lambda word: _misspelled(word, random_)), target
@@ -139,7 +142,9 @@ class NoiseAugmentation:
     def __call__(self, kind: str, pair: Pair, following: Pair, random_: Random) -> Pair | None:
         """Returns the changed pair, or None if the change has no effect."""
         language, source = split_tags(pair[0], self._known)
-        _, after = split_tags(following[0], self._known)
+        next_language, after = split_tags(following[0], self._known)
+        if kind == "merge" and language != next_language:
+            return None
         plain = source, pair[1]
         changed = self.kinds[kind](plain, (after, following[1]), random_)
         return None if changed == plain else (add_tag(changed[0], language), changed[1])

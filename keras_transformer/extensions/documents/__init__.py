@@ -1,4 +1,4 @@
-"""The flag --document of `translate`, for lines with several sentences, and `translate_file`."""
+"""What commands and the library call: texts of several sentences, glossaries, and files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer import console
-from keras_transformer.errors import needs_extra
+from keras_transformer.errors import needs_extra, require
 
 # Each message is printed once in a process.
 _warn_once = functools.cache(console.warn)
@@ -29,6 +29,10 @@ def with_glossary(model: Any, terms: Any) -> Any:
     with needs_extra("documents", "A glossary"):
         from keras_transformer.extensions.documents.glossary import Glossary
 
+    require(
+        model.n_best == 1,
+        f"{model.label} returns {model.n_best} translations, but a glossary needs 1.",
+    )
     if isinstance(terms, str | os.PathLike):
         terms = Glossary.read(terms, model.source_language)
     model = copy.copy(model)
@@ -52,18 +56,19 @@ def translate(
     """
     chosen, split = {*range(len(texts))}, _splitter()
     if not document:
-        glossary, language = model.glossary, model.source_language
-        chosen = {i for i, text in enumerate(texts) if glossary and glossary.find(text)}
-        others = (
-            {*range(len(texts))} - chosen
-            if document is None and model.single_sentences and model.n_best == 1
-            else ()
-        )
-        if several := {i for i in others if split and len(split(texts[i], language)) > 1}:
-            _warn_once(
-                "The model was trained on single sentences, so texts with several sentences are "
-                "split. --nodocument (document=False) turns this off."
-            )
+        chosen = set()
+        if model.glossary is not None:
+            from keras_transformer.extensions.documents.protection import has_terms
+
+            chosen = {i for i, text in enumerate(texts) if has_terms(text, model.glossary)}
+        if split and document is None and model.single_sentences and model.n_best == 1:
+            others = (i for i in range(len(texts)) if i not in chosen)
+            several = {i for i in others if len(split(texts[i], model.source_language)) > 1}
+            if several:
+                _warn_once(
+                    "The model was trained on single sentences, so texts with several sentences "
+                    "are split. --nodocument (document=False) turns this off."
+                )
             chosen |= several
     if not chosen:
         return {}, []

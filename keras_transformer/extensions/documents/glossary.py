@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 import os
+import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,20 +13,21 @@ import regex
 
 from keras_transformer.data.reading import read_text
 from keras_transformer.errors import InputError, needs_extra, one_line, require
-from keras_transformer.extensions.documents.spans import LETTER, UNSPACED, Range
+from keras_transformer.extensions.documents.spans import LETTER, UNSPACED, Range, outside
 
 Terms: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 
-_PIECE = regex.compile(rf"{UNSPACED}|{LETTER}+|\S")
+# A word, such as 5.50 and mini-bus, or a mark.
+_PIECE = regex.compile(rf"{UNSPACED}|{LETTER}+(?:['’.,:/-]{LETTER}+)*|\S")
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
 class Glossary:
-    """Finds terms in texts: the longest ones, as whole words, in any case.
+    """Finds terms in texts: the longest ones, as whole words.
 
-    Of terms that overlap, the first one in the text counts. A term whose capitals differ between
-    the text and the glossary gets those of the text: a capital at its start, or only capitals. Two
-    terms that differ only in their capitals are found as they are written.
+    Of terms that overlap, the first one in the text counts. A term in capitals, such as US, is
+    found only in capitals. Others are found in any case: if their first letter, or all of them, are
+    capitals only in the text, so are those of the translation.
 
     Args:
         terms: the terms and their translations.
@@ -38,18 +40,20 @@ class Glossary:
 
     def __init__(self, terms: Terms) -> None:
         self._terms: dict[tuple[str, ...], dict[str, str]] = {}
-        self._longest: dict[str, int] = {}  # pieces of the longest term, by its first one
-        for source, target in terms.items() if isinstance(terms, Mapping) else terms:
-            source, target = " ".join(source.split()), " ".join(target.split())
+        self._sizes: dict[str, set[int]] = {}  # pieces of the terms, by their first one
+        for term in terms.items() if isinstance(terms, Mapping) else terms:
+            is_pair = isinstance(term, tuple | list) and [*map(type, term)] == [str, str]
+            require(is_pair, f"A glossary has pairs of texts, not {term!r}.")
+            source, target = (" ".join(side.split()) for side in term)
             require(bool(source and target), f"A side of a term is empty: {source!r}, {target!r}.")
-            pieces = tuple(piece.casefold() for piece in _PIECE.findall(source))
+            pieces = tuple(map(_key, _PIECE.findall(source)))
             known = self._terms.setdefault(pieces, {})
             if known.setdefault(source, target) != target:
                 raise InputError(
                     f"The glossary has two translations of {source!r}: {known[source]!r} and "
                     f"{target!r}. Keep one of them."
                 )
-            self._longest[pieces[0]] = max(self._longest.get(pieces[0], 0), len(pieces))
+            self._sizes.setdefault(pieces[0], set()).add(len(pieces))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], source_language: str | None = None) -> Glossary:
@@ -57,7 +61,7 @@ class Glossary:
 
         Args:
             path: the file. TBX has the suffix .tbx, and two languages.
-            source_language: code of the language of the terms; None for the first one of the TBX.
+            source_language: code of the language of the terms in TBX, as in "en".
         """
         path = Path(path)
         if path.suffix.lower() == ".tbx":
@@ -75,37 +79,46 @@ class Glossary:
         They are outside of the taken ranges, which are in order and do not overlap.
         """
         found, position = [], 0
-        pieces = [(match[0].casefold(), *match.span()) for match in _PIECE.finditer(text)]
-        while position < len(pieces):
-            size = self._size_at(pieces, position)
-            if size:
-                start, end = pieces[position][1], pieces[position + size - 1][2]
-                before = bisect.bisect_left(taken, (end,)) - 1  # the last one that starts before
-                if before < 0 or taken[before][1] <= start:
-                    key = tuple(piece for piece, *_ in pieces[position : position + size])
-                    found.append((start, end, _translation(self._terms[key], text[start:end])))
-            position += size or 1
+        ranges = [match.span() for match in _PIECE.finditer(text)]
+        keys = [_key(text[slice(*piece)]) for piece in ranges]
+        while position < len(keys):
+            step = 1
+            for size in sorted(self._sizes.get(keys[position], ()), reverse=True):
+                known = self._terms.get(tuple(keys[position : position + size]))
+                if known and position + size <= len(keys):
+                    term = ranges[position][0], ranges[position + size - 1][1]
+                    translation = _translation(known, text[slice(*term)])
+                    if translation and outside([term], taken):
+                        found.append((*term, translation))
+                        step = size
+                        break
+            position += step
         return found
 
-    def _size_at(self, pieces: Sequence[tuple[str, int, int]], position: int) -> int:
-        """Returns the number of pieces of the longest term at a position, or 0."""
-        longest = self._longest.get(pieces[position][0], 0)
-        words = [piece for piece, *_ in pieces[position : position + longest]]
-        sizes = (size for size in range(len(words), 0, -1) if tuple(words[:size]) in self._terms)
-        return next(sizes, 0)
+
+def _key(piece: str) -> str:
+    """Returns what equal pieces have in common, whatever their case and their form in Unicode."""
+    return unicodedata.normalize("NFKC", piece.replace("’", "'")).casefold()
 
 
-def _translation(translations: Mapping[str, str], text: str) -> str:
-    """Returns the translation of a term with the capitals of its text."""
+def _translation(known: Mapping[str, str], text: str) -> str | None:
+    """Returns the translation of a term with the capitals of its text; None for another word."""
     text = " ".join(text.split())
-    if text in translations:
-        return translations[text]
-    source, target = next(iter(translations.items()))
-    if text.isupper() and len(text) > 1:
+    if text in known:
+        return known[text]
+    source = next((source for source in known if not _is_capitals(source)), None)
+    if source is None:
+        return None
+    target = known[source]
+    if _is_capitals(text):
         return target.upper()
     if text[0].isupper() and source[0].islower():
         return target[0].upper() + target[1:]
     return target
+
+
+def _is_capitals(text: str) -> bool:
+    return text.isupper() and len(text) > 1
 
 
 def _read_tbx(path: Path, source_language: str | None) -> list[tuple[str, str]]:
@@ -118,13 +131,19 @@ def _read_tbx(path: Path, source_language: str | None) -> list[tuple[str, str]]:
         raise InputError(f"{path} is not readable TBX ({one_line(error)}).") from error
     concepts = []
     for entry in root.iter("{*}termEntry", "{*}conceptEntry"):
-        sections = entry.iter("{*}langSet", "{*}langSec")
-        concepts.append({s.get(_LANGUAGE, ""): s.findtext(".//{*}term") or "" for s in sections})
+        terms = {}
+        for section in entry.iter("{*}langSet", "{*}langSec"):
+            term = next(section.iter("{*}term"), None)
+            if term is not None:
+                terms[section.get(_LANGUAGE, "")] = "".join(term.itertext())
+        concepts.append(terms)
     languages = [*dict.fromkeys(language for terms in concepts for language in terms)]
+    codes = [re.split("[-_]", language.lower())[0] for language in languages]
+    wanted = re.split("[-_]", (source_language or "").lower())[0]
     require(
-        len(languages) == 2,
-        f"{path} has the languages {', '.join(languages) or 'none'}. A glossary needs two.",
+        len(codes) == 2 and codes.count(wanted) == 1,
+        f"{path} has the languages {', '.join(languages) or 'none'}. A glossary needs two, and one "
+        f"of them is the source language ({wanted or 'unknown'}; --source_language gives it).",
     )
-    is_second = source_language is not None and languages[1].lower().startswith(source_language)
-    source, target = reversed(languages) if is_second else languages
+    source, target = languages if codes[0] == wanted else reversed(languages)
     return [(terms[source], terms[target]) for terms in concepts if len(terms) == 2]

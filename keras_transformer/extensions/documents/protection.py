@@ -102,6 +102,12 @@ def translate_texts(
     return outputs, remarks
 
 
+def has_terms(text: str, glossary: Any) -> bool:
+    """Returns whether a text, which may have tags, contains a term outside of spans."""
+    plain = "".join(token.text for token in tokenize(text, frozenset(), False))
+    return bool(glossary.find(plain, spans.find_spans(plain)))
+
+
 def translate_tokens(
     model: Engine,
     fragments: Sequence[Sequence[Token]],
@@ -139,9 +145,11 @@ def translate_tokens(
     messages = _messages(model, sources, patterns, tag)
     new, changed, previous, last = [""] * len(fragments), set[int](), "", ""
     for (index, text), words, (translation, status) in zip(parts, sources, results, strict=True):
+        # In a text that the model leaves as it is, tags stay where they are.
+        is_same = text_without_tags(translation).split() == text_without_tags(words).split()
         placed = [
-            word._replace(text=messages.get(word.text, word.text))
-            for word in placement.with_tags(words, translation)
+            word if word.name else word._replace(text=messages.get(word.text, word.text))
+            for word in (words if is_same else placement.with_tags(words, translation))
         ]
         has_terms = status != "empty" and any(word.kind == "span" and word.name for word in words)
         if has_terms or text_without_tags(placed).split() != text_without_tags(words).split():
@@ -219,7 +227,10 @@ def _messages(
     model: Engine, sources: Sequence[Words], patterns: Sequence[str], tag: str
 ) -> dict[str, str]:
     """Returns the ICU messages among the spans, with translated branches."""
-    found = {span: spans.branches_of(span) for words in sources for span in _spans(words).values()}
+    texts = [
+        word.text for words in sources for word in words if word.kind == "span" and not word.name
+    ]
+    found = {text: spans.branches_of(text) for text in texts}
     texts = [span[slice(*branch)] for span, branches in found.items() for branch in branches]
     if not texts:
         return {}

@@ -5,6 +5,7 @@ Plain numbers and times are not protected, because their form changes with the l
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Sequence
 
 import regex
@@ -100,6 +101,16 @@ def find_spans(text: str, patterns: Sequence[str] = ()) -> list[Range]:
         if not spans or start >= spans[-1][1]:
             spans.append((start, end))
     return spans
+
+
+def outside(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
+    """Returns the ranges that are outside of the taken ones, which are in order and apart."""
+    found = []
+    for start, end in ranges:
+        before = bisect.bisect_left(taken, (end,)) - 1  # the last one that starts before the end
+        if before < 0 or taken[before][1] <= start:
+            found.append((start, end))
+    return found
 
 
 def quote_for_icu(text: str) -> str:

@@ -49,8 +49,11 @@ def test_typing_errors_are_in_one_of_eight_long_words_of_the_source():
 
 
 def test_text_that_a_change_does_not_alter_is_not_counted():
+    other = ("<2de> b", "b")
+    assert AUGMENT("merge", ("a", "a"), other, random.Random(1)) is None, "another language"
     for kind, source in (
         ("upper", "5 + 7"),
+        ("typos", "12345"),
         ("typos", "a b"),
         ("punctuation", "a"),
         ("spaces", "a"),

@@ -20,7 +20,16 @@ from tests.builders import refuses
 from tests.extensions.documents.fakes import fake_engine
 
 TERMS = {"the wall": "Wand", "Wall Street": "Börse", "big dog": "Hund", "us": "uns", "US": "USA"}
-TERMS |= {"C++": "C-plus", "{x}": "nie", "猫": "Katze"}
+TERMS |= {
+    "IT": "EDV",
+    "5": "fünf",
+    "don": "Don",
+    "driver's café": "Bar",
+    "C++": "C-plus",
+    "{x}": "nie",
+    "sum": "{n, plural, one {a} other {b}}",
+    "猫": "Katze",
+}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +41,9 @@ TERMS |= {"C++": "C-plus", "{x}": "nie", "猫": "Katze"}
         ("a Wall street, walls", {"Wall street": "Börse"}),
         ("big  dog, big, dog", {"big  dog": "Hund"}),
         ("us, US, Us", {"us": "uns", "US": "USA", "Us": "Uns"}),
+        ("It, IT", {"IT": "EDV"}),
+        ("5, 5.50, 1/5, e5, don't, don", {"5": "fünf", "don": "Don"}),
+        ("driver’s cafe\u0301", {"driver’s cafe\u0301": "Bar"}),
         ("C++ and C", {"C++": "C-plus"}),
         ("黒猫です", {"猫": "Katze"}),
         ("", {}),
@@ -44,13 +56,16 @@ def test_the_longest_term_is_found_as_words_in_any_case(text: str, found: dict[s
 
 def test_invalid_glossaries_are_refused() -> None:
     refuses(Glossary, ({"a": " "},), "empty", "'a'")
+    refuses(Glossary, ([("a",)],), "pairs", "('a',)")
+    refuses(Glossary, ({1: "a"},), "pairs", "1")
+    refuses(with_glossary, (fake_engine(str, n_best=2), {"a": "b"}), "2 translations", "needs 1")
     refuses(Glossary, ([("a", "b"), ("a", "c")],), "two translations", "'a'", "'b'", "'c'")
     assert Glossary([("a", "b"), ("a", "b")]).find("a") == [(0, 1, "b")]
 
 
 TBX = """<tbx xmlns="urn:iso:std:iso:30042:ed-2"><text><body><conceptEntry id="1">
 <langSec xml:lang="de"><termSec><term>Wand</term></termSec></langSec>
-<langSec xml:lang="en-GB"><termSec><term>the wall</term></termSec></langSec></conceptEntry>
+<langSec xml:lang="en-GB"><termSec><term>the <hi>wall</hi></term></termSec></langSec></conceptEntry>
 <conceptEntry id="2"><langSec xml:lang="de"><termSec><term>Tür</term></termSec></langSec>
 </conceptEntry></body></text></tbx>"""
 
@@ -64,12 +79,13 @@ def test_files_are_tables_or_tbx(tmp_path: Path) -> None:
     path = tmp_path / "terms.tbx"
     path.write_text(TBX)
     assert Glossary.read(path, "en").find("the wall") == [(0, 8, "Wand")]
-    assert Glossary.read(path).find("Wand") == [(0, 4, "the wall")]
+    assert Glossary.read(path, "de-AT").find("Wand") == [(0, 4, "the wall")]
+    refuses(Glossary.read, (path,), "de, en-GB", "unknown", "--source_language")
     old = TBX.replace("conceptEntry", "termEntry").replace("langSec", "langSet")
     path.write_text(old.replace("termSec", "tig"))
     assert Glossary.read(path, "en").find("the wall") == [(0, 8, "Wand")]
     path.write_text(TBX.replace('"2"><langSec xml:lang="de"', '"2"><langSec xml:lang="fr"'))
-    refuses(Glossary.read, (path,), "de, en-GB, fr", "two")
+    refuses(Glossary.read, (path, "de"), "de, en-GB, fr", "two")
     path.write_text(TBX[:-9])
     refuses(Glossary.read, (path,), "terms.tbx", "TBX")
 
@@ -98,6 +114,9 @@ def test_only_lines_with_terms_are_translated_like_documents() -> None:
     model = with_glossary(fake_engine(str.upper, single_sentences=True), TERMS)
     lines = ["the wall", "A dog. Two dogs.", "a dog"]
     assert split_texts(model, lines, False, "", 1)[0] == {0: "Wand"}
+    assert split_texts(model, ["big <b>dog</b>", "a/big dog/"], False, "", 1)[0] == {
+        0: "<b>Hund</b>"
+    }
     assert {*split_texts(model, lines, None, "", 1)[0]} == {0, 1}
     assert with_glossary(model, [("a dog", "Hund")]).glossary.find("the wall") == []
 

@@ -128,6 +128,7 @@ def test_everything_survives_every_engine(
 @given(st.text(st.sampled_from("<>/&;abi= \"'!-?\n.X")) | st.lists(TREES, max_size=4).map(fragment))
 @example('<b n="1">。</b> {0}')
 @example('<b n="1"><b n="2">the</b><b n="4">.the</b></b>')
+@example('<b n="1">{name}the<br n="4"/>.the</b>')
 def test_any_text_keeps_its_tags_and_the_identity_changes_nothing(raw: str) -> None:
     tokens = tokenize(raw)
     assert "".join(token.raw for token in tokens) == raw
