@@ -107,8 +107,9 @@ def _options() -> PrepareOptions:
     values["symbols"] = tuple(config_flags.parse_symbols(values["symbols"])) or None
     values["max_length_ratio"] = values["max_length_ratio"] or None
     values["check_languages"] = values["check_languages"] and tuple(values["check_languages"])
-    given = values.pop("augment")
-    return PrepareOptions(**values, **({} if given is None else {"augment": _shares(given)}))
+    given = values["augment"]
+    values["augment"] = dict(DEFAULT_SHARES) if given is None else _shares(given)
+    return PrepareOptions(**values)
 
 
 def _shares(texts: Sequence[str]) -> dict[str, float]:

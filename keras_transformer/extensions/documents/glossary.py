@@ -41,7 +41,8 @@ class Glossary:
     def __init__(self, terms: Terms) -> None:
         self._terms: dict[tuple[str, ...], dict[str, str]] = {}
         self._sizes: dict[str, set[int]] = {}  # pieces of the terms, by their first one
-        for term in terms.items() if isinstance(terms, Mapping) else terms:
+        pairs: Iterable[Any] = terms.items() if isinstance(terms, Mapping) else terms
+        for term in pairs:
             is_pair = isinstance(term, tuple | list) and [*map(type, term)] == [str, str]
             require(is_pair, f"A glossary has pairs of texts, not {term!r}.")
             source, target = (" ".join(side.split()) for side in term)
