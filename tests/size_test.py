@@ -29,7 +29,7 @@ BUDGETS = {
         f"keras_transformer/{folder}": lines
         for folder, lines in {
             "api": 425 + 7 + 6 + 5,  # faults from outside, real text, and terms
-            "cli": 795 - 2 + 45 + 3,  # real text, careless writing, and terms
+            "cli": 795 - 2 + 46 + 3,  # real text, careless writing, and terms
             "config": 515 + 3,  # alignments
             "data": 1_908 + 74 + 30,  # real text, and careless writing
             "decoding": 923 + 90,  # real text
@@ -48,7 +48,7 @@ BUDGETS = {
 # texts of several sentences: the decision is in the core, so that commands, the library, the server
 # and its client agree, and so that prepared data, runs and exports say how a model was trained. 41
 # lines are for alignments: which head they come from, and which words they join.
-CORE_BUDGET = 12_095 + 191 + 45 + 74 + 13 + 41
+CORE_BUDGET = 12_095 + 191 + 45 + 75 + 13 + 41
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207 + 6 + 9 + 1  # real text has a budget of its own
 SKIPPED = {
