@@ -151,6 +151,10 @@ def translate_tokens(
             word if word.name else word._replace(text=messages.get(word.text, word.text))
             for word in (words if is_same else placement.with_tags(words, translation))
         ]
+        if is_same:
+            placed[0] = placed[0]._replace(gap="")  # it is in `text`
+        else:
+            placed = _with_clear_spans(placed, patterns)
         has_terms = status != "empty" and any(word.kind == "span" and word.name for word in words)
         if has_terms or text_without_tags(placed).split() != text_without_tags(words).split():
             changed.add(index)
@@ -169,6 +173,19 @@ def translate_tokens(
         start, end = len(raw) - len(raw.lstrip()), len(raw.rstrip())
         outputs[index] = raw[:start] + new[index].strip() + raw[end:]
     return outputs, collections.Counter(status for _, status in results if status), remarks
+
+
+def _with_clear_spans(words: list[Word], patterns: Sequence[str]) -> list[Word]:
+    """Returns words with spaces around their spans, if other characters change one of these."""
+    needed = [word.text for word in words if word.kind == "span" and not word.name]
+    text = text_without_tags(words)
+    found = collections.Counter(text[slice(*span)] for span in spans.find_spans(text, patterns))
+    if not collections.Counter(needed) - found:
+        return words
+    return words[:1] + [
+        word._replace(gap=word.gap or " ") if "span" in (word.kind, before.kind) else word
+        for before, word in itertools.pairwise(words)
+    ]
 
 
 def _masked(

@@ -74,6 +74,7 @@ def translated(
 @given(st.lists(TEXTS, max_size=4), st.sampled_from(ENGINES))
 @example(["%s :name , the"], ENGINES[6])  # both at the start
 @example(["%s :name , the"], ENGINES[47])  # without a space between symbols
+@example([":name the"], ENGINES[47])
 @example(["X1 。 {0} {name}"], ENGINES[10])  # the first sentence gets a {name}, too
 @example(["{name} {name} 犬が {name} {0} :name {name}"], ENGINES[12])  # in two parts
 def test_every_span_survives_every_model(texts: list[str], model: Engine) -> None:
