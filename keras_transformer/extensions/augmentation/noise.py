@@ -24,6 +24,7 @@ from keras_transformer.inference.tags import add_tag, split_tags
 from keras_transformer.text.vocabulary import Vocabulary
 
 Noise: TypeAlias = Callable[[Pair, Pair, Random], Pair]  # of a pair and the following one
+Symbols: TypeAlias = Sequence[str] | None  # of a vocabulary, if they are known
 
 _WORD = regex.compile(rf"{LETTER}+(?:['’]{LETTER}+)*")
 _FINAL = regex.compile(r"\s*[\p{Sentence_Terminal}…]+$")
@@ -74,9 +75,8 @@ def _misspelled(word: str, random_: Random) -> str:
     """Swaps two letters of a word, or drops or doubles one of them."""
     i = random_.randrange(1, len(word) - 1)
     first, second = word[i], word[i + 1]
-    return (
-        word[:i] + random_.choice((second + first, second, first + first + second)) + word[i + 2 :]
-    )
+    errors = [second, first + first + second, second + first]
+    return word[:i] + random_.choice(errors[: 2 + (first != second)]) + word[i + 2 :]
 
 
 def punctuation(pair: Pair, following: Pair, random_: Random) -> Pair:
@@ -100,40 +100,28 @@ def merge(pair: Pair, following: Pair, random_: Random) -> Pair:
     return source, target
 
 
+_KINDS: dict[str, Noise] = {
+    noise.__name__: noise for noise in (upper, title, typos, punctuation, spaces, merge)
+}
+
+
+def _changed(kind: str, pair: Pair, following: Pair, symbols: Symbols, random_: Random) -> Pair:
+    """Changes a pair without its tags. Pairs of different languages are not merged."""
+    tag, source = split_tags(pair[0], symbols)
+    other_tag, after = split_tags(following[0], symbols)
+    if kind == "merge" and tag != other_tag:
+        return pair
+    source, target = _KINDS[kind]((source, pair[1]), (after, following[1]), random_)
+    return add_tag(source, tag), target
+
+
 class NoiseAugmentation:
     """Makes training pairs careless: an `Augmentation` of the preparation."""
 
-    kinds: dict[str, Noise] = {
-        noise.__name__: noise for noise in (upper, title, typos, punctuation, spaces, merge)
-    }
-    symbols = ()
+    kinds, symbols = _KINDS, ()
 
     def __init__(self, learned: None, vocabulary: Vocabulary) -> None:
         self._known = sorted(vocabulary.source_symbols())
-
-    @classmethod
-    def test_set(
-        cls,
-        kind: str,
-        sources: Sequence[str],
-        references: Sequence[Sequence[str]],
-        symbols: Sequence[str] | None,
-    ) -> tuple[list[str], list[list[str]]]:
-        """Returns the sources and references of a test set with one kind of noise.
-
-        The change of a line depends only on its number. Tags, which are among the symbols of the
-        model, stay at the start of sources.
-        """
-        lines = [split_tags(source, symbols) for source in sources]
-        changed = []
-        for texts in references:
-            pairs = [(source, text) for (_, source), text in zip(lines, texts, strict=True)]
-            after = [*pairs[1:], *pairs[:1]]
-            numbered = enumerate(zip(pairs, after, strict=True))
-            changed.append([cls.kinds[kind](*both, Random(f"{kind} {i}")) for i, both in numbered])
-        tagged = zip(lines, changed[0], strict=True)
-        noisy = [add_tag(source, language) for (language, _), (source, _) in tagged]
-        return noisy, [[text for _, text in pairs] for pairs in changed]
 
     @staticmethod
     def learn(pairs: Sequence[Pair]) -> None:
@@ -141,10 +129,25 @@ class NoiseAugmentation:
 
     def __call__(self, kind: str, pair: Pair, following: Pair, random_: Random) -> Pair | None:
         """Returns the changed pair, or None if the change has no effect."""
-        language, source = split_tags(pair[0], self._known)
-        next_language, after = split_tags(following[0], self._known)
-        if kind == "merge" and language != next_language:
-            return None
-        plain = source, pair[1]
-        changed = self.kinds[kind](plain, (after, following[1]), random_)
-        return None if changed == plain else (add_tag(changed[0], language), changed[1])
+        changed = _changed(kind, pair, following, self._known, random_)
+        return None if changed == pair else changed
+
+    @staticmethod
+    def test_set(
+        kind: str, sources: Sequence[str], references: Sequence[Sequence[str]], symbols: Symbols
+    ) -> tuple[list[str], list[list[str]]]:
+        """Returns the sources and references of a test set with one kind of noise.
+
+        The change of a line depends only on its number. Tags, which are among the symbols of the
+        model, stay at the start of sources.
+        """
+        noisy, texts = list[str](), list[list[str]]()
+        for reference in references:
+            pairs = [*zip(sources, reference, strict=True)]
+            numbered = enumerate(zip(pairs, [*pairs[1:], *pairs[:1]], strict=True))
+            changed = [
+                _changed(kind, *both, symbols, Random(f"{kind} {i}")) for i, both in numbered
+            ]
+            noisy = [source for source, _ in changed]
+            texts.append([target for _, target in changed])
+        return noisy, texts
