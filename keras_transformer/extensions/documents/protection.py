@@ -350,9 +350,7 @@ def _with_spans(
     result, is_complete = list[Word](), True
     for word in words:
         if word.kind != "word" and indices[word.text]:
-            span, last = source[indices[word.text].pop(0)], result[-1].text if result else ""
-            # Behind a letter, :name would be no span any more.
-            result.append(span._replace(gap=word.gap or span.gap * last[-1:].isalnum()))
+            result.append(source[indices[word.text].pop(0)]._replace(gap=word.gap))
         elif word.kind == "word" or word.text not in unwanted:
             result.append(word._replace(kind="word"))
         else:
