@@ -20,10 +20,12 @@ class FileSettings(TypedDict, total=False):
     spans: Sequence[str]
     source_tag: str
     glossary: Any
+    terms: Literal["hard", "soft"] | None
     casing: Literal["auto", "keep"] | None
     overwrite: bool
 
 class TextOptions(SearchOptions, total=False):
     document: bool | None
     glossary: Any
+    terms: Literal["hard", "soft"] | None
     casing: Literal["auto", "keep"] | None

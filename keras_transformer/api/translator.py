@@ -108,7 +108,7 @@ class Translator:
         """Returns the best translation of a text, or a list of them for a list of texts.
 
         An array or a tensor of texts counts as a list. `options` are `document`, `glossary`,
-        `casing` and `decoding` of `translate`.
+        `terms`, `casing` and `decoding` of `translate`.
         """
         lines = [text] if isinstance(text, str) else text
         best = [found[0].text for found in self.translate(lines, **options)]
@@ -122,6 +122,7 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         document: bool | None = None,
         glossary: Any = None,
+        terms: Literal["hard", "soft"] | None = None,
         casing: Literal["auto", "keep"] | None = None,
         **decoding: Unpack[SearchOptions],
     ) -> list[list[Translation]]:
@@ -142,6 +143,9 @@ class Translator:
             glossary: terms and their translations, as a mapping, as pairs, or as a file (TBX, or
                 lines with a tab). They are in the translations in exactly this form. Lines with
                 terms are translated as with `document`.
+            terms: "hard", the default, or "soft": the model gets the translations of the glossary,
+                and may change their endings, or use others. It must be trained for it
+                (`augment={"terms": 0.1}` of `prepare`).
             casing: "auto" to translate texts in capitals like others, and to write the translations
                 in capitals again. This is the default for texts that are translated as with
                 `document`. "keep" turns it off.
@@ -164,11 +168,12 @@ class Translator:
         prefixes = None if prefixes is None else checked_texts(prefixes)
         model = self._with(decoding)
         is_plain = not return_details and prefixes is None
-        has_options = glossary is not None or casing is not None
+        has_options = any(option is not None for option in (glossary, terms, casing))
         message = "document, glossary and casing allow no details and no prefixes."
         require(is_plain or not (document or has_options), message)
         if has_options:
-            model = plugins.find("text_options", "document").with_options(model, glossary, casing)
+            with_options = plugins.find("text_options", "document").with_options
+            model = with_options(model, glossary, terms, casing)
         split, remarks = translate.split_texts(model, lines, is_plain and document, "", 0)
         for remark in remarks:
             warnings.warn(remark, stacklevel=2)
@@ -211,7 +216,7 @@ class Translator:
             output: the file to write. It appears only when it is complete.
             **options: `format`, such as "html", if the suffix does not show it; `spans`, regular
                 expressions of more texts to keep, such as r"ACME\w*"; `source_tag`, a symbol for
-                each sentence, such as "<2de>"; `glossary` and `casing`, as for `translate`; and
+                each sentence, such as "<2de>"; `glossary`, `terms` and `casing`, as for
                 `overwrite`, to replace an existing output.
 
         Returns:

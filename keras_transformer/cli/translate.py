@@ -19,9 +19,10 @@ again. Line breaks, indents, variables, URLs and tags stay. This is the default 
 several sentences if the model was trained on single ones; --nodocument turns it off.
 --source_language=de selects the abbreviations that do not end a sentence. By default it is the
 language of the export. A --glossary (TBX, or a term, a tab and its translation in each line) gives
-the exact translations of terms, in lines that are translated as with --document. These also
-translate sentences in capitals like others, and write them in capitals again (--casing=keep: not).
-With --casing=auto, the same applies to other lines.
+the exact translations of terms, in lines that are translated as with --document. With --terms=soft,
+a model that was trained for it may change their endings (docs/real_text.md). In documents,
+sentences in capitals are translated like others, and written in capitals again. --casing=keep turns
+this off, and --casing=auto applies it to other lines, too.
 
 A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>
 adds it to every line. With --document, the tag of a line applies to all of its sentences.
@@ -53,7 +54,7 @@ def define_flags() -> None:
     config_flags.define_path_flags("model_dir", required=True)
     config_flags.define_path_flags("input", "output")
     flags.DEFINE_boolean("document", None, "split lines into sentences, or not; see above")
-    config_flags.define_option_flags("source_language", "glossary", "casing")
+    config_flags.define_option_flags("source_language", "glossary", "terms", "casing")
     flags.DEFINE_boolean(
         "interactive", None, "translate each line when it arrives; default: on a terminal"
     )
@@ -150,9 +151,9 @@ def main() -> int:
     )
     model.source_language = FLAGS.source_language or model.source_language
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
-    if FLAGS.glossary or FLAGS.casing:
+    if FLAGS.glossary or FLAGS.terms or FLAGS.casing:
         with_options = plugins.find("text_options", "document").with_options
-        model = with_options(model, glossary=FLAGS.glossary, casing=FLAGS.casing)
+        model = with_options(model, FLAGS.glossary, FLAGS.terms, FLAGS.casing)
     with atomic.output_file(FLAGS.output) as file:
         warnings = _translate_all(model, parts, file)
     return 3 if warnings else 0

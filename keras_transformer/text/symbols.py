@@ -8,3 +8,5 @@ SPAN_SYMBOLS = tuple(f"｟{number}｠" for number in range(10))
 TAG_SYMBOLS = tuple((f"｟b{number}｠", f"｟e{number}｠") for number in range(5))
 # Spans, then all begins, then all ends.
 SYMBOLS = (*SPAN_SYMBOLS, *(begin for begin, _ in TAG_SYMBOLS), *(end for _, end in TAG_SYMBOLS))
+# Only in sources: the begin and the end of a translation instead of a term.
+TERM_SYMBOLS = ("｟t0｠", "｟t1｠")

@@ -6,7 +6,7 @@ At run time, a symbol such as ｟0｠ stands for a span that a translation must 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import NamedTuple, TypeAlias
 
@@ -31,7 +31,7 @@ _MARKS = (b"", b"", b"", b"", b"()", b'""')  # characters around a symbol
 _WITHOUT_SPACE = regex.compile(rf"{UNSPACED}|[。、，！？；：]")
 
 
-class _Side(NamedTuple):
+class Side(NamedTuple):
     """A text, its protected spans, and its other words."""
 
     text: str
@@ -46,8 +46,8 @@ class _Side(NamedTuple):
 class SymbolAugmentation:
     """Adds symbols to training pairs: an `Augmentation` of the preparation."""
 
-    kinds = ("spans", "tags")
-    symbols = SYMBOLS
+    kinds: Collection[str] = ("spans", "tags")
+    symbols: Sequence[str] = SYMBOLS
     learn = staticmethod(alignment.learn_lexicon)
 
     def __init__(self, lexicon: Lexicon, vocabulary: Vocabulary) -> None:
@@ -58,34 +58,40 @@ class SymbolAugmentation:
         self._marks = [m.decode() for m, s, t in rows if vocabulary.unknown_id not in s + t]
 
     def __call__(self, kind: str, pair: Pair, following: Pair, random_: Random) -> Pair | None:
-        """Returns the pair with symbols of spans or tags, or None if it stays as it is."""
+        """Returns the pair with symbols, or None if it stays as it is."""
         if "｟" in "".join(pair):
             return None
         language, source = split_tags(pair[0], self._known)
         sides = [_side(text) for text in (source, pair[1])]
         words = [side.contents(side.words) for side in sides]
         links = alignment.aligned_words(words[0], words[1], self._lexicon)
-        if kind == "spans":
-            symbols = random_.sample(SPAN_SYMBOLS, random_.randint(1, _MOST_SPANS))
-            changes = _copied(sides, symbols, random_)
-            changes = changes or _inserted(sides, links, symbols, self._marks, random_)
-        else:
-            tags = random_.sample(TAG_SYMBOLS, random_.randint(1, _MOST_TAGS))
-            changes = _tagged(sides, links, tags, random_)
+        changes = self._changes(kind, sides, links, following, random_)
         if not changes:
             return None
         texts = [side.text for side in sides]
         source, target = map(spliced, texts, zip(*changes, strict=True))
         return add_tag(source, language), target
 
+    def _changes(
+        self, kind: str, sides: Sequence[Side], links: Sequence[Link], following: Pair,
+        random_: Random,
+    ) -> list[Changes]:  # fmt: skip
+        """Returns the changes of both sides, or none if the pair stays as it is."""
+        if kind == "tags":
+            tags = random_.sample(TAG_SYMBOLS, random_.randint(1, _MOST_TAGS))
+            return _tagged(sides, links, tags, random_)
+        symbols = random_.sample(SPAN_SYMBOLS, random_.randint(1, _MOST_SPANS))
+        copied = _copied(sides, symbols, random_)
+        return copied or _inserted(sides, links, symbols, self._marks, random_)
 
-def _side(text: str) -> _Side:
+
+def _side(text: str) -> Side:
     """Finds the spans and the words of a text."""
     spans = find_spans(text)
-    return _Side(text, spans, alignment.word_ranges(text, spans))
+    return Side(text, spans, alignment.word_ranges(text, spans))
 
 
-def _copied(sides: Sequence[_Side], symbols: Sequence[str], random_: Random) -> list[Changes]:
+def _copied(sides: Sequence[Side], symbols: Sequence[str], random_: Random) -> list[Changes]:
     """Replaces texts that occur once on both sides, such as names, by symbols."""
     source, target = map(_copyable, sides)
     copies = [text for text in source if text in target]
@@ -93,7 +99,7 @@ def _copied(sides: Sequence[_Side], symbols: Sequence[str], random_: Random) -> 
     return [[(*source[text], symbol), (*target[text], symbol)] for text, symbol in chosen]
 
 
-def _copyable(side: _Side) -> dict[str, Range]:
+def _copyable(side: Side) -> dict[str, Range]:
     """Returns the spans, and the words with a digit or a capital, that occur once in a text."""
     ranges = side.words + side.spans
     found = dict(zip(side.contents(ranges), ranges, strict=True))
@@ -103,7 +109,7 @@ def _copyable(side: _Side) -> dict[str, Range]:
 
 
 def _inserted(
-    sides: Sequence[_Side], links: Sequence[Link], symbols: Sequence[str], marks: Sequence[str],
+    sides: Sequence[Side], links: Sequence[Link], symbols: Sequence[str], marks: Sequence[str],
     random_: Random,
 ) -> list[Changes]:  # fmt: skip
     """Inserts symbols next to words that translate each other, or at the ends of both texts."""
@@ -119,7 +125,7 @@ def _inserted(
     return changes
 
 
-def _at(sides: Sequence[_Side], positions: Sequence[int], symbol: str, behind: bool) -> Changes:
+def _at(sides: Sequence[Side], positions: Sequence[int], symbol: str, behind: bool) -> Changes:
     """Inserts a symbol behind or before the words at a position of each side."""
     changes = Changes()
     for side, position in zip(sides, positions, strict=True):
@@ -129,10 +135,10 @@ def _at(sides: Sequence[_Side], positions: Sequence[int], symbol: str, behind: b
 
 
 def _tagged(
-    sides: Sequence[_Side], links: Sequence[Link], tags: Sequence[tuple[str, str]], random_: Random
+    sides: Sequence[Side], links: Sequence[Link], tags: Sequence[tuple[str, str]], random_: Random
 ) -> list[Changes]:
     """Puts pairs of symbols around phrases. One may contain another one, but they do not cross."""
-    phrases = _phrases(links)
+    phrases = phrases_of(links)
     chosen = list[Phrase]()
     for phrase in random_.sample(phrases, len(phrases)):
         if len(chosen) < len(tags) and not any(_cross(phrase[0], other) for other, _ in chosen):
@@ -153,7 +159,7 @@ def _cross(first: Range, second: Range) -> bool:
     return a < c < b < d
 
 
-def _phrases(links: Sequence[Link]) -> list[Phrase]:
+def phrases_of(links: Sequence[Link]) -> list[Phrase]:
     """Returns the phrases whose words have all their translations in the phrase."""
     linked = dict(links)
     phrases = []

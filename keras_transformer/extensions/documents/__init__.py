@@ -10,6 +10,7 @@ from typing import Any
 
 from keras_transformer import console
 from keras_transformer.errors import needs_extra, require
+from keras_transformer.text.symbols import TERM_SYMBOLS
 
 # Each message is printed once in a process.
 _warn_once = functools.cache(console.warn)
@@ -24,12 +25,15 @@ def _splitter() -> Any:
     return segment
 
 
-def with_options(model: Any, glossary: Any = None, casing: str | None = None) -> Any:
+def with_options(
+    model: Any, glossary: Any = None, terms: str | None = None, casing: str | None = None
+) -> Any:
     """Returns a model with options for texts, if any is given.
 
-    A glossary is a mapping, pairs, a file or a `Glossary`. `casing` is as in `Engine`.
+    A glossary is a mapping, pairs or a file. `terms` is "hard", the default, or "soft". `casing` is
+    as in `Engine`.
     """
-    if glossary is None and casing is None:
+    if not any((glossary, terms, casing)):
         return model
     with needs_extra("documents", "A glossary or casing"):
         from keras_transformer.extensions.documents.glossary import Glossary
@@ -39,12 +43,20 @@ def with_options(model: Any, glossary: Any = None, casing: str | None = None) ->
         f"{model.label} returns {model.n_best} translations, but a glossary or casing needs 1.",
     )
     require(casing in (None, "auto", "keep"), f"casing is {casing!r}. Use auto or keep.")
-    if isinstance(glossary, str | os.PathLike):
-        glossary = Glossary.read(glossary, model.source_language)
-    elif not (glossary is None or isinstance(glossary, Glossary)):
-        glossary = Glossary(glossary)
+    require(terms in (None, "hard", "soft"), f"terms is {terms!r}. Use hard or soft.")
+    require(terms is None or glossary is not None, f"terms={terms} needs a glossary.")
+    is_soft = terms == "soft" and {*TERM_SYMBOLS} <= {*(model.symbols or ())}
+    if terms == "soft" and not is_soft:
+        _warn_once(
+            f"{model.label} was not trained for soft terms (prepare --augment=terms:0.1), so the "
+            "translations have the terms of the glossary in exactly their form."
+        )
     model = copy.copy(model)
-    model.glossary, model.casing = glossary, casing
+    model.casing = casing or model.casing
+    if isinstance(glossary, str | os.PathLike):
+        model.glossary = Glossary.read(glossary, model.source_language, is_soft)
+    elif glossary is not None:
+        model.glossary = Glossary(glossary, model.source_language, is_soft)
     return model
 
 
@@ -90,10 +102,16 @@ def translate(
 
 
 def translate_file(
-    model: Any, *paths: Any, glossary: Any = None, casing: str | None = None, **options: Any
+    model: Any,
+    *paths: Any,
+    glossary: Any = None,
+    terms: str | None = None,
+    casing: str | None = None,
+    **options: Any,
 ) -> dict[str, int]:
     """Calls `files.translate_file`, which needs the extra `files`."""
     with needs_extra("files", "translate_file"):
         from keras_transformer.extensions.documents import files
 
-    return files.translate_file(with_options(model, glossary, casing), *paths, **options)
+    model = with_options(model, glossary, terms, casing)
+    return files.translate_file(model, *paths, **options)

@@ -35,9 +35,8 @@ def define_flags() -> None:
     flags.DEFINE_string("format", None, "html, markdown, docx, xliff, po, json, srt, vtt, ...")
     flags.DEFINE_multi_string("span", [], "regular expression of texts that are kept")
     flags.DEFINE_boolean("overwrite", False, "replace the output if it exists")
-    config_flags.define_option_flags(
-        "source_language", "threads", "source_tag", "glossary", "casing"
-    )
+    config_flags.define_option_flags("source_language", "threads", "source_tag")
+    config_flags.define_option_flags("glossary", "terms", "casing")
     config_flags.define_config_flags("beam_size", "length_penalty")
 
 
@@ -59,6 +58,7 @@ def main() -> None:
         spans=FLAGS.span,
         source_tag=FLAGS.source_tag or "",
         glossary=FLAGS.glossary,
+        terms=FLAGS.terms,
         casing=FLAGS.casing,
         overwrite=FLAGS.overwrite,
     )

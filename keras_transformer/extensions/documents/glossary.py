@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,11 +14,20 @@ import regex
 from keras_transformer.data.reading import read_text
 from keras_transformer.errors import InputError, needs_extra, one_line, require
 from keras_transformer.extensions.documents.spans import LETTER, UNSPACED, Range, outside
+from keras_transformer.text.symbols import TERM_SYMBOLS
 
 Terms: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 
 # A word, such as 5.50 and mini-bus, or a mark.
 _PIECE = regex.compile(rf"{UNSPACED}|{LETTER}+(?:['’.,:/-]{LETTER}+)*|\S")
+# The stemmers of snowballstemmer, by the code of their language.
+_STEMMERS = dict(
+    entry.split(":")
+    for entry in "ar:arabic ca:catalan cs:czech da:danish de:german el:greek en:english es:spanish "
+    "et:estonian eu:basque fi:finnish fr:french ga:irish hi:hindi hu:hungarian hy:armenian "
+    "id:indonesian it:italian lt:lithuanian nb:norwegian ne:nepali nl:dutch no:norwegian pl:polish "
+    "pt:portuguese ro:romanian ru:russian sr:serbian sv:swedish ta:tamil tr:turkish".split()
+)
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
@@ -29,8 +38,14 @@ class Glossary:
     found only in capitals. Others are found in any case: if their first letter, or all of them, are
     capitals only in the text, so are those of the translation.
 
+    Soft terms are suggested to the model, which may change their endings. So they are also found
+    with other endings, by the stems of their words (snowballstemmer).
+
     Args:
         terms: the terms and their translations.
+        source_language: code of the language of the terms, as in "en". Without it, or in a language
+            that the stemmer does not know, words have no stems.
+        is_soft: True for soft terms.
 
     Example:
     >>> from keras_transformer.extensions.documents.glossary import Glossary
@@ -38,7 +53,11 @@ class Glossary:
     [(4, 8, 'Fahrpreis'), (10, 14, 'FAHRPREIS')]
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(
+        self, terms: Terms, source_language: str | None = None, is_soft: bool = False
+    ) -> None:
+        self.is_soft = is_soft
+        self._stem = _stemmer(source_language) if is_soft else str
         self._terms: dict[tuple[str, ...], dict[str, str]] = {}
         self._sizes: dict[str, set[int]] = {}  # pieces of the terms, by their first one
         pairs: Iterable[Any] = terms.items() if isinstance(terms, Mapping) else terms
@@ -47,7 +66,7 @@ class Glossary:
             require(is_pair, f"A glossary has pairs of texts, not {term!r}.")
             source, target = (" ".join(side.split()) for side in term)
             require(bool(source and target), f"A side of a term is empty: {source!r}, {target!r}.")
-            pieces = tuple(map(_key, _PIECE.findall(source)))
+            pieces = tuple(map(self._key, _PIECE.findall(source)))
             known = self._terms.setdefault(pieces, {})
             if known.setdefault(source, target) != target:
                 raise InputError(
@@ -57,22 +76,29 @@ class Glossary:
             self._sizes.setdefault(pieces[0], set()).add(len(pieces))
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str], source_language: str | None = None) -> Glossary:
+    def read(
+        cls,
+        path: str | os.PathLike[str],
+        source_language: str | None = None,
+        is_soft: bool = False,
+    ) -> Glossary:
         """Reads a file: TBX, or text with a term, a tab and its translation in each line.
 
         Args:
             path: the file. TBX has the suffix .tbx, and two languages.
-            source_language: code of the language of the terms in TBX, as in "en".
+            source_language: code of the language of the terms, as in "en". TBX needs it.
+            is_soft: as in the constructor.
         """
         path = Path(path)
         if path.suffix.lower() == ".tbx":
-            return cls(_read_tbx(path, source_language))
+            return cls(_read_tbx(path, source_language), source_language, is_soft)
         rows = [line.split("\t") for line in read_text(path)]
         for number, row in enumerate(rows, 1):
             is_term = len(row) >= 2 and row[0].strip() and row[1].strip()
             message = f"{path}, line {number}: a term, a tab and its translation are expected."
             require(bool(is_term) or not any(part.strip() for part in row), message)
-        return cls((row[0], row[1]) for row in rows if len(row) >= 2)
+        terms = ((row[0], row[1]) for row in rows if len(row) >= 2)
+        return cls(terms, source_language, is_soft)
 
     def find(self, text: str, taken: Sequence[Range] = ()) -> list[tuple[int, int, str]]:
         """Returns the ranges of the terms with their translations.
@@ -81,7 +107,7 @@ class Glossary:
         """
         found, position = [], 0
         ranges = [match.span() for match in _PIECE.finditer(text)]
-        keys = [_key(text[slice(*piece)]) for piece in ranges]
+        keys = [self._key(text[slice(*piece)]) for piece in ranges]
         while position < len(keys):
             step = 1
             for size in sorted(self._sizes.get(keys[position], ()), reverse=True):
@@ -96,9 +122,26 @@ class Glossary:
             position += step
         return found
 
+    def _key(self, piece: str) -> str:
+        """Returns what equal pieces have in common, whatever their case and form in Unicode."""
+        return self._stem(_folded(piece))
 
-def _key(piece: str) -> str:
-    """Returns what equal pieces have in common, whatever their case and their form in Unicode."""
+
+def annotated(translation: str) -> str:
+    """Returns what a source has instead of a soft term, in training and later."""
+    begin, end = TERM_SYMBOLS
+    return f"{begin} {translation} {end}"
+
+
+def _stemmer(language: str | None) -> Callable[[str], str]:
+    """Returns a function from words to stems, or to the words themselves."""
+    with needs_extra("documents", "Soft terms"):
+        import snowballstemmer
+    name = _STEMMERS.get(re.split("[-_]", (language or "").lower())[0])
+    return snowballstemmer.stemmer(name).stemWord if name else str
+
+
+def _folded(piece: str) -> str:
     return unicodedata.normalize("NFKC", piece.replace("’", "'")).casefold()
 
 
@@ -107,9 +150,10 @@ def _translation(known: Mapping[str, str], text: str) -> str | None:
     text = " ".join(text.split())
     if text in known:
         return known[text]
-    source = next((source for source in known if not _is_capitals(source)), None)
-    if source is None:
+    sources = [source for source in known if not _is_capitals(source)]
+    if not sources:
         return None
+    source = min(sources, key=lambda source: _folded(source) != _folded(text))  # not only its stem
     target = known[source]
     if _is_capitals(text):
         return target.upper()

@@ -33,6 +33,7 @@ import regex
 
 from keras_transformer.errors import require
 from keras_transformer.extensions.documents import casing, placement, sentences, spans
+from keras_transformer.extensions.documents.glossary import annotated
 from keras_transformer.extensions.documents.markup import Token, text_token, tokenize
 from keras_transformer.extensions.documents.placement import Word, text_of, text_without_tags
 from keras_transformer.extensions.documents.sentences import TAG
@@ -44,7 +45,7 @@ from keras_transformer.inference.translate import (
     translate_verbose,
     with_details,
 )
-from keras_transformer.text.symbols import SPAN_SYMBOLS, SYMBOLS, TAG_SYMBOLS
+from keras_transformer.text.symbols import SPAN_SYMBOLS, SYMBOLS, TAG_SYMBOLS, TERM_SYMBOLS
 
 STATUSES = ("symbols", "kept", "aligned", "appended", "empty")
 
@@ -205,13 +206,16 @@ def _masked(
 ) -> tuple[str, Iterator[Word]]:
     """Returns a text with one character for each span and each tag, and these in their order.
 
-    The terms of a glossary become spans, whose text is the translation.
+    A term of a glossary becomes a span, whose text is the translation, or, if it is soft, a word.
     """
     text = "".join(token.text for token in tokens)
     found = spans.find_spans(text, patterns)
     items = [(*span, Word("", text[slice(*span)], "span")) for span in found]
     for start, end, translation in glossary.find(text, found) if glossary else ():
-        items.append((start, end, Word("", translation, "span", "term")))
+        term, fields = text[start:end], (translation, "span", "term")
+        if glossary.is_soft:
+            fields = term, "word", annotated(translation)
+        items.append((start, end, Word("", *fields)))
         found.append((start, end))
     offset = position = 0
     for token in tokens:
@@ -285,7 +289,11 @@ def translate_sentences(
     if {*SYMBOLS} <= {*(model.symbols or ())}:
         pairs = () if last == "aligned" else TAG_SYMBOLS
         ways.insert(0, ("symbols", functools.partial(_symbols, pairs)))
-    unwanted = {*SYMBOLS, *(span for words in sources for span in _spans(words).values())}
+    unwanted = {
+        *SYMBOLS,
+        *TERM_SYMBOLS,
+        *(span for words in sources for span in _spans(words).values()),
+    }
     has_tags = any(word.is_tag for words in sources for word in words)
     results: dict[int, tuple[list[Word], str | None]] = {}
     for index, words in enumerate(sources):
@@ -294,10 +302,12 @@ def translate_sentences(
     for status, way in ways:
         todo = [index for index in range(len(sources)) if index not in results]
         lines = {index: _line(sources[index], way(sources[index])) for index in todo}
-        if status != last:
-            counts, limits = sentences.measure(model, tag, [*map(text_of, lines.values())])
-            fits = counts["tokens"] <= limits
-            lines = {index: lines[index] for index, fit in zip(todo, fits, strict=True) if fit}
+        counts, limits = sentences.measure(model, tag, [*map(text_of, lines.values())])
+        for index in itertools.compress(todo, counts["tokens"] > limits):
+            del lines[index]
+            if status == last:  # without the translations of soft terms
+                words = [w._replace(name="") if w.kind == "word" else w for w in sources[index]]
+                lines[index] = _line(words, {})
         given = [add_tag(_GLUED_TAG.sub(" ", text_of(line)), tag) for line in lines.values()]
         if last == "aligned" and (has_tags or status == last):
             found = with_details(translate_verbose(model, given))
@@ -343,7 +353,7 @@ def _line(words: Words, symbols: Mapping[int, str]) -> list[Word]:
     """Returns the words that the model gets: symbols instead of spans and tags, or neither."""
     line, is_apart = list[Word](), False
     for index, word in enumerate(words):
-        text = word.text if word.kind == "word" else symbols.get(index, "")
+        text = (word.name or word.text) if word.kind == "word" else symbols.get(index, "")
         is_apart = is_apart or bool(word.gap) or (word.kind == "span" and not text)
         if text:
             line.append(word._replace(gap=" " * (is_apart and bool(line)), text=text))

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer import plugins
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.extensions.serving import LOOPBACK
 from keras_transformer.extensions.serving.tensors import DTYPES, Signature, Tensor, map_objects
@@ -215,7 +216,12 @@ class Client:
         return {name: np.concatenate([part[name] for part in parts]) for name in known}
 
     def translate(
-        self, lines: Sequence[str], *, source_tag: str | None = None, document: bool = False
+        self,
+        lines: Sequence[str],
+        *,
+        source_tag: str | None = None,
+        document: bool = False,
+        **options: Any,
     ) -> list[list[Translation]]:
         """Translates lines in batches of similar lengths, several at the same time.
 
@@ -224,6 +230,8 @@ class Client:
             source_tag: begins every line that is not empty, as in "<2de>".
             document: True for lines of several sentences, which are split here, as in
                 `kt.Translator.translate`. A plain TF Serving does not split them.
+            **options: `glossary`, `terms` and `casing`, as in `kt.Translator.translate`. They are
+                applied here, too, so that any server has them.
 
         Returns:
             The translations of each line, best first. If the model has tags of target languages,
@@ -239,19 +247,22 @@ class Client:
         check_tag(source_tag, symbols, self.address)
         if remark := missing_tags(lines, symbols, source_tag or added_tag):
             warnings.warn(remark, stacklevel=2)
-        if document:
+        texts = dict[int, str]()
+        if document or options:
             engine = ServerEngine(self.address, self)
-            texts, remarks = split_texts(engine, lines, True, source_tag or "", 1)
+            engine = plugins.find("text_options", "document").with_options(engine, **options)
+            texts, remarks = split_texts(engine, lines, document, source_tag or "", 1)
             for remark in remarks:
                 warnings.warn(remark, stacklevel=2)
-            return [[Translation(text, 0.0)] for text in texts.values()]
         rows = outputs_by_line(
             lambda text: self.predict({"text": text}),
-            [add_tag(line, source_tag or "") for line in lines],
+            [add_tag(line, source_tag or "") for i, line in enumerate(lines) if i not in texts],
             max_lines=self.max_batch_size,
             threads=self.connections,
         )
-        return [translations_of(row["translations"], row["scores"]) for row in rows]
+        found = (translations_of(row["translations"], row["scores"]) for row in rows)
+        numbers = range(len(lines))
+        return [[Translation(texts[i], 0.0)] if i in texts else next(found) for i in numbers]
 
     def metadata(self) -> dict[str, Signature]:
         """Returns the signatures of the model, by name, as the server has them now."""

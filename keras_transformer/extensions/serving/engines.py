@@ -83,6 +83,18 @@ def with_sentences(version: Version, document: bool | None, **options: Any) -> V
     return version._replace(signatures=signatures)
 
 
+def with_glossary(version: Version, glossary: Any, terms: Any) -> Version:
+    """Returns a version for a request with a glossary: a JSON object, or None."""
+    if glossary is None:
+        return version
+    if not isinstance(glossary, dict):  # a text would be the path of a file
+        raise RequestError(400, 'glossary must be an object of texts, as in {"wall": "Wand"}.')
+    try:
+        return with_sentences(version, False, glossary=glossary, terms=terms)
+    except InputError as error:
+        raise RequestError(400, str(error)) from error
+
+
 def _signature(
     inputs: dict[str, Tensor],
     outputs: dict[str, Tensor],

@@ -32,7 +32,7 @@ from starlette.types import Message, Receive, Scope, Send
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.serving import LOOPBACK, REQUEST_ID, Settings, connections
 from keras_transformer.extensions.serving.batching import Batcher
-from keras_transformer.extensions.serving.engines import Version
+from keras_transformer.extensions.serving.engines import Version, with_glossary
 from keras_transformer.extensions.serving.models import ServedModel
 from keras_transformer.extensions.serving.tensors import (
     Arrays,
@@ -66,7 +66,7 @@ class Server:
         name = settings.model_name or settings.model_dir.resolve().name
         self.model = ServedModel(
             settings.model_dir, name, at_once, settings.source_tag, settings.document,
-            glossary=settings.glossary, casing=settings.casing,
+            glossary=settings.glossary, terms=settings.terms, casing=settings.casing,
         )  # fmt: skip
         prometheus_client.disable_created_metrics()  # they double the number of series
         self._registry = registry = CollectorRegistry()
@@ -194,6 +194,7 @@ class Server:
         """Returns the version, the signature and the inputs of a request, and its format."""
         document = read_document(body)
         version = self.model.version(name, number)
+        version = with_glossary(version, document.get("glossary"), document.get("terms"))
         key = document.get("signature_name") or "serving_default"
         signature = version.signatures.get(key)
         if signature is None:

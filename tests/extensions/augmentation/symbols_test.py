@@ -1,4 +1,7 @@
-"""Symbols in training pairs: the same on both sides, well nested, next to aligned words."""
+"""Symbols in training pairs: the same on both sides, well nested, next to aligned words.
+
+The symbols of terms are only in sources.
+"""
 
 import random
 import re
@@ -7,7 +10,8 @@ import hypothesis
 import hypothesis.strategies as st
 
 from keras_transformer.extensions.augmentation.symbols import SymbolAugmentation
-from keras_transformer.text.symbols import SPAN_SYMBOLS, TAG_SYMBOLS
+from keras_transformer.extensions.augmentation.terms import TermAugmentation
+from keras_transformer.text.symbols import SPAN_SYMBOLS, TAG_SYMBOLS, TERM_SYMBOLS
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 
 WORDS = {"the": "die", "red": "rote", "cat": "Katze", "sleeps": "schläft", "today": "heute"}
@@ -118,3 +122,34 @@ def test_a_tag_of_the_target_language_stays_first():
 def test_chinese_text_gets_no_spaces():
     for source, _ in augmented("spans", "狗睡觉。", "狗"):
         assert " " not in source
+
+
+TERM_AUGMENT = TermAugmentation(LEXICON, VOCABULARY)
+TERM = re.compile("{} (.*?) {}".format(*TERM_SYMBOLS))
+
+
+def terms_of(changed, source):
+    """Returns the terms of a source that were replaced, with the new texts."""
+    others = "(.+?)".join(map(re.escape, TERM.split(changed)[::2]))
+    found = re.fullmatch(others, source, re.DOTALL)
+    return [*zip(found.groups(), TERM.findall(changed), strict=True)]
+
+
+@hypothesis.given(TEXTS, TEXTS, TEXTS, st.integers(0, 2**32))
+def test_terms_are_replaced_only_in_the_source(source, target, after, seed):
+    changed = TERM_AUGMENT("terms", (source, target), ("", after), random.Random(seed))
+    if changed is not None:
+        terms = terms_of(changed[0], source)
+        assert 1 <= len(terms) <= 3 and changed[0].count("｟") == 2 * len(terms)
+        assert all(translation in changed[1] for _, translation in terms) and "｟" not in changed[1]
+
+
+def test_terms_are_phrases_between_content_words_or_get_another_translation():
+    pair, following = ("today the cat sleeps", "heute schläft die Katze"), ("a", "Die rote Kuh da")
+    found = set()
+    for seed in range(300):
+        source, target = TERM_AUGMENT("terms", pair, following, random.Random(seed))
+        found |= {*terms_of(source, pair[0])}
+        assert [*target.split()[2:]] == ["die", "Katze"], "a noun would stand for a noun"
+    translations = {"today": "heute", "sleeps": "schläft"}
+    assert found == {*translations.items(), *dict.fromkeys(translations, "rote").items()}

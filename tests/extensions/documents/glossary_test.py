@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -12,46 +14,41 @@ import pytest
 from keras_transformer.extensions.documents import translate_file, with_options
 from keras_transformer.extensions.documents.glossary import Glossary
 from keras_transformer.extensions.documents.protection import translate_texts
-from keras_transformer.extensions.serving.engines import Version, _text_signatures, with_sentences
+from keras_transformer.extensions.serving import engines
+from keras_transformer.extensions.serving.tensors import RequestError
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.translate import split_texts
-from keras_transformer.text.symbols import SYMBOLS
+from keras_transformer.text.symbols import SYMBOLS, TERM_SYMBOLS
 from tests.builders import refuses
-from tests.extensions.documents.fakes import fake_engine
+from tests.extensions.documents.casing_test import letters
+from tests.extensions.documents.fakes import fake_engine, reverse
+from tests.messages import tells
 
 TERMS = {"the wall": "Wand", "Wall Street": "Börse", "big dog": "Hund", "us": "uns", "US": "USA"}
-TERMS |= {
-    "IT": "EDV",
-    "5": "fünf",
-    "don": "Don",
-    "driver's café": "Bar",
-    "C++": "C-plus",
-    "{x}": "nie",
-    "sum": "{n, plural, one {a} other {b}}",
-    "猫": "Katze",
+TERMS |= {"IT": "EDV", "5": "fünf", "don": "Don", "driver's café": "Bar", "C++": "C-plus"}
+TERMS |= {"{x}": "nie", "sum": "{n, plural, one {a} other {b}}", "猫": "Katze"}
+
+
+FOUND: dict[str, dict[str, str]] = {
+    "on the wall": {"the wall": "Wand"},
+    "The wall, THE WALL": {"The wall": "Wand", "THE WALL": "WAND"},
+    "the Wall Street": {"the Wall": "Wand"},
+    "a Wall street, walls": {"Wall street": "Börse"},
+    "big  dog, big, dog": {"big  dog": "Hund"},
+    "us, US, Us": {"us": "uns", "US": "USA", "Us": "Uns"},
+    "It, IT": {"IT": "EDV"},
+    "5, 5.50, 1/5, e5, don't, don": {"5": "fünf", "don": "Don"},
+    "driver’s cafe\u0301": {"driver’s cafe\u0301": "Bar"},
+    "C++ and C": {"C++": "C-plus"},
+    "黒猫です": {"猫": "Katze"},
+    "": {},
 }
 
 
-@pytest.mark.parametrize(
-    "text, found",
-    [
-        ("on the wall", {"the wall": "Wand"}),
-        ("The wall, THE WALL", {"The wall": "Wand", "THE WALL": "WAND"}),
-        ("the Wall Street", {"the Wall": "Wand"}),
-        ("a Wall street, walls", {"Wall street": "Börse"}),
-        ("big  dog, big, dog", {"big  dog": "Hund"}),
-        ("us, US, Us", {"us": "uns", "US": "USA", "Us": "Uns"}),
-        ("It, IT", {"IT": "EDV"}),
-        ("5, 5.50, 1/5, e5, don't, don", {"5": "fünf", "don": "Don"}),
-        ("driver’s cafe\u0301", {"driver’s cafe\u0301": "Bar"}),
-        ("C++ and C", {"C++": "C-plus"}),
-        ("黒猫です", {"猫": "Katze"}),
-        ("", {}),
-    ],
-)
-def test_the_longest_term_is_found_as_words_in_any_case(text: str, found: dict[str, str]) -> None:
-    terms = Glossary(TERMS).find(text)
-    assert {text[start:end]: translation for start, end, translation in terms} == found
+def test_the_longest_term_is_found_as_words_in_any_case() -> None:
+    for text, found in FOUND.items():
+        terms = Glossary(TERMS).find(text)
+        assert {text[start:end]: translation for start, end, translation in terms} == found
 
 
 def test_invalid_glossaries_are_refused() -> None:
@@ -108,6 +105,9 @@ def test_each_term_is_in_the_output_with_every_model(text: str, kind: int) -> No
     for translation in {*found}:
         assert output.count(translation) >= found.count(translation), (text, output)
     assert output.count("{x}") >= text.count("{x}"), "spans are not terms"
+    soft = fake_engine(lambda line: re.sub("｟t.｠ ?", "", line).swapcase(), symbols=TERM_SYMBOLS)
+    [output], _ = translate_texts(with_options(soft, [(t, t) for t in TERMS], "soft"), [text])
+    assert letters(output) == letters(text) and output.count("{x}") == text.count("{x}")
 
 
 def test_only_lines_with_terms_are_translated_like_documents() -> None:
@@ -127,8 +127,53 @@ def test_files_and_servers_have_glossaries(tmp_path: Path) -> None:
     translate_file(model, tmp_path / "a.html", tmp_path / "b.html", glossary=TERMS)
     assert (tmp_path / "b.html").read_text() == "<p>A <b>Hund</b></p>"
     (tmp_path / "terms.tsv").write_text("big dog\tHund\n")
-    version = Version(model, _text_signatures(model))
-    version = with_sentences(version, None, glossary=str(tmp_path / "terms.tsv"))
+    version = engines.Version(model, engines._text_signatures(model))
+    version = engines.with_sentences(version, None, glossary=str(tmp_path / "terms.tsv"))
     outputs = version.signatures["serving_default"].call({"text": np.array([b"big dog"], object)})
     assert outputs["translations"].tolist() == [[b"Hund"]]
+    asked = engines.with_glossary(version, {"cat": "Katze"}, None).signatures["serving_default"]
+    outputs = asked.call({"text": np.array([b"big dog", b"a cat, big dog", b"it"], object)})
+    assert outputs["translations"].tolist() == [[b"Hund"], [b"A Katze, BIG DOG"], [b"IT"]]
+    with pytest.raises(RequestError, match="object"):
+        engines.with_glossary(version, str(tmp_path / "terms.tsv"), None)
     refuses(with_options, (model, str(tmp_path / "none.tsv")), "none.tsv")
+
+
+def test_soft_terms_are_found_by_the_stems_of_their_words() -> None:
+    terms = {"traffic jam": "Stau", "wall": "Wand", "walls": "Wände", "US": "USA"}
+    text = "Traffic jams, WALLS, wall’s, walled, US, Us"
+    found = {
+        "Traffic jams": "Stau",
+        "WALLS": "WÄNDE",
+        "wall’s": "Wand",
+        "walled": "Wand",
+        "US": "USA",
+    }
+    for language, expected in (("en-GB", found), (None, {"WALLS": "WÄNDE", "US": "USA"})):
+        ranges = Glossary(terms, language, is_soft=True).find(text)
+        assert {text[start:end]: translation for start, end, translation in ranges} == expected
+    assert [*Glossary(terms, "en").find("traffic jams")] == [], "hard terms have one form"
+
+
+def test_a_model_gets_soft_terms_in_its_source() -> None:
+    lines = list[str]()
+    knows: Any = {"symbols": (*SYMBOLS, *TERM_SYMBOLS), "source_language": "en"}
+    model = fake_engine(lambda line: lines.append(line) or "die Mauer ｟0｠", **knows)
+    model = with_options(model, {"wall": "Mauer"}, "soft")
+    assert split_texts(model, ["the walls {x}"], False, "", 1)[0] == {0: "die Mauer {x}"}
+    assert lines == ["the ｟t0｠ Mauer ｟t1｠ ｟0｠"]
+    # A word that translates any part of the term belongs to it, and symbols are left out.
+    model = fake_engine(str, reverse, returns_alignments=True, **knows)
+    model = with_options(model, {"big wall": "Mauer"}, "soft")
+    output = translate_texts(model, ["the <b>big wall</b> {x}"])[0]
+    assert output == ["<b>Mauer</b> the {x}"]
+    short = with_options(fake_engine(str.upper, limit=6, **knows), {"wall": "Mauer"}, "soft")
+    assert translate_texts(short, ["the wall of it"])[0] == ["THE WALL OF IT"], "too long"
+
+
+def test_models_that_were_not_trained_for_soft_terms_get_hard_ones(capsys: Any) -> None:
+    model = with_options(fake_engine(str.upper), {"wall": "Mauer"}, "soft")
+    assert translate_texts(model, ["the wall, walls"])[0] == ["THE Mauer, WALLS"]
+    assert tells(capsys.readouterr().err, "fake", "terms:0.1", "exactly")
+    refuses(with_options, (model, None, "soft"), "terms=soft", "glossary")
+    refuses(with_options, (model, {"a": "b"}, "hart"), "'hart'", "soft")

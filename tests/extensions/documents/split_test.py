@@ -117,7 +117,9 @@ def test_a_client_splits_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     with Client("localhost:1", "model") as client:
         assert ServerEngine("localhost:1", client).client is client
         [[best]] = client.translate(["A dog.\nTwo {x}."], source_tag="<2de>", document=True)
+        found = client.translate(["<2de> a dog", "<2de> a"], glossary={"dog": "Hund"})
     assert best.text == "<2DE> A DOG.\n<2DE> TWO {x}."
+    assert [texts[0].text for texts in found] == ["<2DE> A Hund", "<2DE> A"]
 
 
 def test_prepared_data_runs_and_exports_say_whether_training_had_single_sentences(
