@@ -98,6 +98,7 @@ def test_log_probabilities_equal_those_of_the_run(made: Made, name: str) -> None
         )
 
 
+@pytest.mark.long  # at every change: the bound in tests/export/contract_test.py
 def test_rounded_weights_and_shortlists_are_bounded(made, tmp_path, monkeypatch):
     run, _ = made("paper")
     options = ExportOptions(PHRASES, "int8", 100.0, shortlist=random_shortlist(run, 2))
