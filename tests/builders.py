@@ -39,7 +39,7 @@ def tiny_config(**changes: Any) -> Config:
     return Config().replace(
         **{
             "model__num_encoder_layers": 1,
-            "model__num_decoder_layers": 1,
+            "model__num_decoder_layers": 2,
             "model__d_model": 16,
             "model__d_ff": 32,
             "model__num_heads": 2,

@@ -25,7 +25,7 @@ from tests.messages import mentions, tells
 
 pytestmark = pytest.mark.usefixtures("one_replica")  # which halves the time to trace
 TRAINING = {
-    "d_model": 16, "d_ff": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1,
+    "d_model": 16, "d_ff": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2,
     "checkpoint_steps": 2, "batch_tokens": 128,
 }  # fmt: skip
 

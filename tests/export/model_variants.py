@@ -64,7 +64,6 @@ def make_run(path, name="paper", tokenizer=None, **changes):
     sizes = {
         "model__source_vocab_size": tokenizer.source_vocab_size,
         "model__target_vocab_size": tokenizer.target_vocab_size,
-        "model__num_decoder_layers": 2,
     }
     config = tiny_config(**{**sizes, **MODELS[name], **changes})
     run = RunDirectory.create(path, config, tokenizer, "fingerprint")

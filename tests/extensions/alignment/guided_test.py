@@ -19,8 +19,7 @@ from tests.builders import PAIRS, refuses, tiny_data, tiny_run, weekly
 from tests.runs.checkpoints_test import assert_equal
 
 SOURCES = [source for source, _ in PAIRS]
-SETTINGS = {"training__auxiliary_loss_weight": 0.5, "model__num_decoder_layers": 2}
-guided_run = functools.partial(tiny_run, **SETTINGS)
+guided_run = functools.partial(tiny_run, training__auxiliary_loss_weight=0.5)
 
 
 @pytest.fixture(scope="module")

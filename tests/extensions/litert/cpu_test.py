@@ -85,12 +85,10 @@ def test_the_library_and_the_command_load_it(
 ) -> None:
     outputs = translator.translate(tf.constant(PHRASES))["translations"].numpy()
     texts = [best.decode() for best, *_ in outputs]
-    several = translator.config.n_best > 1
-    lines = kt.load(version).translate([*PHRASES])
-    assert [(line[0] if several else line).text for line in lines] == texts
+    assert [best.text for best, *_ in kt.load(version).translate([*PHRASES])] == texts
     ended = driver.run(tmp_path, "translate", [f"--model_dir={version}"], "\n".join(PHRASES))
     found = ended.out.splitlines()[:: translator.config.n_best]
-    if several:
+    if translator.config.n_best > 1:
         found = [line.split(" ||| ")[1] for line in found]
     assert (ended.code, found) == (0, texts)
 

@@ -158,7 +158,7 @@ def test_the_command_writes_all_files(driver: Driver, folder: Path) -> None:
     said, fields = out.splitlines()
     files = json.loads(fields)["files"]
     assert said == "Wrote out/index.html." and json.loads(fields)["sentences"] == 5
-    assert {"attention.html", "embeddings.html", "heads.tsv", "cross_layer_1.png"} < {*files}
+    assert {"attention.html", "embeddings.html", "heads.tsv", "cross_layer_2.png"} < {*files}
     assert sorted(path.name for path in (folder / "out").iterdir()) == sorted(files)
     for name in files:
         beginning = (folder / "out" / name).read_bytes()[:8]
@@ -169,8 +169,8 @@ def test_the_command_writes_all_files(driver: Driver, folder: Path) -> None:
     kept = [phrase for phrase in PHRASES if phrase != PHRASES[1]]
     assert data_of((folder / "out/embeddings.html").read_text())["sentences"] == kept
     heads = np.genfromtxt(folder / "out/heads.tsv", delimiter="\t", names=True, dtype=None)
-    assert len(heads) == 2 + 2 + 2
-    assert (heads["next"][2:4] == 0).all()  # the decoder cannot see later tokens
+    assert len(heads) == 2 + 4 + 4
+    assert (heads["next"][2:6] == 0).all()  # the decoder cannot see later tokens
 
 
 def test_pictures_are_readable_on_a_dark_page(tmp_path: Path) -> None:
