@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from keras_transformer.config.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
@@ -20,8 +20,10 @@ class FileSettings(TypedDict, total=False):
     spans: Sequence[str]
     source_tag: str
     glossary: Any
+    casing: Literal["auto", "keep"] | None
     overwrite: bool
 
 class TextOptions(SearchOptions, total=False):
     document: bool | None
     glossary: Any
+    casing: Literal["auto", "keep"] | None
