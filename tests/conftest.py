@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import gc
+import itertools
 import math
 import os
 import shutil
@@ -155,17 +156,15 @@ def _share_translators():
 
     def load_shared(model_dir, settings=None, *, precision="float32"):
         members = loading.members(model_dir)
-        if not {run.path for run, _ in members} <= SHARED_RUNS:
+        if not {run.path.absolute() for run, _ in members} <= SHARED_RUNS:
             return load(model_dir, settings, precision=precision)
-        key = repr(([(run.path, name) for run, name in members], settings, precision))
-        translator = translators.get(key)
-        if translator is None or any(
-            not np.array_equal(variable, before) for variable, before in translator[1]
-        ):
-            module = load(model_dir, settings, precision=precision)
-            weights = [weight for model in module.transformers for weight in model.variables]
-            translators[key] = module, [(weight, weight.numpy()) for weight in weights]
-        return translators[key][0]
+        key = repr(([(run.path.absolute(), name) for run, name in members], settings, precision))
+        translator, weights = translators.get(key, (None, []))
+        if translator is None or not all(itertools.starmap(np.array_equal, weights)):
+            translator = load(model_dir, settings, precision=precision)
+            variables = [weight for model in translator.transformers for weight in model.variables]
+            translators[key] = translator, [(weight, weight.numpy()) for weight in variables]
+        return translator
 
     loading.load_translator = load_shared
 
