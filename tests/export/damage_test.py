@@ -10,7 +10,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest, check_needed_files
 from tests.builders import refuses, weekly
-from tests.conftest import FORMATS, PHRASES
+from tests.conftest import PHRASES
 from tests.damage import DAMAGES, cut, delete, empty, files_of
 from tests.messages import mentions
 
