@@ -15,7 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding import SearchResult
 from keras_transformer.decoding.beam_search import length_penalty
+from keras_transformer.decoding.search_loop import map_tensors
 from keras_transformer.errors import InputError
 from keras_transformer.inference.batching import map_batches
 from keras_transformer.inference.translation_module import TranslationModule
@@ -89,22 +91,46 @@ class Scorer(tf.Module):
     ) -> tf.Tensor:
         """Returns float32 `[B, T]`, 0 beyond `lengths`; the mean of an ensemble."""
         source_ids, *_ = self.translator.source_ids(source)
+        token_log_probs, _ = self._read(source_ids, target_ids, lengths)
+        return token_log_probs
+
+    def search_result(
+        self, source_ids: tf.Tensor, target_ids: tf.Tensor, lengths: tf.Tensor
+    ) -> SearchResult:
+        """Returns given targets like the only results of a search, in a graph or eagerly."""
+        token_log_probs, alignment = self._read(source_ids, target_ids, lengths)
+        log_probs = tf.reduce_sum(token_log_probs, axis=-1)
+        result = SearchResult(
+            target_ids, log_probs, lengths, lengths > 0, log_probs, token_log_probs, alignment
+        )
+        return map_tensors(lambda tensor: tf.expand_dims(tensor, 1), result)
+
+    def _read(
+        self, source_ids: tf.Tensor, target_ids: tf.Tensor, lengths: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Returns the log-probabilities and the alignment of targets, float32 and int32 `[B, T]`.
+
+        Log-probabilities are 0 beyond `lengths`. There is no alignment without attention.
+        """
         start_id = self.translator.tokenizer.start_id
         shifted = tf.pad(target_ids, [[0, 0], [1, 0]], constant_values=start_id)[:, :-1]
         counted = tf.sequence_mask(lengths, tf.shape(target_ids)[1])  # --> [B, T]
         labels = tf.boolean_mask(target_ids, counted)  # --> [N]
-        log_probs = []
-        # Requests the attention without using it, so that an export contains this function only
-        # once. A model with an attention window would have to compute all of it, so not there.
+        log_probs, weights = [], []
+        # Requests the attention without always using it, so that an export contains this function
+        # only once. A model with an attention window would have to compute all of it, so not there.
         models = self.translator.transformers
         attention = all(model.can_return_attention for model in models)
         memories = self.translator.encode(source_ids)
         results = self.translator.read_targets(shifted, memories, attention)
-        for transformer, (features, _) in zip(models, results, strict=True):
+        for transformer, (features, layers) in zip(models, results, strict=True):
             features = tf.boolean_mask(features, counted)  # --> [N, d_model]
             log_probs.append(_label_log_probs(transformer, features, labels))
+            weights += [] if layers is None else [transformer.alignment(layers)]
         mean = tf.add_n(log_probs) / len(log_probs)
-        return tf.scatter_nd(tf.where(counted), mean, tf.shape(counted, tf.int64))
+        mean = tf.scatter_nd(tf.where(counted), mean, tf.shape(counted, tf.int64))
+        alignment = tf.argmax(tf.add_n(weights), -1, output_type=tf.int32) if attention else None
+        return mean, alignment
 
 
 def _label_log_probs(

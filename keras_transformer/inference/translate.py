@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import math
@@ -12,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer import plugins
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, check_names, require
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.metrics import Scores
-from keras_transformer.inference import EMPTY_SCORE, Translation, translations_of
+from keras_transformer.inference import EMPTY_SCORE, Status, Translation, translations_of
 from keras_transformer.inference.batching import (
     TokenCounts,
     outputs_by_line,
@@ -26,6 +27,8 @@ from keras_transformer.inference.batching import (
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag
 
+PROBLEMS = (Status.LOOP, Status.COPY, Status.PART_MISSING, Status.OTHER_SCRIPT)
+ON_LOW_QUALITY = ("keep", "source", "empty", "retry")
 # The result if the model's logits are NaN, or if all tokens are banned.
 NO_TRANSLATION = Translation("", -math.inf)
 
@@ -74,7 +77,8 @@ def translate_verbose(
     Each line has `source_tokens` and `translations`, best first. Each translation has `text`,
     `score`, `finished`, `tokens`, `ids`, `alignment` (for each token the index of a source token),
     and on request `attention` (target tokens by source tokens). Models other than LiteRT also
-    return `log_prob` (without penalties) and `token_log_probs`.
+    return `log_prob` (without penalties) and `token_log_probs`. If the model has a quality, each
+    translation has its `quality`, and each line the `problems` of the best one, such as `LOOP`.
     """
     if model.translate_verbose is None:
         raise InputError(
@@ -99,14 +103,78 @@ def translate_verbose(
 
 def with_details(results: Sequence[Mapping[str, Any]]) -> list[list[Translation]]:
     """Returns the results of `translate_verbose` as translations."""
-    return [
-        [
-            Translation(row["text"], row["score"], {"source_tokens": line["source_tokens"], **row})
-            for row in line["translations"]
-        ]
-        or [NO_TRANSLATION]
-        for line in results
-    ]
+    found = []
+    for line in results:
+        common = {name: value for name, value in line.items() if name != "translations"}
+        rows = line["translations"]
+        translations = [Translation(row["text"], row["score"], common | row) for row in rows]
+        found.append(translations or [NO_TRANSLATION])
+    return found
+
+
+def with_fallback(model: Engine, on_low_quality: str, min_quality: float) -> Engine:
+    """Returns a model that does not keep translations of low quality.
+
+    Their quality is below `min_quality`, or they have one of the `PROBLEMS`. "source" returns the
+    source instead, "empty" an empty text, and "retry" the better one of two searches.
+    """
+    check_names([on_low_quality], ON_LOW_QUALITY, "a value of on_low_quality")
+    require(0 <= min_quality <= 1, f"min_quality is {min_quality}. Use a number from 0 to 1.")
+    if on_low_quality == "keep":
+        return model
+    advice = "Use on_low_quality=keep, or an export"
+    find = model.translate_verbose
+    if find is None or not model.has_quality:
+        raise InputError(
+            f"{model.label} returns no quality of translations. {advice} that was made with at "
+            "least 100 sentences and their references (a LiteRT model with alignments)."
+        )
+    retry = model.retry
+    if on_low_quality == "retry" and retry is None:
+        raise InputError(f"{model.label} has only one search. {advice} in the format saved_model.")
+    require(
+        model.n_best == 1,
+        f"{model.label} returns {model.n_best} translations, but on_low_quality needs 1.",
+    )
+
+    def is_low(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        return (outputs["quality"][:, 0] < min_quality) | (outputs["status"] & sum(PROBLEMS) > 0)
+
+    def translate_verbose(text: Any, prefix: Any) -> dict[str, np.ndarray]:
+        outputs = {name: np.array(value) for name, value in find(text=text, prefix=prefix).items()}
+        low = np.flatnonzero(is_low(outputs))
+        if on_low_quality == "empty":
+            outputs["translations"][low] = b""
+        elif on_low_quality == "source":
+            outputs["translations"][low, 0] = text[low]
+        elif len(low):
+            assert retry is not None
+            others = {k: np.array(v) for k, v in retry(text=text[low], prefix=prefix[low]).items()}
+            before = outputs["quality"][low, 0] - is_low({k: v[low] for k, v in outputs.items()})
+            is_better = others["quality"][:, 0] - is_low(others) > before
+            chosen = np.arange(len(text))
+            chosen[low[is_better]] = len(text) + np.flatnonzero(is_better)
+            outputs = {k: _stacked(outputs[k], others[k])[chosen] for k in outputs}
+        return outputs
+
+    changed = copy.copy(model)
+    no_prefix = np.array([b""], object)
+    vars(changed).update(
+        translate_verbose=translate_verbose,
+        translate=lambda text: translate_verbose(text, np.repeat(no_prefix, len(text))),
+    )
+    return changed
+
+
+def _stacked(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Returns the rows of two arrays, padded to the same lengths."""
+    size = [max(sizes) for sizes in zip(first.shape[1:], second.shape[1:], strict=True)]
+    filler = b"" if first.dtype == object else 0
+    padded = []
+    for array in (first, second):
+        missing = [(0, most - own) for most, own in zip(size, array.shape[1:], strict=True)]
+        padded.append(np.pad(array, [(0, 0), *missing], constant_values=filler))
+    return np.concatenate(padded)
 
 
 def _details(
@@ -125,6 +193,8 @@ def _details(
             "ids": fields["ids"][i][:length].tolist(),
             "alignment": fields["alignments"][i][:length].tolist(),
         }
+        if "quality" in fields:
+            translation["quality"] = round(float(fields["quality"][i]), 4)
         if "token_log_probs" in fields:
             translation["log_prob"] = round(float(fields["log_probs"][i]), 6)
             translation["token_log_probs"] = _rounded(fields["token_log_probs"][i][:length], 6)
@@ -133,7 +203,9 @@ def _details(
             translation["attention"] = _rounded(weights, 4)
         translations.append(translation)
     source = [piece.decode() for piece in fields["source_tokens"][:source_length]]
-    return {"source_tokens": source, "translations": translations}
+    problems = [flag.name for flag in PROBLEMS if int(fields.get("status", 0)) & flag]
+    found = {"problems": problems} if "quality" in fields else {}
+    return {"source_tokens": source, **found, "translations": translations}
 
 
 def _rounded(values: np.ndarray, decimals: int) -> Any:

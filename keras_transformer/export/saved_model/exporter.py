@@ -59,6 +59,9 @@ class SavedModelExporter(Exporter):
             )
         return translator.with_options(shortlist=options.shortlist)
 
+    def returns_quality(self, options: ExportOptions) -> bool:
+        return True
+
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         # Imported here, because to open a version does not need Keras.
         from keras_transformer.export.saved_model import serving_checks
@@ -128,8 +131,12 @@ class SavedModelExporter(Exporter):
             "translate_ids": {name: array.tolist() for name, array in tokens.items()},
         }
         expected = translator.translate_to_ids(tf.constant(texts)).scores.numpy()
-        for name, found in zip(inputs, engine.call([*inputs.items()]), strict=True):
+        outputs = dict(zip(inputs, engine.call([*inputs.items()]), strict=True))
+        for name, found in outputs.items():
             check_scores(name, found["scores"], expected)
+        if translator.quality is not None:
+            own = translator.translate_verbose(texts, [""] * count)["quality"].numpy()
+            check_scores("translate", outputs["translate"]["quality"], own, "quality")
 
     def describe(
         self,
@@ -149,14 +156,16 @@ class SavedModelExporter(Exporter):
 EXPORTER = SavedModelExporter()
 
 
-def check_scores(signature: str, found: np.ndarray, expected: np.ndarray) -> None:
+def check_scores(
+    signature: str, found: np.ndarray, expected: np.ndarray, name: str = "scores"
+) -> None:
     """Raises `InputError` if the scores of a signature differ by more than rounding."""
     from keras_transformer.export.comparison import TIE
 
     if not np.all(np.abs(found - expected) < TIE):  # True for NaN, too
         raise InputError(
-            f"The scores of the export's signature {signature} differ from the scores of the "
-            "run's search. Nothing was exported."
+            f"The {name} of the export's signature {signature} differ from those of the run's "
+            "search. Nothing was exported."
         )
 
 
