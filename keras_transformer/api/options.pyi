@@ -20,8 +20,12 @@ class FileSettings(TypedDict, total=False):
     spans: Sequence[str]
     source_tag: str
     glossary: Any
+    on_low_quality: str
+    min_quality: float
     overwrite: bool
 
 class TextOptions(SearchOptions, total=False):
     document: bool | None
     glossary: Any
+    on_low_quality: str
+    min_quality: float

@@ -21,6 +21,10 @@ several sentences if the model was trained on single ones; --nodocument turns it
 language of the export. A --glossary (TBX, or a term, a tab and its translation in each line) gives
 the exact translations of terms, in lines that are translated as with --document.
 
+--on_low_quality=source|empty|retry replaces translations whose quality is below --min_quality, or
+that repeat tokens, copy the source, miss a part, or are in another script. It needs an export that
+was made with the references of at least 100 sentences.
+
 A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>
 adds it to every line. With --document, the tag of a line applies to all of its sentences.
 
@@ -61,6 +65,7 @@ def define_flags() -> None:
     config_flags.define_precision_flag()
     flags.DEFINE_boolean("compile_search", False, "compile the search of a run with XLA")
     config_flags.define_option_flags("threads", "source_tag")
+    config_flags.define_quality_flags()
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
 
 
@@ -130,7 +135,7 @@ def main() -> int:
     _check_flags()
     app.load_engine(FLAGS.model_dir)
     from keras_transformer.data.reading import decode_lines
-    from keras_transformer.inference import batching, loading, tags
+    from keras_transformer.inference import batching, loading, tags, translate
     from keras_transformer.runs import atomic
 
     if _is_interactive():
@@ -148,6 +153,7 @@ def main() -> int:
     )
     model.source_language = FLAGS.source_language or model.source_language
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
+    model = translate.with_fallback(model, FLAGS.on_low_quality, FLAGS.min_quality)
     if FLAGS.glossary:
         model = plugins.find("text_options", "document").with_glossary(model, FLAGS.glossary)
     with atomic.output_file(FLAGS.output) as file:

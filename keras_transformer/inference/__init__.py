@@ -11,6 +11,8 @@ from keras_transformer.config import Config, DecodingConfig
 from keras_transformer.errors import InputError
 
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+ON_LOW_QUALITY = ("keep", "source", "empty", "retry")
+MIN_QUALITY = 0.3
 EMPTY_SCORE = -5e8  # unused entries of a search result have a lower score, -1e9
 
 
@@ -32,6 +34,9 @@ class Status(enum.IntFlag):
     COPY = 512  # most of it is a copy of the source
     PART_MISSING = 1024  # it ends too early
     OTHER_SCRIPT = 2048  # most of it is in another script than the references
+
+
+PROBLEMS = Status.LOOP | Status.COPY | Status.PART_MISSING | Status.OTHER_SCRIPT
 
 
 class Translation(NamedTuple):

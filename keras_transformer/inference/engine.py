@@ -58,6 +58,7 @@ class Engine:
             of `TranslationModule.translate_verbose`, or None. LiteRT models lack some outputs, and
             servers have None.
         has_quality: whether `translate_verbose` returns the quality of translations.
+        fallback: what replaces a translation of low quality, and the least quality that is not low.
         retry: like `translate_verbose`, with a search for translations that were bad, or None.
         vocabulary: the SentencePiece models, or None if they are unknown, as those of a server.
         changeable: the settings that `with_settings` can change.
@@ -74,6 +75,7 @@ class Engine:
     threads: int | None = None
     translate_verbose: BatchFunction | None = None
     has_quality = False
+    fallback: tuple[str, float] = ("keep", 0.0)
     retry: BatchFunction | None = None
     vocabulary: Vocabulary | None = None
     changeable: tuple[str, ...] = ()

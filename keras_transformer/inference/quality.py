@@ -81,9 +81,9 @@ def assess(
 def features(result: SearchResult, source_ids: tf.Tensor, tokenizer: Tokenizer) -> tf.Tensor:
     """Returns the features of translations, float32 `[B, K, F]`.
 
-    They are the mean and the minimum of the log-probabilities, that of the last token, the share of
-    source tokens that a token is aligned to, the logarithm of the ratio of lengths, the share of
-    tokens at the end of a repeated pair of tokens, and the share of unknown tokens.
+    They are the mean, the standard deviation and the minimum of the log-probabilities, that of the
+    last token, the share of source tokens that a token is aligned to, the logarithm of the ratio of
+    lengths, the share of tokens at the end of a repeated pair, and the share of unknown tokens.
     """
     ids, lengths, width = result.ids, result.lengths, tf.shape(result.ids)[2]
     is_token = tf.sequence_mask(lengths, width)
@@ -98,8 +98,11 @@ def features(result: SearchResult, source_ids: tf.Tensor, tokenizer: Tokenizer) 
     is_unknown = is_token & (ids == tokenizer.unknown_id)
     is_unknown_source = in_source & tf.expand_dims(source_ids == tokenizer.unknown_id, 1)
     repeated = tf.reduce_any(_repeats(ids, is_token, 2), axis=3)
+    mean = tf.reduce_sum(log_probs, axis=2) / length
+    deviations = tf.where(is_token, log_probs - tf.expand_dims(mean, 2), 0.0)
     values = (
-        tf.reduce_sum(log_probs, axis=2) / length,
+        mean,
+        tf.sqrt(tf.reduce_sum(deviations * deviations, axis=2) / length),
         -tf.reduce_max(-log_probs, axis=2),
         tf.reduce_sum(tf.where(is_last, log_probs, 0.0), axis=2),
         _count(is_covered) / tf.maximum(_count(in_text), 1.0),

@@ -16,7 +16,15 @@ from keras_transformer import plugins
 from keras_transformer.errors import InputError, check_names, require
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.metrics import Scores
-from keras_transformer.inference import EMPTY_SCORE, Status, Translation, translations_of
+from keras_transformer.inference import (
+    EMPTY_SCORE,
+    MIN_QUALITY,
+    ON_LOW_QUALITY,
+    PROBLEMS,
+    Status,
+    Translation,
+    translations_of,
+)
 from keras_transformer.inference.batching import (
     TokenCounts,
     outputs_by_line,
@@ -27,8 +35,6 @@ from keras_transformer.inference.batching import (
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag
 
-PROBLEMS = (Status.LOOP, Status.COPY, Status.PART_MISSING, Status.OTHER_SCRIPT)
-ON_LOW_QUALITY = ("keep", "source", "empty", "retry")
 # The result if the model's logits are NaN, or if all tokens are banned.
 NO_TRANSLATION = Translation("", -math.inf)
 
@@ -41,9 +47,12 @@ def translate_lines(
     `split` has translations from `split_texts`, by the indices of their lines. Their score is 0.
     """
     others = [line for index, line in enumerate(lines) if index not in split]
-    rows = outputs_by_line(
-        model.translate, others, max_lines=model.max_batch_lines, threads=model.threads
-    )
+    if model.fallback[0] == "keep":
+        rows = outputs_by_line(
+            model.translate, others, max_lines=model.max_batch_lines, threads=model.threads
+        )
+    else:
+        rows = _rows(model, others, [""] * len(others))
     found = (translations_of(r["translations"], r["scores"]) or [NO_TRANSLATION] for r in rows)
     numbers = range(len(lines))
     return [[Translation(split[i], 0.0)] if i in split else next(found) for i in numbers]
@@ -89,10 +98,7 @@ def translate_verbose(
     if len(prefixes) != len(lines):
         raise InputError(f"There are {len(lines):,} lines, but {len(prefixes):,} prefixes.")
     counts = token_counts(model.lengths, lines) if counts is None else counts
-    rows = outputs_by_line(
-        model.translate_verbose, lines, max_lines=model.max_batch_lines, threads=model.threads,
-        prefix=prefixes,
-    )  # fmt: skip
+    rows = _rows(model, lines, prefixes)
     if attention and rows and "attention" not in rows[0]:
         raise InputError(
             f"{model.label} returns no attention. Use the run directory or a SavedModel."
@@ -112,69 +118,59 @@ def with_details(results: Sequence[Mapping[str, Any]]) -> list[list[Translation]
     return found
 
 
-def with_fallback(model: Engine, on_low_quality: str, min_quality: float) -> Engine:
-    """Returns a model that does not keep translations of low quality.
-
-    Their quality is below `min_quality`, or they have one of the `PROBLEMS`. "source" returns the
-    source instead, "empty" an empty text, and "retry" the better one of two searches.
-    """
+def with_fallback(
+    model: Engine, on_low_quality: str = "keep", min_quality: float = MIN_QUALITY
+) -> Engine:
+    """Returns a model whose lines of low quality are not kept: see `_rows`."""
     check_names([on_low_quality], ON_LOW_QUALITY, "a value of on_low_quality")
     require(0 <= min_quality <= 1, f"min_quality is {min_quality}. Use a number from 0 to 1.")
-    if on_low_quality == "keep":
-        return model
-    advice = "Use on_low_quality=keep, or an export"
-    find = model.translate_verbose
-    if find is None or not model.has_quality:
-        raise InputError(
+    if on_low_quality != "keep":
+        advice = "Use on_low_quality=keep, or an export"
+        require(
+            model.has_quality and model.translate_verbose is not None,
             f"{model.label} returns no quality of translations. {advice} that was made with at "
-            "least 100 sentences and their references (a LiteRT model with alignments)."
+            "least 100 sentences and their references (a LiteRT model with alignments).",
         )
-    retry = model.retry
-    if on_low_quality == "retry" and retry is None:
-        raise InputError(f"{model.label} has only one search. {advice} in the format saved_model.")
-    require(
-        model.n_best == 1,
-        f"{model.label} returns {model.n_best} translations, but on_low_quality needs 1.",
-    )
-
-    def is_low(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        return (outputs["quality"][:, 0] < min_quality) | (outputs["status"] & sum(PROBLEMS) > 0)
-
-    def translate_verbose(text: Any, prefix: Any) -> dict[str, np.ndarray]:
-        outputs = {name: np.array(value) for name, value in find(text=text, prefix=prefix).items()}
-        low = np.flatnonzero(is_low(outputs))
-        if on_low_quality == "empty":
-            outputs["translations"][low] = b""
-        elif on_low_quality == "source":
-            outputs["translations"][low, 0] = text[low]
-        elif len(low):
-            assert retry is not None
-            others = {k: np.array(v) for k, v in retry(text=text[low], prefix=prefix[low]).items()}
-            before = outputs["quality"][low, 0] - is_low({k: v[low] for k, v in outputs.items()})
-            is_better = others["quality"][:, 0] - is_low(others) > before
-            chosen = np.arange(len(text))
-            chosen[low[is_better]] = len(text) + np.flatnonzero(is_better)
-            outputs = {k: _stacked(outputs[k], others[k])[chosen] for k in outputs}
-        return outputs
-
-    changed = copy.copy(model)
-    no_prefix = np.array([b""], object)
-    vars(changed).update(
-        translate_verbose=translate_verbose,
-        translate=lambda text: translate_verbose(text, np.repeat(no_prefix, len(text))),
-    )
-    return changed
+        can_retry = model.retry is not None or on_low_quality != "retry"
+        require(can_retry, f"{model.label} has only one search. {advice} as a SavedModel.")
+        several = f"{model.label} returns {model.n_best} translations"
+        require(model.n_best == 1, f"{several}, but on_low_quality needs 1.")
+    model = copy.copy(model)
+    model.fallback = on_low_quality, min_quality
+    return model
 
 
-def _stacked(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns the rows of two arrays, padded to the same lengths."""
-    size = [max(sizes) for sizes in zip(first.shape[1:], second.shape[1:], strict=True)]
-    filler = b"" if first.dtype == object else 0
-    padded = []
-    for array in (first, second):
-        missing = [(0, most - own) for most, own in zip(size, array.shape[1:], strict=True)]
-        padded.append(np.pad(array, [(0, 0), *missing], constant_values=filler))
-    return np.concatenate(padded)
+def _rows(model: Engine, lines: Sequence[str], prefixes: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the outputs of `Engine.translate_verbose` for each line, after the fallback.
+
+    A translation is low if its quality is, or if it has one of the `PROBLEMS`. Then its text is
+    that of the source or empty, or it is the better one of two searches.
+    """
+    options: Any = {"max_lines": model.max_batch_lines, "threads": model.threads}
+    assert model.translate_verbose is not None
+    rows = outputs_by_line(model.translate_verbose, lines, prefix=prefixes, **options)
+    action, least = model.fallback
+    low = [i for i, row in enumerate(rows) if action != "keep" and _rank(row) < least]
+    if action == "retry" and model.retry is not None:
+        texts = [[column[i] for i in low] for column in (lines, prefixes)]
+        again = outputs_by_line(model.retry, texts[0], prefix=texts[1], **options)
+        for index, row in zip(low, again, strict=True):
+            rows[index] = max(rows[index], row, key=_rank)
+    else:
+        for index in low:
+            text = lines[index] if action == "source" else ""
+            rows[index]["translations"] = np.array([text.encode()], object)
+    return rows
+
+
+def _rank(row: Mapping[str, Any]) -> float:
+    """Returns the quality of a line's best translation, and less than 0 if it has a problem."""
+    return float(row["quality"][0]) - bool(_problems(row))
+
+
+def _problems(row: Mapping[str, Any]) -> list[str | None]:
+    """Returns the names of what may be wrong with a line's best translation."""
+    return [flag.name for flag in Status(int(row["status"])) & PROBLEMS]
 
 
 def _details(
@@ -203,8 +199,7 @@ def _details(
             translation["attention"] = _rounded(weights, 4)
         translations.append(translation)
     source = [piece.decode() for piece in fields["source_tokens"][:source_length]]
-    problems = [flag.name for flag in PROBLEMS if int(fields.get("status", 0)) & flag]
-    found = {"problems": problems} if "quality" in fields else {}
+    found = {"problems": _problems(fields)} if "quality" in fields else {}
     return {"source_tokens": source, **found, "translations": translations}
 
 

@@ -7,6 +7,7 @@ int8 and all else float32. Scores are float32.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,9 @@ class SavedModelExporter(Exporter):
         # These functions are only for programs that load the model in Python, because the shapes
         # of their outputs vary.
         module.translate_verbose = translator.translate_verbose
+        if translator.quality is not None:
+            other = _with_other_search(translator)  # kept until it is saved
+            module.retry = other.translate_verbose
         module.positions = served.positions
         module.tokenizer = translator.tokenizer
         # Only the variables are saved, not the layers, so that the file contains no Keras objects.
@@ -154,6 +158,13 @@ class SavedModelExporter(Exporter):
 
 
 EXPORTER = SavedModelExporter()
+
+
+def _with_other_search(translator: TranslationModule) -> TranslationModule:
+    """Returns a translator with a larger beam and without repeated n-grams."""
+    config = translator.config
+    config = dataclasses.replace(config, no_repeat_ngram=3, beam_size=2 * config.beam_size)
+    return translator.with_options(config, translator.shortlist)
 
 
 def check_scores(

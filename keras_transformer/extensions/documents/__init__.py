@@ -10,6 +10,7 @@ from typing import Any
 
 from keras_transformer import console
 from keras_transformer.errors import needs_extra, require
+from keras_transformer.inference.translate import with_fallback
 
 # Each message is printed once in a process.
 _warn_once = functools.cache(console.warn)
@@ -86,5 +87,7 @@ def translate_file(model: Any, *paths: Any, glossary: Any = None, **options: Any
     with needs_extra("files", "translate_file"):
         from keras_transformer.extensions.documents import files
 
+    names = {"on_low_quality", "min_quality"} & options.keys()
+    model = with_fallback(model, **{name: options.pop(name) for name in names})
     model = model if glossary is None else with_glossary(model, glossary)
     return files.translate_file(model, *paths, **options)

@@ -34,6 +34,7 @@ def define_flags() -> None:
     flags.DEFINE_multi_string("span", [], "regular expression of texts that are kept")
     flags.DEFINE_boolean("overwrite", False, "replace the output if it exists")
     config_flags.define_option_flags("source_language", "threads", "source_tag", "glossary")
+    config_flags.define_quality_flags()
     config_flags.define_config_flags("beam_size", "length_penalty")
 
 
@@ -55,6 +56,8 @@ def main() -> None:
         spans=FLAGS.span,
         source_tag=FLAGS.source_tag or "",
         glossary=FLAGS.glossary,
+        on_low_quality=FLAGS.on_low_quality,
+        min_quality=FLAGS.min_quality,
         overwrite=FLAGS.overwrite,
     )
     texts = counts.pop("texts")
