@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from keras_transformer.config.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
@@ -22,6 +22,7 @@ class FileSettings(TypedDict, total=False):
     glossary: Any
     on_low_quality: str
     min_quality: float
+    casing: Literal["auto", "keep"] | None
     overwrite: bool
 
 class TextOptions(SearchOptions, total=False):
@@ -29,3 +30,4 @@ class TextOptions(SearchOptions, total=False):
     glossary: Any
     on_low_quality: str
     min_quality: float
+    casing: Literal["auto", "keep"] | None

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import keras
 import numpy as np
@@ -107,8 +107,8 @@ class Translator:
     def __call__(self, text: str | Texts, **options: Unpack[TextOptions]) -> str | list[str]:
         """Returns the best translation of a text, or a list of them for a list of texts.
 
-        An array or a tensor of texts counts as a list. `options` are `document`, `glossary` and
-        `decoding` of `translate`.
+        An array or a tensor of texts counts as a list. `options` are `document`, `glossary`,
+        `casing` and `decoding` of `translate`.
         """
         lines = [text] if isinstance(text, str) else text
         best = [found[0].text for found in self.translate(lines, **options)]
@@ -124,6 +124,7 @@ class Translator:
         glossary: Any = None,
         on_low_quality: str = "keep",
         min_quality: float = MIN_QUALITY,
+        casing: Literal["auto", "keep"] | None = None,
         **decoding: Unpack[SearchOptions],
     ) -> list[list[Translation]]:
         """Translates lines and returns all translations of each line, best first.
@@ -148,6 +149,9 @@ class Translator:
                 This needs an export that was made with at least 100 sentences and their references.
             min_quality: a lower quality is low. So are loops, copies, missing parts and text in
                 another script, whatever its quality.
+            casing: "auto" to translate texts in capitals like others, and to write the translations
+                in capitals again. This is the default for texts that are translated as with
+                `document`. "keep" turns it off.
             **decoding: fields of `DecodingConfig`, such as `beam_size`, `n_best` or
                 `length_penalty`. The options of an export are fixed.
 
@@ -167,11 +171,11 @@ class Translator:
         prefixes = None if prefixes is None else checked_texts(prefixes)
         model = translate.with_fallback(self._with(decoding), on_low_quality, min_quality)
         is_plain = not return_details and prefixes is None
-        has_options = document or glossary is not None
-        message = "A document or glossary allows no details and no prefixes."
-        require(is_plain or not has_options, message)
-        if glossary is not None:
-            model = plugins.find("text_options", "document").with_glossary(model, glossary)
+        has_options = glossary is not None or casing is not None
+        message = "document, glossary and casing allow no details and no prefixes."
+        require(is_plain or not (document or has_options), message)
+        if has_options:
+            model = plugins.find("text_options", "document").with_options(model, glossary, casing)
         split, remarks = translate.split_texts(model, lines, is_plain and document, "", 0)
         for remark in remarks:
             warnings.warn(remark, stacklevel=2)
@@ -214,8 +218,8 @@ class Translator:
             output: the file to write. It appears only when it is complete.
             **options: `format`, such as "html", if the suffix does not show it; `spans`, regular
                 expressions of more texts to keep, such as r"ACME\w*"; `source_tag`, a symbol for
-                each sentence, such as "<2de>"; `glossary`, as for `translate`; and `overwrite`, to
-                replace an existing output.
+                each sentence, such as "<2de>"; `glossary` and `casing`, as for `translate`; and
+                `overwrite`, to replace an existing output.
 
         Returns:
             The number of `texts`, and how many sentences kept their protected spans in which way:

@@ -46,6 +46,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "symbols": ("multi_string", "tokens that are never split, such as '<2de>,<2fr>'"),
     "source_language": ("string", "language of the text, as in de, to find its sentences"),
     "glossary": ("string", "file of terms and their translations, see above"),
+    "casing": ("string", "auto: translate text in capitals like other text; keep: as it is"),
     "source_tag": ("string", "token added before each source sentence, as in '<2de>'"),
     "vocab_size": ("integer", "maximum number of tokens to learn"),
     "max_tokens": ("integer", "maximum tokens of a sentence"),

@@ -19,7 +19,9 @@ again. Line breaks, indents, variables, URLs and tags stay. This is the default 
 several sentences if the model was trained on single ones; --nodocument turns it off.
 --source_language=de selects the abbreviations that do not end a sentence. By default it is the
 language of the export. A --glossary (TBX, or a term, a tab and its translation in each line) gives
-the exact translations of terms, in lines that are translated as with --document.
+the exact translations of terms, in lines that are translated as with --document. These also
+translate sentences in capitals like others, and write them in capitals again (--casing=keep: not).
+With --casing=auto, the same applies to other lines.
 
 --on_low_quality=source|empty|retry replaces translations whose quality is below --min_quality, or
 that repeat tokens, copy the source, miss a part, or are in another script. It needs an export that
@@ -55,7 +57,7 @@ def define_flags() -> None:
     config_flags.define_path_flags("model_dir", required=True)
     config_flags.define_path_flags("input", "output")
     flags.DEFINE_boolean("document", None, "split lines into sentences, or not; see above")
-    config_flags.define_option_flags("source_language", "glossary")
+    config_flags.define_option_flags("source_language", "glossary", "casing")
     flags.DEFINE_boolean(
         "interactive", None, "translate each line when it arrives; default: on a terminal"
     )
@@ -72,7 +74,7 @@ def define_flags() -> None:
 def _check_flags() -> None:
     if FLAGS.attention and FLAGS.format != "jsonl":
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
-    for name in ("document", "glossary", "compile_search"):
+    for name in ("document", "glossary", "casing", "compile_search"):
         app.exclude(name, "format", "prefix")
     if FLAGS.document is False and not FLAGS.glossary:
         app.reject_unused(["source_language"], "with --nodocument. Give one of them.")
@@ -154,8 +156,9 @@ def main() -> int:
     model.source_language = FLAGS.source_language or model.source_language
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
     model = translate.with_fallback(model, FLAGS.on_low_quality, FLAGS.min_quality)
-    if FLAGS.glossary:
-        model = plugins.find("text_options", "document").with_glossary(model, FLAGS.glossary)
+    if FLAGS.glossary or FLAGS.casing:
+        with_options = plugins.find("text_options", "document").with_options
+        model = with_options(model, glossary=FLAGS.glossary, casing=FLAGS.casing)
     with atomic.output_file(FLAGS.output) as file:
         warnings = _translate_all(model, parts, file)
     return 3 if warnings else 0

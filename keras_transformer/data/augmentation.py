@@ -65,10 +65,11 @@ def installed(
     if unknown := {*shares} - known - {*DEFAULT_SHARES}:
         names = ", ".join(sorted(known)) or "none"
         raise InputError(f"augment has {min(unknown)!r}. The installed changes are: {names}.")
-    has_symbols = vocabulary is None or vocabulary.symbol_ids is not None
+    # Those of the source and of the target.
+    pieces = [] if vocabulary is None else [{*side} for side in vocabulary.pieces()]
     return {
         name: extension
         for name, extension in found.items()
         if any(shares.get(kind) for kind in extension.kinds)
-        and (has_symbols or not extension.symbols)
+        and all(side.issuperset(extension.symbols) for side in pieces)
     }

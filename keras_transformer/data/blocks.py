@@ -37,6 +37,8 @@ BLOCK_LINES = 2**16
 BLOCK_BYTES = 2**23  # the longer side of each pair counts; a longer pair is a block by itself
 
 STORES = ("train", "valid")
+AUGMENTED_EXAMPLES = 3  # the report shows this number of each kind
+_EXAMPLE_CHARACTERS = 200  # each side of them is cut to this length
 # A clean pair goes to one of the stores, or is dropped.
 TRAIN, VALID, DUPLICATE = range(3)
 Fates: TypeAlias = npt.NDArray[np.uint8]
@@ -156,12 +158,21 @@ def encode_block(
     pairs.keep(full, "empty", report)
     pairs.keep(short | ~full, "too_many_tokens", report)
     augmented = collections.Counter[str]()
+    examples: dict[str, list[dict[str, list[str]]]] = {}
     chosen = np.flatnonzero(full & short & (fates == TRAIN)).tolist()
     seed = f"augment {options.seed} {folder.name}"
     for i, name, *pair in _augmented(augmentations, options.augment, chosen, texts, seed):
         new_ids = vocabulary.encode_source(pair[:1]) + vocabulary.encode_target(pair[1:])
         if all(1 < len(ids) <= options.max_tokens for ids in new_ids):
             augmented[name] += 1
+            if augmented[name] <= AUGMENTED_EXAMPLES:
+                both = {"before": [side[i] for side in texts], "after": pair}
+                examples.setdefault(name, []).append(
+                    {
+                        key: [text.decode()[:_EXAMPLE_CHARACTERS] for text in both[key]]
+                        for key in both
+                    }
+                )
             for side in (0, 1):
                 texts[side][i], rows[side][i] = pair[side], new_ids[side]
     shards: dict[str, dict[str, Any]] = {}
@@ -180,7 +191,7 @@ def encode_block(
             with atomic_path(folder / f"{store}.npy") as partial, partial.open("wb") as file:
                 np.save(file, hashes[stored])
     result = {"pairs": len(single), "cleaning": report.as_dict(), "shards": shards}
-    result["augmented"] = augmented
+    result |= {"augmented": augmented, "augmented_examples": examples}
     write_text(result_path, json.dumps(result))  # written last: it marks a complete block
     for name in ("source.txt", "target.txt", "lines.npy"):  # no longer needed
         (folder / name).unlink()

@@ -20,6 +20,7 @@ from keras_transformer import plugins
 from keras_transformer.console import progress_bar
 from keras_transformer.data.augmentation import Augmentation, installed
 from keras_transformer.data.blocks import (
+    AUGMENTED_EXAMPLES,
     DUPLICATE,
     STORES,
     TRAIN,
@@ -52,7 +53,7 @@ __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 # Part of the fingerprint: raised whenever the same input would give another result.
 _FORMAT = 5
 # Raise it when the intermediate files of a stage change. Then unfinished work starts again.
-_WORK_FORMAT = 10
+_WORK_FORMAT = 11
 _LEARNING_PAIRS = 50_000  # from which augmentations learn
 _COUNTED_SOURCES = 2_000  # in which sentences are counted
 _EXAMPLE_CHARACTERS = 200  # longer validation sources are truncated in the output
@@ -346,7 +347,9 @@ def _learn_augmentations(
     """Returns what each augmentation learns from the sampled pairs, as JSON values by name."""
     sample = heapq.nsmallest(_LEARNING_PAIRS, cleaned.training_sample())
     pairs = [(source.decode(), target.decode()) for _, _, source, target in sample]
-    return {name: extension.learn(pairs) for name, extension in extensions.items()}
+    # Several extensions may learn the same, such as word alignments.
+    learned = {learn: learn(pairs) for learn in {each.learn for each in extensions.values()}}
+    return {name: learned[extension.learn] for name, extension in extensions.items()}
 
 
 def _encode(
@@ -355,7 +358,7 @@ def _encode(
 ) -> dict[str, Any]:  # fmt: skip
     """Writes both token stores, and returns their part of the report."""
     shards: dict[str, list[dict[str, Any]]] = {store: [] for store in STORES}
-    augmented = collections.Counter[str]()
+    augmented, examples = collections.Counter[str](), dict[str, list[Any]]()
     same = directory, vocabulary.fingerprint, options, augmentations
     for split, part in cleaned.items():
         blocks = zip(part.folders, part.fates_of_blocks(), strict=True)
@@ -364,6 +367,9 @@ def _encode(
             for result in run_tasks(encode_block, tasks, num_workers):
                 part.report.add(result["cleaning"])
                 augmented.update(result["augmented"])
+                for name, found in result["augmented_examples"].items():
+                    known = examples.setdefault(name, [])
+                    known += found[: AUGMENTED_EXAMPLES - len(known)]
                 for store, shard in result["shards"].items():
                     shards[store].append(shard)
                 bar.update(result["pairs"])
@@ -373,6 +379,7 @@ def _encode(
         "valid_pairs_in_train": count_known(hashes[VALID], hashes[TRAIN]),
         "cleaning": {split: part.report.as_dict() for split, part in cleaned.items()},
         "augmented": augmented,
+        "augmented_examples": examples,
     }
     for split, parts in shards.items():
         pairs = write_index(directory / split, [part["shard"] for part in parts])

@@ -51,7 +51,10 @@ class Engine:
         single_sentences: whether the training sources were single sentences, as far as is known.
         source_tag: the symbol that a server adds to texts, or None.
         source_language: code of the source language, as in "de", or None if it is unknown.
+        target_language: the same of the target language.
         glossary: a `documents.glossary.Glossary` of terms in the translations, or None.
+        casing: "auto" to translate texts in capitals like others, and write them in capitals again;
+            None if only documents and lines with terms are; "keep" for none.
         max_batch_lines: the most lines of a call; None for the default of the device.
         threads: number of calls at the same time; None: as TensorFlow is configured.
         translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
@@ -70,7 +73,9 @@ class Engine:
     single_sentences = False
     source_tag: str | None = None
     source_language: str | None = None
+    target_language: str | None = None
     glossary: Any = None
+    casing: str | None = None
     max_batch_lines: int | None = None
     threads: int | None = None
     translate_verbose: BatchFunction | None = None

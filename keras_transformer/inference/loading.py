@@ -91,7 +91,7 @@ def load_model(
     if "settings" in accepted:  # they are checked before the weights are read
         given["settings"], settings = settings, None
     engine: Engine = loader.open(found, **given).with_settings(settings or {})
-    engine.source_language, _ = facts.get("languages") or (None, None)
+    engine.source_language, engine.target_language = facts.get("languages") or (None, None)
     engine.single_sentences = facts.get("single_sentences", engine.single_sentences)
     return engine
 

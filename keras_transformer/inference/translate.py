@@ -64,11 +64,11 @@ def split_texts(
     """Translates lines sentence by sentence. Returns the translations by index, and remarks.
 
     With `document`, these are all lines. Otherwise they are the lines with terms of the model's
-    glossary, and by default (None) also the lines with several sentences, if the model was trained
-    on single sentences and returns one translation.
+    glossary or in capitals (`Engine.casing`), and by default (None) also the lines with several
+    sentences, if the model was trained on single sentences and returns one translation.
     """
     has_default = document is None and model.single_sentences and plugins.names("text_options")
-    if document or has_default or model.glossary is not None:
+    if document or has_default or model.glossary is not None or model.casing == "auto":
         translate = plugins.find("text_options", "document").translate
         return translate(model, lines, document, source_tag, first_line)
     return {}, []

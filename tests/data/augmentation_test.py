@@ -31,6 +31,9 @@ def test_only_training_pairs_get_symbols_and_the_report_counts_them(tmp_path):
     assert sum("｟b" not in source for source, _ in changed) == counts["spans"]
     assert 40 < counts["spans"] < 80 and 25 < counts["tags"] < 55
     assert {*train} - {*changed} <= {*numbered(200)}
+    for examples in prepared.report["augmented_examples"].values():
+        assert len(examples) == 3 and all(tuple(pair["after"]) in changed for pair in examples)
+        assert all(tuple(pair["before"]) in numbered(200) for pair in examples)
     assert tells(prepared.summary(), f"{counts['spans']} with spans", f"{counts['tags']} with tags")
     vocabulary, store = Vocabulary.load(tmp_path / "d"), TokenStore(tmp_path / "d" / "train")
     assert {*SYMBOLS} < {*vocabulary.pieces()[0]}

@@ -25,19 +25,27 @@ def _splitter() -> Any:
     return segment
 
 
-def with_glossary(model: Any, terms: Any) -> Any:
-    """Returns a model whose translations have terms: a mapping, pairs, a file or a `Glossary`."""
-    with needs_extra("documents", "A glossary"):
+def with_options(model: Any, glossary: Any = None, casing: str | None = None) -> Any:
+    """Returns a model with options for texts, if any is given.
+
+    A glossary is a mapping, pairs, a file or a `Glossary`. `casing` is as in `Engine`.
+    """
+    if glossary is None and casing is None:
+        return model
+    with needs_extra("documents", "A glossary or casing"):
         from keras_transformer.extensions.documents.glossary import Glossary
 
     require(
         model.n_best == 1,
-        f"{model.label} returns {model.n_best} translations, but a glossary needs 1.",
+        f"{model.label} returns {model.n_best} translations, but a glossary or casing needs 1.",
     )
-    if isinstance(terms, str | os.PathLike):
-        terms = Glossary.read(terms, model.source_language)
+    require(casing in (None, "auto", "keep"), f"casing is {casing!r}. Use auto or keep.")
+    if isinstance(glossary, str | os.PathLike):
+        glossary = Glossary.read(glossary, model.source_language)
+    elif not (glossary is None or isinstance(glossary, Glossary)):
+        glossary = Glossary(glossary)
     model = copy.copy(model)
-    model.glossary = terms if isinstance(terms, Glossary) else Glossary(terms)
+    model.glossary, model.casing = glossary, casing
     return model
 
 
@@ -50,7 +58,7 @@ def share_of_several(texts: Sequence[str]) -> float | None:
 def translate(
     model: Any, texts: Sequence[str], document: bool | None, source_tag: str, first_line: int
 ) -> tuple[dict[int, str], list[str]]:
-    """Translates all texts, or only those with terms, or also those with several sentences.
+    """Translates all texts, or those with several sentences or to which other options apply.
 
     `document` is as in `inference.translate.split_texts`. Returns the translations by the indices
     of the texts, and remarks, which count the texts from `first_line`.
@@ -58,10 +66,10 @@ def translate(
     chosen, split = {*range(len(texts))}, _splitter()
     if not document:
         chosen = set()
-        if model.glossary is not None:
-            from keras_transformer.extensions.documents.protection import has_terms
+        if model.glossary is not None or model.casing == "auto":
+            from keras_transformer.extensions.documents.protection import has_option
 
-            chosen = {i for i, text in enumerate(texts) if has_terms(text, model.glossary)}
+            chosen = {i for i, text in enumerate(texts) if has_option(model, text)}
         if split and document is None and model.single_sentences and model.n_best == 1:
             others = (i for i in range(len(texts)) if i not in chosen)
             several = {i for i in others if len(split(texts[i], model.source_language)) > 1}
@@ -82,12 +90,13 @@ def translate(
     return dict(zip(indices, outputs, strict=True)), remarks
 
 
-def translate_file(model: Any, *paths: Any, glossary: Any = None, **options: Any) -> dict[str, int]:
+def translate_file(
+    model: Any, *paths: Any, glossary: Any = None, casing: str | None = None, **options: Any
+) -> dict[str, int]:
     """Calls `files.translate_file`, which needs the extra `files`."""
     with needs_extra("files", "translate_file"):
         from keras_transformer.extensions.documents import files
 
     names = {"on_low_quality", "min_quality"} & options.keys()
     model = with_fallback(model, **{name: options.pop(name) for name in names})
-    model = model if glossary is None else with_glossary(model, glossary)
-    return files.translate_file(model, *paths, **options)
+    return files.translate_file(with_options(model, glossary, casing), *paths, **options)

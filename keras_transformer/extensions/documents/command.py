@@ -13,6 +13,8 @@ Variables ({name}, %s), URLs, e-mail addresses, @names, #tags, paths, versions, 
 emojis are kept, as are the texts that a regular expression of --span finds. Each tag stays at its
 words. XLIFF and PO files get the translations that are missing. A glossary has in each line a term,
 a tab and its translation, or is a TBX file. Its translations are in the text in exactly this form.
+Sentences in capitals are translated like others, and written in capitals again; --casing=keep turns
+this off.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def define_flags() -> None:
     flags.DEFINE_string("format", None, "html, markdown, docx, xliff, po, json, srt, vtt, ...")
     flags.DEFINE_multi_string("span", [], "regular expression of texts that are kept")
     flags.DEFINE_boolean("overwrite", False, "replace the output if it exists")
-    config_flags.define_option_flags("source_language", "threads", "source_tag", "glossary")
+    config_flags.define_option_flags(
+        "source_language", "threads", "source_tag", "glossary", "casing"
+    )
     config_flags.define_quality_flags()
     config_flags.define_config_flags("beam_size", "length_penalty")
 
@@ -58,6 +62,7 @@ def main() -> None:
         glossary=FLAGS.glossary,
         on_low_quality=FLAGS.on_low_quality,
         min_quality=FLAGS.min_quality,
+        casing=FLAGS.casing,
         overwrite=FLAGS.overwrite,
     )
     texts = counts.pop("texts")

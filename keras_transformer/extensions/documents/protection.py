@@ -32,7 +32,7 @@ from typing import Any, TypeAlias
 import regex
 
 from keras_transformer.errors import require
-from keras_transformer.extensions.documents import placement, sentences, spans
+from keras_transformer.extensions.documents import casing, placement, sentences, spans
 from keras_transformer.extensions.documents.markup import Token, text_token, tokenize
 from keras_transformer.extensions.documents.placement import Word, text_of, text_without_tags
 from keras_transformer.extensions.documents.sentences import TAG
@@ -102,10 +102,15 @@ def translate_texts(
     return outputs, remarks
 
 
-def has_terms(text: str, glossary: Any) -> bool:
-    """Returns whether a text, which may have tags, contains a term outside of spans."""
+def has_option(model: Engine, text: str) -> bool:
+    """Returns whether the glossary of the model, or `casing="auto"`, applies to a text."""
+    _, text = split_tags(text, model.symbols)
     plain = "".join(token.text for token in tokenize(text, frozenset(), False))
-    return bool(glossary.find(plain, spans.find_spans(plain)))
+    found = spans.find_spans(plain)
+    if model.glossary is not None and model.glossary.find(plain, found):
+        return True
+    words = spans.spliced(plain, [(*span, " ") for span in found])
+    return model.casing == "auto" and casing.is_in_capitals(words)
 
 
 def translate_tokens(
@@ -141,15 +146,22 @@ def translate_tokens(
     ]
     parts, remarks = sentences.split_to_fit(model, tag, pieces, lines)
     sources = [_sentence(part, masked[index][1]) for index, part in parts]
-    results = translate_sentences(model, sources, patterns, tag)
+    given = sources
+    if model.casing != "keep":
+        given = [casing.sentence_case(words, model.source_language) for words in sources]
+    results = translate_sentences(model, given, patterns, tag)
     messages = _messages(model, sources, patterns, tag)
     new, changed, previous, last = [""] * len(fragments), set[int](), "", ""
-    for (index, text), words, (translation, status) in zip(parts, sources, results, strict=True):
+    rows = zip(parts, sources, given, results, strict=True)
+    for (index, text), words, line, (translation, status) in rows:
         # In a text that the model leaves as it is, tags stay where they are.
-        is_same = text_without_tags(translation).split() == text_without_tags(words).split()
+        is_same = text_without_tags(translation).split() == text_without_tags(line).split()
+        placed = words if is_same else placement.with_tags(line, translation)
+        if line is not words and not is_same:
+            placed = casing.in_capitals(placed, model.target_language)
         placed = [
             word if word.name else word._replace(text=messages.get(word.text, word.text))
-            for word in (words if is_same else placement.with_tags(words, translation))
+            for word in placed
         ]
         if is_same:
             placed[0] = placed[0]._replace(gap="")  # it is in `text`

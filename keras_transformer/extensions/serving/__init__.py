@@ -28,6 +28,7 @@ class Settings:
     source_tag: str | None = None
     document: bool | None = _setting(None, "split texts into sentences, or not")
     glossary: str | None = None
+    casing: str | None = None
     model_name: str | None = _setting(None, "name in requests; default: name of the directory")
     rest_port: int = _setting(8501, "port of REST; 0 for any free port", lower_bound=0)
     max_batch_size: int = _setting(64, "maximum rows of a batch", lower_bound=1)

@@ -28,8 +28,8 @@ server on a local address answers requests to local names and to --allowed_hosts
 
 Answers, and log lines about a request, have its id (X-Request-Id). Clients may send one.
 
---source_tag is added to each text of a request that has no tag. --document and --glossary are as
-for `keras-transformer translate`, and apply to requests for the signature serving_default.
+--source_tag is added to each text of a request that has no tag. --document, --glossary and --casing
+are as for `keras-transformer translate`, and apply to requests for the signature serving_default.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _DEFINE: dict[str, Any] = {
 def define_flags() -> None:
     """Defines the flags of the command, from the fields of `Settings`."""
     flags.DEFINE_string("model_dir", None, "directory of versions, or a model", required=True)
-    config_flags.define_option_flags("host", "source_tag", "glossary")
+    config_flags.define_option_flags("host", "source_tag", "glossary", "casing")
     for field in dataclasses.fields(Settings):
         if field.metadata:
             _DEFINE[str(field.type)](field.name, field.default, **field.metadata)

@@ -58,10 +58,13 @@ def open_engine(path: Path, batches_at_once: int) -> Version:
     return Version(engine, _text_signatures(engine))
 
 
-def with_sentences(version: Version, document: bool | None, glossary: str | None = None) -> Version:
-    """Returns a version whose signature `serving_default` splits texts, as `split_texts` does."""
-    if glossary is not None:
-        engine = plugins.find("text_options", "document").with_glossary(version.engine, glossary)
+def with_sentences(version: Version, document: bool | None, **options: Any) -> Version:
+    """Returns a version whose signature `serving_default` splits texts, as `split_texts` does.
+
+    `options` are those of `documents.with_options`.
+    """
+    if any(options.values()):
+        engine = plugins.find("text_options", "document").with_options(version.engine, **options)
         version = version._replace(engine=engine)
     default = version.signatures["serving_default"]
 

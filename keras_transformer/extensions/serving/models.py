@@ -29,13 +29,13 @@ class ServedModel:
 
     def __init__(
         self, path: Path, name: str, batches_at_once: int, source_tag: str | None = None,
-        document: bool | None = None, glossary: str | None = None,
+        document: bool | None = None, **options: Any,
     ):  # fmt: skip
         self.path = path
         self.name = name
         self._batches_at_once = batches_at_once
         self._source_tag = source_tag
-        self._choices = document, glossary
+        self._document, self._options = document, options
         self._current: Version | None = None
         self._loading: int | None = None
         # For each version that cannot be loaded: the time of its last change, and the error.
@@ -126,7 +126,8 @@ class ServedModel:
         return True
 
     def _load(self, path: Path) -> Version:
-        version = with_sentences(open_engine(path, self._batches_at_once), *self._choices)
+        version = open_engine(path, self._batches_at_once)
+        version = with_sentences(version, self._document, **self._options)
         check_tag(self._source_tag, version.engine.symbols, str(path))
         for _, remark in changed_numbers(version.engine, ["10³"]):
             _LOG.warning("%s: %s", self.name, remark)

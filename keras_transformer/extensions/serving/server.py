@@ -64,8 +64,10 @@ class Server:
     def __init__(self, settings: Settings):
         at_once = settings.batches_at_once or available_cores()
         name = settings.model_name or settings.model_dir.resolve().name
-        choices = settings.source_tag, settings.document, settings.glossary
-        self.model = ServedModel(settings.model_dir, name, at_once, *choices)
+        self.model = ServedModel(
+            settings.model_dir, name, at_once, settings.source_tag, settings.document,
+            glossary=settings.glossary, casing=settings.casing,
+        )  # fmt: skip
         prometheus_client.disable_created_metrics()  # they double the number of series
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from keras_transformer.extensions.documents import translate_file, with_glossary
+from keras_transformer.extensions.documents import translate_file, with_options
 from keras_transformer.extensions.documents.glossary import Glossary
 from keras_transformer.extensions.documents.protection import translate_texts
 from keras_transformer.extensions.serving.engines import Version, _text_signatures, with_sentences
@@ -58,7 +58,7 @@ def test_invalid_glossaries_are_refused() -> None:
     refuses(Glossary, ({"a": " "},), "empty", "'a'")
     refuses(Glossary, ([("a",)],), "pairs", "('a',)")
     refuses(Glossary, ({1: "a"},), "pairs", "1")
-    refuses(with_glossary, (fake_engine(str, n_best=2), {"a": "b"}), "2 translations", "needs 1")
+    refuses(with_options, (fake_engine(str, n_best=2), {"a": "b"}), "2 translations", "needs 1")
     refuses(Glossary, ([("a", "b"), ("a", "c")],), "two translations", "'a'", "'b'", "'c'")
     assert Glossary([("a", "b"), ("a", "b")]).find("a") == [(0, 1, "b")]
 
@@ -100,7 +100,7 @@ def test_each_term_is_in_the_output_with_every_model(text: str, kind: int) -> No
         fake_engine(lambda line: line.upper(), symbols=SYMBOLS),
         fake_engine(str.upper, order=lambda size: [*range(size)][::-1], returns_alignments=True),
     )
-    model = with_glossary(models[kind], {**TERMS, "dog": "Wand"})
+    model = with_options(models[kind], {**TERMS, "dog": "Wand"})
     [output], _ = translate_texts(model, [text])
     plain = [word for word in text.split() if word not in ("<b>", "</b>")]
     expected = model.glossary.find(" ".join(plain), [])
@@ -111,14 +111,14 @@ def test_each_term_is_in_the_output_with_every_model(text: str, kind: int) -> No
 
 
 def test_only_lines_with_terms_are_translated_like_documents() -> None:
-    model = with_glossary(fake_engine(str.upper, single_sentences=True), TERMS)
+    model = with_options(fake_engine(str.upper, single_sentences=True), TERMS)
     lines = ["the wall", "A dog. Two dogs.", "a dog"]
     assert split_texts(model, lines, False, "", 1)[0] == {0: "Wand"}
     assert split_texts(model, ["big <b>dog</b>", "a/big dog/"], False, "", 1)[0] == {
         0: "<b>Hund</b>"
     }
     assert {*split_texts(model, lines, None, "", 1)[0]} == {0, 1}
-    assert with_glossary(model, [("a dog", "Hund")]).glossary.find("the wall") == []
+    assert with_options(model, [("a dog", "Hund")]).glossary.find("the wall") == []
 
 
 def test_files_and_servers_have_glossaries(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_files_and_servers_have_glossaries(tmp_path: Path) -> None:
     assert (tmp_path / "b.html").read_text() == "<p>A <b>Hund</b></p>"
     (tmp_path / "terms.tsv").write_text("big dog\tHund\n")
     version = Version(model, _text_signatures(model))
-    version = with_sentences(version, None, str(tmp_path / "terms.tsv"))
+    version = with_sentences(version, None, glossary=str(tmp_path / "terms.tsv"))
     outputs = version.signatures["serving_default"].call({"text": np.array([b"big dog"], object)})
     assert outputs["translations"].tolist() == [[b"Hund"]]
-    refuses(with_sentences, (version, None, str(tmp_path / "none.tsv")), "none.tsv")
+    refuses(with_options, (model, str(tmp_path / "none.tsv")), "none.tsv")

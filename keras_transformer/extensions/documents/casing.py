@@ -1,0 +1,71 @@
+"""Text in capitals, which most models translate badly.
+
+A sentence in capitals is translated with only one capital, at its start. Its translation is
+written in capitals again. Protected spans, tags and terms keep their letters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import regex
+
+from keras_transformer.extensions.documents.placement import Word
+
+_FEWEST_LETTERS, _LONGEST_WORD = 8, 5
+_CAPITALS = regex.compile(r"[\p{Lu}\p{M}ß]+")  # ß is often written in words in capitals
+_ENGLISH_I = regex.compile(r"i(?=$|['’])")
+
+
+def is_in_capitals(text: str) -> bool:
+    """Returns whether a text has 8 letters, all capitals, and a word of 5.
+
+    So NATO, USA! and UK, US, EU are not enough.
+    """
+    words = regex.findall(r"[\p{L}\p{M}]+", text)
+    letters = "".join(words)
+    is_long = len(letters) >= _FEWEST_LETTERS and max(map(len, words)) >= _LONGEST_WORD
+    return is_long and _CAPITALS.fullmatch(letters) is not None
+
+
+def sentence_case(words: list[Word], language: str | None) -> list[Word]:
+    """Returns the words of a sentence, with one capital if all letters are capitals."""
+    if not is_in_capitals(" ".join(word.text for word in words if _is_plain(word))):
+        return words
+    changed, capital = list[Word](), True
+    for word in words:
+        if _is_plain(word):
+            kept = word.text[:capital]
+            word = word._replace(text=kept + _to_lower(word.text[capital:], language))
+            capital = capital and not regex.search(r"\p{L}", word.text)
+        changed.append(word)
+    return changed
+
+
+def in_capitals(words: Sequence[Word], language: str | None) -> list[Word]:
+    """Returns words in capitals."""
+    return [
+        word._replace(text=_to_upper(word.text, language)) if _is_plain(word) else word
+        for word in words
+    ]
+
+
+def _is_plain(word: Word) -> bool:
+    """Returns whether a word is neither a span nor a tag nor a term."""
+    return word.kind == "word" and not word.name
+
+
+def _has_dotless_i(language: str | None) -> bool:
+    return re.split("[-_]", (language or "").lower())[0] in ("tr", "az")
+
+
+def _to_lower(text: str, language: str | None) -> str:
+    if _has_dotless_i(language):
+        text = text.replace("İ", "i").replace("I", "ı")
+    text = text.lower()
+    return _ENGLISH_I.sub("I", text) if (language or "").lower().startswith("en") else text
+
+
+def _to_upper(text: str, language: str | None) -> str:
+    return (text.replace("i", "İ") if _has_dotless_i(language) else text).upper()
