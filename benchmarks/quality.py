@@ -12,7 +12,7 @@ of the log-probability divided by the length. `hole` is a fault that the quality
 
 For translations without added faults: their chrF by sentence and its correlation with the quality,
 and the calibration error, which is the mean difference of quality and chrF in ten groups of equal
-size, ordered by quality. `problems` has the shares of texts with each of the bits of `status`.
+size, ordered by quality. `problems` has the share of them with each bit of `status`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from absl import flags
 from sacrebleu.metrics.chrf import CHRF
 
 from keras_transformer.data.reading import read_text
-from keras_transformer.errors import InputError
+from keras_transformer.errors import require
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model_dir", None, "run directory of a model", required=True)
@@ -75,105 +75,82 @@ def noise(words: Words, random_: Random) -> Words:
     return changed
 
 
-FAULTS: dict[str, Callable[[Words, Random], Words]] = {
-    "cut": cut,
-    "hole": hole,
-    "repeat": repeat,
-    "noise": noise,
-}
-
-
-def with_faults(texts: Sequence[str], random_: Random) -> dict[str, list[str]]:
+def with_faults(texts: Sequence[str]) -> dict[str, list[str]]:
     """Returns the texts with each fault. `wrong` are the translations of other sentences."""
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i].split()))
+    random_, order = Random(1), sorted(range(len(texts)), key=lambda i: len(texts[i].split()))
     others = dict(zip(order, [*order[1:], order[0]], strict=True))
     faulty = {"wrong": [texts[others[i]] for i in range(len(texts))]}
-    for name, change in FAULTS.items():
-        faulty[name] = [" ".join(change(text.split(), random_)) for text in texts]
+    for change in (cut, hole, repeat, noise):
+        faulty[change.__name__] = [" ".join(change(text.split(), random_)) for text in texts]
     return faulty
 
 
 def area(good: np.ndarray, bad: np.ndarray) -> float:
     """Returns the area under the ROC curve."""
-    above = good[:, None] > bad
-    return round(float(above.mean() + (good[:, None] == bad).mean() / 2), 4)
+    above, equal = good[:, None] > bad, good[:, None] == bad
+    return round(float(above.mean() + equal.mean() / 2), 4)
+
+
+def judge(translator: Any, sources: Sequence[str]) -> Callable[[Sequence[str]], dict[str, Any]]:
+    """Returns a function from translations to `quality`, `status` and `mean` log-probability."""
+    import tensorflow as tf
+
+    from keras_transformer.inference.batching import outputs_by_line
+    from keras_transformer.inference.scoring import Scorer
+
+    scorer = Scorer(translator)
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def outputs(text: Any, target: Any) -> dict[str, Any]:
+        source_ids, *_ = translator.source_ids(text)
+        targets = translator.tokenizer.tokenize_target(target)
+        lengths = tf.cast(targets.row_lengths(), tf.int32)
+        result = scorer.search_result(source_ids, targets.to_tensor(), lengths)
+        mean = result.log_probs[:, 0] / tf.cast(lengths, tf.float32)
+        found = translator.assess(result, source_ids)
+        return {"mean": mean, "quality": found["quality"][:, 0], "status": found["status"]}
+
+    def judged(texts: Sequence[str]) -> dict[str, Any]:
+        rows = outputs_by_line(outputs, sources, target=texts)
+        return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+    return judged
 
 
 def main() -> int:
     """Prints the figures of a model."""
-    import tensorflow as tf
-
     from keras_transformer.export.quality import fit
-    from keras_transformer.inference.batching import batches
+    from keras_transformer.inference import PROBLEMS
     from keras_transformer.inference.engine import KerasEngine
     from keras_transformer.inference.loading import load_translator
-    from keras_transformer.inference.scoring import Scorer
-    from keras_transformer.inference.translate import PROBLEMS, translate_lines
+    from keras_transformer.inference.translate import translate_lines
 
+    names = ("valid_source", "valid_target", "source", "reference")
+    *valid, sources, references = (read_text(FLAGS[name].value) for name in names)
     translator = load_translator(FLAGS.model_dir)
-    model = fit(translator, read_text(FLAGS.valid_source), read_text(FLAGS.valid_target))
-    if model is None:
-        raise InputError("There is no quality, because there are too few sentences.")
+    model = fit(translator, *valid)
+    require(model is not None, "There are too few sentences to learn the quality from.")
     translator = translator.with_options(quality=model)
-    sources, references = read_text(FLAGS.source), read_text(FLAGS.reference)
-    scorer, vocabulary = Scorer(translator), translator.tokenizer.vocabulary
-
-    @tf.function(reduce_retracing=True)
-    def read(text: Any, ids: Any, lengths: Any) -> dict[str, Any]:
-        source_ids, *_ = translator.source_ids(text)
-        result = scorer.search_result(source_ids, ids, lengths)
-        mean = result.log_probs / tf.cast(lengths[:, None], tf.float32)
-        return {**translator.assess(result, source_ids), "mean": mean}
-
-    def assess(texts: Sequence[str]) -> dict[str, np.ndarray]:
-        targets = vocabulary.encode_target([text.encode() for text in texts])
-        found: dict[str, np.ndarray] = {}
-        for batch in batches(sources):
-            rows = tf.ragged.constant([targets[i] for i in batch], tf.int32)
-            lengths = tf.cast(rows.row_lengths(), tf.int32)
-            text = tf.constant([sources[i] for i in batch])
-            for name, value in read(text, rows.to_tensor(), lengths).items():
-                column = found.setdefault(name, np.zeros(len(texts), value.numpy().dtype))
-                column[batch] = value.numpy().reshape(-1)
-        return found
-
-    def share(values: dict[str, np.ndarray]) -> dict[str, float]:
-        found = {flag.name: float(np.mean(values["status"] & flag > 0)) for flag in PROBLEMS}
-        return {str(name): round(value, 4) for name, value in found.items()}
-
     own = [best.text for best, *_ in translate_lines(KerasEngine(translator), sources)]
-    areas: dict[str, Any] = {}
-    problems: dict[str, Any] = {"copies": share(assess(sources))}
-    for name, texts in (("translations", own), ("references", references)):
-        good = assess(texts)
-        problems[name] = share(good)
-        for fault, changed in with_faults(texts, Random(1)).items():
-            bad = assess(changed)
-            problems[f"{name}, {fault}"] = share(bad)
-            both = {key: area(good[key], bad[key]) for key in ("quality", "mean")}
-            both["mean_quality"] = round(float(bad["quality"].mean()), 3)
-            areas.setdefault(name, {})[fault] = both
-    values = assess(own)
-    chrf = np.array(
-        [
-            CHRF().sentence_score(text, [reference]).score / 100
-            for text, reference in zip(own, references, strict=True)
-        ]
-    )
-    groups = np.array_split(np.argsort(values["quality"]), 10)
-    errors = [abs(values["quality"][rows].mean() - chrf[rows].mean()) for rows in groups]
-    summary = {
-        "sentences": len(sources),
-        "areas": areas,
-        "chrf": round(float(chrf.mean()), 3),
-        "quality": round(float(values["quality"].mean()), 3),
-        "calibration_error": round(float(np.mean(errors)), 4),
-        "correlation": {
-            key: round(float(np.corrcoef(values[key], chrf)[0, 1]), 3)
-            for key in ("quality", "mean")
-        },
-        "problems": problems,
-    }
+    judged, areas = judge(translator, sources), dict[str, Any]()
+    for name, texts in (("references", references), ("translations", own)):
+        good = judged(texts)
+        for fault, changed in with_faults(texts).items():
+            bad = judged(changed)
+            found = {key: area(good[key], bad[key]) for key in ("quality", "mean")}
+            areas.setdefault(name, {})[fault] = found
+    pairs = zip(own, references, strict=True)
+    chrf = np.array([CHRF().sentence_score(text, [exact]).score / 100 for text, exact in pairs])
+    quality = good["quality"]  # of the translations
+    groups = np.array_split(np.argsort(quality), 10)
+    errors = [abs(quality[rows].mean() - chrf[rows].mean()) for rows in groups]
+    correlations = {key: np.corrcoef(good[key], chrf)[0, 1] for key in ("quality", "mean")}
+    problems = {str(flag.name): np.mean(good["status"] & flag > 0) for flag in PROBLEMS}
+    figures = {"chrf": chrf.mean(), "quality": quality.mean(), "calibration_error": np.mean(errors)}
+    summary = {"sentences": len(sources), "areas": areas}
+    for name, values in (("correlation", correlations), ("problems", problems), ("", figures)):
+        rounded = {key: round(float(value), 4) for key, value in values.items()}
+        summary |= {name: rounded} if name else rounded
     print(json.dumps(summary, indent=2))
     return 0
 

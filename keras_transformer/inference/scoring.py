@@ -87,7 +87,7 @@ class Scorer(tf.Module):
         result = self.search_result(source_ids, target_ids, lengths)
         return {
             "log_probs": result.log_probs[:, 0],
-            "token_log_probs": result.token_log_probs[:, 0],
+            "token_log_probs": tf.squeeze(result.token_log_probs, axis=1),
         }
 
     def search_result(
