@@ -8,7 +8,9 @@ Example:
 The quality is learned from the validation text, as by `export`. Then words of the model's
 translations of --source, and of their references, are changed. The area under the ROC curve is the
 probability that an intact text has a higher quality than one with a fault. It is compared with that
-of the log-probability divided by the length. `hole` is a fault that the quality has not learned.
+of the log-probability divided by the length. `hole`, a text without a third in its middle, is a
+fault that the quality has not learned, and `noise` of words and letters is another one than that of
+tokens, which it has learned.
 
 For translations without added faults: their chrF by sentence and its correlation with the quality,
 and the calibration error, which is the mean difference of quality and chrF in ten groups of equal
@@ -42,24 +44,11 @@ flags.DEFINE_string("reference", None, "their translations", required=True)
 Words = list[str]
 
 
-def cut(words: Words, random_: Random) -> Words:
-    """Returns the first 30 to 80 %."""
-    return words[: max(1, int(len(words) * random_.uniform(0.3, 0.8)))]
-
-
 def hole(words: Words, random_: Random) -> Words:
     """Returns a text without a third in its middle."""
     size = max(1, len(words) // 3)
     start = random_.randint(1, max(1, len(words) - size - 1))
     return words[:start] + words[start + size :]
-
-
-def repeat(words: Words, random_: Random) -> Words:
-    """Returns a text in which one to three words are repeated one to three times."""
-    size = random_.randint(1, 3)
-    start = random_.randrange(max(1, len(words) - size + 1))
-    repeated = words[start : start + size] * random_.randint(1, 3)
-    return words[: start + size] + repeated + words[start + size :]
 
 
 def noise(words: Words, random_: Random) -> Words:
@@ -76,13 +65,14 @@ def noise(words: Words, random_: Random) -> Words:
 
 
 def with_faults(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the texts with each fault. `wrong` are the translations of other sentences."""
-    random_, order = Random(1), sorted(range(len(texts)), key=lambda i: len(texts[i].split()))
-    others = dict(zip(order, [*order[1:], order[0]], strict=True))
-    faulty = {"wrong": [texts[others[i]] for i in range(len(texts))]}
-    for change in (cut, hole, repeat, noise):
-        faulty[change.__name__] = [" ".join(change(text.split(), random_)) for text in texts]
-    return faulty
+    """Returns the texts with each fault."""
+    from keras_transformer.export.quality import with_fault
+
+    random_, words = Random(1), [text.split() for text in texts]
+    changed = {name: with_fault(name, words, random_) for name in ("wrong", "cut", "repeat")}
+    for change in (hole, noise):
+        changed[change.__name__] = [change(one, random_) for one in words]
+    return {name: [" ".join(one) for one in some] for name, some in changed.items()}
 
 
 def area(good: np.ndarray, bad: np.ndarray) -> float:

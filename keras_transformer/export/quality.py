@@ -6,7 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -27,7 +27,7 @@ _NOISE = ["keep"] * 9 + ["drop", "move", "replace"]
 _OWN_WEIGHT = 4.0  # of the model's own translations, compared with references
 _RARE = 0.01  # scripts with a smaller share of the letters are not those of the target language
 
-_Texts: TypeAlias = list[list[int]]  # the ids of each text, without the end token
+_Texts: TypeAlias = list[list[Any]]  # the tokens of each text, without the end token
 
 
 def fit(
@@ -70,7 +70,7 @@ def fit(
     weight = np.repeat([_OWN_WEIGHT, 1.0, _OWN_WEIGHT, 1.0], len(pairs))
     weight[labels > 0] *= _INTACT_WEIGHT
     for fault in FAULTS:
-        faulty = [read(_with_fault(fault, texts, random_)) for texts in intact]
+        faulty = [read(with_fault(fault, texts, random_)) for texts in intact]
         columns.append(_logistic(np.concatenate([own, given, *faulty]), labels, weight))
     weights = np.stack(columns, axis=1).astype(np.float32)
     tables = _tables(tokenizer.vocabulary, references)
@@ -122,7 +122,7 @@ def _reader(
     return read
 
 
-def _with_fault(fault: str, texts: _Texts, random_: Random) -> _Texts:
+def with_fault(fault: str, texts: _Texts, random_: Random) -> _Texts:
     """Returns all texts with one of the `FAULTS`.
 
     "wrong" is the translation of another source, "cut" the first 30 to 80 % of a text, "repeat" has
@@ -136,7 +136,7 @@ def _with_fault(fault: str, texts: _Texts, random_: Random) -> _Texts:
     return [_changed(fault, ids, tokens, random_) for ids in texts]
 
 
-def _changed(fault: str, ids: list[int], tokens: list[int], random_: Random) -> list[int]:
+def _changed(fault: str, ids: list[Any], tokens: list[Any], random_: Random) -> list[Any]:
     """Returns a text with another fault. Noise is taken from `tokens`."""
     if fault == "cut":
         return ids[: max(1, int(len(ids) * random_.uniform(0.3, 0.8)))]
@@ -145,7 +145,7 @@ def _changed(fault: str, ids: list[int], tokens: list[int], random_: Random) -> 
         start = random_.randrange(max(1, len(ids) - size + 1))
         end = start + size
         return [*ids[:end], *ids[start:end] * random_.randint(1, 3), *ids[end:]]
-    noisy: list[int] = []
+    noisy: list[Any] = []
     for token in ids:
         kind = random_.choice(_NOISE)
         if kind == "move":
