@@ -32,6 +32,7 @@ PAIRS = [
     for noun, german in NOUNS.items()
     for verb, tut in VERBS.items()
 ]
+SHARED_RUNS: set[Path] = set()  # runs that no test may change
 
 
 def tiny_config(**changes: Any) -> Config:
@@ -69,6 +70,7 @@ def tiny_run(**changes: Any) -> Path:
     path = _folder() / "run"
     steps = {"training.max_steps": 4, "training.batch_tokens": 128, "training.checkpoint_steps": 2}
     training_run.train([tiny_data()], path, tiny_config().updated(steps).replace(**changes))
+    SHARED_RUNS.add(path)
     return path
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import gc
+import itertools
 import math
 import os
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.builders import PHRASES, tiny_config
+from tests.builders import PHRASES, SHARED_RUNS, tiny_config
 from tests.driver import Driver
 from tests.messages import Pattern
 
@@ -142,6 +143,30 @@ def _save_time():
     )
     SavedModelExporter.open_for_comparison = SavedModelExporter.open
     report._curves = lambda history: ""
+    _share_translators()
+
+
+def _share_translators():
+    """Loads the runs that no test may change only once, because their searches are traced."""
+    import numpy as np
+
+    from keras_transformer.inference import loading
+
+    load, translators = loading.load_translator, {}
+
+    def load_shared(model_dir, settings=None, *, precision="float32"):
+        members = loading.members(model_dir)
+        if not {run.path.absolute() for run, _ in members} <= SHARED_RUNS:
+            return load(model_dir, settings, precision=precision)
+        key = repr(([(run.path.absolute(), name) for run, name in members], settings, precision))
+        translator, weights = translators.get(key, (None, []))
+        if translator is None or not all(itertools.starmap(np.array_equal, weights)):
+            translator = load(model_dir, settings, precision=precision)
+            variables = [weight for model in translator.transformers for weight in model.variables]
+            translators[key] = translator, [(weight, weight.numpy()) for weight in variables]
+        return translator
+
+    loading.load_translator = load_shared
 
 
 @pytest.fixture(scope="session")
@@ -211,6 +236,7 @@ def _random_run(path, *symbols):
         training__checkpoint_steps=100,
     )
     run = RunDirectory.create(path, config, tokenizer, "fingerprint")
+    SHARED_RUNS.add(run.path)
     for step in (100, 200, 300):
         keras.utils.set_random_seed(step)
         model = Transformer(config.model, dtype="float32")

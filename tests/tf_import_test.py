@@ -41,6 +41,7 @@ def test_tensorflow_loads_quietly_and_ignores_settings_of_other_programs(tmp_pat
     assert outputs(COMMAND, environment) == ("1 2\ntensorflow float32 3\n", "")
 
 
+@pytest.mark.long
 def test_the_library_sets_only_what_the_user_has_not(tmp_path):
     (tmp_path / "keras.json").write_text('{"floatx": "float64"}')
     environment = {**os.environ, "KERAS_HOME": str(tmp_path), "TF_NUM_INTEROP_THREADS": "7"}

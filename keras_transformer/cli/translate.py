@@ -5,8 +5,6 @@ Examples:
     keras-transformer translate --model_dir=build/run --document <letter.en >letter.de
     keras-transformer translate --model_dir=build/run --sample --n_best=3 <input.en
     keras-transformer translate --model_dir=localhost:8501 <input.en >output.de
-    keras-transformer translate --model_dir=build/litert/1/model.tflite --threads=2 <input.en \
-        >output.de
 
 --input and --output name files, instead of standard input and standard output. The output has one
 line for each line of the input. With --n_best=N it has up to N lines, best first, in the format of
@@ -29,8 +27,6 @@ was made with the references of at least 100 sentences.
 
 A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>
 adds it to every line. With --document, the tag of a line applies to all of its sentences.
-
-With --interactive (the default on a terminal), a line is translated when it arrives.
 
 An empty line gives an empty line. A line over decoding.max_source_tokens is truncated (a sentence
 of a document is translated in parts). A line longer than all training sentences is translated. All

@@ -1,36 +1,17 @@
 """A folder with runs, prepared data, and corpora in several forms, for all commands."""
 
-import copy
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.builders import PHRASES
+from tests.builders import PHRASES, SHARED_RUNS
 from tests.driver import Driver
 from tests.evaluation.test_sets_test import sgml
 
 RAW = "sacrebleu/wmt14/full/raw/test-full/newstest2014-deen"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def each_model_is_loaded_once() -> Iterator[None]:
-    """Commands with the same model and search share its graphs, which take seconds to trace."""
-    load, models = loading.load_model, {}
-
-    def load_once(*given: Any, **named: Any) -> Any:
-        key = repr((given, named))
-        if key not in models:
-            models[key] = load(*given, **named)
-        return copy.copy(models[key])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "load_model", load_once)
-        yield
 
 
 def text_of(lines: Iterable[str]) -> str:
@@ -47,6 +28,7 @@ def folder(
     folder = tmp_path_factory.mktemp("commands")
     shutil.copytree(run_directory.path, folder / "run")
     shutil.copytree(tagged_run.path, folder / "tagged")
+    SHARED_RUNS.update((folder / "run", folder / "tagged"))
     capitals = [phrase.upper() for phrase in PHRASES]
     english, german = ([f"{word} {i}" for i in range(9)] for word in ("dogs", "Hunde"))
     pairs = list(zip(english, german, strict=True))

@@ -67,7 +67,7 @@ SENT = {
 
 
 def take_part():
-    """Runs a worker of these tests, and prints one JSON object."""
+    """Runs a worker of these tests, which prints one JSON object. All but the chief are killed."""
     cluster = Cluster.from_environment()
     strategy = cluster.connect()
     assert strategy is not None
@@ -99,21 +99,25 @@ def take_part():
     print(json.dumps(said), flush=True)
     try:
         with cluster.watch():
-            if not cluster.is_chief and "DIE" in os.environ:
+            if not cluster.is_chief:
                 os.kill(os.getpid(), signal.SIGKILL)
             cluster.finish()
     except WorkerLost:
         sys.exit(LOST)
 
 
-def start(workers, index, log, **environment):
-    command = "from tests.training.multi_worker_test import take_part; take_part()"
-    own = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": tf_config(workers, index), **environment}
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-c", command],
-            stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env={**os.environ, **own},
-        )  # fmt: skip
+def fork(workers, logs):
+    """Runs a chief and a worker in copies of this process; prints how they ended."""
+    children = []
+    for index, log in enumerate(logs):
+        if not (child := os.fork()):
+            os.environ["TF_CONFIG"] = tf_config(workers, index)
+            for stream in (1, 2):
+                os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND), stream)
+            take_part()
+            os._exit(0)
+        children.append(child)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]))
 
 
 @pytest.fixture(scope="module")
@@ -122,14 +126,15 @@ def cluster(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cluster")
     workers = [f"localhost:{port}" for port in free_ports(2)]
     logs = [folder / "0", folder / "1"]
-    chief = start(workers, 0, logs[0])
-    killed = start(workers, 1, logs[1], DIE="1")
-    try:
-        assert killed.wait(120) == -signal.SIGKILL, logs[1].read_text()
-        assert chief.wait(120) == LOST, logs[0].read_text()
-    finally:
-        for process in (chief, killed):
-            process.kill()
+    program = "import sys; from tests.training import multi_worker_test as test; "
+    program += "test.fork(sys.argv[1:3], sys.argv[3:])"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *workers, *map(str, logs)],
+        stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        timeout=240, check=False,
+    )  # fmt: skip
+    codes = json.loads(ended.stdout)
+    assert codes == [LOST, -signal.SIGKILL], [log.read_text() for log in logs]
     lines = (
         [line for line in log.read_text().splitlines() if line.startswith("{")] for log in logs
     )

@@ -110,8 +110,10 @@ def test_replicas_and_parts_change_no_weight(of_one_replica, two_cpus, replicas,
     assert_same_up_to(1e-6, trained(two_cpus[:replicas], parts), of_one_replica)
 
 
-def test_xla_on_two_replicas_in_parts_changes_no_weight(of_one_replica, two_cpus):
-    assert_same_up_to(1e-5, trained(two_cpus, parts=2, jit_compile=True), of_one_replica)
+@pytest.mark.parametrize("replicas", [1, weekly(2)])
+def test_xla_in_parts_changes_no_weight(of_one_replica, two_cpus, replicas):
+    found = trained(two_cpus[:replicas], parts=2, jit_compile=True)
+    assert_same_up_to(1e-5, found, of_one_replica)
 
 
 @pytest.mark.long

@@ -24,9 +24,8 @@ After --request_seconds it is refused, and its waiting rows are dropped.
 
 Connections are not encrypted, and clients are not authenticated. Use a proxy for clients on other
 machines. Scripts of web pages may use the server only if --cors_origins names their origins. A
-server on a local address answers requests to local names and to --allowed_hosts.
-
-Answers, and log lines about a request, have its id (X-Request-Id). Clients may send one.
+server on a local address answers requests to local names and to --allowed_hosts. Answers and log
+lines have the id of a request (X-Request-Id), which clients may send.
 
 --source_tag is added to each text of a request that has no tag. --document, --glossary and --casing
 are as for `keras-transformer translate`, and apply to requests for the signature serving_default.

@@ -123,6 +123,7 @@ def test_an_ensemble_is_one_saved_model(run_directory, tmp_path):
         assert any(np.array_equal(weight, constant) for constant in inside)
 
 
+@pytest.mark.long
 def test_int8_matrices_are_constants_that_are_stored_once(run_directory, tmp_path):
     translator = loading.load_translator(run_directory.path, precision="int8")
     saved_model.EXPORTER.write(translator, tmp_path / "1", ExportOptions())

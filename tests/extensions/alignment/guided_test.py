@@ -88,7 +88,7 @@ def test_a_resumed_guided_run_equals_an_uninterrupted_run(tmp_path: Path) -> Non
         assert_equal(found, expected)
 
 
-@pytest.mark.parametrize("format", ["saved_model", weekly("litert"), weekly("cpu")])
+@pytest.mark.parametrize("format", map(weekly, ("saved_model", "litert", "cpu")))
 def test_exports_have_the_alignments_and_the_quality_of_the_run(
     format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,5 @@
 """CTranslate2 exports have the log-probabilities of the run, or are refused."""
 
-import dataclasses
 import functools
 import os
 import subprocess
@@ -16,12 +15,11 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.export import ExportOptions, ExportResult, export
-from keras_transformer.extensions.ctranslate2.engine import CTranslate2Engine
 from keras_transformer.extensions.ctranslate2.exporter import EXPORTER
 from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import refuses, weekly
-from tests.conftest import PHRASES, random_shortlist
+from tests.conftest import PHRASES
 from tests.export.model_variants import MODELS, make_run
 from tests.messages import tells
 
@@ -96,24 +94,6 @@ def test_log_probabilities_equal_those_of_the_run(made: Made, name: str) -> None
         np.testing.assert_allclose(
             scores.log_probs, expected[range(len(labels)), labels], atol=1e-4
         )
-
-
-def test_rounded_weights_and_shortlists_are_bounded(made, tmp_path, monkeypatch):
-    run, _ = made("paper")
-    options = ExportOptions(PHRASES, "int8", 100.0, shortlist=random_shortlist(run, 2))
-    given = {"run": run, "output_dir": tmp_path, "sentences": PHRASES, "format": "ctranslate2"}
-    assert (export(**given, options=options).path / "vmap.txt").exists()
-    empty = {"translations": np.full((1, 1), b"", object), "scores": np.zeros((1, 1), np.float32)}
-    nothing = {name: array.repeat(len(PHRASES), axis=0) for name, array in empty.items()}
-    monkeypatch.setattr(
-        CTranslate2Engine,
-        "translate",
-        lambda _, text: {name: rows[: len(text)] for name, rows in nothing.items()},
-    )
-    given["options"] = dataclasses.replace(options, max_bleu_loss=None)
-    refuses(export, given, "int8", "shortlist", "BLEU", "chrF 0.00")
-    given["options"] = ExportOptions(weights="int8")
-    refuses(export, given, "int8", "references")
 
 
 def test_needs_only_ctranslate2_and_sentencepiece(made: Made, tmp_path: Path) -> None:

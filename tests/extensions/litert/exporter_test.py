@@ -115,20 +115,23 @@ def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "changes", "settings"),
+    ("format", "model", "changes", "settings"),
     [
-        weekly("converted", {}, {"decoding.beam_size": 4, **SEARCH_OPTIONS}),
-        weekly("separate", WINDOW, {"decoding.beam_size": 1}),
+        weekly("litert", "converted", {}, {"decoding.beam_size": 4, **SEARCH_OPTIONS}),
+        weekly("litert", "separate", WINDOW, {"decoding.beam_size": 1}),
+        weekly("cpu", "converted", {}, {"decoding.n_best": 2, "decoding.max_extra_tokens": 30}),
     ],
-    ids=["converted, all options", "separate, greedy"],
+    ids=["converted, all options", "separate, greedy", "early stopping of batches"],
 )
 def test_other_architectures_and_searches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, changes: Any, settings: Any
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    format: str, model: str, changes: Any, settings: Any,
+) -> None:  # fmt: skip
     monkeypatch.setattr(masks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window
     run = make_run(tmp_path / "run", model, **changes)
     # The export compares all sentences.
-    result = export(run, tmp_path / "export", SENTENCES, format="litert", settings=settings)
+    given = {"settings": settings, "options": ExportOptions(weights="float32"), "format": format}
+    result = export(run, tmp_path / "export", SENTENCES, **given)
     assert len(result.translations) == len(SENTENCES)
 
 
