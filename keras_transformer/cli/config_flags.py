@@ -127,7 +127,7 @@ def define_precision_flag() -> None:
 
 def define_quality_flags() -> None:
     """Defines the flags for translations of low quality."""
-    low_help = "what to write instead of a translation of low quality"
+    low_help = "what replaces bad translations"
     flags.DEFINE_enum("on_low_quality", "keep", ON_LOW_QUALITY, low_help)
     flags.DEFINE_float("min_quality", MIN_QUALITY, "a lower quality is low, from 0 to 1")
 

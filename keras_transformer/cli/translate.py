@@ -21,16 +21,11 @@ the exact translations of terms, in lines that are translated as with --document
 translate sentences in capitals like others, and write them in capitals again (--casing=keep: not).
 With --casing=auto, the same applies to other lines.
 
---on_low_quality=source|empty|retry replaces translations whose quality is below --min_quality, or
-that repeat tokens, copy the source, miss a part, or are in another script. It needs an export that
-was made with the references of at least 100 sentences.
-
 A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>
 adds it to every line. With --document, the tag of a line applies to all of its sentences.
 
-An empty line gives an empty line. A line over decoding.max_source_tokens is truncated (a sentence
-of a document is translated in parts). A line longer than all training sentences is translated. All
-of these are reported on standard error, and the exit code is 3.
+Lines that are empty, truncated (in a document: translated in parts), or longer than all training
+sentences are reported on standard error, and the exit code is 3.
 """
 
 from __future__ import annotations
