@@ -160,7 +160,9 @@ def _share_translators():
             return load(model_dir, settings, precision=precision)
         key = repr(([(run.path.absolute(), name) for run, name in members], settings, precision))
         translator, weights = translators.get(key, (None, []))
-        if translator is None or not all(itertools.starmap(np.array_equal, weights)):
+        if not all(itertools.starmap(np.array_equal, weights)):
+            pytest.fail(f"A test changed the weights of {key}. It should load a copy of the run.")
+        if translator is None:
             translator = load(model_dir, settings, precision=precision)
             variables = [weight for model in translator.transformers for weight in model.variables]
             translators[key] = translator, [(weight, weight.numpy()) for weight in variables]

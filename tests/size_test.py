@@ -65,6 +65,7 @@ SKIPPED = {
 }
 
 
+@functools.cache
 def docstring_lines(text: str) -> set[int]:
     """Returns the numbers of the lines of docstrings."""
     lines: set[int] = set()

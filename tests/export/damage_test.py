@@ -10,7 +10,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest, check_needed_files
 from tests.builders import refuses, weekly
-from tests.conftest import FORMATS, PHRASES
+from tests.conftest import PHRASES
 from tests.damage import DAMAGES, cut, delete, empty, files_of
 from tests.messages import mentions
 
@@ -33,7 +33,8 @@ def assert_refused(read, path, name):
 
 @pytest.mark.parametrize(
     "format",
-    [*FORMATS[:4], *map(weekly, FORMATS[4:])],  # the others contain a model of these
+    # The others contain the same kinds of files.
+    ["saved_model", "litert", "ctranslate2", *map(weekly, ("cpu", "huggingface", "argos"))],
 )
 def test_damage_of_every_file_is_found(version_of, tmp_path, format):
     """The manifest finds all damage. Loading checks only the needed files."""

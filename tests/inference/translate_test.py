@@ -1,6 +1,7 @@
 """Translation of lines and test sets."""
 
 import json
+import shutil
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,9 @@ def model(run_directory: RunDirectory) -> Engine:
 
 
 @pytest.fixture(scope="module")
-def several(run_directory: RunDirectory) -> Engine:
+def several(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """An ensemble that finishes some translations."""
-    path = run_directory.path
+    path = shutil.copytree(run_directory.path, tmp_path_factory.mktemp("several") / "run")
     members = f"{path}@step-00000100,{path}@step-00000300"
     model = loading.load_model(members, {"decoding.n_best": 2})
     for transformer in model.module.transformers:
@@ -99,8 +100,8 @@ def test_numbers_that_an_old_vocabulary_changes_are_reported() -> None:
     assert changed_numbers(model, ["10 é"]) == [] == changed_numbers(plain, ["10³"])
 
 
-def test_nan_weights_translate_nothing(run_directory: RunDirectory) -> None:
-    broken = loading.load_model(run_directory.path, {"decoding.beam_size": 1})
+def test_nan_weights_translate_nothing(own_run: RunDirectory) -> None:
+    broken = loading.load_model(own_run.path, {"decoding.beam_size": 1})
     weights = broken.module.transformer.weights_by_path()
     weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
     text, (nothing, empty), remark = translate_to_text(broken, [PHRASES[0], ""])

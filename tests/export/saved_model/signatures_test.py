@@ -243,8 +243,8 @@ def test_texts_of_another_rank_are_an_error(served, name, shape):
         served.signatures[name](**inputs)
 
 
-def test_status_reports_missing_translations(run_directory):
-    broken = loading.load_translator(run_directory)
+def test_status_reports_missing_translations(own_run):
+    broken = loading.load_translator(own_run)
     weights = broken.transformer.weights_by_path()
     weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
     text = tf.constant(["a", ""])
