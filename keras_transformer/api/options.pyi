@@ -21,11 +21,17 @@ class FileSettings(TypedDict, total=False):
     source_tag: str
     glossary: Any
     terms: Literal["hard", "soft"] | None
+    on_low_quality: str
+    min_quality: float
     casing: Literal["auto", "keep"] | None
     overwrite: bool
 
-class TextOptions(SearchOptions, total=False):
-    document: bool | None
-    glossary: Any
+class LineOptions(SearchOptions, total=False):
     terms: Literal["hard", "soft"] | None
     casing: Literal["auto", "keep"] | None
+
+class TextOptions(LineOptions, total=False):
+    document: bool | None
+    glossary: Any
+    on_low_quality: str
+    min_quality: float

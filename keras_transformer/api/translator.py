@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ from keras_transformer.config import Config, DecodingConfig
 from keras_transformer.errors import InputError, check_names, check_path, check_paths, require
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts, texts_to_translate
-from keras_transformer.inference import Translation, loading, translate
+from keras_transformer.inference import MIN_QUALITY, Translation, loading, translate
 from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.engine import Engine, KerasEngine
 from keras_transformer.inference.translate import Evaluation
@@ -29,7 +29,7 @@ from keras_transformer.runs.run_directory import write_run
 from keras_transformer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from keras_transformer.api.options import ExportSettings, FileSettings, TextOptions
+    from keras_transformer.api.options import ExportSettings, FileSettings, LineOptions, TextOptions
     from keras_transformer.config.options import ConvertSettings, Scoring, SearchOptions
 
 Texts = list[str] | tuple[str, ...] | np.ndarray
@@ -122,9 +122,9 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         document: bool | None = None,
         glossary: Any = None,
-        terms: Literal["hard", "soft"] | None = None,
-        casing: Literal["auto", "keep"] | None = None,
-        **decoding: Unpack[SearchOptions],
+        on_low_quality: str = "keep",
+        min_quality: float = MIN_QUALITY,
+        **options: Unpack[LineOptions],
     ) -> list[list[Translation]]:
         """Translates lines and returns all translations of each line, best first.
 
@@ -133,7 +133,7 @@ class Translator:
 
         Args:
             lines: the texts. The order of the results is the same.
-            return_details: also return tokens, log-probabilities and alignment, in
+            return_details: also return tokens, log-probabilities, alignment and quality, in
                 `Translation.details`. Exports for phones and servers have none.
             prefixes: for each line the beginning of its translations.
             document: True if texts may have several sentences and lines. They are translated
@@ -143,14 +143,18 @@ class Translator:
             glossary: terms and their translations, as a mapping, as pairs, or as a file (TBX, or
                 lines with a tab). They are in the translations in exactly this form. Lines with
                 terms are translated as with `document`.
-            terms: "hard", the default, or "soft": the model gets the translations of the glossary,
-                and may change their endings, or use others. It must be trained for it
+            on_low_quality: what to return instead of a translation of low quality: "source",
+                "empty", "retry" (the better one of two searches), or by default the translation.
+                This needs an export that was made with at least 100 sentences and their references.
+            min_quality: a lower quality is low. So are loops, copies, missing parts and text in
+                another script, whatever its quality.
+            **options: fields of `DecodingConfig`, such as `beam_size`, `n_best` or
+                `length_penalty`, which are fixed for an export, `casing` and `terms`.
+                With `casing="auto"`, texts in capitals are translated like others, and written in
+                capitals again. This is the default for texts that are translated as with
+                `document`. "keep" turns it off. With `terms="soft"`, the model may change the
+                endings of terms of the glossary, or leave them out. It must be trained for it
                 (`augment={"terms": 0.1}` of `prepare`).
-            casing: "auto" to translate texts in capitals like others, and to write the translations
-                in capitals again. This is the default for texts that are translated as with
-                `document`. "keep" turns it off.
-            **decoding: fields of `DecodingConfig`, such as `beam_size`, `n_best` or
-                `length_penalty`. The options of an export are fixed.
 
         Returns:
             For each line a list of up to `n_best` translations with `text`, `score` and `details`.
@@ -166,7 +170,8 @@ class Translator:
         """
         lines = checked_texts(lines)
         prefixes = None if prefixes is None else checked_texts(prefixes)
-        model = self._with(decoding)
+        terms, casing = options.pop("terms", None), options.pop("casing", None)
+        model = translate.with_fallback(self._with(options), on_low_quality, min_quality)
         is_plain = not return_details and prefixes is None
         has_options = any(option is not None for option in (glossary, terms, casing))
         message = "document, glossary and casing allow no details and no prefixes."

@@ -37,6 +37,7 @@ def define_flags() -> None:
     flags.DEFINE_boolean("overwrite", False, "replace the output if it exists")
     config_flags.define_option_flags("source_language", "threads", "source_tag")
     config_flags.define_option_flags("glossary", "terms", "casing")
+    config_flags.define_quality_flags()
     config_flags.define_config_flags("beam_size", "length_penalty")
 
 
@@ -59,6 +60,8 @@ def main() -> None:
         source_tag=FLAGS.source_tag or "",
         glossary=FLAGS.glossary,
         terms=FLAGS.terms,
+        on_low_quality=FLAGS.on_low_quality,
+        min_quality=FLAGS.min_quality,
         casing=FLAGS.casing,
         overwrite=FLAGS.overwrite,
     )
