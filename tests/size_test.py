@@ -53,6 +53,9 @@ BUDGETS = {
 # lines are for alignments: which head they come from, and which words they join. 5 lines let users
 # choose how text in capitals is translated, and 17 show examples of changes of training pairs.
 CORE_BUDGET = 12_095 + 191 + 45 + 75 + 13 + 41 + 5 + 17
+# The budgets of the core, the extensions, faults from outside, real text, and terms and quality.
+# Real text has become larger than its 1,200 lines, and the others smaller.
+PACKAGE_BUDGET = 11_800 + 10_900 + 600 + 1_200 + 900
 DOCSTRING_BUDGET = 6_500
 CLASS_BUDGET = 207 + 6 + 9 + 1  # real text has a budget of its own
 SKIPPED = {
@@ -96,6 +99,10 @@ def test_a_folder_stays_within_its_budget(folder: str) -> None:
 
 def test_the_core_stays_within_its_budget() -> None:
     assert size(PACKAGE) - size(EXTENSIONS) <= CORE_BUDGET
+
+
+def test_the_package_stays_within_the_sum_of_the_budgets() -> None:
+    assert size(PACKAGE) <= PACKAGE_BUDGET
 
 
 def test_docstrings_stay_within_their_budget() -> None:
