@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from keras_transformer.config import Config
@@ -71,6 +72,19 @@ def tiny_run(**changes: Any) -> Path:
     training_run.train([tiny_data()], path, tiny_config().updated(steps).replace(**changes))
     SHARED_RUNS.add(path)
     return path
+
+
+def quality_model(tokenizer: Any) -> Any:
+    """Returns a quality with random weights."""
+    from keras_transformer.inference.quality import QualityModel
+
+    random = np.random.default_rng(4)
+    return QualityModel(
+        random.normal(0, 0.3, (8, 5)).astype(np.float32),
+        random.normal(0, 1, 5).astype(np.float32),
+        np.ones(tokenizer.target_vocab_size, np.int32),
+        np.arange(tokenizer.source_vocab_size, dtype=np.int32),
+    )
 
 
 def weekly(*values: Any) -> Any:

@@ -20,10 +20,14 @@ class FileSettings(TypedDict, total=False):
     spans: Sequence[str]
     source_tag: str
     glossary: Any
+    on_low_quality: str
+    min_quality: float
     casing: Literal["auto", "keep"] | None
     overwrite: bool
 
 class TextOptions(SearchOptions, total=False):
     document: bool | None
     glossary: Any
+    on_low_quality: str
+    min_quality: float
     casing: Literal["auto", "keep"] | None

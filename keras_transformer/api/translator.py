@@ -19,7 +19,7 @@ from keras_transformer.config import Config, DecodingConfig
 from keras_transformer.errors import InputError, check_names, check_path, check_paths, require
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts, texts_to_translate
-from keras_transformer.inference import Translation, loading, translate
+from keras_transformer.inference import MIN_QUALITY, Translation, loading, translate
 from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.engine import Engine, KerasEngine
 from keras_transformer.inference.translate import Evaluation
@@ -122,6 +122,8 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         document: bool | None = None,
         glossary: Any = None,
+        on_low_quality: str = "keep",
+        min_quality: float = MIN_QUALITY,
         casing: Literal["auto", "keep"] | None = None,
         **decoding: Unpack[SearchOptions],
     ) -> list[list[Translation]]:
@@ -132,7 +134,7 @@ class Translator:
 
         Args:
             lines: the texts. The order of the results is the same.
-            return_details: also return tokens, log-probabilities and alignment, in
+            return_details: also return tokens, log-probabilities, alignment and quality, in
                 `Translation.details`. Exports for phones and servers have none.
             prefixes: for each line the beginning of its translations.
             document: True if texts may have several sentences and lines. They are translated
@@ -142,6 +144,11 @@ class Translator:
             glossary: terms and their translations, as a mapping, as pairs, or as a file (TBX, or
                 lines with a tab). They are in the translations in exactly this form. Lines with
                 terms are translated as with `document`.
+            on_low_quality: what to return instead of a translation of low quality: "source",
+                "empty", "retry" (the better one of two searches), or by default the translation.
+                This needs an export that was made with at least 100 sentences and their references.
+            min_quality: a lower quality is low. So are loops, copies, missing parts and text in
+                another script, whatever its quality.
             casing: "auto" to translate texts in capitals like others, and to write the translations
                 in capitals again. This is the default for texts that are translated as with
                 `document`. "keep" turns it off.
@@ -162,7 +169,7 @@ class Translator:
         """
         lines = checked_texts(lines)
         prefixes = None if prefixes is None else checked_texts(prefixes)
-        model = self._with(decoding)
+        model = translate.with_fallback(self._with(decoding), on_low_quality, min_quality)
         is_plain = not return_details and prefixes is None
         has_options = glossary is not None or casing is not None
         message = "document, glossary and casing allow no details and no prefixes."

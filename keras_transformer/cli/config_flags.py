@@ -11,7 +11,7 @@ from absl import flags
 
 from keras_transformer.config import Config, DecodingConfig, TrainingConfig
 from keras_transformer.errors import InputError
-from keras_transformer.inference import PRECISIONS
+from keras_transformer.inference import MIN_QUALITY, ON_LOW_QUALITY, PRECISIONS
 
 FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # --help lists these flags under the calling command
@@ -123,6 +123,13 @@ def define_format_flag(*formats: str) -> None:
 def define_precision_flag() -> None:
     """Defines --precision of a run."""
     flags.DEFINE_enum("precision", PRECISIONS[0], PRECISIONS, "type of weights and products")
+
+
+def define_quality_flags() -> None:
+    """Defines the flags for translations of low quality."""
+    low_help = "what replaces bad translations"
+    flags.DEFINE_enum("on_low_quality", "keep", ON_LOW_QUALITY, low_help)
+    flags.DEFINE_float("min_quality", MIN_QUALITY, "a lower quality is low, from 0 to 1")
 
 
 def define_config_flags(*names: str) -> None:

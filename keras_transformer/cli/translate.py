@@ -17,16 +17,15 @@ again. Line breaks, indents, variables, URLs and tags stay. This is the default 
 several sentences if the model was trained on single ones; --nodocument turns it off.
 --source_language=de selects the abbreviations that do not end a sentence. By default it is the
 language of the export. A --glossary (TBX, or a term, a tab and its translation in each line) gives
-the exact translations of terms, in lines that are translated as with --document. These also
-translate sentences in capitals like others, and write them in capitals again (--casing=keep: not).
+the exact translations of terms, in lines that are translated as with --document. In such lines,
+sentences in capitals are translated like others, and in capitals again (--casing=keep: not).
 With --casing=auto, the same applies to other lines.
 
 A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>
 adds it to every line. With --document, the tag of a line applies to all of its sentences.
 
-An empty line gives an empty line. A line over decoding.max_source_tokens is truncated (a sentence
-of a document is translated in parts). A line longer than all training sentences is translated. All
-of these are reported on standard error, and the exit code is 3.
+Lines that are empty, truncated (in a document: translated in parts), or longer than all training
+sentences are reported on standard error, and the exit code is 3.
 """
 
 from __future__ import annotations
@@ -59,6 +58,7 @@ def define_flags() -> None:
     config_flags.define_precision_flag()
     flags.DEFINE_boolean("compile_search", False, "compile the search of a run with XLA")
     config_flags.define_option_flags("threads", "source_tag")
+    config_flags.define_quality_flags()
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
 
 
@@ -128,7 +128,7 @@ def main() -> int:
     _check_flags()
     app.load_engine(FLAGS.model_dir)
     from keras_transformer.data.reading import decode_lines
-    from keras_transformer.inference import batching, loading, tags
+    from keras_transformer.inference import batching, loading, tags, translate
     from keras_transformer.runs import atomic
 
     if _is_interactive():
@@ -146,6 +146,7 @@ def main() -> int:
     )
     model.source_language = FLAGS.source_language or model.source_language
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
+    model = translate.with_fallback(model, FLAGS.on_low_quality, FLAGS.min_quality)
     if FLAGS.glossary or FLAGS.casing:
         with_options = plugins.find("text_options", "document").with_options
         model = with_options(model, glossary=FLAGS.glossary, casing=FLAGS.casing)

@@ -192,6 +192,10 @@ class Exporter:
         """
         return translator
 
+    def returns_quality(self, options: ExportOptions) -> bool:
+        """Returns whether an export with these options returns the quality of translations."""
+        return False
+
     def open_for_comparison(self, folder: Path) -> Engine:
         """Opens a version to compare it with the run, by default like its users."""
         return self.open(folder)
@@ -253,6 +257,7 @@ def export(
     """
     from keras_transformer.export.comparison import check_quality
     from keras_transformer.export.manifest import describe_version, write_manifest
+    from keras_transformer.export.quality import fit
 
     exporter: Exporter = plugins.find("exporters", format)
     weights = exporter.weights_of(options)
@@ -267,6 +272,9 @@ def export(
             "run."
         )
     translator = exporter.prepare(translator, options)
+    if options.references is not None and exporter.returns_quality(options):
+        quality = fit(translator, sentences, options.references)
+        translator = translator.with_options(shortlist=translator.shortlist, quality=quality)
     probes = exporter.probes(translator, sentences)
     manifest = describe_version(run, translator, weights)
     manifest |= {"format": format, "languages": options.languages, "license": options.license}

@@ -132,7 +132,8 @@ def check_quality(
 def compare_sentence(own: Hypotheses, other: Hypotheses, name: str, sentence: str) -> bool:
     """Returns True if only the tokens differ, and the scores are equal up to rounding: a tie.
 
-    Messages call the sentence `name`, such as "sentence 7 ('A dog .')".
+    The quality then differs, too. It can also differ alone, because two source tokens may have the
+    same attention. Messages call the sentence `name`, such as "sentence 7 ('A dog .')".
     """
     if sentence.strip() and own.scores[0] <= NEG_INF / 2:
         raise InputError(
@@ -146,7 +147,10 @@ def compare_sentence(own: Hypotheses, other: Hypotheses, name: str, sentence: st
             f"The score of {name} is {other.scores[rank]:.5f} in the export, but "
             f"{own.scores[rank]:.5f} in the run. Nothing was exported."
         )
-    return own.tokens() != other.tokens()
+    is_tie = own.tokens() != other.tokens()
+    if own.quality is not None and other.quality is not None:
+        is_tie |= not np.allclose(own.quality, other.quality, rtol=0, atol=TIE)
+    return is_tie
 
 
 def _text_name(text: str, number: int, sentences: int) -> str:

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import enum
-
 import tensorflow as tf
 
 from keras_transformer.config import MAX_LENGTH_PENALTY
 from keras_transformer.decoding import NEG_INF, SearchResult
+from keras_transformer.inference import Status
 from keras_transformer.inference.translation_module import TranslationModule
-
-
-class Status(enum.IntFlag):
-    """Changes of one row of a request; 0 means no change."""
-
-    SOURCE_CUT = 1  # more tokens or bytes than the model accepts
-    MAX_LENGTH_CHANGED = 2  # negative, or more than the longest output of the export
-    LENGTH_PENALTY_CHANGED = 4  # negative, or more than MAX_LENGTH_PENALTY
-    PREFIX_CUT = 8  # longer than the translation may be
-    IDS_REPLACED = 16  # pad ids, or ids outside the vocabulary, became the unknown token
-    NOT_TRANSLATED = 32  # no hypothesis was found: the logits are NaN, or all tokens are banned
-    LENGTHS_CHANGED = 64  # negative, or more than the number of ids
-    TARGET_CUT = 128  # more tokens or bytes than the signature `attention` returns
 
 
 def clamp_max_lengths(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,7 +11,32 @@ from keras_transformer.config import Config, DecodingConfig
 from keras_transformer.errors import InputError
 
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+ON_LOW_QUALITY = ("keep", "source", "empty", "retry")
+MIN_QUALITY = 0.3
 EMPTY_SCORE = -5e8  # unused entries of a search result have a lower score, -1e9
+
+
+class Status(enum.IntFlag):
+    """What happened to one row of a request; 0 means nothing.
+
+    The last four are about the best translation, and need a model with a quality of translations.
+    """
+
+    SOURCE_CUT = 1  # more tokens or bytes than the model accepts
+    MAX_LENGTH_CHANGED = 2  # negative, or more than the longest output of the export
+    LENGTH_PENALTY_CHANGED = 4  # negative, or more than MAX_LENGTH_PENALTY
+    PREFIX_CUT = 8  # longer than the translation may be
+    IDS_REPLACED = 16  # pad ids, or ids outside the vocabulary, became the unknown token
+    NOT_TRANSLATED = 32  # no hypothesis was found: the logits are NaN, or all tokens are banned
+    LENGTHS_CHANGED = 64  # negative, or more than the number of ids
+    TARGET_CUT = 128  # more tokens or bytes than the signature `attention` returns
+    LOOP = 256  # it has the same tokens at least three times, and the source does not
+    COPY = 512  # most of it is a copy of the source
+    PART_MISSING = 1024  # it ends too early
+    OTHER_SCRIPT = 2048  # most of it is in another script than the references
+
+
+PROBLEMS = Status.LOOP | Status.COPY | Status.PART_MISSING | Status.OTHER_SCRIPT
 
 
 class Translation(NamedTuple):

@@ -25,12 +25,14 @@ class Hypotheses(NamedTuple):
         lengths: int32 `(n_best,)`, including the end token.
         scores: float32 `(n_best,)`.
         texts: the translations as UTF-8, if they are known.
+        quality: float32 `(n_best,)`, or None if the model has none.
     """
 
     ids: np.ndarray
     lengths: np.ndarray
     scores: np.ndarray
     texts: Sequence[bytes] = ()
+    quality: np.ndarray | None = None
 
     def tokens(self) -> list[list[int]]:
         """Returns the ids of each hypothesis, without padding."""
@@ -58,6 +60,9 @@ class Engine:
         translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
             of `TranslationModule.translate_verbose`, or None. LiteRT models lack some outputs, and
             servers have None.
+        has_quality: whether `translate_verbose` returns the quality of translations.
+        fallback: what replaces a translation of low quality, and the least quality that is not low.
+        retry: like `translate_verbose`, with a search for translations that were bad, or None.
         vocabulary: the SentencePiece models, or None if they are unknown, as those of a server.
         changeable: the settings that `with_settings` can change.
     """
@@ -74,6 +79,9 @@ class Engine:
     max_batch_lines: int | None = None
     threads: int | None = None
     translate_verbose: BatchFunction | None = None
+    has_quality = False
+    fallback: tuple[str, float] = ("keep", 0.0)
+    retry: BatchFunction | None = None
     vocabulary: Vocabulary | None = None
     changeable: tuple[str, ...] = ()
 
@@ -157,6 +165,7 @@ class KerasEngine(Engine):
         self.max_train_source_length = module.max_train_source_length
         self.vocabulary = module.tokenizer.vocabulary
         self.translate_verbose = module.translate_verbose
+        self.has_quality = module.quality is not None
         self._translate = compiled_translation(module) if jit_compile else module.translate
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
@@ -170,7 +179,13 @@ class KerasEngine(Engine):
             ids = {name: getattr(result, name) for name in ("ids", "lengths", "scores")}
             return {**ids, "texts": self.module.texts(result, text)}
 
-        return [Hypotheses(**row) for row in outputs_by_line(outputs, texts)]
+        def outputs_with_quality(text: np.ndarray) -> dict[str, Any]:
+            found = self.module.translate_verbose(text, np.full(len(text), b""))
+            ids = {name: found[name] for name in ("ids", "lengths", "scores", "quality")}
+            return {**ids, "texts": found["translations"]}
+
+        search = outputs if self.module.quality is None else outputs_with_quality
+        return [Hypotheses(**row) for row in outputs_by_line(search, texts)]
 
     def log_probs(self, texts: Sequence[str], targets: Sequence[Sequence[int]]) -> list[float]:
         from keras_transformer.inference.scoring import Scorer, score_ids

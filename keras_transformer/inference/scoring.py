@@ -15,7 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding import SearchResult
 from keras_transformer.decoding.beam_search import length_penalty
+from keras_transformer.decoding.search_loop import map_tensors
 from keras_transformer.errors import InputError
 from keras_transformer.inference.batching import map_batches
 from keras_transformer.inference.translation_module import TranslationModule
@@ -59,7 +61,8 @@ class Scorer(tf.Module):
         tokens = self.translator.tokenizer.tokenize_target(target)
         lengths = tf.cast(tokens.row_lengths(), tf.int32)
         ids = tokens[:, : self.max_target_tokens].to_tensor(self.translator.tokenizer.pad_id)
-        log_probs = tf.reduce_sum(self._token_log_probs(source, ids, lengths), axis=-1)
+        source_ids, *_ = self.translator.source_ids(source)
+        log_probs = self.search_result(source_ids, ids, lengths).log_probs[:, 0]
         is_scored = ~is_cut & (lengths <= self.max_target_tokens)
         log_probs = tf.where(is_scored, log_probs, NOT_SCORED)
         return {"log_probs": log_probs, "lengths": lengths}
@@ -80,31 +83,42 @@ class Scorer(tf.Module):
         tokenizer = self.translator.tokenizer
         known = (target_ids >= 0) & (target_ids < tokenizer.target_vocab_size)
         target_ids = tf.where(known, target_ids, tokenizer.unknown_id)
-        token_log_probs = self._token_log_probs(source, target_ids, lengths)
-        log_probs = tf.reduce_sum(token_log_probs, axis=-1)
-        return {"log_probs": log_probs, "token_log_probs": token_log_probs}
-
-    def _token_log_probs(
-        self, source: tf.Tensor, target_ids: tf.Tensor, lengths: tf.Tensor
-    ) -> tf.Tensor:
-        """Returns float32 `[B, T]`, 0 beyond `lengths`; the mean of an ensemble."""
         source_ids, *_ = self.translator.source_ids(source)
+        result = self.search_result(source_ids, target_ids, lengths)
+        return {
+            "log_probs": result.log_probs[:, 0],
+            "token_log_probs": tf.squeeze(result.token_log_probs, axis=1),
+        }
+
+    def search_result(
+        self, source_ids: tf.Tensor, target_ids: tf.Tensor, lengths: tf.Tensor
+    ) -> SearchResult:
+        """Returns given targets as the only results of a search. Scores have no length penalty.
+
+        Log-probabilities are 0 beyond `lengths`, and the mean of those of an ensemble. There is an
+        alignment if all models return their attention.
+        """
         start_id = self.translator.tokenizer.start_id
         shifted = tf.pad(target_ids, [[0, 0], [1, 0]], constant_values=start_id)[:, :-1]
         counted = tf.sequence_mask(lengths, tf.shape(target_ids)[1])  # --> [B, T]
         labels = tf.boolean_mask(target_ids, counted)  # --> [N]
-        log_probs = []
-        # Requests the attention without using it, so that an export contains this function only
-        # once. A model with an attention window would have to compute all of it, so not there.
+        log_probs, weights = [], []
+        # Requests the attention in any case, so that an export contains this function only once.
+        # A model with an attention window would have to compute all of it, so not there.
         models = self.translator.transformers
         attention = all(model.can_return_attention for model in models)
         memories = self.translator.encode(source_ids)
         results = self.translator.read_targets(shifted, memories, attention)
-        for transformer, (features, _) in zip(models, results, strict=True):
+        for transformer, (features, layers) in zip(models, results, strict=True):
             features = tf.boolean_mask(features, counted)  # --> [N, d_model]
             log_probs.append(_label_log_probs(transformer, features, labels))
+            weights += [transformer.alignment(layers)] if layers else []
         mean = tf.add_n(log_probs) / len(log_probs)
-        return tf.scatter_nd(tf.where(counted), mean, tf.shape(counted, tf.int64))
+        mean = tf.scatter_nd(tf.where(counted), mean, tf.shape(counted, tf.int64))
+        alignment = tf.argmax(tf.add_n(weights), -1, output_type=tf.int32) if attention else None
+        total = tf.reduce_sum(mean, axis=-1)
+        result = SearchResult(target_ids, total, lengths, lengths > 0, total, mean, alignment)
+        return map_tensors(lambda tensor: tf.expand_dims(tensor, 1), result)
 
 
 def _label_log_probs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import math
@@ -12,10 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer import plugins
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, check_names, require
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.metrics import Scores
-from keras_transformer.inference import EMPTY_SCORE, Translation, translations_of
+from keras_transformer.inference import (
+    EMPTY_SCORE,
+    MIN_QUALITY,
+    ON_LOW_QUALITY,
+    PROBLEMS,
+    Status,
+    Translation,
+    translations_of,
+)
 from keras_transformer.inference.batching import (
     TokenCounts,
     outputs_by_line,
@@ -38,9 +47,12 @@ def translate_lines(
     `split` has translations from `split_texts`, by the indices of their lines. Their score is 0.
     """
     others = [line for index, line in enumerate(lines) if index not in split]
-    rows = outputs_by_line(
-        model.translate, others, max_lines=model.max_batch_lines, threads=model.threads
-    )
+    if model.fallback[0] == "keep":
+        rows = outputs_by_line(
+            model.translate, others, max_lines=model.max_batch_lines, threads=model.threads
+        )
+    else:
+        rows = _rows(model, others, [""] * len(others))
     found = (translations_of(r["translations"], r["scores"]) or [NO_TRANSLATION] for r in rows)
     numbers = range(len(lines))
     return [[Translation(split[i], 0.0)] if i in split else next(found) for i in numbers]
@@ -74,7 +86,8 @@ def translate_verbose(
     Each line has `source_tokens` and `translations`, best first. Each translation has `text`,
     `score`, `finished`, `tokens`, `ids`, `alignment` (for each token the index of a source token),
     and on request `attention` (target tokens by source tokens). Models other than LiteRT also
-    return `log_prob` (without penalties) and `token_log_probs`.
+    return `log_prob` (without penalties) and `token_log_probs`. If the model has a quality, each
+    translation has its `quality`, and each line the `problems` of the best one, such as `LOOP`.
     """
     if model.translate_verbose is None:
         raise InputError(
@@ -85,10 +98,7 @@ def translate_verbose(
     if len(prefixes) != len(lines):
         raise InputError(f"There are {len(lines):,} lines, but {len(prefixes):,} prefixes.")
     counts = token_counts(model.lengths, lines) if counts is None else counts
-    rows = outputs_by_line(
-        model.translate_verbose, lines, max_lines=model.max_batch_lines, threads=model.threads,
-        prefix=prefixes,
-    )  # fmt: skip
+    rows = _rows(model, lines, prefixes)
     if attention and rows and "attention" not in rows[0]:
         raise InputError(
             f"{model.label} returns no attention. Use the run directory or a SavedModel."
@@ -99,14 +109,68 @@ def translate_verbose(
 
 def with_details(results: Sequence[Mapping[str, Any]]) -> list[list[Translation]]:
     """Returns the results of `translate_verbose` as translations."""
-    return [
-        [
-            Translation(row["text"], row["score"], {"source_tokens": line["source_tokens"], **row})
-            for row in line["translations"]
-        ]
-        or [NO_TRANSLATION]
-        for line in results
-    ]
+    found = []
+    for line in results:
+        common = {name: value for name, value in line.items() if name != "translations"}
+        rows = line["translations"]
+        translations = [Translation(row["text"], row["score"], common | row) for row in rows]
+        found.append(translations or [NO_TRANSLATION])
+    return found
+
+
+def with_fallback(
+    model: Engine, on_low_quality: str = "keep", min_quality: float = MIN_QUALITY
+) -> Engine:
+    """Returns a model whose lines of low quality are not kept: see `_rows`."""
+    check_names([on_low_quality], ON_LOW_QUALITY, "a value of on_low_quality")
+    require(0 <= min_quality <= 1, f"min_quality is {min_quality}. Use a number from 0 to 1.")
+    if on_low_quality != "keep":
+        advice = "Use on_low_quality=keep, or an export"
+        require(
+            model.has_quality and model.translate_verbose is not None,
+            f"{model.label} returns no quality of translations. {advice} that was made with at "
+            "least 100 sentences and their references (a LiteRT model with alignments).",
+        )
+        can_retry = model.retry is not None or on_low_quality != "retry"
+        require(can_retry, f"{model.label} has only one search. {advice} as a SavedModel.")
+        several = f"{model.label} returns {model.n_best} translations"
+        require(model.n_best == 1, f"{several}, but on_low_quality needs 1.")
+    model = copy.copy(model)
+    model.fallback = on_low_quality, min_quality
+    return model
+
+
+def _rows(model: Engine, lines: Sequence[str], prefixes: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the outputs of `Engine.translate_verbose` for each line, after the fallback.
+
+    A translation is low if its quality is, or if it has one of the `PROBLEMS`. Then its text is
+    that of the source or empty, or it is the better one of two searches.
+    """
+    options: Any = {"max_lines": model.max_batch_lines, "threads": model.threads}
+    assert model.translate_verbose is not None
+    rows = outputs_by_line(model.translate_verbose, lines, prefix=prefixes, **options)
+    action, least = model.fallback
+    low = [i for i, row in enumerate(rows) if action != "keep" and _rank(row) < least]
+    if action == "retry" and model.retry is not None:
+        texts = [[column[i] for i in low] for column in (lines, prefixes)]
+        again = outputs_by_line(model.retry, texts[0], prefix=texts[1], **options)
+        for index, row in zip(low, again, strict=True):
+            rows[index] = max(rows[index], row, key=_rank)
+    else:
+        for index in low:
+            text = lines[index] if action == "source" else ""
+            rows[index]["translations"] = np.array([text.encode()], object)
+    return rows
+
+
+def _rank(row: Mapping[str, Any]) -> float:
+    """Returns the quality of a line's best translation, and less than 0 if it has a problem."""
+    return float(row["quality"][0]) - bool(_problems(row))
+
+
+def _problems(row: Mapping[str, Any]) -> list[str | None]:
+    """Returns the names of what may be wrong with a line's best translation."""
+    return [flag.name for flag in Status(int(row["status"])) & PROBLEMS]
 
 
 def _details(
@@ -125,6 +189,8 @@ def _details(
             "ids": fields["ids"][i][:length].tolist(),
             "alignment": fields["alignments"][i][:length].tolist(),
         }
+        if "quality" in fields:
+            translation["quality"] = round(float(fields["quality"][i]), 4)
         if "token_log_probs" in fields:
             translation["log_prob"] = round(float(fields["log_probs"][i]), 6)
             translation["token_log_probs"] = _rounded(fields["token_log_probs"][i][:length], 6)
@@ -133,7 +199,8 @@ def _details(
             translation["attention"] = _rounded(weights, 4)
         translations.append(translation)
     source = [piece.decode() for piece in fields["source_tokens"][:source_length]]
-    return {"source_tokens": source, "translations": translations}
+    found = {"problems": _problems(fields)} if "quality" in fields else {}
+    return {"source_tokens": source, **found, "translations": translations}
 
 
 def _rounded(values: np.ndarray, decimals: int) -> Any:

@@ -22,6 +22,7 @@ from keras_transformer.decoding.interface import rows_per_sentence
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError, require
 from keras_transformer.inference import output_limit
+from keras_transformer.inference.quality import QualityModel, assess
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
 from keras_transformer.text.symbols import TAG_SYMBOLS
 from keras_transformer.text.tokenizer import Tokenizer, truncate_text
@@ -47,6 +48,8 @@ class TranslationModule(tf.Module):
     If the vocabulary has the symbols of `text/symbols.py`, each translation has the symbols of its
     source exactly as often. Its maximum length has room for them.
 
+    With a `quality`, the details of translations have a number for their quality.
+
     Keep a reference to the `TranslationModule`: its `tf.function`s do not.
 
     Attributes:
@@ -62,6 +65,7 @@ class TranslationModule(tf.Module):
         config: DecodingConfig,
         shortlist: Candidates | None = None,
         max_train_source_length: int | None = None,
+        quality: QualityModel | None = None,
     ):
         super().__init__(name="translator")
         backend = keras.backend.backend()
@@ -77,6 +81,7 @@ class TranslationModule(tf.Module):
         self.config = config
         self.shortlist = shortlist
         self.max_train_source_length = max_train_source_length
+        self.quality = quality
         self._check_fit()
         can_replace = all(model.can_return_attention for model in self.transformers)
         if config.unknown == "replace" and not can_replace:
@@ -123,11 +128,15 @@ class TranslationModule(tf.Module):
             )
 
     def with_options(
-        self, config: DecodingConfig | None = None, shortlist: Candidates | None = None
+        self,
+        config: DecodingConfig | None = None,
+        shortlist: Candidates | None = None,
+        quality: QualityModel | None = None,
     ) -> TranslationModule:
         """Returns a translator of the same models with other options, and a shortlist or none."""
         config, longest = config or self.config, self.max_train_source_length
-        return TranslationModule(self.transformers, self.tokenizer, config, shortlist, longest)
+        models, ids, quality = self.transformers, self.tokenizer, quality or self.quality
+        return TranslationModule(models, ids, config, shortlist, longest, quality)
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -167,6 +176,8 @@ class TranslationModule(tf.Module):
         - `attention` float32 `[B, K, L, S]`: the mean over the heads of the last layer
         - `alignments` int32 `[B, K, L]`: position of the source token with the most attention
         - `source_tokens` string `[B, S]`
+        - if there is a `quality`, `quality` float32 `[B, K]`, and `status` int32 `[B]`: the bits of
+          `Status` about the best translation
         """
         prefix_ids = self.tokenizer.tokenize_target(prefix)[:, :-1].to_tensor(-1)
         source_ids, *_ = self.source_ids(text)
@@ -187,6 +198,7 @@ class TranslationModule(tf.Module):
             "attention": result.attention,
             "alignments": result.alignment,
             "source_tokens": self.tokenizer.source_pieces(source_ids),
+            **self.assess(result, source_ids),
         }
 
     @tf.function(autograph=False)
@@ -217,6 +229,13 @@ class TranslationModule(tf.Module):
             )
             results.append((features, weights if attention else None))
         return results
+
+    def assess(self, result: SearchResult, source_ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns `quality` and `status` of detailed results, or nothing without a quality."""
+        if self.quality is None:
+            return {}
+        quality, problems = assess(self.quality, self.tokenizer, result, source_ids)
+        return {"quality": quality, "status": problems[:, 0]}
 
     def texts(self, result: SearchResult, source: tf.Tensor | None = None) -> tf.Tensor:
         """Returns the texts of a search result, string `[B, K]`.

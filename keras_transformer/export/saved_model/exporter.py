@@ -7,6 +7,7 @@ int8 and all else float32. Scores are float32.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,9 @@ class SavedModelExporter(Exporter):
             )
         return translator.with_options(shortlist=options.shortlist)
 
+    def returns_quality(self, options: ExportOptions) -> bool:
+        return True
+
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         # Imported here, because to open a version does not need Keras.
         from keras_transformer.export.saved_model import serving_checks
@@ -70,6 +74,9 @@ class SavedModelExporter(Exporter):
         # These functions are only for programs that load the model in Python, because the shapes
         # of their outputs vary.
         module.translate_verbose = translator.translate_verbose
+        if translator.quality is not None:
+            other = _with_other_search(translator)  # kept until it is saved
+            module.retry = other.translate_verbose
         module.positions = served.positions
         module.tokenizer = translator.tokenizer
         # Only the variables are saved, not the layers, so that the file contains no Keras objects.
@@ -128,8 +135,12 @@ class SavedModelExporter(Exporter):
             "translate_ids": {name: array.tolist() for name, array in tokens.items()},
         }
         expected = translator.translate_to_ids(tf.constant(texts)).scores.numpy()
-        for name, found in zip(inputs, engine.call([*inputs.items()]), strict=True):
+        outputs = dict(zip(inputs, engine.call([*inputs.items()]), strict=True))
+        for name, found in outputs.items():
             check_scores(name, found["scores"], expected)
+        if translator.quality is not None:
+            own = translator.translate_verbose(texts, [""] * count)["quality"].numpy()
+            check_scores("translate", outputs["translate"]["quality"], own, "quality")
 
     def describe(
         self,
@@ -149,14 +160,23 @@ class SavedModelExporter(Exporter):
 EXPORTER = SavedModelExporter()
 
 
-def check_scores(signature: str, found: np.ndarray, expected: np.ndarray) -> None:
+def _with_other_search(translator: TranslationModule) -> TranslationModule:
+    """Returns a translator with a larger beam and without repeated n-grams."""
+    config = translator.config
+    config = dataclasses.replace(config, no_repeat_ngram=3, beam_size=2 * config.beam_size)
+    return translator.with_options(config, translator.shortlist)
+
+
+def check_scores(
+    signature: str, found: np.ndarray, expected: np.ndarray, name: str = "scores"
+) -> None:
     """Raises `InputError` if the scores of a signature differ by more than rounding."""
     from keras_transformer.export.comparison import TIE
 
     if not np.all(np.abs(found - expected) < TIE):  # True for NaN, too
         raise InputError(
-            f"The scores of the export's signature {signature} differ from the scores of the "
-            "run's search. Nothing was exported."
+            f"The {name} of the export's signature {signature} differ from those of the run's "
+            "search. Nothing was exported."
         )
 
 

@@ -15,13 +15,13 @@ import tensorflow as tf
 from keras_transformer.decoding import SearchInputs
 from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import (
-    Status,
     clamp_alpha,
     clamp_max_lengths,
     clean_source_ids,
     encode_status,
     has_no_translation,
 )
+from keras_transformer.inference import Status
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
@@ -133,6 +133,7 @@ class Signatures(tf.Module):
             - `source_tokens` string `[B, S]`: the pieces, then ""
             - `truncated` bool `[B]`: whether the source was truncated
             - `status` int32 `[B]`: bits of `Status`
+            - `quality` float32 `[B, K]`: from 0 to 1; only if the export had references
         """
         translator = self._translator
         source_ids, source_lengths, is_cut = translator.source_ids(text)
@@ -144,6 +145,7 @@ class Signatures(tf.Module):
             SearchInputs(max_lengths, prefix_ids, alpha=alpha),
             ("token_log_probs", "alignment"),
         )
+        assessment = translator.assess(result, source_ids)
         width = self._target_width
         is_token = tf.sequence_mask(result.lengths, width)  # --> [B, K, L]
         alignments = _pad_last(result.alignment, width)
@@ -159,7 +161,9 @@ class Signatures(tf.Module):
                 tokenizer.source_pieces, source_ids, source_lengths, self._source_width
             ),
             "truncated": is_cut,
-            "status": encode_status(
+            **assessment,
+            "status": assessment.get("status", 0)
+            + encode_status(
                 {
                     Status.SOURCE_CUT: is_cut,
                     Status.MAX_LENGTH_CHANGED: length_changed,

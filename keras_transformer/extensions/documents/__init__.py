@@ -10,6 +10,7 @@ from typing import Any
 
 from keras_transformer import console
 from keras_transformer.errors import needs_extra, require
+from keras_transformer.inference.translate import with_fallback
 
 # Each message is printed once in a process.
 _warn_once = functools.cache(console.warn)
@@ -96,4 +97,6 @@ def translate_file(
     with needs_extra("files", "translate_file"):
         from keras_transformer.extensions.documents import files
 
+    names = {"on_low_quality", "min_quality"} & options.keys()
+    model = with_fallback(model, **{name: options.pop(name) for name in names})
     return files.translate_file(with_options(model, glossary, casing), *paths, **options)

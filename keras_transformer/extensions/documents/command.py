@@ -38,6 +38,7 @@ def define_flags() -> None:
     config_flags.define_option_flags(
         "source_language", "threads", "source_tag", "glossary", "casing"
     )
+    config_flags.define_quality_flags()
     config_flags.define_config_flags("beam_size", "length_penalty")
 
 
@@ -59,6 +60,8 @@ def main() -> None:
         spans=FLAGS.span,
         source_tag=FLAGS.source_tag or "",
         glossary=FLAGS.glossary,
+        on_low_quality=FLAGS.on_low_quality,
+        min_quality=FLAGS.min_quality,
         casing=FLAGS.casing,
         overwrite=FLAGS.overwrite,
     )

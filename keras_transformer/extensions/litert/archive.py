@@ -35,6 +35,7 @@ class LiteRTMetadata(NamedTuple):
     max_train_source_length: int | None  # longest source in training; None if it is unknown
     has_text: bool  # the model has the signature `translate`
     has_alignments: bool = False  # older files have none
+    has_quality: bool = False
 
 
 def append_archive(path: Path, metadata: LiteRTMetadata, vocabulary: Vocabulary) -> None:

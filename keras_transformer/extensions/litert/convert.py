@@ -42,6 +42,7 @@ def write_file(
         max_train_source_length=translator.max_train_source_length,
         has_text=outputs.get("with_text", False),
         has_alignments=outputs.get("with_alignments", False),
+        has_quality=translator.quality is not None,
     )
     append_archive(file, metadata, translator.tokenizer.vocabulary)
 

@@ -52,7 +52,8 @@ class LiteRTResult(NamedTuple):
     scores: np.ndarray  # float32 [n_best]
     # int32 [n_best, length]: the source token that each token translates; None in older files
     alignments: np.ndarray | None
-    status: int  # bits of `export.request_params.Status`
+    status: int  # bits of `inference.Status`
+    quality: np.ndarray | None = None  # float32 [n_best]; None if the model has none
 
 
 class LiteRTModel:
@@ -309,8 +310,10 @@ def _close(
 def _result(outputs: dict[str, np.ndarray], row: int) -> LiteRTResult:
     """Returns a row of the outputs of a signature."""
     ids, lengths, scores = (outputs[name][row] for name in ("ids", "lengths", "scores"))
-    alignments = outputs["alignments"][row] if "alignments" in outputs else None
-    return LiteRTResult(ids, lengths, scores, alignments, int(outputs["status"][row]))
+    alignments, quality = (
+        outputs[name][row] if name in outputs else None for name in ("alignments", "quality")
+    )
+    return LiteRTResult(ids, lengths, scores, alignments, int(outputs["status"][row]), quality)
 
 
 def _bytes(text: str) -> bytes:

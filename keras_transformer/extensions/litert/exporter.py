@@ -21,6 +21,7 @@ from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.export import Engine, Exporter, ExportOptions, Hypotheses, VersionFacts
 from keras_transformer.export.probes import escaped, probe_texts
+from keras_transformer.inference import Status
 from keras_transformer.inference.loading import newest_version
 from keras_transformer.runs.machine import available_cores
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:  # imported late: a model is opened without TensorFlow
     from keras_transformer.inference.translation_module import TranslationModule
 
 FILE = "model.tflite"
-_SOURCE_CUT = 1  # a bit of export.request_params.Status, whose module loads TensorFlow
 _WITHOUT_TEXT = (
     "The model has only the signature translate_ids, not translate, because LiteRT's tokenizer "
     "would find other tokens: {}. Tokenize with the .model file of the export."
@@ -55,6 +55,7 @@ class LiteRTEngine(Engine):
         self.max_train_source_length = model.metadata.max_train_source_length
         self.vocabulary = model.vocabulary
         self.max_batch_lines = model.batch_size
+        self.has_quality = model.metadata.has_quality
         if model.metadata.has_alignments:
             self.translate_verbose = self._translate_verbose
         self._max_length, self._length_penalty = 0, math.nan  # they mean: as exported
@@ -84,10 +85,10 @@ class LiteRTEngine(Engine):
         found = self.results(_lines(text), max_length, length_penalty)
         limit = self.model.metadata.max_source_bytes
         was_long = np.array([len(line) > limit for line in np.asarray(text)])
-        status = np.array([result.status for result in found]) | _SOURCE_CUT * was_long
+        status = np.array([result.status for result in found]) | Status.SOURCE_CUT * was_long
         return {
             **self._outputs(found),
-            "truncated": status & _SOURCE_CUT > 0,
+            "truncated": status & Status.SOURCE_CUT > 0,
             "status": status,
         }
 
@@ -100,8 +101,12 @@ class LiteRTEngine(Engine):
         results, vocabulary = self.results(_lines(text)), self.model.vocabulary
         ids = np.array([result.ids for result in results])
         pieces = np.array([piece.encode() for piece in vocabulary.pieces()[1]], object)
+        quality = [result.quality for result in results]
+        status = [result.status for result in results]
+        assessment = {"quality": np.array(quality), "status": np.array(status)}
         return {
             **self._outputs(results),
+            **(assessment if self.has_quality else {}),
             "finished": np.any(ids == vocabulary.end_id, axis=2),
             "ids": ids,
             "tokens": pieces[ids],
@@ -142,7 +147,7 @@ class LiteRTEngine(Engine):
         size = self.model.batch_size
         starts = range(0, len(texts), size)  # the texts of a batch have any lengths
         results = [result for i in starts for result in self.results(texts[i : i + size])]
-        return [Hypotheses(result.ids, result.lengths, result.scores) for result in results]
+        return [Hypotheses(*result[:3], quality=result.quality) for result in results]
 
     def results(
         self, texts: Sequence[str], max_length: Any = None, length_penalty: Any = None
@@ -217,6 +222,9 @@ class LiteRTExporter(Exporter):
         self.weights = {"int8": 0.3, **weights} if for_cpu else weights
         if not for_cpu:
             self.options |= {"text_signature"}
+
+    def returns_quality(self, options: ExportOptions) -> bool:
+        return bool(options.extra.get("alignments"))
 
     def find(self, model: str) -> Path | None:
         """Returns a LiteRT file, or a directory that holds one, and None for other paths."""

@@ -16,7 +16,6 @@ import tensorflow_text
 from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.decoding.cached_decoder import CachedDecoder, product
 from keras_transformer.export.request_params import (
-    Status,
     clamp_alpha,
     clamp_max_lengths,
     clean_source_ids,
@@ -25,6 +24,7 @@ from keras_transformer.export.request_params import (
 )
 from keras_transformer.extensions.litert.blocks import BlockDecoder, int8_product
 from keras_transformer.extensions.litert.tokenizer import fast_detokenizer_model, fast_model
+from keras_transformer.inference import Status
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers.base import sublayers
 from keras_transformer.models.encoder_decoder import Memory
@@ -63,7 +63,9 @@ class LiteRTSignatures(tf.Module):
             decoder, product=int8_product if is_int8 else product
         )
         self._translator, self._with_text, self._for_cpu = translator, with_text, for_cpu
-        self._outputs = ("alignment",) if with_alignments else ()
+        self._outputs = ["alignment"] if with_alignments else []
+        if translator.quality is not None:
+            self._outputs.append("token_log_probs")
         for transformer in translator.transformers:
             for layer in sublayers(transformer, recursive=True):
                 layer.window_in_blocks = False  # LiteRT would plan its memory in every call
@@ -104,7 +106,8 @@ class LiteRTSignatures(tf.Module):
 
         `ids` are int32 `[B, S]`, and the others `[B]`. The results are `ids` int32 `[B, K, L]`,
         where L is the limit for the longest sentence, `lengths` int32 and `scores` float32
-        `[B, K]`, and `status` int32 `[B]`, and on request `alignments` int32 `[B, K, L]`.
+        `[B, K]`, and `status` int32 `[B]`, and on request `alignments` int32 `[B, K, L]`, and
+        with a quality `quality` float32 `[B, K]`.
         """
         lengths = tf.minimum(lengths, self._translator.max_source_tokens)
         return _outputs(*self._search(ids, lengths, max_length, length_penalty))
@@ -118,7 +121,7 @@ class LiteRTSignatures(tf.Module):
         before it runs: S is `max_source_tokens`, and L is `max_output_tokens`. Inside, only the
         used ids are encoded.
         """
-        result, status = self._search(ids, lengths, max_length, length_penalty)
+        result, others = self._search(ids, lengths, max_length, length_penalty)
         width = self._translator.max_output_tokens
         shape = [1, self._translator.config.n_best, width]
 
@@ -129,7 +132,7 @@ class LiteRTSignatures(tf.Module):
         ids = padded(result.ids, self._translator.tokenizer.pad_id)
         if result.alignment is not None:
             result = result._replace(alignment=padded(result.alignment, -1))
-        return _outputs(result._replace(ids=ids), status)
+        return _outputs(result._replace(ids=ids), others)
 
     def translate(
         self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
@@ -137,20 +140,21 @@ class LiteRTSignatures(tf.Module):
         """Translates one UTF-8 sentence, string `[1]`. Truncates it if it has too many tokens.
 
         LiteRT has no operation that truncates bytes, so the caller must limit the text size. The
-        results are `translations` string and `scores` float32 `[1, K]`, and `status` int32 `[1]`.
+        results are `translations` string and `scores` float32 `[1, K]`, and `status` int32 `[1]`,
+        and `quality` as in `translate_batch`.
         """
         rows = self._source.tokenize(text)
         # One length per text: several texts then fail instead of being joined to one.
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         lengths = tf.minimum(lengths, self._translator.max_source_tokens)
         ids = tf.expand_dims(rows.flat_values, 0)
-        result, status = self._search(ids, lengths, max_length, length_penalty)
-        return {"translations": self._texts(result), "scores": result.scores, "status": status}
+        result, others = self._search(ids, lengths, max_length, length_penalty)
+        return {"translations": self._texts(result), "scores": result.scores, **others}
 
     def _search(
         self, ids: tf.Tensor, lengths: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
-    ) -> tuple[SearchResult, tf.Tensor]:
-        """Returns the translations of ids int32 `[B, S]`, and the status int32 `[B]`."""
+    ) -> tuple[SearchResult, dict[str, tf.Tensor]]:
+        """Returns the translations of ids int32 `[B, S]`, the `status`, and maybe the `quality`."""
         translator = self._translator
         ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
         source_ids, _, status = clean_source_ids(translator, ids, lengths)
@@ -171,8 +175,9 @@ class LiteRTSignatures(tf.Module):
             memories=_encode_in_loop(translator, source_ids, max_lengths),
             make_decoder=self._make_decoder,
         )
-        not_translated = encode_status({Status.NOT_TRANSLATED: has_no_translation(result)})
-        return result, status + not_translated
+        assessment = translator.assess(result, source_ids)
+        status += encode_status({Status.NOT_TRANSLATED: has_no_translation(result)})
+        return result, {**assessment, "status": status + assessment.get("status", 0)}
 
     def _texts(self, result: SearchResult) -> tf.Tensor:
         """Returns the texts of the hypotheses, string `[1, K]`; only pieces of text are used.
@@ -202,12 +207,12 @@ class LiteRTSignatures(tf.Module):
         return tf.reshape(texts, [1, -1])
 
 
-def _outputs(result: SearchResult, status: tf.Tensor) -> dict[str, tf.Tensor]:
+def _outputs(result: SearchResult, others: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     names = ("ids", "lengths", "scores")
     outputs = {name: getattr(result, name) for name in names}
     if result.alignment is not None:
         outputs["alignments"] = result.alignment
-    return {**outputs, "status": status}
+    return {**outputs, **others}
 
 
 def _encode_in_loop(

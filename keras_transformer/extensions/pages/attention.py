@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.pages.page import render
+from keras_transformer.inference import Status
 from keras_transformer.inference.batching import outputs_by_line
 from keras_transformer.inference.engine import KerasEngine
 from keras_transformer.inference.loading import load_model

@@ -21,7 +21,6 @@ import numpy as np
 
 from keras_transformer.config import MAX_LENGTH_PENALTY
 from keras_transformer.errors import InputError
-from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.pages.attention import (
     Ask,
     Attention,
@@ -35,7 +34,7 @@ from keras_transformer.extensions.pages.attention import (
 from keras_transformer.extensions.pages.page import macros
 from keras_transformer.extensions.serving.client import LOADER, ServerEngine, served_tags
 from keras_transformer.extensions.serving.tensors import add_missing_tag
-from keras_transformer.inference import translations_of
+from keras_transformer.inference import Status, translations_of
 from keras_transformer.inference.loading import members
 from keras_transformer.inference.tags import check_tag, missing_tags
 from keras_transformer.runs.run_directory import RunDirectory

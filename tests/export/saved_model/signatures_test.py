@@ -6,9 +6,8 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.config import MAX_LENGTH_PENALTY
-from keras_transformer.export.request_params import Status
 from keras_transformer.export.saved_model.signatures import Signatures
-from keras_transformer.inference import loading
+from keras_transformer.inference import Status, loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.scoring import Scorer
 from tests import reference

@@ -9,16 +9,18 @@ import tensorflow as tf
 
 from keras_transformer.data.token_store import TokenStore, write_index, write_shard
 from keras_transformer.export import ExportOptions, export
+from keras_transformer.export import quality as learning
 from keras_transformer.extensions.alignment.guided import TranslationAlignment
+from keras_transformer.inference.engine import KerasEngine
 from keras_transformer.inference.loading import load_model, load_translator
-from keras_transformer.inference.translate import translate_verbose
+from keras_transformer.inference.translate import translate_verbose, with_fallback
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from keras_transformer.training import training_run
-from tests.builders import PAIRS, refuses, tiny_data, tiny_run, weekly
+from tests.builders import PAIRS, quality_model, refuses, tiny_data, tiny_run, weekly
 from tests.runs.checkpoints_test import assert_equal
 
-SOURCES = [source for source, _ in PAIRS]
+SOURCES, TARGETS = map(list, zip(*PAIRS, strict=True))
 guided_run = functools.partial(tiny_run, training__auxiliary_loss_weight=0.5)
 
 
@@ -87,18 +89,34 @@ def test_a_resumed_guided_run_equals_an_uninterrupted_run(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("format", map(weekly, ("saved_model", "litert", "cpu")))
-def test_exports_have_the_alignments_of_the_run(format: str, tmp_path: Path) -> None:
-    run = guided_run()
+def test_exports_have_the_alignments_and_the_quality_of_the_run(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, model = guided_run(), quality_model(RunDirectory(guided_run()).tokenizer())
+    monkeypatch.setattr(learning, "fit", lambda *_: model)
     extra = {} if format == "saved_model" else {"alignments": True}
-    options = ExportOptions(weights="float32", extra=extra)
+    options = ExportOptions(TARGETS, weights="float32", extra=extra)
     version = export(RunDirectory(run), tmp_path, SOURCES, options, format=format).path
-    expected = translate_verbose(load_model(run), SOURCES)
+    judged = KerasEngine(load_translator(run).with_options(quality=model))
+    expected = translate_verbose(judged, SOURCES)
     found = translate_verbose(load_model(version), SOURCES)
     for name in ("text", "tokens", "ids", "alignment", "finished"):
         rows = ([line["translations"][0][name] for line in lines] for lines in (found, expected))
         assert next(rows) == next(rows), name
-    assert [line["source_tokens"] for line in found] == [line["source_tokens"] for line in expected]
+    for name in ("source_tokens", "problems"):
+        assert [line[name] for line in found] == [line[name] for line in expected]
+    quality = [
+        [line["translations"][0]["quality"] for line in lines] for lines in (found, expected)
+    ]
+    np.testing.assert_allclose(*quality, atol=1e-4)
+    assert len({*quality[0]}) > 1
+    assert "quality" not in translate_verbose(load_model(run), SOURCES[:1])[0]["translations"][0]
     if format != "saved_model":
         model, prefixes = load_model(version), ["das"] * len(SOURCES)
         refuses(translate_verbose, (model, SOURCES, prefixes), version, "prefixes")
         refuses(translate_verbose, (model, SOURCES, None, True), version, "attention")
+    else:
+        again = with_fallback(load_model(version), "retry", 1.0)
+        for old, new in zip(found, translate_verbose(again, SOURCES), strict=True):
+            if not old["problems"]:
+                assert new["translations"][0]["quality"] >= old["translations"][0]["quality"]

@@ -9,10 +9,9 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.export import ExportOptions, export
-from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.litert import passes
 from keras_transformer.extensions.litert.engine import LiteRTModel
-from keras_transformer.inference import loading
+from keras_transformer.inference import Status, loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory

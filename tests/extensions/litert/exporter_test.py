@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, ExportResult, export
-from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.litert import convert, exporter, passes
 from keras_transformer.extensions.litert import engine as litert
 from keras_transformer.extensions.litert.archive import append_archive
 from keras_transformer.extensions.litert.engine import LiteRTModel
 from keras_transformer.extensions.litert.quantization import multiply_int8_rows, quantize
 from keras_transformer.extensions.litert.signatures import LiteRTSignatures
-from keras_transformer.inference import loading, translate
+from keras_transformer.inference import Status, loading, translate
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers import masks

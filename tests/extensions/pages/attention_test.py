@@ -14,8 +14,8 @@ import pytest
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.request_params import Status
 from keras_transformer.extensions.pages import attention
+from keras_transformer.inference import Status
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import refuses
 from tests.conftest import PHRASES

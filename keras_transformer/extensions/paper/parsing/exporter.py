@@ -33,6 +33,9 @@ class ParserExporter(SavedModelExporter):
         "other signatures call a translation are the symbols of a tree."
     )
 
+    def returns_quality(self, options: ExportOptions) -> bool:
+        return False  # chrF is for text
+
     def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
         require_parser(translator.tokenizer.vocabulary, "the run")
         return super().prepare(translator, options)

@@ -1,0 +1,173 @@
+"""Learns the quality of translations from validation sentences, their references and faults."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+from sacrebleu.metrics.chrf import CHRF
+
+from keras_transformer import console
+from keras_transformer.inference.batching import map_batches
+from keras_transformer.inference.engine import KerasEngine
+from keras_transformer.inference.quality import FAULTS, QualityModel, features
+from keras_transformer.inference.scoring import Scorer
+from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.text.vocabulary import Vocabulary
+
+_MIN_SENTENCES, _MAX_SENTENCES = 100, 500
+# Translations without faults count 16 times as much as those with one, because faults are rare.
+_INTACT_WEIGHT = 16.0
+_NOISE = ["keep"] * 9 + ["drop", "move", "replace"]
+_OWN_WEIGHT = 4.0  # of the model's own translations, compared with references
+_RARE = 0.01  # scripts with a smaller share of the letters are not those of the target language
+
+_Texts: TypeAlias = list[list[Any]]  # the tokens of each text, without the end token
+
+
+def fit(
+    translator: TranslationModule, sentences: Sequence[str], references: Sequence[str]
+) -> QualityModel | None:
+    """Returns the quality of a translator, or None if there is too little to learn it from.
+
+    The level is learned from the model's own translations, whose chrF is known. The weights of
+    faults are learned from faults in these translations and in references.
+    """
+    has_attention = all(model.can_return_attention for model in translator.transformers)
+    if not has_attention or len(sentences) < _MIN_SENTENCES:
+        return None
+    random_, tokenizer = Random(1), translator.tokenizer
+    number = min(len(sentences), _MAX_SENTENCES)
+    chosen = sorted(random_.sample(range(len(sentences)), number))
+    found = KerasEngine(translator).search([sentences[i] for i in chosen])
+    pairs = [(i, best) for i, best in zip(chosen, found, strict=True) if best.lengths[0] > 1]
+    if len(pairs) < _MIN_SENTENCES:
+        return None
+    exact = tokenizer.vocabulary.encode_target([references[i].encode() for i, _ in pairs])
+    both = [best.tokens()[0] for _, best in pairs], exact
+    intact = [[[i for i in ids if i != tokenizer.end_id] for ids in texts] for texts in both]
+    read = _reader(translator, [sentences[i] for i, _ in pairs])
+    own, given = (read(texts) for texts in intact)
+    chrf = [
+        CHRF().sentence_score(best.texts[0].decode("utf-8", "replace"), [references[i]]).score / 100
+        for i, best in pairs
+    ]
+    # Only the mean and the deviation of log-probabilities: other features would follow the few
+    # sentences in which they are unusual.
+    columns = [_logistic(own * (np.arange(own.shape[1]) < 2), np.array(chrf))]
+    if columns[0][0] <= 0:
+        console.warn(
+            "The quality of translations was left out, because the chrF of the sentences does not "
+            "rise with their log-probabilities. Train the model longer, or use more sentences."
+        )
+        return None
+    labels = np.repeat([1.0, 1.0, 0.0, 0.0], len(pairs))
+    weight = np.repeat([_OWN_WEIGHT, 1.0, _OWN_WEIGHT, 1.0], len(pairs))
+    weight[labels > 0] *= _INTACT_WEIGHT
+    for fault in FAULTS:
+        faulty = [read(with_fault(fault, texts, random_)) for texts in intact]
+        columns.append(_logistic(np.concatenate([own, given, *faulty]), labels, weight))
+    weights = np.stack(columns, axis=1).astype(np.float32)
+    tables = _tables(tokenizer.vocabulary, references)
+    return QualityModel(weights[:-1], weights[-1], *tables)
+
+
+def _logistic(
+    values: np.ndarray, labels: np.ndarray, weight: np.ndarray | float = 1.0
+) -> np.ndarray:
+    """Returns the weights and the bias of a logistic regression, by Newton's method."""
+    mean, deviation = values.mean(0), values.std(0) + 1e-6
+    rows = np.column_stack([(values - mean) / deviation, np.ones(len(values))])
+    penalty = np.diag([1.0] * values.shape[1] + [1e-6])
+    weights = np.zeros(rows.shape[1])
+    for _ in range(30):
+        probability = 0.5 + 0.5 * np.tanh(rows @ weights / 2)
+        gradient = rows.T @ (weight * (labels - probability)) - penalty @ weights
+        curvature = weight * probability * (1 - probability)
+        weights += np.linalg.solve(rows.T @ (curvature[:, None] * rows) + penalty, gradient)
+    slopes = weights[:-1] / deviation
+    return np.append(slopes, weights[-1] - slopes @ mean)
+
+
+def _reader(
+    translator: TranslationModule, sources: Sequence[str]
+) -> Callable[[_Texts], np.ndarray]:
+    """Returns a function from a translation of each source to their features, `[sources, F]`."""
+    scorer, tokenizer = Scorer(translator), translator.tokenizer
+    longest = translator.max_output_tokens - 1
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def features_of(text: tf.Tensor, ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+        source_ids, *_ = translator.source_ids(text)
+        return features(scorer.search_result(source_ids, ids, lengths), source_ids, tokenizer)
+
+    def read(texts: _Texts) -> np.ndarray:
+        def read_batch(batch: list[int]) -> np.ndarray:
+            rows = [[*texts[i][:longest], tokenizer.end_id] for i in batch]
+            ids = tf.ragged.constant(rows, tf.int32)
+            lengths = tf.cast(ids.row_lengths(), tf.int32)
+            text = tf.constant([sources[i] for i in batch])
+            return features_of(text, ids.to_tensor(tokenizer.pad_id), lengths).numpy()[:, 0]
+
+        found: dict[int, np.ndarray] = {}
+        for batch, values in map_batches(read_batch, sources, unit="pairs"):
+            found.update(zip(batch, values, strict=True))
+        return np.stack([found[index] for index in range(len(texts))])
+
+    return read
+
+
+def with_fault(fault: str, texts: _Texts, random_: Random) -> _Texts:
+    """Returns all texts with one of the `FAULTS`.
+
+    "wrong" is the translation of another source, "cut" the first 30 to 80 % of a text, "repeat" has
+    up to four tokens up to three times more, and "noise" drops, moves or replaces a quarter.
+    """
+    if fault == "wrong":
+        order = sorted(range(len(texts)), key=lambda i: (len(texts[i]), random_.random()))
+        others = dict(zip(order, [*order[1:], order[0]], strict=True))
+        return [texts[others[i]] for i in range(len(texts))]
+    tokens = [token for ids in texts for token in ids]
+    return [_changed(fault, ids, tokens, random_) for ids in texts]
+
+
+def _changed(fault: str, ids: list[Any], tokens: list[Any], random_: Random) -> list[Any]:
+    """Returns a text with another fault. Noise is taken from `tokens`."""
+    if fault == "cut":
+        return ids[: max(1, int(len(ids) * random_.uniform(0.3, 0.8)))]
+    if fault == "repeat":
+        size = random_.randint(1, 4)
+        start = random_.randrange(max(1, len(ids) - size + 1))
+        end = start + size
+        return [*ids[:end], *ids[start:end] * random_.randint(1, 3), *ids[end:]]
+    noisy: list[Any] = []
+    for token in ids:
+        kind = random_.choice(_NOISE)
+        if kind == "move":
+            noisy.insert(random_.randint(0, len(noisy)), token)
+        elif kind != "drop":
+            noisy.append(random_.choice(tokens) if kind == "replace" else token)
+    return noisy
+
+
+def _tables(vocabulary: Vocabulary, references: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns `scripts` and `copies` of a `QualityModel`."""
+    counts = Counter(map(_script, "".join(references)))
+    own = {script for script, count in counts.items() if count >= _RARE * counts.total()} - {""}
+    source, target = vocabulary.pieces()
+    scripts = ({*map(_script, piece)} - {""} for piece in target)
+    ids = {piece: index for index, piece in enumerate(target)}
+    return (
+        np.array([1 if some & own else -bool(some) for some in scripts], np.int32),
+        np.array([ids.get(piece, -1) for piece in source], np.int32),
+    )
+
+
+def _script(character: str) -> str:
+    """Returns the script of a letter by its Unicode name, such as "LATIN", and "" for others."""
+    return unicodedata.name(character, "").split(" ")[0] if character.isalpha() else ""
