@@ -18,7 +18,7 @@ several sentences if the model was trained on single ones; --nodocument turns it
 --source_language=de selects the abbreviations that do not end a sentence. By default it is the
 language of the export. A --glossary (TBX, or a term, a tab and its translation in each line) gives
 the exact translations of terms, in lines that are translated as with --document. With --terms=soft,
-a model that was trained for it may change their endings (docs/real_text.md). In documents,
+a model that was trained for it may change their endings (docs/real_text.md). In such lines,
 sentences in capitals are translated like others, and written in capitals again. --casing=keep turns
 this off, and --casing=auto applies it to other lines, too.
 
