@@ -154,18 +154,19 @@ def _share_translators():
 
     load, translators = loading.load_translator, {}
 
-    def load_shared(model_dir, settings=None, *, precision="float32"):
+    def load_shared(model_dir, *given, **options):
         members = loading.members(model_dir)
         if not {run.path.absolute() for run, _ in members} <= SHARED_RUNS:
-            return load(model_dir, settings, precision=precision)
-        key = repr(([(run.path.absolute(), name) for run, name in members], settings, precision))
-        translator, weights = translators.get(key, (None, []))
+            return load(model_dir, *given, **options)
+        key = repr(([(run.path.absolute(), name) for run, name in members], given, options))
+        translator, weights = translators.pop(key, (None, []))
         if not all(itertools.starmap(np.array_equal, weights)):
             pytest.fail(f"A test changed the weights of {key}. It should load a copy of the run.")
         if translator is None:
-            translator = load(model_dir, settings, precision=precision)
+            translator = load(model_dir, *given, **options)
             variables = [weight for model in translator.transformers for weight in model.variables]
-            translators[key] = translator, [(weight, weight.numpy()) for weight in variables]
+            weights = [(weight, weight.numpy()) for weight in variables]
+        translators[key] = translator, weights
         return translator
 
     loading.load_translator = load_shared

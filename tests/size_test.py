@@ -20,8 +20,8 @@ EXTENSIONS = PACKAGE / "extensions"
 BUDGETS = {
     "benchmarks": 2_975 + 77 + 92 + 98,  # tags in real text, alignments, and quality
     # Faults from outside, real text, careless writing, several sentences, terms, alignments,
-    # capitals, examples of changes, quality.
-    "tests": 22_920 + 442 + 975 + 269 + 110 + 117 + 118 + 101 + 79 + 4 + 183,
+    # capitals, examples of changes, quality, runs that tests share.
+    "tests": 22_920 + 442 + 975 + 269 + 110 + 117 + 118 + 101 + 79 + 4 + 183 + 16,
     # The same. Guided alignment is one more loss with a table of translations, 61 lines, and
     # alignments of LiteRT models are 42: an option of the export, and details of translations.
     # Text in capitals is 65, and quality 22: outputs of LiteRT models, and files.
@@ -49,14 +49,18 @@ BUDGETS = {
         }.items()
     },
 }
-# With faults from outside, real text, careless writing, and terms. Of real text, 45 lines split
+# With faults from outside (295), real text (191), careless writing (75) and terms (13). Of real
+# text, 45 lines split
 # texts of several sentences: the decision is in the core, so that commands, the library, the server
 # and its client agree, and so that prepared data, runs and exports say how a model was trained. 41
 # lines are for alignments: which head they come from, and which words they join. 5 lines let users
 # choose how text in capitals is translated, and 17 show examples of changes of training pairs. 347
 # are for the quality of translations: 87 compute it in a graph, 128 learn it, 50 replace
 # translations of low quality, and the others connect these with exports and commands.
-CORE_BUDGET = 12_095 + 191 + 45 + 75 + 13 + 41 + 5 + 17 + 347
+CORE_BUDGET = 11_800 + 295 + 191 + 45 + 75 + 13 + 41 + 5 + 17 + 347
+# The budgets of the core, the extensions, faults from outside, real text, and terms and quality.
+# Real text has become larger than its 1,200 lines, and the others smaller.
+PACKAGE_BUDGET = 11_800 + 10_900 + 600 + 1_200 + 900
 DOCSTRING_BUDGET = 6_500 + 77  # with quality
 CLASS_BUDGET = 207 + 6 + 9 + 1 + 1  # real text has a budget of its own, and quality
 SKIPPED = {
@@ -100,6 +104,10 @@ def test_a_folder_stays_within_its_budget(folder: str) -> None:
 
 def test_the_core_stays_within_its_budget() -> None:
     assert size(PACKAGE) - size(EXTENSIONS) <= CORE_BUDGET
+
+
+def test_the_package_stays_within_the_sum_of_the_budgets() -> None:
+    assert size(PACKAGE) <= PACKAGE_BUDGET
 
 
 def test_docstrings_stay_within_their_budget() -> None:

@@ -17,8 +17,8 @@ again. Line breaks, indents, variables, URLs and tags stay. This is the default 
 several sentences if the model was trained on single ones; --nodocument turns it off.
 --source_language=de selects the abbreviations that do not end a sentence. By default it is the
 language of the export. A --glossary (TBX, or a term, a tab and its translation in each line) gives
-the exact translations of terms, in lines that are translated as with --document. These also
-translate sentences in capitals like others, and write them in capitals again (--casing=keep: not).
+the exact translations of terms, in lines that are translated as with --document. In such lines,
+sentences in capitals are translated like others, and in capitals again (--casing=keep: not).
 With --casing=auto, the same applies to other lines.
 
 A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>

@@ -33,7 +33,7 @@ def assert_refused(read, path, name):
 
 @pytest.mark.parametrize(
     "format",
-    # The others contain the same kinds of files.
+    # The manifest, which finds the damage, is the same for all formats.
     ["saved_model", "litert", "ctranslate2", *map(weekly, ("cpu", "huggingface", "argos"))],
 )
 def test_damage_of_every_file_is_found(version_of, tmp_path, format):

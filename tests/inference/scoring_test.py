@@ -84,9 +84,9 @@ def test_slices_of_the_logits_do_not_change_scores(
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_the_ids_of_a_search_have_its_scores(run_directory: RunDirectory) -> None:
+def test_the_ids_of_a_search_have_its_scores(own_run: RunDirectory) -> None:
     penalty = {"decoding.length_penalty": 0.8, "decoding.length_penalty_formula": "power"}
-    scorer = Scorer(load_translator(run_directory.path, {**penalty, "decoding.n_best": 4}))
+    scorer = Scorer(load_translator(own_run.path, {**penalty, "decoding.n_best": 4}))
     embeddings = scorer.translator.transformer.weights_by_path()["embedding/embeddings"]
     factors = np.ones_like(embeddings[:, :1])
     factors[scorer.translator.tokenizer.end_id] = 6  # otherwise no hypothesis would end
@@ -104,13 +104,13 @@ def test_the_ids_of_a_search_have_its_scores(run_directory: RunDirectory) -> Non
     np.testing.assert_allclose([row.sum() for row in results], log_probs, atol=1e-4, rtol=1e-5)
 
 
-def test_an_ensemble_has_the_mean_of_its_log_probabilities(run_directory: RunDirectory) -> None:
+def test_an_ensemble_has_the_mean_of_its_log_probabilities(own_run: RunDirectory) -> None:
     names = ("step-00000100", "step-00000200")
-    both = Scorer(load_translator(",".join(f"{run_directory.path}@{name}" for name in names)))
+    both = Scorer(load_translator(",".join(f"{own_run.path}@{name}" for name in names)))
     mean = np.concatenate(scoring.score_pairs(both, SOURCES, TARGETS))
-    one, results = Scorer(load_translator(run_directory.path)), []
+    one, results = Scorer(load_translator(own_run.path)), []
     for name in names:
-        one.translator.transformer.assign_weights(run_directory.named_weights(name))
+        one.translator.transformer.assign_weights(own_run.named_weights(name))
         results.append(np.concatenate(scoring.score_pairs(one, SOURCES, TARGETS)))
     first, second = results
     assert np.abs(first - second).max() > 1
@@ -156,8 +156,8 @@ def test_too_long_targets(scorer: Scorer) -> None:
     refuses(scoring.score_pairs, (limited, ["a"] * 2, ["a", "ball " * 1000]), "pair 2", "50")
 
 
-def test_nan_weights_are_refused(run_directory: RunDirectory) -> None:
-    broken = Scorer(load_translator(run_directory.path))
+def test_nan_weights_are_refused(own_run: RunDirectory) -> None:
+    broken = Scorer(load_translator(own_run.path))
     weights = broken.translator.transformer.weights_by_path()
     weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
     refuses(scoring.score_pairs, (broken, ["a"], ["a"]), "pair 1", "nan")

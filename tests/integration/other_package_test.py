@@ -44,12 +44,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.mark.usefixtures("installed")
 def test_an_installed_package_adds_an_export_format(
-    run_directory: RunDirectory, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_run: RunDirectory, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RunDirectory, "max_train_source_length", 7)
     assert "--[no]compress" in driver.run(tmp_path, "export", ["--help"], "").out
     options, folder = ExportOptions.of(compress=True), tmp_path / "out"
-    result = export(run_directory, folder, PHRASES, options, format="numpy")
+    result = export(own_run, folder, PHRASES, options, format="numpy")
     path = result.path
     with zipfile.ZipFile(path / "weights.npz") as archive:
         assert archive.infolist()[0].compress_type == zipfile.ZIP_DEFLATED

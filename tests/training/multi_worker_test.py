@@ -111,6 +111,7 @@ def fork(workers, logs):
     children = []
     for index, log in enumerate(logs):
         if not (child := os.fork()):
+            signal.alarm(200)  # a worker that waits for ever ends
             os.environ["TF_CONFIG"] = tf_config(workers, index)
             for stream in (1, 2):
                 os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND), stream)

@@ -22,7 +22,6 @@ def test_signatures_with_other_scores_are_refused():
             check_scores("translate_ids", found, found + difference)
 
 
-@pytest.mark.long
 def test_an_export_that_needs_more_than_tensorflow_is_refused(tmp_path, monkeypatch):
     """The package must not be imported."""
     export, text = tf.Module(), tf.TensorSpec([None], tf.string, name="text")

@@ -1,5 +1,6 @@
 """CTranslate2 exports have the log-probabilities of the run, or are refused."""
 
+import dataclasses
 import functools
 import os
 import subprocess
@@ -15,11 +16,12 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.export import ExportOptions, ExportResult, export
+from keras_transformer.extensions.ctranslate2.engine import CTranslate2Engine
 from keras_transformer.extensions.ctranslate2.exporter import EXPORTER
 from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import refuses, weekly
-from tests.conftest import PHRASES
+from tests.conftest import PHRASES, random_shortlist
 from tests.export.model_variants import MODELS, make_run
 from tests.messages import tells
 
@@ -94,6 +96,18 @@ def test_log_probabilities_equal_those_of_the_run(made: Made, name: str) -> None
         np.testing.assert_allclose(
             scores.log_probs, expected[range(len(labels)), labels], atol=1e-4
         )
+
+
+@pytest.mark.long
+def test_rounded_weights_and_shortlists_are_bounded(made, tmp_path, monkeypatch):
+    run, _ = made("paper")
+    options = ExportOptions(PHRASES, "int8", 100.0, shortlist=random_shortlist(run, 2))
+    given = {"run": run, "output_dir": tmp_path, "sentences": PHRASES, "format": "ctranslate2"}
+    assert (export(**given, options=options).path / "vmap.txt").exists()
+    nothing = {"translations": np.full((6, 1), b"", object), "scores": np.zeros((6, 1), np.float32)}
+    monkeypatch.setattr(CTranslate2Engine, "translate", lambda _, text: nothing)
+    given["options"] = dataclasses.replace(options, max_bleu_loss=None)
+    refuses(export, given, "int8", "shortlist", "BLEU", "chrF 0.00")
 
 
 def test_needs_only_ctranslate2_and_sentencepiece(made: Made, tmp_path: Path) -> None:
