@@ -55,8 +55,8 @@ class SavedModelEngine(Engine):
             outputs = signatures["serving_default"].structured_outputs
             self.n_best = int(outputs["translations"].shape[1])
             self.translate_verbose = of_arrays(self.loaded.translate_verbose)
-            self.has_quality = "quality" in signatures["translate"].structured_outputs
-            if hasattr(self.loaded, "retry"):
+            self.has_quality = hasattr(self.loaded, "retry")
+            if self.has_quality:
                 self.retry = of_arrays(self.loaded.retry)
             self.max_train_source_length = int(self.loaded.max_train_source_length.numpy()) or None
             self.vocabulary = _vocabulary(self.loaded.tokenizer)
