@@ -21,13 +21,13 @@ BUDGETS = {
     "benchmarks": 2_975 + 77 + 92 + 98 + 70,  # tags in real text, alignments, quality, soft terms
     # Faults from outside, real text, careless writing, several sentences, terms, alignments,
     # capitals, examples of changes, quality, runs that tests share, soft terms.
-    "tests": 22_920 + 442 + 975 + 269 + 110 + 117 + 118 + 101 + 79 + 4 + 183 + 16 + 48,
+    "tests": 22_920 + 442 + 975 + 269 + 110 + 117 + 118 + 101 + 79 + 4 + 183 + 17 + 48,
     # The same. Guided alignment is one more loss with a table of translations, 61 lines, and
     # alignments of LiteRT models are 42: an option of the export, and details of translations.
-    # Text in capitals is 65, and quality 22: outputs of LiteRT models, and files. Soft terms are
+    # Text in capitals is 65, and quality 18: outputs of LiteRT models, and files. Soft terms are
     # 115 (45 for the pairs that teach them), and requests with a glossary are 20.
     "keras_transformer/extensions": 10_617
-    + (42 + 974 + 214 + 90 + 19 + 169 + 103 + 65 + 22 + 115 + 20),
+    + (42 + 974 + 214 + 90 + 19 + 169 + 103 + 65 + 18 + 115 + 20),
     # Faults, real text, terms, capitals, and requests with a glossary.
     "keras_transformer/extensions/serving": 1_297 + 14 + 29 + 5 + 4 + 20,
     **{
@@ -35,12 +35,12 @@ BUDGETS = {
         for folder, lines in {
             "api": 425 + 7 + 6 + 5 + 1 + 2 + 1,  # faults, real text, terms, capitals, and quality
             # real text, careless writing, terms, capitals, and quality
-            "cli": 795 - 2 + 46 + 3 + 2 + 6 + 1,
+            "cli": 795 - 2 + 46 + 3 + 2 + 7 + 1,
             "config": 515 + 3,  # alignments
             "data": 1_908 + 74 + 30 + 17,  # real text, careless writing, and examples of changes
             "decoding": 923 + 90,  # real text
             "evaluation": 294 + 1,  # faults from outside
-            "export": 1_401 + 7 + 152,  # faults from outside, and quality
+            "export": 1_401 + 7 + 155,  # faults from outside, and quality
             # the same, alignments, capitals, and quality
             "inference": 1_147 + 2 + 47 + 3 + 27 + 2 + 187,
             "layers": 1_170 + 8,  # faults from outside
@@ -56,15 +56,15 @@ BUDGETS = {
 # texts of several sentences: the decision is in the core, so that commands, the library, the server
 # and its client agree, and so that prepared data, runs and exports say how a model was trained. 41
 # lines are for alignments: which head they come from, and which words they join. 5 lines let users
-# choose how text in capitals is translated, and 17 show examples of changes of training pairs. 347
+# choose how text in capitals is translated, and 17 show examples of changes of training pairs. 351
 # are for the quality of translations: 87 compute it in a graph, 128 learn it, 50 replace
 # translations of low quality, and the others connect these with exports and commands. 3
 # are for soft terms.
-CORE_BUDGET = 11_800 + 295 + 191 + 45 + 75 + 13 + 41 + 5 + 17 + 347 + 3
+CORE_BUDGET = 11_800 + 295 + 191 + 45 + 75 + 13 + 41 + 5 + 17 + 351 + 3
 # The budgets of the core, the extensions, faults from outside, real text, and terms and quality.
 # Real text has become larger than its 1,200 lines, and the others smaller.
 PACKAGE_BUDGET = 11_800 + 10_900 + 600 + 1_200 + 900
-DOCSTRING_BUDGET = 6_500 + 77 + 30  # with quality, and soft terms
+DOCSTRING_BUDGET = 6_500 + 79 + 30  # with quality, and soft terms
 CLASS_BUDGET = 207 + 6 + 9 + 1 + 1 + 1  # real text has a budget of its own, quality, soft terms
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),

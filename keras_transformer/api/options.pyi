@@ -13,6 +13,7 @@ class ExportSettings(TypedDict, total=False):
     license: str | None
     test_set: str
     shortlist: Shortlist | None
+    quality: bool
     text_signature: bool
 
 class FileSettings(TypedDict, total=False):

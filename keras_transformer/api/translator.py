@@ -145,7 +145,7 @@ class Translator:
                 terms are translated as with `document`.
             on_low_quality: what to return instead of a translation of low quality: "source",
                 "empty", "retry" (the better one of two searches), or by default the translation.
-                This needs an export that was made with at least 100 sentences and their references.
+                This needs an export with `quality=True`.
             min_quality: a lower quality is low. So are loops, copies, missing parts and text in
                 another script, whatever its quality.
             **options: fields of `DecodingConfig`, such as `beam_size`, `n_best` or

@@ -123,7 +123,7 @@ def define_format_flag(*formats: str) -> None:
 
 def define_precision_flag() -> None:
     """Defines --precision of a run."""
-    flags.DEFINE_enum("precision", PRECISIONS[0], PRECISIONS, "type of weights and products")
+    flags.DEFINE_enum("precision", PRECISIONS[0], PRECISIONS, "number format")
 
 
 def define_quality_flags() -> None:

@@ -17,8 +17,8 @@ for servers without a GPU. --shortlist=50 makes the search score only likely tok
 the training data in --data_dir. --languages and --license go into the model cards of SavedModels
 and MarianMT models.
 
-With references of at least 100 sentences, as in --data_dir, a SavedModel returns the quality of its
-translations, and so does a LiteRT model with --alignments.
+With --quality, a SavedModel or a LiteRT model returns the quality of its translations, which is
+learned from at least 100 sentences and their references, as in --data_dir.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
 # Flags of options with the same names.
-_OPTIONS = ("weights", "max_bleu_loss", "tokenize", "license")
+_OPTIONS = ("weights", "max_bleu_loss", "tokenize", "license", "quality")
 
 
 def define_flags() -> None:
@@ -45,6 +45,7 @@ def define_flags() -> None:
     flags.DEFINE_string("weights", None, weights_help)
     loss_help = "maximum BLEU loss; default: 0.1 for rounded weights, int8 and a shortlist 0.3"
     flags.DEFINE_float("max_bleu_loss", None, loss_help)
+    flags.DEFINE_boolean("quality", False, "also return the quality of translations")
     for name, option in plugins.all_of("export_options"):
         config_flags.define_flag(name, option.default, option.help)
     config_flags.define_option_flags("tokenize")

@@ -24,7 +24,6 @@ this off, and --casing=auto applies it to other lines, too.
 
 A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>
 adds it to every line. With --document, the tag of a line applies to all of its sentences.
-
 Lines that are empty, truncated (in a document: translated in parts), or longer than all training
 sentences are reported on standard error, and the exit code is 3.
 """

@@ -101,6 +101,8 @@ class ExportOptions:
         test_set: what the model card calls the sentences.
         shortlist: the tokens that the search considers for each sentence. It makes the search
             faster and needs references, because translations change.
+        quality: also return the quality of translations. It is learned from the sentences, at least
+            100, and their references.
         extra: the options of a format by name, such as `{"text_signature": False}`.
 
     Example:
@@ -116,6 +118,7 @@ class ExportOptions:
     license: str | None = None
     test_set: str = "the sentences of the export"
     shortlist: Shortlist | None = None
+    quality: bool = False
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -136,8 +139,8 @@ class Exporter:
     compares it with the run, and writes the model card and the manifest.
 
     Attributes:
-        options: names of further options that the format understands: `shortlist`, and names in
-            `ExportOptions.extra`. The entry point `export_options` gives an option a flag.
+        options: names of further options that the format understands: `shortlist`, `quality`, and
+            names in `ExportOptions.extra`. The entry point `export_options` gives an option a flag.
         weights: the number formats of weights, with the loss of BLEU that each may cause. The
             first one is the default. Only `float32` changes nothing.
         comparison: `tokens` if the engine must find the hypotheses of the run. With rounded weights
@@ -191,10 +194,6 @@ class Exporter:
             The translator whose results the export must have.
         """
         return translator
-
-    def returns_quality(self, options: ExportOptions) -> bool:
-        """Returns whether an export with these options returns the quality of translations."""
-        return False
 
     def open_for_comparison(self, folder: Path) -> Engine:
         """Opens a version to compare it with the run, by default like its users."""
@@ -272,8 +271,8 @@ def export(
             "run."
         )
     translator = exporter.prepare(translator, options)
-    if options.references is not None and exporter.returns_quality(options):
-        quality = fit(translator, sentences, options.references)
+    if options.quality:
+        quality = fit(translator, sentences, options.references or [])
         translator = translator.with_options(shortlist=translator.shortlist, quality=quality)
     probes = exporter.probes(translator, sentences)
     manifest = describe_version(run, translator, weights)
@@ -329,8 +328,8 @@ def _check_options(
             f"The format {format} does not support weights={weights}. Use one of "
             f"{', '.join(exporter.weights)}."
         )
-    optional = ("shortlist", "languages", "license")
-    given = {name for name in optional if getattr(options, name) is not None} | {*options.extra}
+    optional = ("shortlist", "quality", "languages", "license")
+    given = {name for name in optional if getattr(options, name)} | {*options.extra}
     supported = exporter.options | ({"languages", "license"} if exporter.has_card else set())
     for name in sorted(given - supported):
         raise InputError(

@@ -13,6 +13,7 @@ import tensorflow as tf
 from sacrebleu.metrics.chrf import CHRF
 
 from keras_transformer import console
+from keras_transformer.errors import InputError
 from keras_transformer.inference.batching import map_batches
 from keras_transformer.inference.engine import KerasEngine
 from keras_transformer.inference.quality import FAULTS, QualityModel, features
@@ -33,21 +34,20 @@ _Texts: TypeAlias = list[list[Any]]  # the tokens of each text, without the end 
 def fit(
     translator: TranslationModule, sentences: Sequence[str], references: Sequence[str]
 ) -> QualityModel | None:
-    """Returns the quality of a translator, or None if there is too little to learn it from.
+    """Returns the quality of a translator, or None if its log-probabilities do not show it.
 
     The level is learned from the model's own translations, whose chrF is known. The weights of
     faults are learned from faults in these translations and in references.
     """
-    has_attention = all(model.can_return_attention for model in translator.transformers)
-    if not has_attention or len(sentences) < _MIN_SENTENCES:
-        return None
+    if not all(model.can_return_attention for model in translator.transformers):
+        raise InputError("The quality of translations needs a model that returns attention.")
     random_, tokenizer = Random(1), translator.tokenizer
-    number = min(len(sentences), _MAX_SENTENCES)
+    number = min(len(sentences), len(references), _MAX_SENTENCES)
+    _check_number(number)
     chosen = sorted(random_.sample(range(len(sentences)), number))
     found = KerasEngine(translator).search([sentences[i] for i in chosen])
     pairs = [(i, best) for i, best in zip(chosen, found, strict=True) if best.lengths[0] > 1]
-    if len(pairs) < _MIN_SENTENCES:
-        return None
+    _check_number(len(pairs))
     exact = tokenizer.vocabulary.encode_target([references[i].encode() for i, _ in pairs])
     both = [best.tokens()[0] for _, best in pairs], exact
     intact = [[[i for i in ids if i != tokenizer.end_id] for ids in texts] for texts in both]
@@ -75,6 +75,15 @@ def fit(
     weights = np.stack(columns, axis=1).astype(np.float32)
     tables = _tables(tokenizer.vocabulary, references)
     return QualityModel(weights[:-1], weights[-1], *tables)
+
+
+def _check_number(sentences: int) -> None:
+    """Refuses too few sentences that are translated and have references."""
+    if sentences < _MIN_SENTENCES:
+        raise InputError(
+            f"The quality of translations is learned from at least {_MIN_SENTENCES} sentences and "
+            f"their references, and there are {sentences}. Give more, or leave quality out."
+        )
 
 
 def _logistic(

@@ -128,8 +128,8 @@ def with_fallback(
         advice = "Use on_low_quality=keep, or an export"
         require(
             model.has_quality and model.translate_verbose is not None,
-            f"{model.label} returns no quality of translations. {advice} that was made with at "
-            "least 100 sentences and their references (a LiteRT model with alignments).",
+            f"{model.label} returns no quality of translations. {advice} that was made with "
+            "--quality.",
         )
         can_retry = model.retry is not None or on_low_quality != "retry"
         require(can_retry, f"{model.label} has only one search. {advice} as a SavedModel.")

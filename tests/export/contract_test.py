@@ -102,6 +102,8 @@ def test_a_version_is_described(run_directory, version_of, format):
         ("saved_model", {"text_signature": False}, ("saved_model", "text_signature")),
         ("litert", {"weights": "int2"}, ("weights=int2", "float16", "int8", "int4")),
         ("ctranslate2", {"license": "mit"}, ("ctranslate2", "license")),
+        ("ctranslate2", {"quality": True}, ("ctranslate2", "quality")),
+        ("saved_model", {"quality": True}, ("quality", 100, 0)),
         ("huggingface", {"shortlist": True}, ("huggingface", "shortlist")),
         ("saved_model", {"languages": ("English", "de")}, ("English", "language")),
         ("saved_model", {"license": "My licence"}, ("My licence", "license")),

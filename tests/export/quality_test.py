@@ -123,7 +123,7 @@ def test_the_fit_is_calibrated(translator: TranslationModule, monkeypatch: Any) 
     # The model is right where it is sure.
     own = [best.texts[0].decode() for best in found]
     references = [text if sure else "z" for text, sure in zip(own, is_sure, strict=True)]
-    assert learning.fit(translator, sources[:5], references[:5]) is None  # too few
+    refuses(learning.fit, (translator, sources, references[:5]), 36, 5)
     model = learning.fit(translator, sources, references)
     assert model is not None
     judged = translator.with_options(quality=model)
@@ -185,6 +185,6 @@ def test_models_and_values_without_a_fallback_are_refused(translator: Translatio
     refuses(with_fallback, (model, "drop"), "drop", "on_low_quality")
     refuses(with_fallback, (model, "empty", float("nan")), "min_quality", "nan")
     refuses(with_fallback, (model, "retry"), "fake", "search")
-    refuses(with_fallback, (KerasEngine(translator, "run"), "empty"), "run", "references")
+    refuses(with_fallback, (KerasEngine(translator, "run"), "empty"), "run", "--quality")
     model.n_best = 2
     refuses(with_fallback, (model, "empty"), "fake", 2, "translations")

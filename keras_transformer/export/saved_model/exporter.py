@@ -38,7 +38,7 @@ class SavedModelExporter(Exporter):
         usage: a paragraph about further signatures, for the model card.
     """
 
-    options = frozenset({"shortlist"})
+    options = frozenset({"quality", "shortlist"})
     weights = {"float32": 0.0, "bfloat16": 0.1, "int8": 0.3}
     rounds_run = True
     kind = "a SavedModel"
@@ -59,9 +59,6 @@ class SavedModelExporter(Exporter):
                 "none. Use other weights, or export without a shortlist."
             )
         return translator.with_options(shortlist=options.shortlist)
-
-    def returns_quality(self, options: ExportOptions) -> bool:
-        return True
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         # Imported here, because to open a version does not need Keras.

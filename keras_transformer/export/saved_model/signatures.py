@@ -133,7 +133,7 @@ class Signatures(tf.Module):
             - `source_tokens` string `[B, S]`: the pieces, then ""
             - `truncated` bool `[B]`: whether the source was truncated
             - `status` int32 `[B]`: bits of `Status`
-            - `quality` float32 `[B, K]`: from 0 to 1; only if the export had references
+            - `quality` float32 `[B, K]`: from 0 to 1; only with `ExportOptions.quality`
         """
         translator = self._translator
         source_ids, source_lengths, is_cut = translator.source_ids(text)

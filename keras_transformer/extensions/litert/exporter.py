@@ -212,7 +212,7 @@ def _lines(text: Any) -> list[str]:
 class LiteRTExporter(Exporter):
     """Writes a LiteRT model, for phones or for servers on CPUs (`translate_batch`)."""
 
-    options = frozenset({"alignments", "shortlist"})
+    options = frozenset({"alignments", "quality", "shortlist"})
     kind = "a LiteRT model"
     needs_tensorflow = False
 
@@ -222,9 +222,6 @@ class LiteRTExporter(Exporter):
         self.weights = {"int8": 0.3, **weights} if for_cpu else weights
         if not for_cpu:
             self.options |= {"text_signature"}
-
-    def returns_quality(self, options: ExportOptions) -> bool:
-        return bool(options.extra.get("alignments"))
 
     def find(self, model: str) -> Path | None:
         """Returns a LiteRT file, or a directory that holds one, and None for other paths."""
@@ -250,7 +247,7 @@ class LiteRTExporter(Exporter):
             self.weights_of(options),
             with_text=self._needs_text(options) and _text_problem(translator) is None,
             for_cpu=self._for_cpu,
-            with_alignments=options.extra.get("alignments", False),
+            with_alignments=options.quality or options.extra.get("alignments", False),
         )
 
     def _needs_text(self, options: ExportOptions) -> bool:

@@ -44,5 +44,5 @@ class Settings:
     grace_seconds: float = _setting(25.0, "time for requests after a stop signal", lower_bound=0)
     cors_origins: tuple[str, ...] = _setting((), "origins of web pages that may use REST; *: all")
     allowed_hosts: tuple[str, ...] = _setting(
-        (), "names of this server in URLs, or *; default: the local names if --host is local"
+        (), "names of this server in URLs, or *; default: local names for a local --host"
     )

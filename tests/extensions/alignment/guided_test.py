@@ -94,8 +94,7 @@ def test_exports_have_the_alignments_and_the_quality_of_the_run(
 ) -> None:
     run, model = guided_run(), quality_model(RunDirectory(guided_run()).tokenizer())
     monkeypatch.setattr(learning, "fit", lambda *_: model)
-    extra = {} if format == "saved_model" else {"alignments": True}
-    options = ExportOptions(TARGETS, weights="float32", extra=extra)
+    options = ExportOptions(TARGETS, weights="float32", quality=True)
     version = export(RunDirectory(run), tmp_path, SOURCES, options, format=format).path
     judged = KerasEngine(load_translator(run).with_options(quality=model))
     expected = translate_verbose(judged, SOURCES)

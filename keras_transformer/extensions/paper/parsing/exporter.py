@@ -25,16 +25,13 @@ _TASK: dict[str, Any] = {
 class ParserExporter(SavedModelExporter):
     """The format `parser`."""
 
-    options = SavedModelExporter.options - {"shortlist"}
+    options = SavedModelExporter.options - {"quality", "shortlist"}
     request = {"signature_name": "parse", "inputs": {"text": ["A sentence to parse."]}}
     usage = (
         "`parse` splits text into words as newer treebanks do, `parse_tokens` at spaces; "
         "the leaves of `trees` are these words, with -LRB- and -RRB- for brackets. What the "
         "other signatures call a translation are the symbols of a tree."
     )
-
-    def returns_quality(self, options: ExportOptions) -> bool:
-        return False  # chrF is for text
 
     def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
         require_parser(translator.tokenizer.vocabulary, "the run")
