@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -202,6 +203,6 @@ class KerasEngine(Engine):
         if not settings:
             return self
         module = self.module.with_options(updated_decoding(self.module.config, settings))
-        engine = KerasEngine(module, self.label, self._jit_compile)
-        engine.single_sentences = self.single_sentences
+        engine = copy.copy(self)  # keeps what the loader knows of the model
+        KerasEngine.__init__(engine, module, self.label, self._jit_compile)
         return engine

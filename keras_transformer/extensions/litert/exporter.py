@@ -64,6 +64,8 @@ class LiteRTEngine(Engine):
         super().with_settings(settings)  # refuses others
         decoding = Config().updated(settings).decoding  # checks the values
         changed, limit = copy.copy(self), self.model.metadata.max_output_tokens
+        if self.translate_verbose is not None:
+            changed.translate_verbose = changed._translate_verbose
         if "decoding.max_length" in settings:
             changed._max_length = decoding.max_length or 0
         if "decoding.length_penalty" in settings:

@@ -114,6 +114,8 @@ def test_exports_have_the_alignments_and_the_quality_of_the_run(
         model, prefixes = load_model(version), ["das"] * len(SOURCES)
         refuses(translate_verbose, (model, SOURCES, prefixes), version, "prefixes")
         refuses(translate_verbose, (model, SOURCES, None, True), version, "attention")
+        short = translate_verbose(model.with_settings({"decoding.max_length": 1}), SOURCES)
+        assert {len(line["translations"][0]["ids"]) for line in short} == {1}
     else:
         again = with_fallback(load_model(version), "retry", 1.0)
         for old, new in zip(found, translate_verbose(again, SOURCES), strict=True):
