@@ -21,15 +21,15 @@ BUDGETS = {
     "benchmarks": 2_975 + 77 + 92 + 98 + 70,  # tags in real text, alignments, quality, soft terms
     # Faults from outside, real text, careless writing, several sentences, terms, alignments,
     # capitals, examples of changes, quality, runs that tests share, soft terms.
-    "tests": 22_920 + 442 + 975 + 269 + 110 + 117 + 118 + 101 + 79 + 4 + 185 + 17 + 48,
+    "tests": 22_920 + 442 + 975 + 269 + 110 + 117 + 118 + 101 + 79 + 4 + 185 + 17 + 56,
     # The same. Guided alignment is one more loss with a table of translations, 61 lines, and
     # alignments of LiteRT models are 42: an option of the export, and details of translations.
     # Text in capitals is 65, and quality 20: outputs of LiteRT models, and files. Soft terms are
-    # 115 (45 for the pairs that teach them), and requests with a glossary are 20.
+    # 124 (45 for the pairs that teach them), and requests with a glossary are 33.
     "keras_transformer/extensions": 10_617
-    + (42 + 974 + 214 + 90 + 19 + 169 + 103 + 65 + 20 + 115 + 20),
+    + (42 + 974 + 214 + 90 + 19 + 169 + 103 + 65 + 20 + 124 + 33),
     # Faults, real text, terms, capitals, and requests with a glossary.
-    "keras_transformer/extensions/serving": 1_297 + 14 + 29 + 5 + 4 + 20,
+    "keras_transformer/extensions/serving": 1_297 + 14 + 29 + 5 + 4 + 33,
     **{
         f"keras_transformer/{folder}": lines
         for folder, lines in {
@@ -37,12 +37,12 @@ BUDGETS = {
             # real text, careless writing, terms, capitals, and quality
             "cli": 795 - 2 + 46 + 3 + 2 + 7 + 1,
             "config": 515 + 3,  # alignments
-            "data": 1_908 + 74 + 30 + 17,  # real text, careless writing, and examples of changes
+            "data": 1_908 + 74 + 30 + 17 + 5,  # real text, careless writing, and examples of changes
             "decoding": 923 + 90,  # real text
             "evaluation": 294 + 1,  # faults from outside
-            "export": 1_401 + 7 + 155,  # faults from outside, and quality
+            "export": 1_401 + 7 + 160,  # faults from outside, and quality
             # the same, alignments, capitals, and quality
-            "inference": 1_147 + 2 + 47 + 3 + 27 + 2 + 187,
+            "inference": 1_147 + 2 + 47 + 3 + 27 + 2 + 188,
             "layers": 1_170 + 8,  # faults from outside
             "models": 405 + 5 + 6,  # faults from outside, and real text
             "runs": 605 + 6,  # real text
@@ -56,15 +56,15 @@ BUDGETS = {
 # texts of several sentences: the decision is in the core, so that commands, the library, the server
 # and its client agree, and so that prepared data, runs and exports say how a model was trained. 41
 # lines are for alignments: which head they come from, and which words they join. 5 lines let users
-# choose how text in capitals is translated, and 17 show examples of changes of training pairs. 351
+# choose how text in capitals is translated, and 17 show examples of changes of training pairs. 357
 # are for the quality of translations: 87 compute it in a graph, 128 learn it, 50 replace
-# translations of low quality, and the others connect these with exports and commands. 3
+# translations of low quality, and the others connect these with exports and commands. 8
 # are for soft terms.
-CORE_BUDGET = 11_800 + 295 + 191 + 45 + 75 + 13 + 41 + 5 + 17 + 351 + 3
+CORE_BUDGET = 11_800 + 295 + 191 + 45 + 75 + 13 + 41 + 5 + 17 + 357 + 8
 # The budgets of the core, the extensions, faults from outside, real text, and terms and quality.
 # Real text has become larger than its 1,200 lines, and the others smaller.
 PACKAGE_BUDGET = 11_800 + 10_900 + 600 + 1_200 + 900
-DOCSTRING_BUDGET = 6_500 + 79 + 30  # with quality, and soft terms
+DOCSTRING_BUDGET = 6_500 + 81 + 30  # with quality, and soft terms
 CLASS_BUDGET = 207 + 6 + 9 + 1 + 1 + 1  # real text has a budget of its own, quality, soft terms
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),

@@ -221,8 +221,8 @@ class Translator:
             output: the file to write. It appears only when it is complete.
             **options: `format`, such as "html", if the suffix does not show it; `spans`, regular
                 expressions of more texts to keep, such as r"ACME\w*"; `source_tag`, a symbol for
-                each sentence, such as "<2de>"; `glossary`, `terms` and `casing`, as for
-                `overwrite`, to replace an existing output.
+                each sentence, such as "<2de>"; `glossary`, `terms`, `casing`, `on_low_quality` and
+                `min_quality` as for `translate`; and `overwrite`, to replace an existing output.
 
         Returns:
             The number of `texts`, and how many sentences kept their protected spans in which way:

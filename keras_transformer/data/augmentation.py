@@ -67,9 +67,14 @@ def installed(
         raise InputError(f"augment has {min(unknown)!r}. The installed changes are: {names}.")
     # Those of the source and of the target.
     pieces = [] if vocabulary is None else [{*side} for side in vocabulary.pieces()]
-    return {
-        name: extension
-        for name, extension in found.items()
-        if any(shares.get(kind) for kind in extension.kinds)
-        and all(side.issuperset(extension.symbols) for side in pieces)
-    }
+    used = {}
+    for name, extension in found.items():
+        kinds = {kind for kind in extension.kinds if shares.get(kind)}
+        if kinds and all(side.issuperset(extension.symbols) for side in pieces):
+            used[name] = extension
+        elif needed := kinds - {*DEFAULT_SHARES}:
+            raise InputError(
+                f"The vocabulary lacks the symbols of augment={min(needed)}. Learn a new one, or "
+                "leave this change out."
+            )
+    return used

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ _INTACT_WEIGHT = 16.0
 _NOISE = ["keep"] * 9 + ["drop", "move", "replace"]
 _OWN_WEIGHT = 4.0  # of the model's own translations, compared with references
 _RARE = 0.01  # scripts with a smaller share of the letters are not those of the target language
+
+_SYMBOL = re.compile("<.+>|｟.+｠")  # special tokens, bytes, tags and spans have no script
 
 _Texts: TypeAlias = list[list[Any]]  # the tokens of each text, without the end token
 
@@ -167,9 +170,11 @@ def _changed(fault: str, ids: list[Any], tokens: list[Any], random_: Random) -> 
 def _tables(vocabulary: Vocabulary, references: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Returns `scripts` and `copies` of a `QualityModel`."""
     counts = Counter(map(_script, "".join(references)))
-    own = {script for script, count in counts.items() if count >= _RARE * counts.total()} - {""}
+    counts.pop("", None)
+    own = {script for script, count in counts.items() if count >= _RARE * counts.total()}
     source, target = vocabulary.pieces()
-    scripts = ({*map(_script, piece)} - {""} for piece in target)
+    texts = ("" if _SYMBOL.fullmatch(piece) else piece for piece in target)
+    scripts = ({*map(_script, text)} - {""} for text in texts)
     ids = {piece: index for index, piece in enumerate(target)}
     return (
         np.array([1 if some & own else -bool(some) for some in scripts], np.int32),

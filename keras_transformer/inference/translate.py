@@ -33,7 +33,7 @@ from keras_transformer.inference.batching import (
     unknown_token_remark,
 )
 from keras_transformer.inference.engine import Engine
-from keras_transformer.inference.tags import add_tag
+from keras_transformer.inference.tags import add_tag, split_tags
 
 # The result if the model's logits are NaN, or if all tokens are banned.
 NO_TRANSLATION = Translation("", -math.inf)
@@ -158,7 +158,7 @@ def _rows(model: Engine, lines: Sequence[str], prefixes: Sequence[str]) -> list[
             rows[index] = max(rows[index], row, key=_rank)
     else:
         for index in low:
-            text = lines[index] if action == "source" else ""
+            text = split_tags(lines[index], model.symbols)[1] if action == "source" else ""
             rows[index]["translations"] = np.array([text.encode()], object)
     return rows
 

@@ -160,7 +160,8 @@ EXPORTER = SavedModelExporter()
 def _with_other_search(translator: TranslationModule) -> TranslationModule:
     """Returns a translator with a larger beam and without repeated n-grams."""
     config = translator.config
-    config = dataclasses.replace(config, no_repeat_ngram=3, beam_size=2 * config.beam_size)
+    longest = min(config.no_repeat_ngram or 3, 3)
+    config = dataclasses.replace(config, no_repeat_ngram=longest, beam_size=2 * config.beam_size)
     return translator.with_options(config, translator.shortlist)
 
 

@@ -15,7 +15,7 @@ from keras_transformer.extensions.documents.placement import Word
 
 _FEWEST_LETTERS, _LONGEST_WORD = 8, 5
 _CAPITALS = regex.compile(r"[\p{Lu}\p{M}ß]+")  # ß is often written in words in capitals
-_ENGLISH_I = regex.compile(r"i(?=$|['’])")
+_ENGLISH_I = regex.compile(r"(?<!\p{L})i(?=$|['’])")
 
 
 def is_in_capitals(text: str) -> bool:
@@ -36,9 +36,11 @@ def sentence_case(words: list[Word], language: str | None) -> list[Word]:
     changed, capital = list[Word](), True
     for word in words:
         if _is_plain(word):
-            kept = word.text[:capital]
-            word = word._replace(text=kept + _to_lower(word.text[capital:], language))
+            lower, first = (_to_lower(text, language) for text in (word.text, word.text[:1]))
+            if capital:
+                lower = word.text[:1] + lower[len(first) :]
             capital = capital and not regex.search(r"\p{L}", word.text)
+            word = word._replace(text=lower)
         changed.append(word)
     return changed
 

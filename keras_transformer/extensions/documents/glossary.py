@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -138,7 +139,15 @@ def _stemmer(language: str | None) -> Callable[[str], str]:
     with needs_extra("documents", "Soft terms"):
         import snowballstemmer
     name = _STEMMERS.get(re.split("[-_]", (language or "").lower())[0])
-    return snowballstemmer.stemmer(name).stemWord if name else str
+    if not name:
+        return str
+    stemmer, lock = snowballstemmer.stemmer(name), threading.Lock()
+
+    def stem(word: str) -> str:
+        with lock:  # a stemmer has state
+            return str(stemmer.stemWord(word))
+
+    return stem
 
 
 def _folded(piece: str) -> str:

@@ -194,8 +194,12 @@ class Server:
         """Returns the version, the signature and the inputs of a request, and its format."""
         document = read_document(body)
         version = self.model.version(name, number)
-        version = with_glossary(version, document.get("glossary"), document.get("terms"))
         key = document.get("signature_name") or "serving_default"
+        glossary, terms = document.get("glossary"), document.get("terms")
+        if key == "serving_default":
+            version = with_glossary(version, glossary, terms)
+        elif glossary is not None or terms is not None:
+            raise RequestError(400, "Only the signature serving_default has a glossary and terms.")
         signature = version.signatures.get(key)
         if signature is None:
             known = ", ".join(sorted(version.signatures))

@@ -30,6 +30,7 @@ def test_models_get_sentence_case() -> None:
         ("", "“THE RED DOG”, ÉCOLE", "“The red dog”, école", None),
         ("", "DIE STRAẞE IN BERLIN", "Die straße in berlin", "DIE STRASSE IN BERLIN"),
         ("en de", "SO I SAY I'M TIRED", "So I say I'm tired", None),
+        ("en de", "HI, THE TAXI TO DELHI", "Hi, the taxi to delhi", None),
         ("it en", "TUTTI I GIORNI", "Tutti i giorni", None),
         ("tr tr-TR", "İKİ KIRMIZI IŞIK", "İki kırmızı ışık", None),
         ("", "Ο ΛΌΓΟΣ ΤΟΥ ΘΕΟΎ", "Ο λόγος του θεού", None),

@@ -134,8 +134,15 @@ def test_files_and_servers_have_glossaries(tmp_path: Path) -> None:
     asked = engines.with_glossary(version, {"cat": "Katze"}, None).signatures["serving_default"]
     outputs = asked.call({"text": np.array([b"big dog", b"a cat, big dog", b"it"], object)})
     assert outputs["translations"].tolist() == [[b"Hund"], [b"A Katze, BIG DOG"], [b"IT"]]
-    with pytest.raises(RequestError, match="object"):
-        engines.with_glossary(version, str(tmp_path / "terms.tsv"), None)
+    for glossary, terms, fact in (
+        (str(tmp_path / "terms.tsv"), None, "object"),
+        (None, "soft", "object"),
+        ({"cat " * 11: "Katze"}, None, "10 words"),
+        (dict.fromkeys(map(str, range(1001)), "Katze"), None, "1,000 terms"),
+        ({"cat": "\ud800"}, None, "Unicode"),
+    ):
+        with pytest.raises(RequestError, match=fact):
+            engines.with_glossary(version, glossary, terms)
     refuses(with_options, (model, str(tmp_path / "none.tsv")), "none.tsv")
 
 
