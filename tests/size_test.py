@@ -37,7 +37,8 @@ BUDGETS = {
             # real text, careless writing, terms, capitals, and quality
             "cli": 795 - 2 + 46 + 3 + 2 + 7 + 1,
             "config": 515 + 3,  # alignments
-            "data": 1_908 + 74 + 30 + 17 + 5,  # real text, careless writing, and examples of changes
+            # real text, careless writing, examples of changes, and soft terms
+            "data": 1_908 + 74 + 30 + 17 + 5,
             "decoding": 923 + 90,  # real text
             "evaluation": 294 + 1,  # faults from outside
             "export": 1_401 + 7 + 160,  # faults from outside, and quality
