@@ -67,7 +67,7 @@ def _check_flags() -> None:
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
     for name in ("document", "glossary", "casing", "compile_search"):
         app.exclude(name, "format", "prefix")
-    if FLAGS.document is False and not FLAGS.glossary:
+    if FLAGS.document is False and not FLAGS.glossary and FLAGS.casing != "auto":
         app.reject_unused(["source_language"], "with --nodocument. Give one of them.")
     app.exclude("interactive", "input", "prefix", "document")
 

@@ -169,8 +169,7 @@ def _changed(fault: str, ids: list[Any], tokens: list[Any], random_: Random) -> 
 
 def _tables(vocabulary: Vocabulary, references: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Returns `scripts` and `copies` of a `QualityModel`."""
-    counts = Counter(map(_script, "".join(references)))
-    counts.pop("", None)
+    counts = Counter(filter(None, map(_script, "".join(references))))
     own = {script for script, count in counts.items() if count >= _RARE * counts.total()}
     source, target = vocabulary.pieces()
     texts = ("" if _SYMBOL.fullmatch(piece) else piece for piece in target)

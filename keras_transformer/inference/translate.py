@@ -133,8 +133,9 @@ def with_fallback(
         )
         can_retry = model.retry is not None or on_low_quality != "retry"
         require(can_retry, f"{model.label} has only one search. {advice} as a SavedModel.")
-        several = f"{model.label} returns {model.n_best} translations"
-        require(model.n_best == 1, f"{several}, but on_low_quality needs 1.")
+        require(
+            model.n_best == 1, f"on_low_quality needs n_best=1, not {model.n_best} ({model.label})."
+        )
     model = copy.copy(model)
     model.fallback = on_low_quality, min_quality
     return model
@@ -160,6 +161,8 @@ def _rows(model: Engine, lines: Sequence[str], prefixes: Sequence[str]) -> list[
         for index in low:
             text = split_tags(lines[index], model.symbols)[1] if action == "source" else ""
             rows[index]["translations"] = np.array([text.encode()], object)
+            # It has no tokens, and is there even if no hypothesis was found.
+            rows[index] |= dict.fromkeys(("lengths", "scores", "log_probs", "finished"), [0])
     return rows
 
 

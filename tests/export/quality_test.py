@@ -176,6 +176,7 @@ def test_translations_of_low_quality_are_replaced(action: str, texts: list[str])
     details = with_details(translate_verbose(model, ["1", "2", "3"]))
     assert [best.text for best, *_ in details] == texts
     assert details[2][0].details and details[2][0].details["problems"] == ["LOOP"]
+    assert bool((details[0][0].details or {})["tokens"]) == (action in ("keep", "retry"))
     if action != "keep":
         assert [best.text for best, *_ in translate_lines(model, ["1", "2", "3"])] == texts
 
@@ -187,4 +188,4 @@ def test_models_and_values_without_a_fallback_are_refused(translator: Translatio
     refuses(with_fallback, (model, "retry"), "fake", "search")
     refuses(with_fallback, (KerasEngine(translator, "run"), "empty"), "run", "--quality")
     model.n_best = 2
-    refuses(with_fallback, (model, "empty"), "fake", 2, "translations")
+    refuses(with_fallback, (model, "empty"), "fake", 2, "n_best=1")
