@@ -136,9 +136,8 @@ class SavedModelExporter(Exporter):
         for name, found in outputs.items():
             check_scores(name, found["scores"], expected)
         if translator.quality is not None:
-            own, new = translator.translate_verbose(texts, [""] * count), outputs["translate"]
-            same = new["translations"] == own["translations"].numpy()  # others have equal scores
-            check_scores("translate", new["quality"][same], own["quality"].numpy()[same], "quality")
+            own = translator.translate_verbose(texts, [""] * count)["quality"].numpy()
+            check_scores("translate", outputs["translate"]["quality"], own, "quality")
 
     def describe(
         self,
