@@ -133,9 +133,7 @@ def with_fallback(
         )
         can_retry = model.retry is not None or on_low_quality != "retry"
         require(can_retry, f"{model.label} has only one search. {advice} as a SavedModel.")
-        require(
-            model.n_best == 1, f"on_low_quality needs n_best=1, not {model.n_best} ({model.label})."
-        )
+        require(model.n_best == 1, f"{model.label} needs n_best=1, and not {model.n_best}.")
     model = copy.copy(model)
     model.fallback = on_low_quality, min_quality
     return model
