@@ -12,7 +12,7 @@ NAMES = set(
 NAMESPACES = {
     "layers": set(
         "Block CrossAttention Decoder DecodeState DecoderLayer Dropout Encoder EncoderLayer "
-        "FeedForward LayerNorm LearnedPositions SelfAttention SinusoidalPositions "
+        "FeedForward LayerNorm LearnedPositions SSRU SelfAttention SinusoidalPositions "
         "TokenAndPositionEmbedding TokenEmbedding dropout_seed padding_mask position_mask "
         "scaled_dot_product_attention".split()
     ),

@@ -231,6 +231,17 @@ def encoder(
     return _final_norm(x, weights, "encoder", config), seen
 
 
+def ssru(x: Array, weights: Weights, path: str) -> Array:
+    """The recurrent unit of the decoder: [B, T, d] to [B, T, d], one position after another."""
+    candidates, gates = np.split(x @ weights[f"{path}/input_kernel"], 2, axis=-1)
+    forget = 1 / (1 + np.exp(-gates - weights[f"{path}/forget_bias"]))
+    cell, outputs = np.zeros_like(x[:, 0]), []
+    for t in range(x.shape[1]):
+        cell = forget[:, t] * cell + (1 - forget[:, t]) * candidates[:, t]
+        outputs.append(np.maximum(cell, 0))
+    return np.stack(outputs, axis=1)
+
+
 def _feed_forward_sublayer(x: Array, weights: Weights, path: str, config: ModelConfig) -> Array:
     y = _norm_at("pre", x, weights, path, config)
     output = feed_forward(y, weights, path, config.activation)
@@ -252,9 +263,12 @@ def decoder(
     for i in range(config.num_decoder_layers):
         path = f"decoder/layer_{i}/self_attention"
         y = _norm_at("pre", x, weights, path, config)
-        output, probabilities = self_attention(y, weights, path, config, mask)
+        if config.decoder_self_attention == "ssru":
+            output = ssru(y, weights, f"decoder/layer_{i}/ssru")
+        else:
+            output, probabilities = self_attention(y, weights, path, config, mask)
+            seen.append(probabilities)
         x = _norm_at("post", x + output, weights, path, config)
-        seen.append(probabilities)
         path = f"decoder/layer_{i}/cross_attention"
         y = _norm_at("pre", x, weights, path, config)
         output, probabilities = cross_attention(y, memory, weights, path, config, memory_mask)
@@ -302,7 +316,9 @@ def attention_weights(
 ) -> dict[str, Array]:
     """Attention weights of all layers: `encoder`, `decoder`, `cross`, each [B, layers, h, ., .]."""
     _, seen = _run(source_ids, read_ids, weights, config)
-    return {kind: np.stack(layers, axis=1) for kind, layers in seen.items()}
+    batch, length = read_ids.shape
+    none = np.zeros((batch, 0, 1, length, length))  # of a decoder with a recurrent unit
+    return {kind: np.stack(layers, axis=1) if layers else none for kind, layers in seen.items()}
 
 
 # Section 5.4

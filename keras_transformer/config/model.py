@@ -134,6 +134,9 @@ class ModelConfig(EncoderDecoderConfig):
     attention_window: PositiveInt | None = setting(
         None, "r of restricted self-attention (section 4): tokens attend to the r around them"
     )
+    decoder_self_attention: Literal["attention", "ssru"] = setting(
+        "attention", "ssru: a recurrent unit, whose decode steps have a constant cost"
+    )
     norm_position: Literal["post", "pre"] = setting("post", "layer norms after or before sublayers")
     activation: Literal["relu", "gelu", "silu"] = setting("relu", "between the linear maps")
     embedding_dropout: Rate = setting(0.1, "dropout of embeddings plus positions (section 5.4)")
@@ -204,18 +207,22 @@ class ModelConfig(EncoderDecoderConfig):
     def num_parameters(self) -> int:
         d, norm, other = self.d_model, 2 * self.d_model, self.other_toolkits
 
-        def layer(sizes: StackSizes, attentions: int) -> int:
+        def layer(sizes: StackSizes, attentions: int, ssrus: int) -> int:
             _, h, dk, dv, d_ff = sizes
             attention = h * (d * (2 * dk + dv) + dv * d)
             biases = h * (2 * dk + dv) + d if other.attention_bias else 0
+            ssru = 2 * d * d + d
             feed_forward = 2 * d * d_ff + d_ff + d
-            return attentions * (attention + biases + norm) + feed_forward + norm
+            sublayers = attentions * (attention + biases) + ssrus * ssru + feed_forward
+            return sublayers + (attentions + ssrus + 1) * norm
+
+        ssrus = 1 if self.decoder_self_attention == "ssru" else 0
 
         return (
             self._embedding_parameters()
             + (2 * self.max_positions * d if self.positions == "learned" else 0)
-            + self.num_encoder_layers * layer(self.encoder_sizes, attentions=1)
-            + self.num_decoder_layers * layer(self.decoder_sizes, attentions=2)
+            + self.num_encoder_layers * layer(self.encoder_sizes, 1, 0)
+            + self.num_decoder_layers * layer(self.decoder_sizes, 2 - ssrus, ssrus)
             + 2 * norm * (other.embedding_norm + self.has_final_norm)
             + (self.target_vocab_size if other.output_bias else 0)
         )

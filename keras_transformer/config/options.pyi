@@ -85,6 +85,7 @@ class TrainSettings(TypedDict, total=False):
     positions: Literal["sinusoidal", "learned"]
     max_positions: int
     attention_window: int | None
+    decoder_self_attention: Literal["attention", "ssru"]
     norm_position: Literal["post", "pre"]
     activation: Literal["relu", "gelu", "silu"]
     embedding_dropout: float

@@ -58,6 +58,7 @@ class CachedDecoder(SearchDecoder):
         self._products: list[Any] = []  # products with the output rows of the candidates
         self._biases: list[tf.Tensor] = []
         self.vocab_size = int(transformers[0].config.target_vocab_size)
+        self._has_ancestors = not all(model.cache_per_hypothesis for model in transformers)
         self.returns_log_probs = len(transformers) > 1
         # Read here, because the loop of the search would read all variables at every step.
         self._weights = [
@@ -106,10 +107,11 @@ class CachedDecoder(SearchDecoder):
 
     def _empty(self, batch: tf.Tensor, length: int | tf.Tensor) -> dict[str, Any]:
         """Returns the part of the cache that steps write to."""
+        # int32 [batch, beam, length]: the beam that wrote the token of a hypothesis at a position;
+        # -1 for later positions. Nothing if no model needs it.
+        ancestors = tf.fill([batch, self._beam, length], -1) if self._has_ancestors else ()
         return {
-            # int32 [batch, beam, length]: the beam that wrote the token of a hypothesis at a
-            # position; -1 for later positions.
-            "ancestors": tf.fill([batch, self._beam, length], -1),
+            "ancestors": ancestors,
             "layers": [model.init_cache(batch, length, self._beam) for model in self._transformers],
         }
 
@@ -155,8 +157,10 @@ class CachedDecoder(SearchDecoder):
         self, cache: dict[str, Any], position: tf.Tensor
     ) -> tuple[dict[str, Any], Sequence[DecodeState]]:
         """Adds each hypothesis to its ancestors, and returns the state of each model."""
-        cache = {**cache, "ancestors": self._add_ancestors(cache["ancestors"], position)}
-        visible, grows = self._visible(cache), self._length is None
+        visible, grows = None, self._length is None
+        if self._has_ancestors:
+            cache = {**cache, "ancestors": self._add_ancestors(cache["ancestors"], position)}
+            visible = self._visible(cache)
         return cache, [DecodeState(layers, position, visible, grows) for layers in cache["layers"]]
 
     def _visible(self, cache: dict[str, Any]) -> tf.Tensor:
@@ -178,11 +182,15 @@ class CachedDecoder(SearchDecoder):
 
     def reorder_cache(self, cache: dict[str, Any], parents: tf.Tensor) -> dict[str, Any]:
         """Returns the cache of hypotheses that continue `parents`, int32 `[batch, beam]`."""
+
+        def reorder(entries: tf.Tensor) -> tf.Tensor:
+            return tf.gather(entries, parents, batch_dims=1)
+
         layers = [
-            transformer.reorder_cache(of_one, parents)
-            for transformer, of_one in zip(self._transformers, cache["layers"], strict=True)
+            tf.nest.map_structure(reorder, of_one) if model.cache_per_hypothesis else of_one
+            for model, of_one in zip(self._transformers, cache["layers"], strict=True)
         ]
-        ancestors = tf.gather(cache["ancestors"], parents, batch_dims=1)
+        ancestors = tf.nest.map_structure(reorder, cache["ancestors"])
         return {**cache, "ancestors": ancestors, "layers": layers}
 
     def select_rows(self, cache: dict[str, Any], sentences: tf.Tensor) -> dict[str, Any]:

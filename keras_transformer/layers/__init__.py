@@ -12,10 +12,12 @@ from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
 from keras_transformer.layers.masks import padding_mask, position_mask
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
+from keras_transformer.layers.ssru import SSRU
 from keras_transformer.layers.stacks import Decoder, DecoderLayer, Encoder, EncoderLayer
 from keras_transformer.layers.state import DecodeState
 
 __all__ = [
+    "SSRU",
     "Block",
     "CrossAttention",
     "DecodeState",

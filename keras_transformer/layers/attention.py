@@ -150,6 +150,14 @@ class MultiHeadAttention(LinearLayer):
         self.weights_dropout.build((None, self.num_heads, None, None))
         return self.num_heads * self.key_dim, self.num_heads * self.value_dim
 
+    def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> KeyValue:
+        """Returns an empty cache for `batch_size` sentences, `length` steps, and T = `beams`."""
+        shape = (batch_size, self.num_heads, length * beams)
+        return {
+            "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
+            "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),
+        }
+
     def _project_to_heads(self, name: str, inputs: Any, *dims: int) -> list[Any]:
         """Projects `[B, T, d]` to heads `[B, H, T, dim]`, one tensor for each of `dims`."""
         rows = self._project(name, ops.reshape(inputs, (-1, inputs.shape[-1])), self.use_bias)
@@ -327,14 +335,6 @@ class SelfAttention(MultiHeadAttention):
         keys, values = self._build_heads(d_model)
         self._add_projection("qkv", d_model, keys, keys, values, use_bias=self.use_bias)
         self._add_projection("output", values, d_model, use_bias=self.use_bias)
-
-    def init_cache(self, batch_size: Any, length: Any) -> KeyValue:
-        """Returns an empty cache for `batch_size` sentences with `length` entries (steps × T)."""
-        shape = (batch_size, self.num_heads, length)
-        return {
-            "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
-            "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),
-        }
 
     def attend(
         self,

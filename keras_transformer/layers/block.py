@@ -15,6 +15,7 @@ from keras_transformer.layers.base import (
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
+from keras_transformer.layers.ssru import SSRU
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Block:
         activation: activation of the feed-forward network.
         attention_bias: add biases to the attention projections.
         attention_window: r of restricted self-attention (section 4), None for no limit.
+        decoder_self_attention: "attention", or "ssru" for a recurrent unit instead, see `SSRU`.
+            Encoders ignore it.
         attention_dropout: dropout of the attention weights.
         activation_dropout: dropout of the inner layer of the feed-forward network.
         residual_dropout: dropout of the output of each sublayer (section 5.4).
@@ -58,6 +61,7 @@ class Block:
     activation: str = "relu"
     attention_bias: bool = False
     attention_window: int | None = None
+    decoder_self_attention: str = "attention"
     attention_dropout: float | None = None
     activation_dropout: float | None = None
     residual_dropout: float | None = None
@@ -69,6 +73,11 @@ class Block:
     def __post_init__(self) -> None:
         if self.norm_position not in ("post", "pre"):
             raise ValueError(f"norm_position is {self.norm_position!r}. Choose post or pre.")
+        if self.decoder_self_attention not in ("attention", "ssru"):
+            raise ValueError(
+                f"decoder_self_attention is {self.decoder_self_attention!r}. Choose attention or "
+                "ssru."
+            )
 
 
 class BlockLayer(BaseLayer):
@@ -91,10 +100,15 @@ class BlockLayer(BaseLayer):
         return vars(self.block)
 
     def _add_self_attention(self, causal: bool) -> None:
-        window = self.block.attention_window
-        self.self_attention = self._new_attention(
-            SelfAttention, "self_attention", causal=causal, window=window
-        )
+        self.self_attention: Any
+        if causal and self.block.decoder_self_attention == "ssru":
+            kernels = self._kernel_arguments()
+            self.self_attention = SSRU(*kernels, name="ssru", dtype=self.dtype_policy)
+        else:
+            window = self.block.attention_window
+            self.self_attention = self._new_attention(
+                SelfAttention, "self_attention", causal=causal, window=window
+            )
         self.self_attention_dropout = self._new_dropout("self_attention_dropout")
         self.self_attention_norm = self._new_norm("self_attention_norm")
 

@@ -158,7 +158,7 @@ class Encoder(Stack):
 class DecoderLayer(BlockLayer):
     """Causal self-attention, attention to the memory, then a feed-forward network.
 
-    Each of the three has Add & Norm.
+    Each of the three has Add & Norm. A recurrent unit may replace self-attention, see `Block`.
 
     Args:
         num_heads, d_ff and others: see `Block`.
@@ -310,9 +310,10 @@ class Decoder(Stack):
             layer.build(inputs_shape, memory_shape)
         super().build(inputs_shape)
 
-    def init_cache(self, batch_size: Any, length: Any) -> list[KeyValue]:
-        """Returns empty layers of a `DecodeState`, with `length` entries (steps × T)."""
-        return [layer.self_attention.init_cache(batch_size, length) for layer in self.layers]
+    def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> list[KeyValue]:
+        """Returns empty layers of a `DecodeState` for `length` steps of T = `beams` queries."""
+        attentions = (layer.self_attention for layer in self.layers)
+        return [attention.init_cache(batch_size, length, beams) for attention in attentions]
 
     def project_memory(self, memory: Any) -> list[KeyValue]:
         """Returns the keys and values of `memory` `[B, S, d_model]` for each layer."""

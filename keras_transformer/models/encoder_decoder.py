@@ -53,8 +53,7 @@ class EncoderDecoder(keras.Model):
     A subclass implements `encode`, `project_memory`, `init_cache`, `decode`, `logits`,
     `output_weights` and `_make_embedding`, and sets the attributes below. A search with a shortlist
     also needs `output_rows`. `decode` runs the decoder: over whole targets in training and scoring,
-    and over one position with a `DecodeState` in search. A model whose cache has one entry for
-    each hypothesis also overrides `reorder_cache`.
+    and over one position with a `DecodeState` in search.
 
     Attributes:
         run_config: class of the configuration of its runs. It has the name of the architecture,
@@ -63,6 +62,9 @@ class EncoderDecoder(keras.Model):
         source_embedding, target_embedding: layers with the weights `embeddings`.
         max_positions: the number of positions the model knows; None if it has no limit.
         can_return_attention: True if `decode` can return all weights at no extra cost.
+        cache_per_hypothesis: False if a state has an entry for each position and hypothesis, and
+            a mask says which of them a hypothesis may see. True if it has one entry for each
+            hypothesis, `[B, beams, ...]`, which the search reorders.
 
     Call arguments:
         inputs: `{"source_ids": int [B, S], "target_ids": int [B, T]}`, padded
@@ -79,6 +81,7 @@ class EncoderDecoder(keras.Model):
     target_embedding: Any
     max_positions: int | None = None
     can_return_attention: bool = False
+    cache_per_hypothesis: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -111,15 +114,6 @@ class EncoderDecoder(keras.Model):
             beams: alternatives (hypotheses) of a sentence at each position.
         """
         raise NotImplementedError
-
-    def reorder_cache(self, cache: Any, parents: Any) -> Any:
-        """Returns the layers of a state for hypotheses that continue `parents`, int `[B, beams]`.
-
-        By default they stay: they have an entry for each position and hypothesis, and a mask says
-        which of them a hypothesis may see. A model with one entry for each hypothesis,
-        `[B, beams, ...]`, reorders them.
-        """
-        return cache
 
     def decode(
         self,

@@ -93,6 +93,7 @@ class Transformer(EncoderDecoder):
         self.config = c = _model_config(config)
         self.max_positions = c.max_positions if c.positions == "learned" else None
         self.can_return_attention = c.attention_window is None
+        self.cache_per_hypothesis = c.decoder_self_attention == "ssru"
         other = c.other_toolkits
         policy = self.dtype_policy
 
@@ -242,7 +243,7 @@ class Transformer(EncoderDecoder):
         return memory._replace(cache=self.decoder.project_memory(memory.states))
 
     def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> list[KeyValue]:
-        return self.decoder.init_cache(batch_size, length * beams)
+        return self.decoder.init_cache(batch_size, length, beams)
 
     def decode(
         self,

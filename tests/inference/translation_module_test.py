@@ -18,6 +18,7 @@ from keras_transformer.inference.translation_module import TranslationModule, co
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
+from tests.layers.layer_check import randomize
 from tests.messages import mentions
 
 TEXTS = [*PHRASES, "a", "", "ball " * 30]
@@ -164,14 +165,22 @@ def uncached_search(translator: TranslationModule, texts: list[str]) -> decoding
     return tf.function(search, autograph=False)()
 
 
-@pytest.mark.parametrize(("models", "beam"), [(1, 1), (2, 4)])
+@pytest.mark.parametrize(
+    ("scales", "beam", "ssru"),
+    [([1.0], 1, False), ([1.0, 1.1], 4, False), ([], 3, True), ([1.0], 2, True)],
+)
 def test_cached_and_uncached_search_are_equal(
-    run_directory: RunDirectory, models: int, beam: int
+    run_directory: RunDirectory, scales: list[float], beam: int, ssru: bool
 ) -> None:
-    config = run_directory.config.replace(decoding__beam_size=beam).decoding
-    transformers = [make_transformer(run_directory, scale) for scale in (1.0, 1.1)[:models]]
-    translator = TranslationModule(transformers, run_directory.tokenizer(), config)
+    config = run_directory.config.replace(decoding__beam_size=beam)
+    transformers = [make_transformer(run_directory, scale) for scale in scales]
+    if ssru:
+        recurrent = Transformer(config.replace(model__decoder_self_attention="ssru").model)
+        randomize(recurrent, scale=0.5)
+        transformers.append(recurrent)
+    translator = TranslationModule(transformers, run_directory.tokenizer(), config.decoding)
     cached = translator.translate_to_ids(tf.constant(TEXTS[:4]))
+    assert len({row.tobytes() for row in cached.ids.numpy()[:, 0]}) == 4  # translations differ
     uncached = uncached_search(translator, TEXTS[:4])
     np.testing.assert_array_equal(cached.ids, uncached.ids)
     np.testing.assert_allclose(cached.scores, uncached.scores, rtol=2e-5, atol=1e-4)

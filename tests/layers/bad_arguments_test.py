@@ -28,6 +28,7 @@ X = np.ones((1, 4, 8), np.float32)
         (lambda: FeedForward(0), ("d_ff", 0)),
         (lambda: Encoder(0, 2, 9), ("num_layers", 0)),
         (lambda: EncoderLayer(2, 9, norm_position="middle"), ("norm_position", "middle")),
+        (lambda: EncoderLayer(2, 9, decoder_self_attention="gru"), ("gru", "ssru")),
         (lambda: Dropout(-0.1), ("rate", 0, 1)),
         (lambda: Dropout(1.0), ("rate", 0, 1)),
         (lambda: SinusoidalPositions(5), ("d_model", 5)),

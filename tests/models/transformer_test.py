@@ -49,6 +49,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "torch": {"attention_bias": True, "layer_norm_epsilon": 1e-5, "final_norm": True},
     "learned": {"positions": "learned", "max_positions": 7, "activation": "gelu"},
     "window": {"attention_window": 3, "activation": "silu"},
+    "ssru": {"decoder_self_attention": "ssru", "norm_position": "pre"},
     "free_dims": {"key_dim": 3, "value_dim": 5, "num_heads": 3, "pad_id": 5},
 }  # fmt: skip
 S, T = 7, 6
@@ -145,7 +146,15 @@ def test_gradients_are_those_of_the_papers_loss(name: str, norm_position: str) -
 
 @pytest.mark.parametrize(
     "name",
-    ["paper", "halves", "learned", "window", "fairseq", *map(weekly, ["pre_norm", "untied"])],
+    [
+        "paper",
+        "halves",
+        "learned",
+        "window",
+        "fairseq",
+        "ssru",
+        *map(weekly, ["pre_norm", "untied"]),
+    ],
 )
 def test_cached_decoding_equals_the_full_pass(name: str) -> None:
     config = make_config(name)

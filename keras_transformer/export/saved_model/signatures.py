@@ -286,7 +286,8 @@ class Signatures(tf.Module):
             other values are 0.
 
             - `encoder` float32 `[B, N, H, S, S]`: weights of self-attention in the encoder
-            - `decoder` float32 `[B, M, H, T, T]`: weights of self-attention in the decoder
+            - `decoder` float32 `[B, M, H, T, T]`: weights of self-attention in the decoder, or
+              `[B, 0, 1, T, T]` if it has a recurrent unit instead
             - `cross` float32 `[B, M, H, T, S]`: weights of cross-attention
             - `source_tokens` string `[B, S]`: pieces of the source, then ""
             - `target_tokens` string `[B, T]`: pieces of the decoder's input, then ""
@@ -310,7 +311,11 @@ class Signatures(tf.Module):
         target_pieces = tokenizer.target_pieces
         return {
             "encoder": _pad_weights(encoder, in_source, s, s),
-            "decoder": _pad_weights([layer["self"] for layer in decoder], is_token, t, t),
+            "decoder": (
+                tf.zeros([tf.shape(predicted)[0], 0, 1, t, t])
+                if any(layer["self"] is None for layer in decoder)
+                else _pad_weights([layer["self"] for layer in decoder], is_token, t, t)
+            ),
             "cross": _pad_weights([layer["cross"] for layer in decoder], is_token, t, s),
             "source_tokens": _pieces(tokenizer.source_pieces, source_ids, source_lengths, s),
             "target_tokens": _pieces(target_pieces, inputs, lengths, t),

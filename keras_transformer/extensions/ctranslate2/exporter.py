@@ -81,7 +81,8 @@ class CTranslate2Exporter(Exporter):
     def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
         assert isinstance(translator.transformer, Transformer)
         config = translator.transformer.config
-        for name, supported in (("attention_window", None), ("value_dim", config.key_dim)):
+        fixed = {"attention_window": None, "decoder_self_attention": "attention"}
+        for name, supported in {**fixed, "value_dim": config.key_dim}.items():
             value = getattr(config, name)
             if value != supported:
                 raise InputError(

@@ -27,6 +27,7 @@ _FIXED: Mapping[str, Any] = {
     "norm_position": "post",
     "positions": "sinusoidal",
     "attention_window": None,
+    "decoder_self_attention": "attention",
     "embedding_norm": False,
     "final_norm": False,
     "first_position": 0,

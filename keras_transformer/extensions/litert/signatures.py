@@ -58,7 +58,9 @@ class LiteRTSignatures(tf.Module):
         with_alignments: bool = False,
     ):
         super().__init__(name="litert_signatures")
-        decoder = BlockDecoder if for_cpu else CachedDecoder
+        models = translator.transformers
+        has_entries = not any(model.cache_per_hypothesis for model in models)
+        decoder = BlockDecoder if for_cpu and has_entries else CachedDecoder
         self._make_decoder = functools.partial(
             decoder, product=int8_product if is_int8 else product
         )
@@ -66,8 +68,8 @@ class LiteRTSignatures(tf.Module):
         self._outputs = ["alignment"] if with_alignments else []
         if translator.quality is not None:
             self._outputs.append("token_log_probs")
-        for transformer in translator.transformers:
-            for layer in sublayers(transformer, recursive=True):
+        for model in models:
+            for layer in sublayers(model, recursive=True):
                 layer.window_in_blocks = False  # LiteRT would plan its memory in every call
         vocabulary = translator.tokenizer.vocabulary
         if with_text:
@@ -232,7 +234,10 @@ def _encode_in_loop(
 
     batch, size = tf.shape(source_ids)[0], tf.shape(source_ids)[1]
     mask = tf.fill([batch, size], False)
-    empty = [[mask, model.init_cache(batch, size)] for model in translator.transformers]
+    empty = [
+        [mask, [layer.cross_attention.init_cache(batch, size) for layer in model.decoder.layers]]
+        for model in translator.transformers
+    ]
     steps = tf.cast(tf.reduce_any(max_lengths > 0), tf.int32)
     _, memories = tf.while_loop(lambda step, _: step < steps, encoded, (tf.constant(0), empty))
     return [Memory(None, mask, cache) for mask, cache in memories]

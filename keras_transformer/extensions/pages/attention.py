@@ -195,8 +195,10 @@ def attention_page(pair: Attention, known: Mapping[str, str]) -> str:
 
     `known` has facts about the pair, such as {"Source": "A dog ."}.
     """
+    # A decoder with a recurrent unit has no self-attention.
+    kinds = {kind: title for kind, title in TITLES.items() if len(pair.weights(kind))}
     data = {}
-    for kind in TITLES:
+    for kind in kinds:
         weights = pair.weights(kind)
         rounded = np.round(255 * np.clip(weights, 0, 1)).astype(np.uint8)
         data[kind] = {
@@ -206,7 +208,7 @@ def attention_page(pair: Attention, known: Mapping[str, str]) -> str:
             "heads": weights.shape[1],
             "weights": base64.b64encode(rounded.tobytes()).decode(),
         }
-    values = {"known": known, "remarks": pair.remarks(), "kinds": TITLES}
+    values = {"known": known, "remarks": pair.remarks(), "kinds": kinds}
     return render("attention", data={"attentions": data}, **values)
 
 

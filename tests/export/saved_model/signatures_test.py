@@ -11,6 +11,7 @@ from keras_transformer.inference import Status, loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.scoring import Scorer
 from tests import reference
+from tests.builders import weekly
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
 
@@ -295,7 +296,12 @@ def read(pieces, length):
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("paper", {"model__attention_window": 8}), ("separate", {})]
+    ("name", "changes"),
+    [
+        ("paper", {"model__attention_window": 8}),
+        ("separate", {"model__decoder_self_attention": "ssru"}),
+        weekly("separate", {}),
+    ],
 )
 def test_weights_and_positions_equal_the_reference(name, changes, tmp_path):
     run = make_run(tmp_path / "run", name, **changes)

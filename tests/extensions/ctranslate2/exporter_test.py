@@ -139,9 +139,14 @@ def test_rounded_weights(made: Made, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "needed"), [("attention_window", 3, "None"), ("value_dim", 4, 8)]
+    ("name", "value", "needed"),
+    [
+        ("attention_window", 3, "None"),
+        ("decoder_self_attention", "ssru", "attention"),
+        ("value_dim", 4, 8),
+    ],
 )
-def test_unsupported_models_are_refused(tmp_path: Path, name: str, value: int, needed: Any) -> None:
+def test_unsupported_models_are_refused(tmp_path: Path, name: str, value: Any, needed: Any) -> None:
     run = make_run(tmp_path / "run", **{f"model__{name}": value})
     given = {"run": run, "output_dir": tmp_path / "export", "sentences": SENTENCES}
     refuses(export, given | {"format": "ctranslate2"}, f"model.{name}", value, needed)

@@ -156,6 +156,7 @@ def test_a_version_has_a_model_card_and_the_search(
 MODEL: dict[str, Any] = {
     "norm_position": "pre", "positions": "learned", "embedding_norm": True, "final_norm": True,
     "first_position": 2, "attention_window": 3, "key_dim": 5, "value_dim": 4,
+    "decoder_self_attention": "ssru",
 }  # fmt: skip
 SEARCH: dict[str, Any] = {
     "coverage_penalty": 0.1, "diversity_penalty": 0.1, "banned": "dog", "unknown": "replace",

@@ -37,6 +37,7 @@ from tests.messages import mentions, tells
 SENTENCES = [*PHRASES, "", " ", "ball " * 30, "☃ 雪", "</s> <pad> <unk>"]
 SETTINGS = {"decoding.beam_size": 3, "decoding.n_best": 2}
 WINDOW = {"model__attention_window": 5}
+SSRU = {"model__decoder_self_attention": "ssru"}
 
 # Built-in operations that a search needs. Some runtimes may lack any other operation.
 OPS = set(
@@ -117,11 +118,19 @@ def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
 @pytest.mark.parametrize(
     ("format", "model", "changes", "settings"),
     [
+        ("cpu", "paper", SSRU, {}),
+        weekly("litert", "separate", SSRU, {"decoding.beam_size": 2}),
         weekly("litert", "converted", {}, {"decoding.beam_size": 4, **SEARCH_OPTIONS}),
         weekly("litert", "separate", WINDOW, {"decoding.beam_size": 1}),
         weekly("cpu", "converted", {}, {"decoding.n_best": 2, "decoding.max_extra_tokens": 30}),
     ],
-    ids=["converted, all options", "separate, greedy", "early stopping of batches"],
+    ids=[
+        "ssru",
+        "ssru, phone",
+        "converted, all options",
+        "separate, greedy",
+        "early stopping of batches",
+    ],
 )
 def test_other_architectures_and_searches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

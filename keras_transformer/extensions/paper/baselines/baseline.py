@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
-import tensorflow as tf
 from keras import ops
 
 from keras_transformer.config.model import EncoderDecoderConfig
@@ -40,11 +39,11 @@ class BaselineConfig(EncoderDecoderConfig):
 class Baseline(EncoderDecoder):
     """An encoder-decoder whose output projection is its target embedding.
 
-    A subclass adds its layers in `__init__`, and implements the methods of `EncoderDecoder`. The
-    layers of a `DecodeState` have one entry for each hypothesis.
+    A subclass adds its layers in `__init__`, and implements the methods of `EncoderDecoder`.
     """
 
     embedding_stddev: ClassVar[float]
+    cache_per_hypothesis = True
     config: BaselineConfig
 
     def __init__(self, config: BaselineConfig | Mapping[str, Any], **kwargs: Any):
@@ -87,9 +86,6 @@ class Baseline(EncoderDecoder):
             for layer, shape in self._shapes:
                 layer.build(shape)
         self.built = True
-
-    def reorder_cache(self, cache: Any, parents: Any) -> Any:
-        return tf.nest.map_structure(lambda entry: tf.gather(entry, parents, batch_dims=1), cache)
 
     def logits(self, features: Any) -> Any:
         return self.target_embedding(features, reverse=True)
