@@ -92,8 +92,8 @@ def resolve_config(
         needed["model.tie_embeddings"] = "target"
     # The preset has been checked. The settings are checked together with the sizes and ids.
     config = preset.updated({**needed, **settings})
-    if config.training.auxiliary_loss_weight:
-        config = config.updated({"model.guided_alignment": True})
+    if config.training.auxiliary_loss_weight and config.model.guided_alignment == "none":
+        config = config.updated({"model.guided_alignment": "read"})
     found = config.settings()
     for name, value in needed.items():
         require(

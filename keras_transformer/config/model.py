@@ -66,8 +66,11 @@ class EncoderDecoderConfig(Settings):
     tie_embeddings: Literal["all", "target", "none"] = setting(
         "all", "embeddings that are one matrix with the output layer (section 3.4)"
     )
-    guided_alignment: bool = setting(
-        False, "alignments come from the head that auxiliary_loss_weight trains", may_change=True
+    guided_alignment: Literal["none", "read", "next"] = setting(
+        "none",
+        "alignments come from the head that auxiliary_loss_weight trains; it aligns the token that "
+        "a step reads, or the next one",
+        may_change=True,
     )
     token_ids: TokenIds = TokenIds()
 

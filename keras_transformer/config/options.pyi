@@ -71,7 +71,7 @@ class TrainSettings(TypedDict, total=False):
     target_vocab_size: int
     d_model: int
     tie_embeddings: Literal["all", "target", "none"]
-    guided_alignment: bool
+    guided_alignment: Literal["none", "read", "next"]
     pad_id: int
     unknown_id: int
     start_id: int

@@ -20,7 +20,7 @@ from keras_transformer.decoding.beam_search import length_penalty
 from keras_transformer.decoding.search_loop import map_tensors
 from keras_transformer.errors import InputError
 from keras_transformer.inference.batching import map_batches
-from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.inference.translation_module import TranslationModule, align_chosen_tokens
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.text.tokenizer import truncate_text
 
@@ -118,7 +118,8 @@ class Scorer(tf.Module):
         alignment = tf.argmax(tf.add_n(weights), -1, output_type=tf.int32) if attention else None
         total = tf.reduce_sum(mean, axis=-1)
         result = SearchResult(target_ids, total, lengths, lengths > 0, total, mean, alignment)
-        return map_tensors(lambda tensor: tf.expand_dims(tensor, 1), result)
+        result = map_tensors(lambda tensor: tf.expand_dims(tensor, 1), result)
+        return align_chosen_tokens(result, models)
 
 
 def _label_log_probs(

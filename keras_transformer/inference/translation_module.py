@@ -19,6 +19,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.decoding.interface import rows_per_sentence
+from keras_transformer.decoding.search_loop import map_tensors
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError, require
 from keras_transformer.inference import output_limit
@@ -291,7 +292,7 @@ class TranslationModule(tf.Module):
             outputs = (*outputs, "alignment")
         ids = self.tokenizer
         unknown_id = ids.unknown_id if self.config.unknown == "forbid" else None
-        return decoding.search(
+        result = decoding.search(
             decoder,
             inputs._replace(source_mask=mask),
             self.config,
@@ -301,6 +302,7 @@ class TranslationModule(tf.Module):
             constraint=constraint,
             max_steps=self.max_output_tokens,
         )
+        return align_chosen_tokens(result, self.transformers)
 
     @property
     def transformer(self) -> EncoderDecoder:
@@ -393,3 +395,23 @@ def compiled_translation(
         return {"translations": translator.texts(result, text), "scores": result.scores}
 
     return translate
+
+
+def align_chosen_tokens(
+    result: SearchResult, transformers: Sequence[EncoderDecoder]
+) -> SearchResult:
+    """Returns alignments of the chosen tokens, for models that align the tokens that they read.
+
+    A token is read one step after it is chosen. No step reads the last one, so it has the alignment
+    of the one before.
+    """
+    if any(model.config.guided_alignment != "read" for model in transformers):
+        return result
+    is_last = tf.range(tf.shape(result.ids)[2]) >= tf.expand_dims(result.lengths, -1) - 1
+
+    def of_next_step(values: tf.Tensor) -> tf.Tensor:
+        later = tf.concat([values[:, :, 1:], values[:, :, -1:]], axis=2)
+        return tf.where(is_last if values.shape.rank == 3 else is_last[..., None], values, later)
+
+    alignment, attention = map_tensors(of_next_step, (result.alignment, result.attention))
+    return result._replace(alignment=alignment, attention=attention)

@@ -155,7 +155,7 @@ class EncoderDecoder(keras.Model):
 
         It is that of the guided head, or the mean over the heads of the last layer.
         """
-        if self.config.guided_alignment:
+        if self.config.guided_alignment != "none":
             return guided_head(attention)
         return keras.ops.mean(attention[-1]["cross"], axis=1)
 

@@ -1,6 +1,7 @@
-"""Guided alignment: a head of the decoder is taught which source token the next one translates.
+"""Guided alignment: a head of the decoder is taught which source token a token translates.
 
-Parsing guides the same head by other alignments (`paper/parsing/alignment.py`).
+The head aligns the token that the decoder reads, because it does not know the next one yet (Chen et
+al., 2020). Parsing guides the same head by other alignments (`paper/parsing/alignment.py`).
 """
 
 from __future__ import annotations
@@ -35,10 +36,9 @@ class GuidedAlignment(abc.ABC):
 
     @abc.abstractmethod
     def links(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the source tokens of each target token, bool `[B, T, S]`.
+        """Returns the source tokens of each input of the decoder, bool `[B, T, S]`.
 
-        `target_ids` are the inputs of the decoder, and each stands for the token behind it. A
-        target token without a source token is left out of the loss.
+        An input without a source token is left out of the loss.
         """
 
     def __call__(
@@ -90,11 +90,10 @@ class TranslationAlignment(GuidedAlignment):
 
     def links(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
         source, target = inputs["source_ids"], inputs["target_ids"]
-        labels = tf.pad(target[:, 1:], [[0, 0], [0, 1]], constant_values=self._pad_id)
         # --> [B, T, S, translations]
-        is_translation = labels[:, :, None, None] == tf.gather(self._translations, source)[:, None]
+        is_translation = target[:, :, None, None] == tf.gather(self._translations, source)[:, None]
         scores = tf.where(is_translation, tf.gather(self._scores, source)[:, None], 0.0)
-        distances = self._positions(labels)[:, :, None] - self._positions(source)[:, None]
+        distances = self._positions(target)[:, :, None] - self._positions(source)[:, None]
         # --> [B, T, S]
         scores = tf.reduce_sum(scores, axis=-1) * tf.exp(-tf.abs(distances) / _SPREAD)
         best = [tf.reduce_max(scores, axis, keepdims=True) for axis in (1, 2)]

@@ -86,6 +86,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
             "training.subword_alpha": 0.5,
             # A small model needs help to learn the position of the current word.
             "training.auxiliary_loss_weight": 0.3,
+            "model.guided_alignment": "next",
             "training.max_steps": 10_000,
             "training.schedule": "linear",
             "training.learning_rate": 0.004,
