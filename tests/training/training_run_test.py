@@ -33,6 +33,7 @@ from keras_transformer.training.training_run import TrainOptions
 from tests.builders import refuses, weekly
 from tests.messages import mentions, tells
 from tests.runs.checkpoints_test import assert_equal
+from tests.training.tiny_model import eagerly
 
 pytestmark = pytest.mark.usefixtures("one_replica")
 
@@ -75,6 +76,13 @@ def prepared(folder, plural="", **options):
         for (a, x), (v, w), (b, y) in itertools.product(ANIMALS, VERBS, ANIMALS)
     ]
     return prepared_pairs(folder / "data", pairs, vocab_size=50, valid_pairs=4, **options)
+
+
+@pytest.fixture
+def few_steps():
+    """Training runs eagerly, because tracing takes longer."""
+    with eagerly():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +197,7 @@ def test_a_finished_run_is_unchanged(copy, go_on):
     assert {path: path.read_bytes() for path in copy.rglob("*.npz")} == before
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_max_minutes_stops_a_run(copy, go_on):
     options = MIX._replace(max_minutes=1e-9)
     result = go_on(options=options, training__max_steps=11)
@@ -197,6 +206,7 @@ def test_max_minutes_stops_a_run(copy, go_on):
     assert steps(copy) == [3, 6, 7]
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, capsys, caplog):
     translated = []
     score_model, translate_lines = translate.evaluate, translate.translate_lines
@@ -237,6 +247,7 @@ def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, 
     assert warnings.count("BLEU compares characters") == 1
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_early_stopping_marks_a_run_as_finished(data, tmp_path, monkeypatch):
     left = iter([3.0, 2.0, 2.5, 2.2])
 
@@ -260,6 +271,7 @@ def test_early_stopping_marks_a_run_as_finished(data, tmp_path, monkeypatch):
     assert again.stopped_early == result.stopped_early
 
 
+@pytest.mark.usefixtures("few_steps")
 class TestInitFrom:
     def begin(self, data, run, init_from, **changes):
         # The sizes of the model and the search are those of the other run.
