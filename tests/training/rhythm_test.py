@@ -189,11 +189,12 @@ def test_several_workers_end_after_the_step_that_all_know_of(trainer, tmp_path, 
     flag = tf.Variable(0, trainable=False)
     monkeypatch.setattr(trainer, "stop_flag", flag)
     with eagerly():  # because other tests trace it without a flag
-        fitted = Fit(trainer, tmp_path, At(3, kill(signal.SIGTERM)))
+        validate = {"validate": lambda: {"loss": 2.0}}
+        fitted = Fit(trainer, tmp_path, At(3, kill(signal.SIGTERM)), **validate)
         assert fitted.stop.interrupted and fitted.saved == [3, 6]
         # The request of another worker, as the sum over all replicas.
         flag.assign(0)
-        fitted = Fit(trainer, tmp_path, At(1, lambda: flag.assign(1)))
+        fitted = Fit(trainer, tmp_path, At(1, lambda: flag.assign(1)), **validate)
     assert not fitted.stop.interrupted and fitted.saved == [3]
 
 
