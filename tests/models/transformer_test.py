@@ -74,16 +74,12 @@ def make_batch(config: ModelConfig) -> tuple[dict[str, np.ndarray], np.ndarray]:
     return inputs, target[:, 1:]
 
 
-@functools.cache
-def built(config: ModelConfig, dtype: str) -> Transformer:
-    return Transformer(config, dtype=dtype)
+built = functools.cache(Transformer)
 
 
-def make_model(
-    config: ModelConfig, dtype: str = "float32"
-) -> tuple[Transformer, dict[str, np.ndarray]]:
+def make_model(config: ModelConfig, **arguments: Any) -> tuple[Transformer, dict[str, np.ndarray]]:
     """Returns a shared model, whose weights are always the same, and these."""
-    model = built(config, dtype)
+    model = built(config, **arguments)
     return model, randomize(model)
 
 
@@ -119,14 +115,8 @@ def test_forward_pass_and_weights_are_the_papers(name: str) -> None:
     assert model.count_params() == config.num_parameters()
 
 
-@pytest.mark.parametrize(
-    "name, norm_position",
-    [
-        ("paper", "post"), ("textbook", "pre"), ("learned", "post"), ("window", "pre"),
-        ("fairseq", "post"), weekly("paper", "pre"), weekly("textbook", "post"),
-        weekly("learned", "pre"), weekly("window", "post"), weekly("fairseq", "pre"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", ["paper", "textbook", "learned", "window", "fairseq"])
+@pytest.mark.parametrize("norm_position", ["post", weekly("pre")])
 def test_gradients_are_those_of_the_papers_loss(name: str, norm_position: str) -> None:
     smoothing, step = 0.1, 1e-6
     config = make_config(
@@ -201,9 +191,8 @@ def test_a_masked_end_of_the_source_counts_as_no_token() -> None:
     inputs, labels = make_batch(config)
     inputs, labels = {name: ids[:2] for name, ids in inputs.items()}, labels[:2]
     logits = to_numpy(model(inputs))
-    unended = np.where(
-        inputs["source_ids"] == config.token_ids.end_id, config.pad_id, inputs["source_ids"]
-    )
+    source = inputs["source_ids"]
+    unended = np.where(source == config.token_ids.end_id, config.pad_id, source)
     expected = reference.transformer(unended, inputs["target_ids"], values, config)
     tokens = labels != config.pad_id
     assert_same(logits[tokens], expected[tokens])
@@ -211,13 +200,8 @@ def test_a_masked_end_of_the_source_counts_as_no_token() -> None:
     assert np.all(weights[..., -1] == 0)
 
 
-@pytest.mark.parametrize(
-    "name, policy",
-    [
-        ("paper", "mixed_float16"), weekly("paper", "mixed_bfloat16"),
-        ("fairseq", "mixed_bfloat16"), weekly("fairseq", "mixed_float16"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", ["paper", weekly("fairseq")])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_is_near_float32(name: str, policy: str) -> None:
     config = make_config(name)
     model, weights = make_model(config, dtype=policy)

@@ -24,8 +24,9 @@ from keras_transformer.training.progress import (
     ends_interval,
 )
 from keras_transformer.training.trainer import Rhythm, fit
+from tests.builders import eagerly
 from tests.messages import tells
-from tests.training.tiny_model import batches, distributed, eagerly, make_trainer
+from tests.training.tiny_model import batches, distributed, make_trainer
 
 
 class FakeRun:

@@ -17,7 +17,7 @@ from keras_transformer.models.losses import LabelSmoothedCrossEntropy
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.training import trainer as trainer_module
 from keras_transformer.training.update import MAX_SCALE, STEPS_TO_DOUBLE
-from tests.builders import refuses, weekly
+from tests.builders import eagerly, refuses, weekly
 from tests.layers.layer_check import assert_same
 from tests.training.tiny_model import (
     MODEL,
@@ -29,7 +29,6 @@ from tests.training.tiny_model import (
     averages,
     batches,
     dataset,
-    eagerly,
     everything,
     gradient_step,
     make_batch,
@@ -175,16 +174,6 @@ def test_frozen_weights_stay_and_the_others_move_as_without(tying, freeze, froze
     # Only trained weights count: frozen ones must not make clipping stricter.
     norm = np.sqrt(sum((move**2).sum() for move in moved.values()))
     assert logs["gradient_norm"] == pytest.approx(norm, rel=1e-4)
-
-
-def test_frozen_weights_have_no_slots_and_no_decay():
-    training = dataclasses.replace(TRAINING, freeze="encoder/*,embedding/*", weight_decay=0.1)
-    trainer = make_trainer(training=training)
-    assert not any("encoder" in path or "embedding" in path for path in state(trainer))
-    before = weights(trainer)
-    train(trainer, batches(1), is_eager=True)
-    for path, weight in weights(trainer).items():
-        assert (weight == before[path]).all() == path.startswith(("encoder/", "embedding/")), path
 
 
 @pytest.mark.parametrize(

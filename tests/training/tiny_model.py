@@ -1,6 +1,5 @@
 """A model that trains in milliseconds, and batches for it."""
 
-import contextlib
 import functools
 import random
 from unittest import mock
@@ -14,6 +13,7 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.training import trainer as trainer_module
 from keras_transformer.training.devices import mirrored_strategy
 from keras_transformer.training.trainer import Trainer
+from tests.builders import eagerly
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray]
 Arrays = dict[str, np.ndarray]
@@ -129,16 +129,6 @@ class _Logs(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.steps.append({name: float(value) for name, value in (logs or {}).items()})
-
-
-@contextlib.contextmanager
-def eagerly(is_eager=True):
-    """Runs functions without tracing them, which takes as long as ten steps."""
-    tf.config.run_functions_eagerly(is_eager)
-    try:
-        yield
-    finally:
-        tf.config.run_functions_eagerly(False)
 
 
 def train(trainer, data, *callbacks, distribute=False, is_eager=False):

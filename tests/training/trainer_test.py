@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_transformer.layers import Dropout, dropout_seed
 from keras_transformer.training.loss import LossSums
 from tests import reference
-from tests.builders import weekly
+from tests.builders import eagerly, weekly
 from tests.training.tiny_model import (
     MODEL,
     TRAINING,
@@ -21,7 +21,6 @@ from tests.training.tiny_model import (
     averages,
     batches,
     dataset,
-    eagerly,
     everything,
     gradient_step,
     make_batch,
@@ -186,7 +185,7 @@ DECAY = 0.5
 def averaged(two_cpus):
     """Two replicas at step 0, with frozen weights. The learning rate lets averages lag behind."""
     training = dataclasses.replace(
-        TRAINING, ema_decay=DECAY, learning_rate=0.03, freeze="encoder/*"
+        TRAINING, ema_decay=DECAY, learning_rate=0.03, freeze="encoder/*", weight_decay=0.1
     )
     return shared_trainer(training=training, devices=two_cpus)
 
@@ -206,8 +205,12 @@ def test_averages_follow_the_recursion(averaged):
     assert_same_bits(averages(averaged), weights(averaged))
     assert shared_trainer().update.averages == {}  # without a decay
     expected = {path: array.astype(np.float64) for path, array in weights(averaged).items()}
-    recorder = Recorder()
+    start, recorder = weights(averaged), Recorder()
     train(averaged, batches(12), recorder)
+    # Frozen weights have no slots and no decay.
+    assert not any("encoder" in path for path in averaged.state_by_path())
+    for path, weight in weights(averaged).items():
+        assert (weight == start[path]).all() == path.startswith("encoder/"), path
     assert_replicas_agree(averaged)
     for step, (after, found) in enumerate(recorder.steps, start=1):
         # Short memory at first, in order to forget the random start.
@@ -228,9 +231,8 @@ def test_the_average_is_evaluated_and_weights_are_unchanged(averaged):
     data = batches(3)
     train(averaged, data)
     before = everything(averaged)
-    failing = tf.data.Dataset.from_generator(
-        broken_batches, output_signature=dataset([]).element_spec
-    )
+    signature = dataset([]).element_spec
+    failing = tf.data.Dataset.from_generator(broken_batches, output_signature=signature)
     with eagerly():
         result = averaged.evaluate(dataset(data))
         with pytest.raises(tf.errors.OpError, match="the disk is gone"):

@@ -30,10 +30,9 @@ from keras_transformer.training.data import TrainingData
 from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.training_run import TrainOptions
-from tests.builders import refuses, weekly
+from tests.builders import eagerly, refuses, weekly
 from tests.messages import mentions, tells
 from tests.runs.checkpoints_test import assert_equal
-from tests.training.tiny_model import eagerly
 
 pytestmark = pytest.mark.usefixtures("one_replica")
 
