@@ -1,10 +1,11 @@
 """Small configurations and trained runs, and the check that bad input is refused."""
 
 import atexit
+import contextlib
 import functools
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,18 @@ def quality_model(tokenizer: Any) -> Any:
 def weekly(*values: Any) -> Any:
     """Returns a case of a parametrized test that only `--long` runs, which is every week."""
     return pytest.param(*values, marks=pytest.mark.long)
+
+
+@contextlib.contextmanager
+def eagerly(is_eager: bool = True) -> Iterator[None]:
+    """Runs TensorFlow's functions without tracing them, which takes as long as ten calls."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(is_eager)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 def old_vocabulary() -> Vocabulary:

@@ -142,9 +142,8 @@ def test_a_narrow_beam_equals_a_search_of_every_step(data, seed, beam, diversity
 def test_of_equal_hypotheses_the_lower_parent_and_then_the_lower_id_is_first(
     data, seed, beam, batch
 ):
-    chosen = data.draw(
-        rules(beam, length_penalty=0, coverage_penalty=0)
-    )  # exact sums give real ties
+    # Exact sums give real ties.
+    chosen = data.draw(rules(beam, length_penalty=0, coverage_penalty=0))
     tables = tied_tables(seed, 30)
     result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix, returns_log_probs=True)
     for sentence in range(30):

@@ -80,12 +80,14 @@ def _with_attention(random: np.random.Generator, logits: NDArray[Any]) -> Tables
 
 def step_of(tables: Tables) -> decoding.StepFn:
     """Returns a step function that gets the prefix only from the cache."""
+    logits = tf.convert_to_tensor(tables.logits)
+    attention = tf.convert_to_tensor(tables.attention)
 
     def step(ids: tf.Tensor, position: tf.Tensor, cache: Any) -> tuple[tf.Tensor, Any, tf.Tensor]:
         nodes = tf.where(position == 0, 0, cache["node"] * VOCAB + ids + 1)
         at = tf.stack([cache["sentence"][0], nodes], axis=-1)
         cache = {"node": nodes, "sentence": cache["sentence"]}
-        return tf.gather_nd(tables.logits, at), cache, tf.gather_nd(tables.attention, at)
+        return tf.gather_nd(logits, at), cache, tf.gather_nd(attention, at)
 
     return step
 
@@ -345,9 +347,9 @@ def hypotheses(result: SearchResult, sentence: int, ids: SpecialIds = IDS) -> li
 
 def assert_scored(found: list[Hypothesis], expected: dict[Tokens, tuple[float, float]]) -> None:
     """Checks that each of `found` is an expected output with its score and log-probability."""
-    for tokens, score, log_prob in found:
-        assert tokens in expected
-        np.testing.assert_allclose((score, log_prob), expected[tokens], atol=3e-5)
+    assert {one.tokens for one in found} <= expected.keys()
+    scores = [(one.score, one.log_prob) for one in found]
+    np.testing.assert_allclose(scores, [expected[one.tokens] for one in found], atol=3e-5)
 
 
 def assert_best(

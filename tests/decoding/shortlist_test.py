@@ -10,7 +10,7 @@ from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.builders import refuses
+from tests.builders import eagerly, refuses
 from tests.conftest import PHRASES, random_shortlist
 
 TEXTS = [*PHRASES, "a", "", "ball " * 30]
@@ -76,7 +76,8 @@ def test_a_prefix_that_is_not_on_the_shortlist_is_generated(
     assert not set(ids) <= set(translator.shortlist(source_ids).numpy().ravel().tolist())
     # Ids outside the vocabulary end a prefix.
     inputs = SearchInputs(tf.constant([len(ids) + 2]), tf.constant([[*ids, 2**30, -5]]))
-    found = translator.translate_ids(source_ids, inputs)
+    with eagerly():
+        found = translator.translate_ids(source_ids, inputs)
     assert found.ids[0, 0].numpy().tolist()[: len(ids)] == ids
 
 
@@ -110,6 +111,7 @@ def test_any_function_can_choose_fewer_candidates_than_the_beam_has(
     translator = full.with_options(
         shortlist=lambda source_ids: tf.tile([[token, end]], [tf.shape(source_ids)[0], 1])
     )
-    result = translator.translate_to_ids(tf.constant(PHRASES))
+    with eagerly():
+        result = translator.translate_to_ids(tf.constant(["a", "ball"]))
     assert np.isfinite(result.scores).all() and (result.lengths.numpy() > 0).all()
     assert {*result.ids.numpy().ravel().tolist()} <= {token, end, full.tokenizer.pad_id}

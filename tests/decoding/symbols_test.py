@@ -37,14 +37,14 @@ def search(logits, inputs, config, ids=IDS, banned=()):
 
 
 @functools.cache
-def compiled_search(config):
-    """The search as a graph of logits, counts of symbols and maximum lengths."""
+def compiled_search(config, *prefix):
+    """The search as a graph of logits, counts of symbols, maximum lengths, and maybe a prefix."""
     signature = [tf.TensorSpec([None, VOCAB, VOCAB]), tf.TensorSpec([None, 6], tf.int32)]
     return tf.function(
-        lambda logits, counts, max_lengths: search(
-            logits, SearchInputs(max_lengths, symbol_counts=counts), config
+        lambda logits, counts, max_lengths, *prefix: search(
+            logits, SearchInputs(max_lengths, *prefix, symbol_counts=counts), config
         ),
-        input_signature=[*signature, tf.TensorSpec([None], tf.int32)],
+        input_signature=[*signature, tf.TensorSpec([None], tf.int32), *prefix],
         autograph=False,
     )
 
@@ -158,8 +158,8 @@ def test_prefixes_may_have_any_symbols(seed, prefix):
     counts = [1, 0, 1, 0, 1, 0]
     logits = np.random.default_rng(seed).normal(size=(1, VOCAB, VOCAB)).astype(np.float32)
     given_ids = np.array([prefix], np.int32).reshape(1, -1)
-    inputs = SearchInputs(tf.constant([9]), given_ids, symbol_counts=tf.constant([counts]))
-    result = search(logits, inputs, DecodingConfig(beam_size=2))
+    searched = compiled_search(DecodingConfig(beam_size=2), tf.TensorSpec([None, None], tf.int32))
+    result = searched(logits, [counts], [9], given_ids)
     [tokens] = tokens_of(result, 0)
     assert tokens[: len(prefix)] == tuple(prefix)
     needed = Counter(prefix) | Counter({6: 1, 8: 1, 10: 1})

@@ -26,13 +26,11 @@ def test_decoder_layer_is_a_keras_layer(arguments: dict[str, Any], options: dict
     check_layer(DecoderLayer, arguments, inputs, shape, options)
 
 
-@pytest.mark.parametrize(
-    ("norm_position", "options"), [("post", {"return_attention_scores": True}), ("pre", {})]
-)
+@pytest.mark.parametrize("norm_position, options", [("post", SCORES), ("pre", {})])
 def test_decoder_is_a_keras_layer(norm_position: str, options: dict[str, Any]) -> None:
     inputs = {"inputs": X, "memory": MEMORY}
     shape: Any = (X.shape, [WEIGHTS] * 2) if options else X.shape
-    arguments = {"num_layers": 2, **ARGUMENTS, "norm_position": norm_position}
+    arguments = {"num_layers": 2 if options else 1, **ARGUMENTS, "norm_position": norm_position}
     check_layer(Decoder, arguments, inputs, shape, options)
 
 

@@ -1,5 +1,6 @@
 """The whole model against the float64 reference: forward, backward, cached, masked, saved."""
 
+import functools
 from typing import Any
 
 import keras
@@ -74,8 +75,12 @@ def make_batch(config: ModelConfig) -> tuple[dict[str, np.ndarray], np.ndarray]:
     return inputs, target[:, 1:]
 
 
+built = functools.cache(Transformer)
+
+
 def make_model(config: ModelConfig, **arguments: Any) -> tuple[Transformer, dict[str, np.ndarray]]:
-    model = Transformer(config, **arguments)
+    """Returns a shared model, whose weights are always the same, and these."""
+    model = built(config, **arguments)
     return model, randomize(model)
 
 
@@ -112,7 +117,7 @@ def test_forward_pass_and_weights_are_the_papers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["paper", "textbook", "learned", "window", "fairseq"])
-@pytest.mark.parametrize("norm_position", ["post", "pre"])
+@pytest.mark.parametrize("norm_position", ["post", weekly("pre")])
 def test_gradients_are_those_of_the_papers_loss(name: str, norm_position: str) -> None:
     smoothing, step = 0.1, 1e-6
     config = make_config(
@@ -195,9 +200,8 @@ def test_a_masked_end_of_the_source_counts_as_no_token() -> None:
     inputs, labels = make_batch(config)
     inputs, labels = {name: ids[:2] for name, ids in inputs.items()}, labels[:2]
     logits = to_numpy(model(inputs))
-    unended = np.where(
-        inputs["source_ids"] == config.token_ids.end_id, config.pad_id, inputs["source_ids"]
-    )
+    source = inputs["source_ids"]
+    unended = np.where(source == config.token_ids.end_id, config.pad_id, source)
     expected = reference.transformer(unended, inputs["target_ids"], values, config)
     tokens = labels != config.pad_id
     assert_same(logits[tokens], expected[tokens])
@@ -205,7 +209,7 @@ def test_a_masked_end_of_the_source_counts_as_no_token() -> None:
     assert np.all(weights[..., -1] == 0)
 
 
-@pytest.mark.parametrize("name", ["paper", "fairseq"])
+@pytest.mark.parametrize("name", ["paper", weekly("fairseq")])
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_is_near_float32(name: str, policy: str) -> None:
     config = make_config(name)
@@ -219,8 +223,7 @@ def test_mixed_precision_is_near_float32(name: str, policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
-@pytest.mark.parametrize("log_softmax", [tf.nn.log_softmax, next_token.log_softmax])
-def test_excluded_tokens_do_not_enter_the_softmax(policy: str, log_softmax: Any) -> None:
+def test_excluded_tokens_do_not_enter_the_softmax(policy: str) -> None:
     config = make_config("biases")
     model, _ = make_model(config, dtype=policy)
     excluded = np.isin(
@@ -232,10 +235,11 @@ def test_excluded_tokens_do_not_enter_the_softmax(policy: str, log_softmax: Any)
     embeddings.assign(embeddings * np.where(excluded, 100.0, 1.0)[:, None])  # any large logits
     inputs, _ = make_batch(config)
     logits = tf.reshape(tf.cast(model(inputs), tf.float32), [-1, config.target_vocab_size])
-    log_probs = log_softmax(logits).numpy()
-    assert (np.exp(log_probs[:, excluded]) == 0).all() and np.isfinite(log_probs).all()
-    expected = log_softmax(tf.boolean_mask(logits, ~excluded, axis=1))
-    np.testing.assert_allclose(log_probs[:, ~excluded], expected, rtol=0, atol=1e-6)
+    for log_softmax in (tf.nn.log_softmax, next_token.log_softmax):
+        log_probs = log_softmax(logits).numpy()
+        assert (np.exp(log_probs[:, excluded]) == 0).all() and np.isfinite(log_probs).all()
+        expected = log_softmax(tf.boolean_mask(logits, ~excluded, axis=1))
+        np.testing.assert_allclose(log_probs[:, ~excluded], expected, rtol=0, atol=1e-6)
 
 
 def test_get_config_rebuilds_and_keeps_every_field() -> None:
@@ -252,7 +256,7 @@ def test_get_config_rebuilds_and_keeps_every_field() -> None:
 
 
 def test_weights_by_path_covers_frozen_weights() -> None:
-    model, _ = make_model(make_config("biases"))
+    model = Transformer(make_config("biases"))
     paths = model.weights_by_path().keys()
     model.encoder.trainable = False
     frozen = model.weights_by_path()
@@ -264,7 +268,7 @@ def test_weights_by_path_covers_frozen_weights() -> None:
         np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
 
 
-@pytest.mark.parametrize("outer", ["captioner", "my_transformer", "transformer"])
+@pytest.mark.parametrize("outer", [weekly("captioner"), "my_transformer", "transformer"])
 def test_weights_by_path_are_the_same_inside_another_model(outer: str) -> None:
     config = make_config("textbook")
     alone, _ = make_model(config)

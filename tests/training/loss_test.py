@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.training import loss
 from tests import reference
+from tests.builders import weekly
 
 ROWS, WIDTH, CLASSES, PAD = 11, 6, 9, 0
 rng = np.random.default_rng(1)
@@ -137,10 +138,10 @@ def in_graph(xla, on_gpus):
     )
 
 
-@pytest.mark.parametrize("slice_logits", [1, 100, 2**28], ids=["8 rows", "2 slices", "1 slice"])
+@pytest.mark.parametrize("slices", [1, weekly(100), 2**28], ids=["8 rows", "2 slices", "1 slice"])
 @pytest.mark.parametrize("xla", [False, True])
-def test_slices_of_a_gpu_change_nothing(monkeypatch, slice_logits, xla):
-    monkeypatch.setattr(loss, "_GPU_SLICE_LOGITS", slice_logits)
+def test_slices_of_a_gpu_change_nothing(monkeypatch, slices, xla):
+    monkeypatch.setattr(loss, "_GPU_SLICE_LOGITS", slices)
     function = in_graph(xla, on_gpus=True)
     (sums, gradient, by_path), evaluated = function(tf.constant(FEATURES), tf.constant(LABELS))
     total, (by_features, by_kernel) = exact(FEATURES, KERNEL, LABELS, 0.1)

@@ -24,6 +24,7 @@ from keras_transformer.training.progress import (
     ends_interval,
 )
 from keras_transformer.training.trainer import Rhythm, fit
+from tests.builders import eagerly
 from tests.messages import tells
 from tests.training.tiny_model import batches, distributed, make_trainer
 
@@ -185,14 +186,16 @@ def test_a_second_signal_stops_at_once(trainer, tmp_path):
     assert trainer.step == 2
 
 
-def test_several_workers_end_after_the_step_that_all_know_of(tmp_path):
-    trainer = make_trainer()
-    flag = trainer.stop_flag = tf.Variable(0.0, trainable=False)
-    fitted = Fit(trainer, tmp_path, At(3, kill(signal.SIGTERM)))
-    assert fitted.stop.interrupted and fitted.saved == [3, 6]
-    # The request of another worker, as the sum over all replicas.
-    flag.assign(0.0)
-    fitted = Fit(trainer, tmp_path, At(1, lambda: flag.assign(1.0)))
+def test_several_workers_end_after_the_step_that_all_know_of(trainer, tmp_path, monkeypatch):
+    flag = tf.Variable(0, trainable=False)
+    monkeypatch.setattr(trainer, "stop_flag", flag)
+    with eagerly():  # because other tests trace it without a flag
+        validate = {"validate": lambda: {"loss": 2.0}}
+        fitted = Fit(trainer, tmp_path, At(3, kill(signal.SIGTERM)), **validate)
+        assert fitted.stop.interrupted and fitted.saved == [3, 6]
+        # The request of another worker, as the sum over all replicas.
+        flag.assign(0)
+        fitted = Fit(trainer, tmp_path, At(1, lambda: flag.assign(1)), **validate)
     assert not fitted.stop.interrupted and fitted.saved == [3]
 
 

@@ -1,6 +1,7 @@
 """A model that trains in milliseconds, and batches for it."""
 
 import functools
+import random
 from unittest import mock
 
 import keras
@@ -12,6 +13,7 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.training import trainer as trainer_module
 from keras_transformer.training.devices import mirrored_strategy
 from keras_transformer.training.trainer import Trainer
+from tests.builders import eagerly
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray]
 Arrays = dict[str, np.ndarray]
@@ -96,7 +98,7 @@ def make_trainer(
     With `gradient_descent` a step subtracts the gradient itself, so that it can be
     read off the weights.
     """
-    keras.utils.set_random_seed(3)
+    random.seed(3)  # `keras.utils.set_random_seed` makes TensorFlow forget its kernels, too
     optimizer = trainer_module.make_optimizer
     if gradient_descent:  # the update is nearly rate * gradient / (|gradient| + epsilon)
         optimizer = lambda *_: keras.optimizers.Adam(1e7, 0.0, 0.0, 1e7, name="adam")  # noqa: E731
@@ -129,18 +131,19 @@ class _Logs(keras.callbacks.Callback):
         self.steps.append({name: float(value) for name, value in (logs or {}).items()})
 
 
-def train(trainer, data, *callbacks, distribute=False):
+def train(trainer, data, *callbacks, distribute=False, is_eager=False):
     """Trains one step a batch, and returns the logs of each.
 
     With `distribute` each replica is handed its rows, and not all of them the whole batch.
     """
     logs, strategy = _Logs(), trainer.distribute_strategy
     by_replica = distribute or strategy.num_replicas_in_sync == 1
-    trainer.fit(
-        distributed(strategy, data) if by_replica else dataset(data),
-        steps_per_epoch=len(data), epochs=1, shuffle=False, verbose=0,
-        callbacks=[logs, *callbacks],
-    )  # fmt: skip
+    with eagerly(is_eager):
+        trainer.fit(
+            distributed(strategy, data) if by_replica else dataset(data),
+            steps_per_epoch=len(data), epochs=1, shuffle=False, verbose=0,
+            callbacks=[logs, *callbacks],
+        )  # fmt: skip
     return logs.steps
 
 
@@ -150,7 +153,7 @@ def gradient_step(model=MODEL, training=TRAINING, *, loss_scale=None, **kwargs):
     if loss_scale is not None:
         trainer.state_by_path()["trainer/loss_scale"].assign(loss_scale)
     before = weights(trainer)
-    [logs] = train(trainer, batches(1))
+    [logs] = train(trainer, batches(1), is_eager=True)
     after = weights(trainer)
     return logs, {path: before[path] - after[path] for path in before}
 

@@ -30,7 +30,7 @@ from keras_transformer.training.data import TrainingData
 from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.training_run import TrainOptions
-from tests.builders import refuses, weekly
+from tests.builders import eagerly, refuses, weekly
 from tests.messages import mentions, tells
 from tests.runs.checkpoints_test import assert_equal
 
@@ -75,6 +75,13 @@ def prepared(folder, plural="", **options):
         for (a, x), (v, w), (b, y) in itertools.product(ANIMALS, VERBS, ANIMALS)
     ]
     return prepared_pairs(folder / "data", pairs, vocab_size=50, valid_pairs=4, **options)
+
+
+@pytest.fixture
+def few_steps():
+    """Training runs eagerly, because tracing takes longer."""
+    with eagerly():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -157,15 +164,15 @@ def test_a_run_contains_everything_to_resume(finished, data, other):
     assert sum(array.size for array in weights.values()) == run.config.model.num_parameters()
 
 
-def test_a_resumed_run_equals_an_uninterrupted_run_bit_for_bit(finished, data, other, tmp_path):
-    run = tmp_path / "run"
-    assert train([data, other], run, options=MIX, training__max_steps=3).step == 3
-    resumed = train([data, other], run, options=MIX)
+def test_a_resumed_run_equals_an_uninterrupted_run_bit_for_bit(copy, go_on, finished):
+    first, second = RunDirectory(copy).checkpoints()
+    shutil.rmtree(second.path)  # as if it had been killed before
+    resumed = go_on()
     assert (resumed.step, resumed.finished) == (6, True)
     for kind in ("weights", "state", "ema"):
-        assert_equal(last(run)[kind], last(finished)[kind])
-    first = RunDirectory(run).read_weights(RunDirectory(run).checkpoints()[0])
-    assert any((first[path] != array).any() for path, array in last(run)["weights"].items())
+        assert_equal(last(copy)[kind], last(finished)[kind])
+    before = RunDirectory(copy).read_weights(first)
+    assert any((before[path] != array).any() for path, array in last(copy)["weights"].items())
 
 
 def test_a_start_checks_the_configuration_once(data, tmp_path, monkeypatch):
@@ -189,6 +196,7 @@ def test_a_finished_run_is_unchanged(copy, go_on):
     assert {path: path.read_bytes() for path in copy.rglob("*.npz")} == before
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_max_minutes_stops_a_run(copy, go_on):
     options = MIX._replace(max_minutes=1e-9)
     result = go_on(options=options, training__max_steps=11)
@@ -197,6 +205,7 @@ def test_max_minutes_stops_a_run(copy, go_on):
     assert steps(copy) == [3, 6, 7]
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, capsys, caplog):
     translated = []
     score_model, translate_lines = translate.evaluate, translate.translate_lines
@@ -216,7 +225,7 @@ def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, 
     run = tmp_path / "run"
     result = train(
         data, run, training__bleu_steps=4, training__bleu_sentences=3,
-        decoding__beam_size=2, decoding__max_extra_tokens=5,
+        decoding__beam_size=2, decoding__max_extra_tokens=1,
     )  # fmt: skip
     [scored] = translated  # at step 6, where the interval that contains step 4 ends
     sources = TokenStore(data / "valid").source.text()[:3]
@@ -237,6 +246,7 @@ def test_bleu_scores_the_weights_that_are_exported(data, tmp_path, monkeypatch, 
     assert warnings.count("BLEU compares characters") == 1
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_early_stopping_marks_a_run_as_finished(data, tmp_path, monkeypatch):
     left = iter([3.0, 2.0, 2.5, 2.2])
 
@@ -260,6 +270,7 @@ def test_early_stopping_marks_a_run_as_finished(data, tmp_path, monkeypatch):
     assert again.stopped_early == result.stopped_early
 
 
+@pytest.mark.usefixtures("few_steps")
 class TestInitFrom:
     def begin(self, data, run, init_from, **changes):
         # The sizes of the model and the search are those of the other run.
@@ -269,8 +280,9 @@ class TestInitFrom:
         return run
 
     def assert_close(self, run, weights):
+        arrays = last(run)
         for path, array in weights.items():
-            for found in (last(run)["weights"], last(run)["ema"]):
+            for found in (arrays["weights"], arrays["ema"]):
                 np.testing.assert_allclose(found[path], array, atol=1e-7, err_msg=path)
 
     def test_copies_the_selected_weights_also_after_an_early_kill(self, data, tmp_path, finished):

@@ -15,6 +15,11 @@ from tests.builders import refuses
 from tests.extensions.paper.baselines.tiny import MODELS, START, VOCAB, make, source_ids, target_ids
 from tests.layers.layer_check import copy_weights, to_numpy
 
+
+def logits_of(model: Any, source: Any, target: Any) -> Any:
+    return to_numpy(model({"source_ids": source, "target_ids": target}))
+
+
 each_model = pytest.mark.parametrize("name", MODELS)
 
 
@@ -22,20 +27,12 @@ each_model = pytest.mark.parametrize("name", MODELS)
 def test_padding_does_not_change_real_tokens(name: str) -> None:
     model, _ = make(name)
     sources, targets = [5, 1, 3], [2, 6, 4]
-    together = to_numpy(
-        model({"source_ids": source_ids(sources), "target_ids": target_ids(targets)})
-    )
-    wider = to_numpy(
-        model({"source_ids": source_ids(sources, width=9), "target_ids": target_ids(targets)})
-    )
+    source, target = source_ids(sources), target_ids(targets)
+    together = logits_of(model, source, target)
+    wider = logits_of(model, source_ids(sources, width=9), target)
     assert together.shape == (3, 6, VOCAB) and np.isfinite(together).all()
     for i, (s, t) in enumerate(zip(sources, targets, strict=True)):
-        alone = to_numpy(
-            model({
-                "source_ids": source_ids(sources)[i : i + 1, :s],
-                "target_ids": target_ids(targets)[i : i + 1, :t],
-            })
-        )  # fmt: skip
+        alone = logits_of(model, source[i : i + 1, :s], target[i : i + 1, :t])
         for padded in (together, wider):
             np.testing.assert_allclose(padded[i, :t], alone[0], atol=1e-5)
 
@@ -72,12 +69,8 @@ def test_cached_steps_with_reordered_beams_equal_the_full_pass(
         logits, cache, attention = decoder.step(
             tf.constant(tokens.reshape(-1)), tf.constant(position), cache
         )
-        full = to_numpy(
-            model({
-                "source_ids": np.repeat(source, beams, axis=0),
-                "target_ids": histories.reshape(-1, position + 1),
-            })
-        )  # fmt: skip
+        sources = np.repeat(source, beams, axis=0)
+        full = logits_of(model, sources, histories.reshape(-1, position + 1))
         np.testing.assert_allclose(to_numpy(logits), full[:, -1], atol=1e-5)
         assert attention.shape == (len(source) * beams, 4)
         np.testing.assert_allclose(tf.reduce_sum(attention, axis=-1), 1.0, rtol=1e-5)

@@ -1,8 +1,8 @@
 """Small models of every architecture, with random weights, and batches for them."""
 
+import random
 from typing import Any
 
-import keras
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,7 +36,7 @@ def make(name: str, scale: float = 0.5, **changes: Any) -> tuple[EncoderDecoder,
     architecture, config = MODELS[name]
     if changes:
         config = config.replace(**changes)
-    keras.utils.set_random_seed(5)
+    random.seed(5)
     model = architecture(config, dtype="float32")
     model.build()
     return model, randomize(model, seed=3, scale=scale)
