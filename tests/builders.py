@@ -88,6 +88,17 @@ def quality_model(tokenizer: Any) -> Any:
     )
 
 
+@contextlib.contextmanager
+def nan_weights(variable: Any) -> Iterator[None]:
+    """Makes the weights of a model NaN and restores them, so that tests can share its graphs."""
+    weights = np.array(variable)
+    variable.assign(np.full_like(weights, np.nan))
+    try:
+        yield
+    finally:
+        variable.assign(weights)
+
+
 def weekly(*values: Any) -> Any:
     """Returns a case of a parametrized test that only `--long` runs, which is every week."""
     return pytest.param(*values, marks=pytest.mark.long)

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import gc
 import itertools
 import math
@@ -150,26 +151,29 @@ def _share_translators():
     """Loads the runs that no test may change only once, because their searches are traced."""
     import numpy as np
 
-    from keras_transformer.inference import loading
+    from keras_transformer import export
+    from keras_transformer.inference import loading, scoring
 
     load, translators = loading.load_translator, {}
 
-    def load_shared(model_dir, *given, **options):
+    def load_shared(model_dir, settings=None, *, precision="float32"):
         members = loading.members(model_dir)
         if not {run.path.absolute() for run, _ in members} <= SHARED_RUNS:
-            return load(model_dir, *given, **options)
-        key = repr(([(run.path.absolute(), name) for run, name in members], given, options))
+            return load(model_dir, settings, precision=precision)
+        decoding = loading.updated_decoding(members[0][0].config.decoding, settings or {})
+        key = repr(([(run.path.absolute(), name) for run, name in members], decoding, precision))
         translator, weights = translators.pop(key, (None, []))
         if not all(itertools.starmap(np.array_equal, weights)):
             pytest.fail(f"A test changed the weights of {key}. It should load a copy of the run.")
         if translator is None:
-            translator = load(model_dir, *given, **options)
+            translator = load(model_dir, settings, precision=precision)
             variables = [weight for model in translator.transformers for weight in model.variables]
             weights = [(weight, weight.numpy()) for weight in variables]
         translators[key] = translator, weights
         return translator
 
-    loading.load_translator = load_shared
+    loading.load_translator = export.load_translator = load_shared
+    scoring.Scorer = functools.lru_cache(4)(scoring.Scorer)
 
 
 @pytest.fixture(scope="session")
@@ -281,8 +285,10 @@ def version_of(run_directory, tmp_path_factory):
 
         output = folder / ("export" if format == "saved_model" else format)
         options, sentences, settings = ExportOptions(weights="float32"), PHRASES, {}
+        if format in ("saved_model", "litert", "cpu"):
+            settings = {"decoding.n_best": 2}
         if format == "saved_model":
-            sentences, settings = [*PHRASES, "", "ball " * 30], {"decoding.n_best": 2}
+            sentences = [*PHRASES, "", "ball " * 30]
         if format == "argos":
             options = ExportOptions(languages=("en", "de"))
         with output.with_suffix(".lock").open("w") as lock:  # another process may export it

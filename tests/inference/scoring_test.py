@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.config import DecodingConfig
-from keras_transformer.inference import scoring
-from keras_transformer.inference.loading import load_translator
+from keras_transformer.inference import loading, scoring
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.builders import refuses
+from tests.builders import nan_weights, refuses
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
 
@@ -26,14 +25,15 @@ TARGETS = [*reversed(PHRASES), "das Haus", "", "", "Ball", "Ball " * 60]
 
 @pytest.fixture(scope="module")
 def scorer(run_directory: RunDirectory) -> Scorer:
-    return Scorer(load_translator(run_directory.path))
+    return Scorer(loading.load_translator(run_directory.path))
 
 
-def forward_pass(scorer: Scorer, source_ids: list[int], target_ids: list[int]) -> np.ndarray:
+def forward_pass(
+    scorer: Scorer, source_ids: list[int], target_ids: list[int], member: int = 0
+) -> np.ndarray:
     """Returns the log-probabilities float64 `[T]` of one target, from the logits of `call`."""
-    translator = scorer.translator
-    shifted = [translator.tokenizer.start_id, *target_ids[:-1]]
-    logits = translator.transformer(
+    shifted = [scorer.translator.tokenizer.start_id, *target_ids[:-1]]
+    logits = scorer.translator.transformers[member](
         {"source_ids": tf.constant([source_ids]), "target_ids": tf.constant([shifted])},
         training=False,
     )
@@ -59,19 +59,15 @@ def test_every_pair_has_the_score_of_its_own_forward_pass(scorer: Scorer) -> Non
 
 def test_a_window_is_scored_without_attention_weights(tmp_path: Path) -> None:
     # Requesting all weights would turn the window into a mask (layers/attention.py).
-    asked = {}
-    for window in (None, 8):
-        run = make_run(tmp_path / str(window), model__attention_window=window)
-        scorer = Scorer(load_translator(run.path))
-        target = scorer.translator.tokenizer.tokenize_target(tf.constant(TARGETS[:1])).to_list()[0]
-        source = scorer.translator.tokenizer.tokenize_source(tf.constant(SOURCES[:1])).to_list()[0]
-        read = scorer.translator.read_targets
-        with mock.patch.object(scorer.translator, "read_targets", wraps=read) as asking:
-            (result,) = scoring.score_ids(scorer, SOURCES[:1], [target])
-        asked[window] = asking.call_args.args[2]
-        expected = forward_pass(scorer, source, target)
-        np.testing.assert_allclose(result, expected, atol=3e-4)
-    assert asked == {None: True, 8: False}
+    run = make_run(tmp_path / "run", model__attention_window=8)
+    scorer = Scorer(loading.load_translator(run.path))
+    target = scorer.translator.tokenizer.tokenize_target(tf.constant(TARGETS[:1])).to_list()[0]
+    source = scorer.translator.tokenizer.tokenize_source(tf.constant(SOURCES[:1])).to_list()[0]
+    read = scorer.translator.read_targets
+    with mock.patch.object(scorer.translator, "read_targets", wraps=read) as asking:
+        (result,) = scoring.score_ids(scorer, SOURCES[:1], [target])
+    assert asking.call_args.args[2] is False
+    np.testing.assert_allclose(result, forward_pass(scorer, source, target), atol=3e-4)
 
 
 def test_slices_of_the_logits_do_not_change_scores(
@@ -86,7 +82,7 @@ def test_slices_of_the_logits_do_not_change_scores(
 
 def test_the_ids_of_a_search_have_its_scores(own_run: RunDirectory) -> None:
     penalty = {"decoding.length_penalty": 0.8, "decoding.length_penalty_formula": "power"}
-    scorer = Scorer(load_translator(own_run.path, {**penalty, "decoding.n_best": 4}))
+    scorer = Scorer(loading.load_translator(own_run.path, {**penalty, "decoding.n_best": 4}))
     embeddings = scorer.translator.transformer.weights_by_path()["embedding/embeddings"]
     factors = np.ones_like(embeddings[:, :1])
     factors[scorer.translator.tokenizer.end_id] = 6  # otherwise no hypothesis would end
@@ -104,17 +100,17 @@ def test_the_ids_of_a_search_have_its_scores(own_run: RunDirectory) -> None:
     np.testing.assert_allclose([row.sum() for row in results], log_probs, atol=1e-4, rtol=1e-5)
 
 
-def test_an_ensemble_has_the_mean_of_its_log_probabilities(own_run: RunDirectory) -> None:
-    names = ("step-00000100", "step-00000200")
-    both = Scorer(load_translator(",".join(f"{own_run.path}@{name}" for name in names)))
-    mean = np.concatenate(scoring.score_pairs(both, SOURCES, TARGETS))
-    one, results = Scorer(load_translator(own_run.path)), []
-    for name in names:
-        one.translator.transformer.assign_weights(own_run.named_weights(name))
-        results.append(np.concatenate(scoring.score_pairs(one, SOURCES, TARGETS)))
-    first, second = results
-    assert np.abs(first - second).max() > 1
-    np.testing.assert_allclose(mean, (first + second) / 2, atol=1e-4)
+def test_an_ensemble_has_the_mean_of_its_log_probabilities(run_directory: RunDirectory) -> None:
+    members = f"{run_directory.path}@step-00000100,{run_directory.path}@step-00000200"
+    both = Scorer(loading.load_translator(members))
+    tokenizer = both.translator.tokenizer
+    sources = tokenizer.tokenize_source(tf.constant(SOURCES[:3])).to_list()
+    targets = tokenizer.tokenize_target(tf.constant(TARGETS[:3])).to_list()
+    results = scoring.score_ids(both, SOURCES[:3], targets)
+    for source, target, mean in zip(sources, targets, results, strict=True):
+        first, second = (forward_pass(both, source, target, member) for member in (0, 1))
+        assert np.abs(first - second).max() > 1
+        np.testing.assert_allclose(mean, (first + second) / 2, atol=1e-4)
 
 
 def test_unknown_ids_are_the_unknown_piece(scorer: Scorer) -> None:
@@ -156,11 +152,9 @@ def test_too_long_targets(scorer: Scorer) -> None:
     refuses(scoring.score_pairs, (limited, ["a"] * 2, ["a", "ball " * 1000]), "pair 2", "50")
 
 
-def test_nan_weights_are_refused(own_run: RunDirectory) -> None:
-    broken = Scorer(load_translator(own_run.path))
-    weights = broken.translator.transformer.weights_by_path()
-    weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
-    refuses(scoring.score_pairs, (broken, ["a"], ["a"]), "pair 1", "nan")
+def test_nan_weights_are_refused(scorer: Scorer) -> None:
+    with nan_weights(scorer.translator.transformer.weights_by_path()["embedding/embeddings"]):
+        refuses(scoring.score_pairs, (scorer, ["a"], ["a"]), "pair 1", "nan")
 
 
 def test_perplexity_is_per_token_and_finite() -> None:

@@ -79,8 +79,8 @@ def assert_kept(sources: list[str], translations: tf.Tensor, scores: tf.Tensor) 
 @pytest.mark.parametrize(
     "options",
     [
-        {"n_best": 3},
-        {"beam_size": 1},
+        weekly({"n_best": 3}),  # every change: ensembles, and constraints
+        weekly({"beam_size": 1}),
         {"sample": True, "n_best": 2, "temperature": 2.0, "top_k": 5},
         weekly({"max_length": 1}),
         {"max_length": 6, "min_length": 6, "no_repeat_ngram": 1, "banned": "｟0｠|｟b1｠ ｟1｠|a"},
@@ -97,11 +97,9 @@ def test_translations_have_all_symbols(run: RunDirectory, options: dict[str, obj
 
 def test_prefixes_shortlists_and_ensembles_keep_all_symbols(run: RunDirectory) -> None:
     translator = translator_of(run, decoding__n_best=2)
-    with_shortlist = translator.with_options(shortlist=random_shortlist(run, 2))
-    outputs = with_shortlist.translate(tf.constant(SOURCES))
-    assert_kept(SOURCES, outputs["translations"], outputs["scores"])
     models = [*translator.transformers, *translator_of(run).transformers]
-    ensemble = TranslationModule(models, run.tokenizer(), translator.config)
+    shortlist = random_shortlist(run, 2)
+    ensemble = TranslationModule(models, run.tokenizer(), translator.config, shortlist)
     details = ensemble.translate_verbose(
         tf.constant(SOURCES), tf.constant(["das", "", "ein ", "am"] * 10)
     )
@@ -116,10 +114,11 @@ def test_a_search_that_xla_compiles_keeps_all_symbols(run: RunDirectory) -> None
     np.testing.assert_array_equal(outputs["translations"], expected["translations"])
 
 
-@pytest.mark.parametrize("format", ["litert", weekly("saved_model"), weekly("cpu")])
+@pytest.mark.parametrize("format", ["ids", *map(weekly, ("litert", "saved_model", "cpu"))])
 def test_exports_keep_all_symbols(run: RunDirectory, tmp_path, format: str) -> None:
+    format, extra = ("litert", {"text_signature": False}) if format == "ids" else (format, {})
     settings = {"decoding.n_best": 2, "decoding.max_length": 25, **SEARCH_OPTIONS}
-    options = ExportOptions(weights="float32")
+    options = ExportOptions(weights="float32", extra=extra)
     exported = export(run, tmp_path, SOURCES, options, format=format, settings=settings)
     assert len(exported.translations) == len(SOURCES)  # those of the export are the run's
     for source, translation in zip(SOURCES, exported.translations, strict=True):

@@ -23,7 +23,7 @@ from keras_transformer.inference.translate import (
     with_details,
 )
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.builders import old_vocabulary, refuses
+from tests.builders import nan_weights, old_vocabulary, refuses
 from tests.conftest import PHRASES
 from tests.messages import mentions, tells
 
@@ -56,13 +56,12 @@ class TestTranslateLines:
             assert [t.text for t in result] == [alone["translations"].numpy()[0, 0].decode()]
             assert result[0].score == pytest.approx(alone["scores"].numpy()[0, 0], abs=1e-4)
 
-    def test_unused_places_are_omitted(self, run_directory: RunDirectory) -> None:
-        model = loading.load_model(run_directory.path, {"decoding.n_best": "4"})
-        results = translate_lines(model, [PHRASES[0], ""])
-        assert [len(result) for result in results] == [4, 1]
+    def test_unused_places_are_omitted(self, several: Engine) -> None:
+        results = translate_lines(several, [PHRASES[0], ""])
+        assert [len(result) for result in results] == [2, 1]
         assert results[1] == [Translation("", 0.0)]
-        text = format_translations(model, results)
-        assert [line.split(" ||| ")[0] for line in text.splitlines()] == ["0"] * 4 + ["1"]
+        text = format_translations(several, results)
+        assert [line.split(" ||| ")[0] for line in text.splitlines()] == ["0"] * 2 + ["1"]
         assert text.endswith("1 |||  ||| 0.0000\n")
 
     def test_aligned_words_follow_the_translation(self, model: Engine) -> None:
@@ -100,11 +99,9 @@ def test_numbers_that_an_old_vocabulary_changes_are_reported() -> None:
     assert changed_numbers(model, ["10 é"]) == [] == changed_numbers(plain, ["10³"])
 
 
-def test_nan_weights_translate_nothing(own_run: RunDirectory) -> None:
-    broken = loading.load_model(own_run.path, {"decoding.beam_size": 1})
-    weights = broken.module.transformer.weights_by_path()
-    weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
-    text, (nothing, empty), remark = translate_to_text(broken, [PHRASES[0], ""])
+def test_nan_weights_translate_nothing(model: Engine) -> None:
+    with nan_weights(model.module.transformer.weights_by_path()["embedding/embeddings"]):
+        text, (nothing, empty), remark = translate_to_text(model, [PHRASES[0], ""])
     assert (text, remark) == ("\n\n", None)
     assert tells(nothing, "line 1", "translation", "logits")
     assert tells(empty, "line 2", "empty")

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from keras_transformer import decoding
 from keras_transformer.decoding import SearchInputs, SpecialIds, StepDecoder
 from keras_transformer.errors import InputError
-from keras_transformer.inference import output_limit
+from keras_transformer.inference import loading, output_limit
 from keras_transformer.inference.translation_module import TranslationModule, compiled_translation
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
+from tests.builders import weekly
 from tests.conftest import PHRASES
 from tests.layers.layer_check import randomize
 from tests.messages import mentions
@@ -40,7 +41,7 @@ def make_translator(run: RunDirectory, **changes: object) -> TranslationModule:
 
 @pytest.fixture(scope="module")
 def translator(run_directory: RunDirectory) -> TranslationModule:
-    return make_translator(run_directory, decoding__n_best=3)
+    return loading.load_translator(run_directory, {"decoding.n_best": 2})  # as in other files
 
 
 def translate(translator: TranslationModule, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -50,7 +51,7 @@ def translate(translator: TranslationModule, texts: list[str]) -> tuple[np.ndarr
 
 def test_results_do_not_depend_on_the_batch(translator: TranslationModule) -> None:
     translations, scores = translate(translator, TEXTS)
-    assert translations.shape == scores.shape == (len(TEXTS), 3)
+    assert translations.shape == scores.shape == (len(TEXTS), 2)
     assert len(set(translations[:, 0])) > 4  # translations differ
     for row, text in enumerate(TEXTS):
         alone, alone_scores = translate(translator, [text])
@@ -61,9 +62,9 @@ def test_results_do_not_depend_on_the_batch(translator: TranslationModule) -> No
 def test_empty_texts_have_empty_translations(translator: TranslationModule) -> None:
     for texts in (["", "  \t ", "\n"], ["", TEXTS[0]]):
         translations, scores = translate(translator, texts)
-        assert (translations[0].tolist(), scores[0, 0]) == ([b""] * 3, 0)
+        assert (translations[0].tolist(), scores[0, 0]) == ([b""] * 2, 0)
     translations, scores = translate(translator, [])
-    assert translations.shape == scores.shape == (0, 3)
+    assert translations.shape == scores.shape == (0, 2)
 
 
 def test_long_texts_are_truncated(translator: TranslationModule) -> None:
@@ -99,9 +100,10 @@ def test_learned_positions_limit_source_and_output(run_directory: RunDirectory) 
     transformer = Transformer(config.model, dtype="float32")
     transformer.build()
     translator = TranslationModule(transformer, run_directory.tokenizer(), config.decoding)
-    texts = tf.constant(["ball " * 30, "a"])
-    assert translator.lengths(texts)["used"].numpy().tolist() == [12, 2]
-    assert translator.translate_to_ids(texts).ids.shape[-1] <= 12
+    source_ids, used, _ = translator.source_ids(tf.constant(["ball " * 30, "a"]))
+    assert used.numpy().tolist() == [12, 2]
+    limits = SearchInputs(translator.max_lengths(source_ids))
+    assert translator.translate_ids(source_ids, limits).ids.shape[-1] <= 12
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_outputs_have_limits_relative_to_their_source(
 @settings(max_examples=40)
 def test_no_text_fails(translator: TranslationModule, texts: list[str]) -> None:
     translations, scores = translate(translator, texts)
-    assert translations.shape == (len(texts), 3)
+    assert translations.shape == (len(texts), 2)
     assert not any(b"\n" in text for text in translations.ravel())
     assert np.isfinite(scores).all()
 
@@ -167,7 +169,12 @@ def uncached_search(translator: TranslationModule, texts: list[str]) -> decoding
 
 @pytest.mark.parametrize(
     ("scales", "beam", "ssru"),
-    [([1.0], 1, False), ([1.0, 1.1], 4, False), ([], 3, True), ([1.0], 2, True)],
+    [
+        weekly([1.0], 1, False),
+        ([1.0, 1.1], 4, False),
+        ([], 3, True),
+        weekly([1.0], 2, True),
+    ],
 )
 def test_cached_and_uncached_search_are_equal(
     run_directory: RunDirectory, scales: list[float], beam: int, ssru: bool
@@ -201,22 +208,26 @@ def test_unknown_tokens_are_written_only_if_allowed(
     run_directory: RunDirectory, translator: TranslationModule
 ) -> None:
     transformer, tokenizer = make_transformer(run_directory), run_directory.tokenizer()
-    settings = {"decoding__beam_size": 1}
     # The embedding of a frequent token, so that the unknown token is at least as likely.
     frequent = translator.translate_to_ids(tf.constant(PHRASES)).ids.numpy()[:, 0, 1]
     rows = transformer.target_embedding.embeddings.numpy()
     rows[tokenizer.unknown_id] = 1.5 * rows[frequent[0]]
     transformer.target_embedding.embeddings.assign(rows)
 
-    def translations(**changes: object) -> list[str]:
-        config = run_directory.config.replace(**settings, **changes).decoding
-        own = TranslationModule(transformer, tokenizer, config)
-        return [text.decode() for text in translate(own, list(PHRASES))[0][:, 0]]
+    def module(unknown: str = "forbid") -> TranslationModule:
+        changes = {"decoding__beam_size": 1, "decoding__unknown": unknown}
+        config = run_directory.config.replace(**changes).decoding
+        return TranslationModule(transformer, tokenizer, config)
 
-    assert not any("\u2047" in text for text in translations())
-    allowed = translations(decoding__unknown="allow")
+    def texts(module: TranslationModule) -> list[str]:
+        return [text.decode() for text in module.texts(result, phrases).numpy()[:, 0]]
+
+    phrases, forbidding, replacing = tf.constant(PHRASES), module(), module(unknown="replace")
+    result = forbidding.translate_to_ids(phrases)
+    assert not any("\u2047" in text for text in texts(forbidding))
+    result = replacing.translate_to_ids(phrases)
+    allowed, replaced = texts(module("allow")), texts(replacing)
     assert any("\u2047" in text for text in allowed)
-    replaced = translations(decoding__unknown="replace")
     assert not any("\u2047" in text for text in replaced)
     for phrase, before, after in zip(PHRASES, allowed, replaced, strict=True):
         kept = "(.*?)".join(map(re.escape, before.strip().split("\u2047")))
@@ -236,10 +247,9 @@ def test_samples_do_not_depend_on_the_batch(run_directory: RunDirectory) -> None
     assert (other != together).any()
 
 
-def test_xla_and_graph_are_equal(translator: TranslationModule) -> None:
-    compiled = compiled_translation(translator)
-    for texts in (TEXTS[:3], []):
-        expected = translator.translate(tf.constant(texts, tf.string))
-        actual = compiled(text=tf.constant(texts, tf.string))
-        np.testing.assert_array_equal(actual["translations"], expected["translations"])
-        np.testing.assert_allclose(actual["scores"], expected["scores"], atol=1e-4)
+@pytest.mark.parametrize("texts", [TEXTS[:3], weekly([])], ids=len)
+def test_xla_and_graph_are_equal(translator: TranslationModule, texts: list[str]) -> None:
+    expected = translator.translate(tf.constant(texts, tf.string))
+    actual = compiled_translation(translator)(text=tf.constant(texts, tf.string))
+    np.testing.assert_array_equal(actual["translations"], expected["translations"])
+    np.testing.assert_allclose(actual["scores"], expected["scores"], atol=1e-4)

@@ -58,7 +58,7 @@ class SavedModelExporter(Exporter):
                 "A shortlist with int8 weights needs tied embeddings, but model.tie_embeddings is "
                 "none. Use other weights, or export without a shortlist."
             )
-        return translator.with_options(shortlist=options.shortlist)
+        return translator.with_options(shortlist=ids) if (ids := options.shortlist) else translator
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         # Imported here, because to open a version does not need Keras.

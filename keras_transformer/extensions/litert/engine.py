@@ -82,8 +82,8 @@ class LiteRTModel:
 
     Example:
     >>> model = LiteRTModel("build/litert/1/model.tflite")
-    >>> [translation] = model.translate("a dog")
-    >>> translation.score < 0
+    >>> best, *others = model.translate("a dog")
+    >>> best.score < 0
     True
     """
 

@@ -238,7 +238,7 @@ class LiteRTExporter(Exporter):
         ):
             if getattr(translator.config, name) == value:
                 raise InputError(f"decoding.{name} {reason}. Use decoding.{name}={needed}.")
-        return translator.with_options(shortlist=options.shortlist)
+        return translator.with_options(shortlist=ids) if (ids := options.shortlist) else translator
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:
         from keras_transformer.extensions.litert.convert import write_file

@@ -1,17 +1,20 @@
 """The signatures of an export: outputs of each row, and clamped request parameters."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.config import MAX_LENGTH_PENALTY
+from keras_transformer.decoding import SearchInputs
 from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference import Status, loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.scoring import Scorer
 from tests import reference
-from tests.builders import weekly
+from tests.builders import nan_weights, weekly
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
 
@@ -106,7 +109,7 @@ def test_translate_returns_the_details_of_the_search(served, translator):
     assert found["status"].tolist() == [Status.SOURCE_CUT * (i == long) for i in range(len(TEXTS))]
 
 
-def test_each_row_has_its_own_options(served, run_directory):
+def test_each_row_has_its_own_options(served, translator):
     texts, options = [PHRASES[0]] * 3, {"max_length": 3, "length_penalty": 2.0}
     found = translate(
         served, texts, max_length=[3, 0, 0], length_penalty=[2.0, 0.0, 0.6],
@@ -114,11 +117,11 @@ def test_each_row_has_its_own_options(served, run_directory):
     )  # fmt: skip
     assert (found["lengths"][0] <= 3).all() and (found["status"] == 0).all()
     assert found["translations"][2, 0].startswith(b"ein kleiner")
-    settings = {f"decoding.{name}": value for name, value in {"n_best": K, **options}.items()}
-    own = loading.load_translator(run_directory, settings)
-    expected = own.translate(tf.constant(texts[:1]))
-    np.testing.assert_allclose(found["scores"][0], expected["scores"][0], atol=1e-4)
-    assert found["translations"][0].tolist() == expected["translations"][0].numpy().tolist()
+    own = translator.with_options(dataclasses.replace(translator.config, **options))
+    source_ids, *_ = own.source_ids(tf.constant(texts[:1]))
+    expected = own.translate_ids(source_ids, SearchInputs(own.max_lengths(source_ids)))
+    np.testing.assert_allclose(found["scores"][0], expected.scores[0], atol=1e-4)
+    assert found["translations"][0].tolist() == own.texts(expected)[0].numpy().tolist()
     # Without a length penalty, a score is the sum of the tokens' scores.
     np.testing.assert_allclose(found["scores"][1], found["token_scores"][1].sum(-1), atol=1e-4)
 
@@ -244,15 +247,12 @@ def test_texts_of_another_rank_are_an_error(served, name, shape):
         served.signatures[name](**inputs)
 
 
-def test_status_reports_missing_translations(own_run):
-    broken = loading.load_translator(own_run)
-    weights = broken.transformer.weights_by_path()
-    weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
-    text = tf.constant(["a", ""])
-    zeros, blank = tf.constant([0, 0]), tf.constant(["", ""])
-    signatures = Signatures(broken)
-    found = signatures.translate(text, zeros, tf.constant([0.6, 0.6]), blank)
-    assert found["status"].numpy().tolist() == [Status.NOT_TRANSLATED, 0]
+def test_status_reports_missing_translations(served, translator):
+    shape = translator.transformer.weights_by_path()["embedding/embeddings"].shape
+    [table] = [weight for weight in served.weights if weight.shape == shape]
+    with nan_weights(table):
+        found = translate(served, ["a", ""])
+    assert found["status"].tolist() == [Status.NOT_TRANSLATED, 0]
 
 
 def test_lengths_of_truncated_texts(served, translator):
@@ -298,9 +298,9 @@ def read(pieces, length):
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("paper", {"model__attention_window": 8}),
-        ("separate", {"model__decoder_self_attention": "ssru"}),
-        weekly("separate", {}),
+        weekly("paper", {"model__attention_window": 8}),
+        ("separate", {"model__attention_window": 8}),
+        weekly("separate", {"model__decoder_self_attention": "ssru"}),
     ],
 )
 def test_weights_and_positions_equal_the_reference(name, changes, tmp_path):
@@ -349,6 +349,10 @@ def test_weights_and_positions_equal_the_reference(name, changes, tmp_path):
         assert found["target_text"][row] == text.numpy()
         cut = Status.SOURCE_CUT * int(source_cut[0]) + Status.TARGET_CUT * is_cut
         assert not GIVEN[row] or found["status"][row] == cut
+
+
+def test_positions_of_sinusoids(translator, run_directory):
+    check_positions(Signatures(translator), {}, run_directory.config.model)
 
 
 def check_positions(signature, weights, config):

@@ -20,6 +20,7 @@ from keras_transformer.training import training_run
 from tests.builders import PAIRS, quality_model, refuses, tiny_data, tiny_run, weekly
 from tests.runs.checkpoints_test import assert_equal
 
+pytestmark = pytest.mark.usefixtures("one_replica")
 SOURCES, TARGETS = map(list, zip(*PAIRS, strict=True))
 guided_run = functools.partial(tiny_run, training__auxiliary_loss_weight=0.5)
 
@@ -49,12 +50,7 @@ def alignment(tmp_path_factory: pytest.TempPathFactory) -> TranslationAlignment:
     ],
     ids=["in_any_order", "equal_tokens_by_position", "one_to_one", "without_translation"],
 )
-def test_tokens_are_aligned_with_their_translations(
-    alignment: TranslationAlignment,
-    source: list[int],
-    target: list[int],
-    links: list[tuple[int, int]],
-) -> None:
+def test_tokens_are_aligned_with_their_translations(alignment, source, target, links):
     inputs = {"source_ids": tf.constant([source]), "target_ids": tf.constant([target])}
     found = alignment.links(inputs)[0].numpy()
     assert [*map(tuple, np.argwhere(found).tolist())] == links

@@ -19,7 +19,7 @@ from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
-from tests.builders import refuses
+from tests.builders import SHARED_RUNS, refuses
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
 from tests.messages import tells
@@ -43,6 +43,7 @@ def unpack(package: Path, folder: Path) -> Path:
 
 def test_a_package_translates_like_the_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", **DECODING)
+    SHARED_RUNS.add(run.path)
     options = ExportOptions(languages=("en", "pt-BR"), license="cc0-1.0")
     result = export(run, tmp_path / "export", PHRASES, options, format="argos")
     assert result.largest_difference is not None and result.largest_difference < 1e-4

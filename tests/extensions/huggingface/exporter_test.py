@@ -12,12 +12,13 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.config import DecodingConfig, ModelConfig
-from keras_transformer.export import ExportOptions, ExportResult, export
+from keras_transformer.export import ExportOptions, ExportResult, KerasEngine, export
 from keras_transformer.extensions.converters import read_model
 from keras_transformer.extensions.huggingface import directory, tensors
+from keras_transformer.extensions.huggingface.exporter import EXPORTER
 from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.builders import refuses, weekly
+from tests.builders import SHARED_RUNS, refuses, weekly
 from tests.conftest import PHRASES, ROOT
 from tests.export.model_variants import make_run
 from tests.messages import tells
@@ -78,6 +79,7 @@ def exported(
     """The name of a variant, its run, and the export."""
     folder = tmp_path_factory.mktemp(request.param)
     run = make_marian_run(folder / "run", request.param)
+    SHARED_RUNS.add(run.path)
     options = ExportOptions(TEXTS, languages=("en", "de"), license="cc-by-4.0", test_set="PHRASES")
     result = export(run, folder / "export", TEXTS, options, format="huggingface")
     return request.param, run, result
@@ -129,10 +131,12 @@ def test_weights_and_vocabularies_come_back_with_the_same_bits(
 
 def test_language_tokens_keep_the_names_of_marian(tmp_path: Path) -> None:
     translator = kt.convert(MARIAN_MT, source_format="huggingface", positions="huggingface")
-    sentences = [">>deu<< a small dog"]
-    path = translator.export(tmp_path / "export", "huggingface", sentences=sentences).path
-    assert ">>deu<<" in json.loads((path / "vocab.json").read_bytes())
-    converted = read_model(path, "huggingface")
+    EXPORTER.write(translator._module, tmp_path, ExportOptions())
+    assert ">>deu<<" in json.loads((tmp_path / "vocab.json").read_bytes())
+    engines = EXPORTER.open(tmp_path), KerasEngine(translator._module)
+    found, expected = (engine.tokenize([">>deu<< a small dog"]) for engine in engines)
+    assert found == expected
+    converted = read_model(tmp_path, "huggingface")
     assert converted.vocabulary.models() == translator.tokenizer.vocabulary.models()
 
 

@@ -10,6 +10,7 @@ from keras_transformer.inference import loading
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
+from tests.builders import weekly
 from tests.conftest import PHRASES
 
 
@@ -17,7 +18,7 @@ class DecoderOfThree(BlockDecoder):
     steps_per_round = 3
 
 
-@pytest.mark.parametrize(("beam", "window"), [(1, 4), (4, None)])
+@pytest.mark.parametrize(("beam", "window"), [weekly(1, 4), weekly(4, None), (4, 4)])
 def test_a_cache_that_grows_in_blocks_changes_nothing(
     run_directory: RunDirectory, beam: int, window: int | None
 ) -> None:

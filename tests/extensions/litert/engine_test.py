@@ -113,7 +113,7 @@ def test_invalid_utf8_is_translated_as_by_the_run(file: Path, run_directory: Run
 def test_invalid_arguments_are_refused(file: Path, method: str, arguments: Any, facts: Any) -> None:
     model = LiteRTModel(file)
     refuses(getattr(model, method), arguments, *facts)
-    assert model.translate_ids([]).scores.tolist() == [0.0]
+    assert model.translate_ids([]).scores[0] == 0
 
 
 def test_compiled_models_leave_standard_error_empty(

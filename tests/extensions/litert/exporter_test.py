@@ -35,7 +35,7 @@ from tests.export.model_variants import SEARCH_OPTIONS, make_run
 from tests.messages import mentions, tells
 
 SENTENCES = [*PHRASES, "", " ", "ball " * 30, "☃ 雪", "</s> <pad> <unk>"]
-SETTINGS = {"decoding.beam_size": 3, "decoding.n_best": 2}
+SETTINGS = {"decoding.n_best": 2}
 WINDOW = {"model__attention_window": 5}
 SSRU = {"model__decoder_self_attention": "ssru"}
 
@@ -53,10 +53,9 @@ TEXT_OPS = {"CUMSUM", "WHERE"}  # for text inputs and outputs
 class LiteRTExport:
     """A run, its translator and its LiteRT model."""
 
-    def __init__(self, run: RunDirectory | str, folder: Path):
-        self.run = run
-        self.exported = export(run, folder, SENTENCES, format="litert", settings=SETTINGS)
-        self.path = self.exported.path / "model.tflite"
+    def __init__(self, run: RunDirectory | str, version: Path):
+        self.run, self.version = run, version
+        self.path = version / "model.tflite"
         self.model = LiteRTModel(self.path)
         self.translator = loading.load_translator(run, SETTINGS)
 
@@ -66,9 +65,17 @@ class LiteRTExport:
 
 
 @pytest.fixture(scope="module")
-def paper(tmp_path_factory: pytest.TempPathFactory) -> LiteRTExport:
-    folder = tmp_path_factory.mktemp("paper")
-    return LiteRTExport(make_run(folder / "run"), folder / "export")
+def paper(run_directory: RunDirectory, litert_version: Path) -> LiteRTExport:
+    return LiteRTExport(run_directory, litert_version)
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> LiteRTModel:
+    """A model whose scores change only slightly if its weights are rounded."""
+    folder = tmp_path_factory.mktemp("exact")
+    translator = loading.load_translator(make_run(folder / "run"), SETTINGS)
+    convert.write_file(folder / "model.tflite", translator, "float32", for_cpu=False)
+    return LiteRTModel(folder / "model.tflite")
 
 
 def found_by(translator: TranslationModule, text: str) -> tuple[Any, Any, Any]:
@@ -86,8 +93,7 @@ def assert_same_tokens(model: LiteRTModel, translator: TranslationModule, text: 
 
 
 def test_every_signature_translates_as_the_run(paper: LiteRTExport) -> None:
-    assert len(paper.exported.translations) == len(SENTENCES)
-    assert paper.exported.warning is None
+    assert check_manifest(paper.version)["warning"] is None
     in_graph = convert.load_text_signature(paper.path)
     for sentence in SENTENCES:
         assert_same_tokens(paper.model, paper.translator, sentence)
@@ -132,10 +138,7 @@ def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
         "early stopping of batches",
     ],
 )
-def test_other_architectures_and_searches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    format: str, model: str, changes: Any, settings: Any,
-) -> None:  # fmt: skip
+def test_other_architectures_and_searches(tmp_path, monkeypatch, format, model, changes, settings):
     monkeypatch.setattr(masks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window
     run = make_run(tmp_path / "run", model, **changes)
     # The export compares all sentences.
@@ -150,6 +153,7 @@ def test_only_operations_of_every_runtime_are_used(paper: LiteRTExport) -> None:
     assert ops["translate_ids"] <= OPS
     assert convert.TEXT_OPS <= ops["translate"] <= OPS | TEXT_OPS | convert.TEXT_OPS
     model = paper.content
+    assert_stored_once(model)
     next(code for code in model.operatorCodes if code.customCode).customCode = b"FlexSinh"
     refuses(convert.check_ops, (model,), "translate", "FlexSinh")
 
@@ -163,27 +167,31 @@ def test_the_first_signature_needs_no_operations_of_tensorflow_text(paper: LiteR
     assert np.bytes_ not in {detail["dtype"] for detail in interpreter.get_input_details()}
 
 
+def assert_stored_once(model: Any) -> None:
+    contents = [bytes(buffer.data) for buffer in model.buffers if buffer.data is not None]
+    assert len(contents) == len(set(contents))
+    # The signatures, and for each loop (the encoder and the search) a condition, a body, and a
+    # condition that is never true.
+    assert len(model.subgraphs) == len(model.signatureDefs) + 6
+
+
 @pytest.mark.parametrize(
     ("weights", "tolerance"), [("float32", 0.0), ("float16", 0.01), ("int8", 0.2), ("int4", 0.4)]
 )
 def test_quantization_changes_scores_slightly_and_each_weight_is_stored_once(
-    paper: LiteRTExport, tmp_path: Path, weights: str, tolerance: float
+    exact: LiteRTModel, tmp_path: Path, weights: str, tolerance: float
 ) -> None:
-    model, path = paper.content, tmp_path / "model.tflite"
+    model, path = passes.read(exact.path.read_bytes()), tmp_path / "model.tflite"
     quantize(model, weights)
     multiply_int8_rows(model)
     path.write_bytes(passes.write(model))
-    append_archive(path, paper.model.metadata, paper.model.vocabulary)
+    append_archive(path, exact.metadata, exact.vocabulary)
     made = LiteRTModel(path)
     for sentence in PHRASES:
-        exact, rounded = paper.model.translate(sentence)[0], made.translate(sentence)[0]
-        assert rounded.score == pytest.approx(exact.score, abs=tolerance * abs(exact.score))
-        assert (rounded.score != exact.score) == (weights != "float32")
-    contents = [bytes(buffer.data) for buffer in model.buffers if buffer.data is not None]
-    assert len(contents) == len(set(contents))
-    # Two signatures, and for each loop (the encoder and the search) a condition, a body, and a
-    # condition that is never true.
-    assert len(model.subgraphs) == 8
+        score, rounded = exact.translate(sentence)[0].score, made.translate(sentence)[0].score
+        assert rounded == pytest.approx(score, abs=tolerance * abs(score))
+        assert (rounded != score) == (weights != "float32")
+    assert_stored_once(model)
     if weights == "int4":
         compiled = LiteRTModel(path, low_memory=True)
         for sentence in PHRASES:
@@ -253,9 +261,7 @@ def in_graph(paper: LiteRTExport) -> Callable[[bytes], tuple[list[str], np.ndarr
 @hypothesis.example("a" * 5000)
 @hypothesis.example("e" + "\u0301" * 300)
 @hypothesis.example("\u202eabc \U0001f468\u200d\U0001f469\u200d\U0001f467")
-def test_any_text_is_translated_as_by_the_run_and_by_both_signatures(
-    paper: LiteRTExport, in_graph: Callable[[bytes], tuple[list[str], np.ndarray]], text: str
-) -> None:
+def test_any_text_is_translated_as_by_the_run_and_by_both_signatures(paper, in_graph, text):
     model, tensor = paper.model, tf.constant([text.encode()])
     result = model.translate_ids(model.source_ids(text))
     expected = paper.translator.translate(tensor)["scores"][0].numpy()
@@ -270,7 +276,7 @@ def test_any_text_is_translated_as_by_the_run_and_by_both_signatures(
 
 
 def test_the_manifest_describes_the_signatures(paper: LiteRTExport) -> None:
-    signatures = check_manifest(paper.exported.path)["signatures"]
+    signatures = check_manifest(paper.version)["signatures"]
     translations = signatures["translate"]["outputs"]["translations"]
     assert translations == {"dtype": "string", "shape": [1, 2]}
     inputs = signatures["translate_ids"]["inputs"]
@@ -279,7 +285,7 @@ def test_the_manifest_describes_the_signatures(paper: LiteRTExport) -> None:
 
 
 def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -> None:
-    for path in (paper.path, paper.exported.path, paper.exported.path.parent):
+    for path in (paper.path, paper.version, paper.version.parent):
         model = loading.load_model(path)
         results = translate.translate_lines(model, [*PHRASES, ""])
         assert [len(result) for result in results] == [2] * len(PHRASES) + [1]
@@ -308,9 +314,7 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
         ({"jit_compile": True}, ("LiteRT", "jit_compile=True")),
     ],
 )
-def test_settings_that_were_fixed_at_export(
-    paper: LiteRTExport, arguments: dict[str, Any], facts: tuple[Any, ...]
-) -> None:
+def test_settings_that_were_fixed_at_export(paper, arguments, facts):
     refuses(loading.load_model, {"model_dir": paper.path, **arguments}, *facts)
 
 
@@ -325,12 +329,14 @@ def test_an_ensemble_and_an_unsupported_vocabulary_have_only_translate_ids(tmp_p
     lines = [phrase.encode() for phrase in PHRASES]
     bpe = Tokenizer(learn_vocabulary(lines, 60, model_type="bpe"))
     run = make_run(tmp_path / "run", tokenizer=bpe).path
-    made = LiteRTExport(f"{run},{run}", tmp_path / "export")
+    given: dict[str, Any] = {"format": "litert", "settings": SETTINGS}
+    exported = export(f"{run},{run}", tmp_path / "export", SENTENCES, **given)
+    made = LiteRTExport(f"{run},{run}", exported.path)
     assert set(passes.ops_by_signature(made.content)) == {"translate_ids"}
-    warning = str(made.exported.warning)
+    warning = str(exported.warning)
     assert tells(warning, "only", "translate_ids", "bpe")
-    assert check_manifest(made.exported.path)["warning"] == warning
-    card = (made.exported.path / "README.md").read_text("utf-8")
+    assert check_manifest(made.version)["warning"] == warning
+    card = (made.version / "README.md").read_text("utf-8")
     assert warning in card and "`joint.model`" in card
     for sentence in SENTENCES:
         outputs = made.translator.translate(tf.constant([sentence]))
@@ -341,7 +347,7 @@ def test_an_ensemble_and_an_unsupported_vocabulary_have_only_translate_ids(tmp_p
 
 def compare(made: LiteRTExport) -> ExportResult:
     """Compares the version once more, as `export` does before it publishes it."""
-    opened = exporter.EXPORTER.open_for_comparison(made.exported.path)
+    opened = exporter.EXPORTER.open_for_comparison(made.version)
     probes = exporter.EXPORTER.probes(made.translator, PHRASES)
     return exporter.EXPORTER.compare(made.translator, opened, PHRASES, probes, ExportOptions())
 

@@ -81,6 +81,11 @@ def supported(request: pytest.FixtureRequest) -> Vocabulary:
     return Vocabulary(learn(SUPPORTED[request.param]))
 
 
+@pytest.fixture(scope="module")
+def fast_tokenizer(supported: Vocabulary) -> Any:
+    return tensorflow_text.FastSentencepieceTokenizer(fast_model(supported.source_model))
+
+
 def test_supported_vocabularies(supported: Vocabulary) -> None:
     assert text_problem(supported, probe_texts(supported, PHRASES)) is None
 
@@ -90,7 +95,7 @@ def test_supported_vocabularies(supported: Vocabulary) -> None:
     suppress_health_check=[hypothesis.HealthCheck.differing_executors],
 )
 @hypothesis.given(data=st.data())
-def test_any_bytes_have_the_tokens_of_sentencepiece(supported: Vocabulary, data: Any) -> None:
+def test_any_bytes_have_the_tokens_of_sentencepiece(supported, fast_tokenizer, data):
     symbols = sorted(supported.source_symbols())[:20]
     parts = [st.text(st.characters(exclude_categories=["Cs"]), max_size=5).map(str.encode)]
     parts += [st.sampled_from([*map(str.encode, symbols), *" ".join(PHRASES).encode().split()])]
@@ -98,8 +103,7 @@ def test_any_bytes_have_the_tokens_of_sentencepiece(supported: Vocabulary, data:
     texts = st.lists(st.lists(st.one_of(parts), max_size=6).map(b"".join), min_size=1, max_size=20)
     # FastSentencepiece removes control characters even inside of invalid UTF-8: b"\xc3\x01\xbc".
     lines = [CONTROL.sub(b"", line) for line in data.draw(texts)]
-    tokenizer = tensorflow_text.FastSentencepieceTokenizer(fast_model(supported.source_model))
-    found = tokenizer.tokenize(tf.constant(lines, tf.string)).to_list()
+    found = fast_tokenizer.tokenize(tf.constant(lines, tf.string)).to_list()
     expected = supported.encode_source(lines)
     assert [[*ids, supported.end_id] for ids in found] == expected
 

@@ -101,7 +101,7 @@ def test_a_student_learns_the_translations_of_its_teacher(
     results = run_recipe(recipe, text, work, runs={"teacher": teacher})
     written = TokenStore(work / "data" / "train")
     assert written.source.text() == list(PHRASES[:3]) * 5
-    taught = [best.text for [best] in translate_lines(load_model(litert_version), PHRASES[:3])]
+    taught = [best.text for best, *_ in translate_lines(load_model(litert_version), PHRASES[:3])]
     assert written.target.text() == taught * 5
     run = RunDirectory(work / "seed-1" / "run")
     assert run.tokenizer().fingerprint == run_directory.tokenizer().fingerprint

@@ -4,7 +4,6 @@ import math
 import re
 import shutil
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -44,12 +43,7 @@ def answers(requests: dict[str, Arrays], exported_run: Path) -> dict[str, Arrays
 
 
 @pytest.mark.parametrize("format", ["litert", "cpu"])
-def test_it_answers_like_a_saved_model(
-    format: str,
-    requests: dict[str, Arrays],
-    answers: dict[str, Arrays],
-    version_of: Callable[[str], Path],
-) -> None:
+def test_it_answers_like_a_saved_model(format, requests, answers, version_of):
     engine = open_engine(version_of(format), 2)
     for name, inputs in requests.items():
         found = engine.signatures[name].call(inputs)

@@ -86,7 +86,7 @@ def test_no_request_is_lost_while_versions_change(versions: Path) -> None:
     with running_server(versions) as running, concurrent.futures.ThreadPoolExecutor(4) as pool:
         try:
             asking = [pool.submit(ask, running) for _ in range(4)]
-            for number in range(2, 7):
+            for number in range(2, 5):
                 seen = len(answered)
                 publish(versions, number)
                 wait_until(lambda n=number: states(running) == {n: "AVAILABLE"})  # type: ignore[misc]
@@ -131,9 +131,7 @@ def test_names_of_versions(versions: Path) -> None:
         assert states(running) == {123: "AVAILABLE"}
 
 
-def test_a_run_is_served_and_its_old_vocabulary_is_reported_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_is_served_and_its_old_vocabulary_is_reported_once(tmp_path, caplog):
     run = make_run(tmp_path / "old", tokenizer=Tokenizer(old_vocabulary().source_model))
     with running_server(run.path) as running:
         with Client(running.rest, "old") as client:
@@ -167,11 +165,12 @@ def test_the_newest_good_version_is_served_until_the_damaged_one_is_repaired(
 
 
 def test_a_file_that_the_manifest_does_not_list_is_not_served(
-    exported_run: Path, tmp_path: Path
+    versions: Path,
 ) -> None:
-    version = shutil.copytree(exported_run / "1", tmp_path / "1")
+    version = versions / "1"
+    write_manifest(version, {"format": "saved_model"}, {"saved_model.pb", DATA})
     (version / "model.tflite").write_bytes(b"a model of others")
-    loader, found = find_loader(str(tmp_path))
+    loader, found = find_loader(str(versions))
     assert (loader.kind, found) == ("a SavedModel", version)
     assert isinstance(open_engine(version, 1).engine, SavedModelEngine)
 

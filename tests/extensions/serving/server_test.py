@@ -150,15 +150,16 @@ def test_a_request_that_hangs_does_not_keep_the_process(file: Path, second: int 
         assert process.wait(60) == 1
 
 
-def test_the_command_translates_with_a_server(driver: Driver, exported_run: Path) -> None:
+def test_the_command_translates_with_a_server(driver: Driver, litert_version: Path) -> None:
     text = "".join(f"{phrase}\n" for phrase in (*PHRASES, "", "a " * 100))
-    with running_server(exported_run) as served:
+    model_dir = litert_version.parent
+    with running_server(model_dir) as served:
         local, remote, *failed = driver.run_all(
-            exported_run,
+            model_dir,
             [
                 ("translate", flags, text)
                 for flags in (
-                    f"--model_dir={exported_run}",
+                    f"--model_dir={model_dir}",
                     f"--model_dir={served.rest}",
                     f"--model_dir={served.rest}/other",
                     f"--model_dir={served.rest} --beam_size=2",
