@@ -150,26 +150,27 @@ def _share_translators():
     """Loads the runs that no test may change only once, because their searches are traced."""
     import numpy as np
 
+    from keras_transformer import export
     from keras_transformer.inference import loading
 
     load, translators = loading.load_translator, {}
 
-    def load_shared(model_dir, *given, **options):
-        members = loading.members(model_dir)
-        if not {run.path.absolute() for run, _ in members} <= SHARED_RUNS:
-            return load(model_dir, *given, **options)
-        key = repr(([(run.path.absolute(), name) for run, name in members], given, options))
+    def load_shared(model_dir, settings=None, precision="float32"):
+        members = [(run.path.resolve(), name) for run, name in loading.members(model_dir)]
+        if not {path for path, _ in members} <= SHARED_RUNS:
+            return load(model_dir, settings, precision=precision)
+        key = repr((members, settings or {}, precision))
         translator, weights = translators.pop(key, (None, []))
         if not all(itertools.starmap(np.array_equal, weights)):
             pytest.fail(f"A test changed the weights of {key}. It should load a copy of the run.")
         if translator is None:
-            translator = load(model_dir, *given, **options)
+            translator = load(model_dir, settings, precision=precision)
             variables = [weight for model in translator.transformers for weight in model.variables]
             weights = [(weight, weight.numpy()) for weight in variables]
         translators[key] = translator, weights
         return translator
 
-    loading.load_translator = load_shared
+    loading.load_translator = export.load_translator = load_shared
 
 
 @pytest.fixture(scope="session")
