@@ -126,9 +126,8 @@ def _save_time():
     """
     from keras_transformer.export.saved_model.exporter import SavedModelExporter
     from keras_transformer.extensions.pages import report
-    from tests.shortcuts import save_time
+    from tests import shortcuts  # noqa: F401
 
-    save_time()
     SavedModelExporter.open_for_comparison = SavedModelExporter.open
     report._curves = lambda history: ""
     _share_translators()

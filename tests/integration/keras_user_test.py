@@ -16,13 +16,11 @@ from keras_transformer.models.transformer import Transformer
 from tests.builders import tiny_config
 
 ROOT = Path(__file__).parents[2]
-SIZES = {"source_vocab_size": 12, "target_vocab_size": 12, "num_decoder_layers": 1}
-CONFIG = tiny_config(**{f"model__{name}": size for name, size in SIZES.items()}).model
+CONFIG = tiny_config(model__source_vocab_size=12, model__target_vocab_size=12).model
 
 
 PROGRAM = """
-import gc, sys
-gc.disable()  # imports take less time
+import gc, sys; gc.disable()  # imports take less time
 import keras, numpy as np
 import keras_transformer as kt
 

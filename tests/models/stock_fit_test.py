@@ -23,7 +23,7 @@ def two_replicas(two_cpus: list[str]) -> tf.distribute.Strategy:
     return strategy
 
 
-def fitted(strategy: Any, run_eagerly: bool, *callbacks: Any) -> tuple[Any, dict[str, list[float]]]:
+def fitted(strategy: Any, *callbacks: Any) -> tuple[Any, dict[str, list[float]]]:
     """The model and its logs after two epochs."""
     keras.utils.set_random_seed(1)
     with strategy.scope():
@@ -33,7 +33,7 @@ def fitted(strategy: Any, run_eagerly: bool, *callbacks: Any) -> tuple[Any, dict
             kt.losses.LabelSmoothedCrossEntropy(),
             metrics=[kt.metrics.TokenAccuracy(), kt.metrics.Perplexity()],
             jit_compile=False,
-            run_eagerly=run_eagerly,
+            run_eagerly=strategy.num_replicas_in_sync == 1,  # faster than tracing a graph
         )
     data = {"x": dataset(ROWS), "validation_data": dataset(ROWS)}
     return model, model.fit(**data, epochs=2, callbacks=callbacks, verbose=0).history
@@ -45,11 +45,10 @@ def test_two_replicas_give_the_update_of_one_and_callbacks_work(
     # The first half of the rows of a batch has more tokens than the second.
     one, history = fitted(
         tf.distribute.get_strategy(),
-        True,  # four steps take less time than tracing one
         keras.callbacks.ModelCheckpoint(tmp_path / "best.keras"),
         keras.callbacks.ReduceLROnPlateau("val_loss", min_delta=1e9, patience=1, factor=0.5),
     )
-    two, distributed = fitted(two_replicas, False)
+    two, distributed = fitted(two_replicas)
     stored = keras.saving.load_model(tmp_path / "best.keras")
     for variables in zip(one.weights, two.weights, stored.weights, strict=True):
         expected, found, same = map(keras.ops.convert_to_numpy, variables)
@@ -65,14 +64,9 @@ def test_replicas_have_different_dropout(two_replicas: tf.distribute.Strategy) -
     with two_replicas.scope():
         layer = kt.layers.Dropout(0.5)
         layer.build((64,))
-    masks = two_replicas.experimental_local_results(
-        two_replicas.run(lambda: layer(tf.ones(64), training=True))
-    )
-    again = two_replicas.experimental_local_results(
-        two_replicas.run(lambda: layer(tf.ones(64), training=True))
-    )
-    drawn = [mask.numpy().tobytes() for mask in (*masks, *again)]
-    assert len(set(drawn)) == 4
+    runs = [two_replicas.run(lambda: layer(tf.ones(64), training=True)) for _ in range(2)]
+    masks = [mask for run in runs for mask in two_replicas.experimental_local_results(run)]
+    assert len({mask.numpy().tobytes() for mask in masks}) == 4
 
 
 def test_xla_is_left_out_for_several_replicas(two_replicas: tf.distribute.Strategy) -> None:
