@@ -119,15 +119,28 @@ def pytest_collection_finish(session):
 
 
 def _save_time():
-    """Leaves out what takes long, besides the shortcuts of programs.
+    """Leaves out what takes longer than the small graphs of tests.
 
-    Exports are compared in this process, because another one imports TensorFlow for seconds;
-    `core_alone_test` exports with a separate process. Only the tests of reports draw curves.
+    TensorFlow optimizes no graphs: running them once is faster. It records one stack for all their
+    operations, since those of pytest are deep. It looks for uses of variables only among operations
+    with handles as inputs. Exports are compared in this process, because another one imports
+    TensorFlow for seconds; `core_alone_test` exports with a separate process. Only the tests of
+    reports draw curves.
     """
+    import tensorflow as tf
+    from tensorflow.python.framework import auto_control_deps
+    from tensorflow.python.util import tf_stack  # has no public way to turn this off
+
     from keras_transformer.export.saved_model.exporter import SavedModelExporter
     from keras_transformer.extensions.pages import report
-    from tests import shortcuts  # noqa: F401
 
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    stack = tf_stack.extract_stack()
+    tf_stack.extract_stack = lambda stacklevel=1: stack
+    find_resources, handles = auto_control_deps._get_resource_inputs, (tf.resource, tf.variant)
+    auto_control_deps._get_resource_inputs = lambda operation: (
+        find_resources(operation) if any(t.dtype in handles for t in operation.inputs) else ()
+    )
     SavedModelExporter.open_for_comparison = SavedModelExporter.open
     report._curves = lambda history: ""
     _share_translators()
