@@ -402,8 +402,7 @@ def convert(
 
     Example:
     >>> import keras_transformer as kt
-    >>> kt.convert("build/opus-mt", "build/converted", source_format="marian")
-    <Translator of the model in memory>
+    >>> translator = kt.convert("build/opus-mt", "build/converted", source_format="marian")
     >>> kt.load("build/converted")
     <Translator of build/converted>
     """
