@@ -156,12 +156,13 @@ def _share_translators():
 
     load, translators = loading.load_translator, {}
 
-    def load_shared(model_dir, settings=None, *, precision="float32"):
+    def load_shared(model_dir, settings=None, precision="float32"):
         members = loading.members(model_dir)
-        if not {run.path.absolute() for run, _ in members} <= SHARED_RUNS:
+        names = [(run.path.resolve(), name) for run, name in members]
+        if not {path for path, _ in names} <= SHARED_RUNS:
             return load(model_dir, settings, precision=precision)
         decoding = loading.updated_decoding(members[0][0].config.decoding, settings or {})
-        key = repr(([(run.path.absolute(), name) for run, name in members], decoding, precision))
+        key = repr((names, decoding, precision))
         translator, weights = translators.pop(key, (None, []))
         if not all(itertools.starmap(np.array_equal, weights)):
             pytest.fail(f"A test changed the weights of {key}. It should load a copy of the run.")

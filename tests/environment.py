@@ -4,6 +4,7 @@ A virtual environment gets the wheel, and links to those packages of this proces
 that the wheel requires. An extra is one more folder of links.
 """
 
+import csv
 import functools
 import importlib.metadata
 import os
@@ -14,7 +15,7 @@ import sysconfig
 import venv
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -53,7 +54,7 @@ class Environment:
         self.site = Path(
             sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)})
         )
-        _pip("--python", str(folder / "bin" / "python"), "install", str(wheel))
+        _pip("--python", str(folder / "bin" / "python"), "install", "--no-compile", str(wheel))
         (distribution,) = importlib.metadata.distributions(name=NAME, path=[str(self.site)])
         self._requires = [Requirement(text) for text in distribution.requires or []]
         self.extras = sorted(distribution.metadata.get_all("Provides-Extra") or [])
@@ -123,25 +124,26 @@ def _closure(requirements: Iterable[Requirement], extra: str = "") -> set[str]:
 
 
 @functools.cache
-def _owners() -> Mapping[PurePosixPath, frozenset[str]]:
+def _owners() -> Mapping[str, set[str]]:
     """Returns the packages that have files below each path of this process's environment."""
     owners = defaultdict(set)
     for distribution in importlib.metadata.distributions():
         name = canonicalize_name(distribution.metadata["Name"])
-        for file in distribution.files or []:
-            path = PurePosixPath(file)
-            if ".." not in path.parts and path.parts[0] != "__pycache__":
-                for part in (path, *path.parents):
-                    owners[part].add(name)
-    return {path: frozenset(names) for path, names in owners.items()}
+        for path, *_ in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+            while path and not path.startswith(("..", "__pycache__")):
+                owners[path].add(name)
+                path = path.rpartition("/")[0]
+    return owners
 
 
 def _link(names: set[str], folder: Path) -> None:
     """Links the files of packages. Folders that several packages share are created."""
     site = Path(str(importlib.metadata.distribution("absl-py").locate_file("")))
+    linked = set()  # also everything below a link
     for path, owners in sorted(_owners().items()):
-        is_whole = owners <= names and path.parts
-        # Skip everything below an existing link.
-        if is_whole and not any(_owners()[part] <= names for part in path.parents if part.parts):
+        if path.rpartition("/")[0] in linked:
+            linked.add(path)
+        elif owners <= names:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).symlink_to(site / path)
+            linked.add(path)

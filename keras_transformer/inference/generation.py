@@ -39,7 +39,7 @@ def generate(
 
     Example:
     >>> import keras_transformer as kt
-    >>> model = kt.Transformer.from_preset("tiny", vocab_size=50)
+    >>> model = kt.Transformer.from_preset("tiny", vocab_size=50, num_decoder_layers=1)
     >>> kt.generate(model, [[17, 9, 3], [8, 3, 0]], n_best=2, max_length=5).scores.shape
     TensorShape([2, 2])
     """

@@ -149,8 +149,8 @@ class Transformer(EncoderDecoder):
         a mask of the real tokens.
 
         Example:
-        >>> encoder = Transformer.from_preset("tiny", vocab_size=50).encoder_model()
-        >>> tuple(encoder(keras.ops.array([[5, 6, 3]])).shape)
+        >>> model = Transformer.from_preset("tiny", vocab_size=50, num_encoder_layers=1)
+        >>> tuple(model.encoder_model()(keras.ops.array([[5, 6, 3]])).shape)
         (1, 3, 128)
         """
         ids = keras.Input((None,), dtype="int32", name="source_ids")

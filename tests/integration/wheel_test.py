@@ -52,7 +52,7 @@ ALSO = {
 RECIPE = "recipe --recipe=multi30k_en_de --corpus_dir=none --work_dir=work"
 CORE = [
     "prepare --source=a.en --target=a.de --output_dir=core",
-    "evaluate --model_dir=run --source=a.en --reference=a.de",
+    "evaluate --model_dir=run --source=a.en --reference=a.de --beam_size=1",
 ]
 
 # Extras that no command needs: their packages, which bin/site and the notebook use.
