@@ -206,27 +206,38 @@ def _plan(
         most = rows[by_size]
     fits = _fits(bounds, histogram)
     home = len(bounds) - 1 - fits[::-1].argmax(axis=0)
+    can_visit = fits & (home > np.arange(len(bounds))[:, None])
     left = histogram.count.copy()
-    shapes, num_batches, counts = [], [], []
+    at_home = np.bincount(home, left, len(bounds))  # pairs that are left, by home
+    counts = np.zeros(fits.shape, np.int64)
+    shapes, num_batches, used = [], [], []
     for cell, (source, target) in enumerate(bounds.tolist()):
-        taken = np.where(home == cell, left, 0)
-        pairs = int(taken.sum())
+        pairs = int(at_home[cell])
         if pairs == 0:
             continue
         size = int(most[cell])
         batches = -(-pairs // size)
         if rows is None:
             size = max(_rows_for(pairs, batches), _rows_for(size, 2))
-        guests = np.flatnonzero(fits[cell] & (home > cell))
-        free = np.minimum(np.cumsum(left[guests]), batches * size - pairs)
-        taken[guests] = np.diff(free, prepend=0)
-        left -= taken
+        free = batches * size - pairs
+        guests = can_visit[cell].nonzero()[0]
+        up_to = left[guests].cumsum()
+        guests = guests[: up_to.searchsorted(free) + 1]
+        if len(guests):
+            taken = left[guests]
+            taken[-1] -= max(0, up_to[len(guests) - 1] - free)
+            counts[cell, guests] = taken
+            left[guests] -= taken
+            at_home -= np.bincount(home[guests], taken, len(bounds))
+            pairs += int(taken.sum())
         if rows is None:
-            size = _rows_for(int(taken.sum()), batches)
+            size = _rows_for(pairs, batches)
         shapes.append((size, source, target))
         num_batches.append(batches)
-        counts.append(taken)
-    return BatchPlan(np.array(shapes, np.int64), np.array(num_batches, np.int64), np.stack(counts))
+        used.append(cell)
+    counts[home, np.arange(len(home))] = left
+    shapes, num_batches = np.array(shapes, np.int64), np.array(num_batches, np.int64)
+    return BatchPlan(shapes, num_batches, counts[used])
 
 
 def _rows_for(pairs: int, batches: int) -> int:
