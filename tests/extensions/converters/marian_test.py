@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,14 @@ TABLE: dict[str, int] = yaml.safe_load((FIXTURE / "vocab.yml").read_text("utf-8"
 
 def read(name: str = "post_norm") -> ConvertedModel:
     return read_model(FIXTURE / f"{name}.npz", "marian")
+
+
+@pytest.fixture
+def eager() -> Iterator[None]:
+    """Computes without graphs, because tracing them takes longer."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +76,7 @@ def marian_ids(text: str) -> list[int]:
 # Results.
 
 
+@pytest.mark.usefixtures("eager")
 def test_log_probabilities_are_marians(named_module: tuple[str, TranslationModule]) -> None:
     name, module = named_module
     ids = module.tokenizer.tokenize_target(tf.constant(RESULTS["target"]))

@@ -70,6 +70,7 @@ def test_tokens_of_real_texts(test_data: Path, language: str) -> None:
     german = [line.split("\t")[1] for line in text.splitlines()]
     lines = [line.encode() for line in german if not line.rstrip(".!?,").isascii()][:20000:4]
     lines += [line.encode() for line in german if set("„“”–…:;()") & set(line)]
+    lines = lines[::3]
     vocabulary = Vocabulary(learn_vocabulary(lines[::8], 500))
     normalize = moses(language)
     expected = vocabulary.encode_source([normalize(line.decode()).encode() for line in lines])
