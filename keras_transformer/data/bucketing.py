@@ -206,38 +206,27 @@ def _plan(
         most = rows[by_size]
     fits = _fits(bounds, histogram)
     home = len(bounds) - 1 - fits[::-1].argmax(axis=0)
-    can_visit = fits & (home > np.arange(len(bounds))[:, None])
-    left = histogram.count.copy()
-    at_home = np.bincount(home, left, len(bounds))  # pairs that are left, by home
-    counts = np.zeros(fits.shape, np.int64)
-    shapes, num_batches, used = [], [], []
+    left, counts = histogram.count.copy(), np.zeros(fits.shape, np.int64)
+    used = []
     for cell, (source, target) in enumerate(bounds.tolist()):
-        pairs = int(at_home[cell])
+        pairs = int(left[home == cell].sum())
         if pairs == 0:
             continue
         size = int(most[cell])
         batches = -(-pairs // size)
         if rows is None:
             size = max(_rows_for(pairs, batches), _rows_for(size, 2))
-        free = batches * size - pairs
-        guests = can_visit[cell].nonzero()[0]
-        up_to = left[guests].cumsum()
-        guests = guests[: up_to.searchsorted(free) + 1]
-        if len(guests):
-            taken = left[guests]
-            taken[-1] -= max(0, up_to[len(guests) - 1] - free)
-            counts[cell, guests] = taken
-            left[guests] -= taken
-            at_home -= np.bincount(home[guests], taken, len(bounds))
-            pairs += int(taken.sum())
+        guests = np.flatnonzero(fits[cell] & (home > cell))
+        taken = np.minimum(left[guests].cumsum(), batches * size - pairs)
+        taken[1:] -= taken[:-1]
+        counts[cell, guests] = taken
+        left[guests] -= taken
         if rows is None:
-            size = _rows_for(pairs, batches)
-        shapes.append((size, source, target))
-        num_batches.append(batches)
-        used.append(cell)
+            size = _rows_for(pairs + int(taken.sum()), batches)
+        used.append((size, source, target, batches))
     counts[home, np.arange(len(home))] = left
-    shapes, num_batches = np.array(shapes, np.int64), np.array(num_batches, np.int64)
-    return BatchPlan(shapes, num_batches, counts[used])
+    shapes = np.array(used, np.int64)
+    return BatchPlan(shapes[:, :3], shapes[:, 3], counts[counts.any(axis=1)])
 
 
 def _rows_for(pairs: int, batches: int) -> int:

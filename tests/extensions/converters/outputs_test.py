@@ -78,11 +78,9 @@ def words(text: str) -> list[str]:
 
 
 def check_probabilities(
-    translator: TranslationModule,
-    toolkit: str,
-    pairs: list[tuple[bytes, bytes]],
+    translator: TranslationModule, toolkit: str, pairs: list[tuple[bytes, bytes]],
     expected: dict[str, np.ndarray],
-) -> None:
+) -> None:  # fmt: skip
     """Compares log-probabilities and logits of all pairs."""
     vocabulary, size = translator.tokenizer.vocabulary, expected["logits"].shape[-1]
     sources = vocabulary.encode_source([source for source, _ in pairs])

@@ -324,9 +324,8 @@ def test_table_2(data: Path, tmp_path: Path, rows: Rows, monkeypatch: pytest.Mon
     table, results = tables.run_table2(data, tmp_path / "work", test)
     found = cells(table)
     assert list(found) == ["transformer", "convolutional", "gru"] == list(results["rows"])
-    assert (found["gru"]["change"], found["gru"]["published: BLEU"]) == (
-        "GRU with attention", "28.1"
-    )  # fmt: skip
+    expected = {"change": "GRU with attention", "published: BLEU": "28.1"}
+    assert expected.items() <= found["gru"].items()
     assert found["transformer"]["10⁶"] == "63" and "published: PPL" not in found["gru"]
     assert tells(table, "Results from different commits", "def on")
     chart = (tmp_path / "work" / "chart.svg").read_text()
