@@ -206,11 +206,10 @@ def _plan(
         most = rows[by_size]
     fits = _fits(bounds, histogram)
     home = len(bounds) - 1 - fits[::-1].argmax(axis=0)
-    left = histogram.count.copy()
-    shapes, num_batches, counts = [], [], []
+    left, counts = histogram.count.copy(), np.zeros(fits.shape, np.int64)
+    used = []
     for cell, (source, target) in enumerate(bounds.tolist()):
-        taken = np.where(home == cell, left, 0)
-        pairs = int(taken.sum())
+        pairs = int(left[home == cell].sum())
         if pairs == 0:
             continue
         size = int(most[cell])
@@ -218,15 +217,16 @@ def _plan(
         if rows is None:
             size = max(_rows_for(pairs, batches), _rows_for(size, 2))
         guests = np.flatnonzero(fits[cell] & (home > cell))
-        free = np.minimum(np.cumsum(left[guests]), batches * size - pairs)
-        taken[guests] = np.diff(free, prepend=0)
-        left -= taken
+        taken = np.minimum(left[guests].cumsum(), batches * size - pairs)
+        taken[1:] -= taken[:-1]
+        counts[cell, guests] = taken
+        left[guests] -= taken
         if rows is None:
-            size = _rows_for(int(taken.sum()), batches)
-        shapes.append((size, source, target))
-        num_batches.append(batches)
-        counts.append(taken)
-    return BatchPlan(np.array(shapes, np.int64), np.array(num_batches, np.int64), np.stack(counts))
+            size = _rows_for(pairs + int(taken.sum()), batches)
+        used.append((size, source, target, batches))
+    counts[home, np.arange(len(home))] = left
+    shapes = np.array(used, np.int64)
+    return BatchPlan(shapes[:, :3], shapes[:, 3], counts[counts.any(axis=1)])
 
 
 def _rows_for(pairs: int, batches: int) -> int:

@@ -96,13 +96,16 @@ def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, capsy
 def test_a_real_kill_in_the_middle_and_workers(tmp_path, monkeypatch, caplog):
     """Two processes give the same result as one, and others resume after both were killed."""
     monkeypatch.chdir(tmp_path)
-    lines = "".join(f"{source}\t{target}\n" for source, target in numbered(70_000))
+    monkeypatch.setattr(blocks_module, "BLOCK_LINES", 500)
+    lines = "".join(f"{source}\t{target}\n" for source, target in numbered(4_500))
     Path("c.tsv").write_text(lines)
     options = PrepareOptions(vocab_size=70, max_length_ratio=None, vocabulary_lines=999)
     prepare([TsvFile(Path("c.tsv"))], "one", options)
     flags = "--tsv=c.tsv --output_dir=two --workers=2 --vocab_size=70 --max_length_ratio=0"
+    program = "from keras_transformer.cli import main; from keras_transformer.data import blocks\n"
+    program += "blocks.BLOCK_LINES = 500; main.run('prepare')"
     killed = subprocess.Popen(
-        [sys.executable, ROOT / "bin/prepare.py", *flags.split(), "--vocabulary_lines=999"],
+        [sys.executable, "-c", program, *flags.split(), "--vocabulary_lines=999"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     while not list(tmp_path.glob(".two.partial/work/train/*/result.json")):

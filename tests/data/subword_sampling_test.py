@@ -198,10 +198,10 @@ class TestBatches:
 
     def test_have_little_padding(self, test_data):
         lines = [
-            (test_data / f"multi30k/train.{code}").read_bytes().split(b"\n")[:6000]
+            (test_data / f"multi30k/train.{code}").read_bytes().split(b"\n")[:3000]
             for code in ("en", "de")
         ]
-        vocabulary = Vocabulary(learn_vocabulary(itertools.chain(*lines), 4000))
+        vocabulary = Vocabulary(learn_vocabulary(itertools.chain(*lines), 2000))
         store = encoded(vocabulary, *lines)
         made = batches([store], 2048, vocabulary=vocabulary, subword_alpha=0.2)
         epoch = [made.batch(step) for step in range(made.steps_per_epoch)]

@@ -10,6 +10,7 @@ result.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Callable, Sequence
@@ -49,10 +50,8 @@ def normalize_punctuation(vocabulary: Vocabulary, language: str) -> Vocabulary:
         """Applies the old rules to the result of a new one, but keeps spaces around it."""
         text = text.replace("\u00a0", " ")  # the old rules would remove it at the end
         core = text.strip(" ")
-        if not core:
-            return text
         normal = processor.normalize(core).strip(_SPACE).replace(_SPACE, " ")
-        return text.replace(core, normal)
+        return text.replace(core, normal) if core else text
 
     spec = proto.normalizer_spec
     spec.precompiled_charsmap = with_rules(
@@ -70,6 +69,7 @@ def _unicode_rules() -> dict[str, str]:
     return {char: normalizer.replace_unicode_punct(char) for char in characters}
 
 
+@functools.cache
 def _moses_rules(language: str) -> dict[str, str]:
     """Returns rules that normalize a text as both scripts do, if the longest match wins."""
     normalizer = _moses(language, pre_replace_unicode_punct=True)

@@ -15,9 +15,9 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.extensions.converters import write_run
-from keras_transformer.extensions.converters.source import ConvertedModel
 from keras_transformer.extensions.converters.tensor2tensor import SubwordText
 from keras_transformer.inference.loading import load_translator
+from keras_transformer.inference.translation_module import TranslationModule
 from tests.extensions.converters.toolkits import FIXTURES, convert
 
 # The models, and settings that characterize them.
@@ -55,13 +55,12 @@ def test_outputs_are_those_of_the_toolkit(name: str, tmp_path: Path) -> None:
     pairs = [
         (source.encode(), target.encode()) for source, target in zip(sources, targets, strict=True)
     ]
-    check_probabilities(model, toolkit, pairs, dict(np.load(folder / "expected.npz")))
-
     write_run(model, tmp_path / "run")
     settings = {"decoding.beam_size": 1, "decoding.unknown": "allow"}
     if toolkit == "fsmt":
         settings["decoding.max_length"] = 11
     translator = load_translator(tmp_path / "run", settings)
+    check_probabilities(translator, toolkit, pairs, dict(np.load(folder / "expected.npz")))
     result = translator.translate_to_ids(tf.constant([source for source, _ in pairs]))
     texts = [text.decode() for text in translator.texts(result)[:, 0].numpy()]
     pieces = translator.tokenizer.target_pieces(result.ids[:, 0]).numpy().tolist()
@@ -79,20 +78,18 @@ def words(text: str) -> list[str]:
 
 
 def check_probabilities(
-    model: ConvertedModel,
-    toolkit: str,
-    pairs: list[tuple[bytes, bytes]],
+    translator: TranslationModule, toolkit: str, pairs: list[tuple[bytes, bytes]],
     expected: dict[str, np.ndarray],
-) -> None:
+) -> None:  # fmt: skip
     """Compares log-probabilities and logits of all pairs."""
-    vocabulary, size = model.vocabulary, expected["logits"].shape[-1]
+    vocabulary, size = translator.tokenizer.vocabulary, expected["logits"].shape[-1]
     sources = vocabulary.encode_source([source for source, _ in pairs])
     targets = vocabulary.encode_target([target for _, target in pairs])
     assert [len(target) for target in targets] == expected["lengths"].tolist()
     source_ids = tf.ragged.constant(sources, tf.int32).to_tensor(vocabulary.pad_id)
     labels = tf.ragged.constant(targets, tf.int32).to_tensor(vocabulary.pad_id)
     shifted = tf.pad(labels, [[0, 0], [1, 0]], constant_values=vocabulary.start_id)[:, :-1]
-    logits = model.transformer()({"source_ids": source_ids, "target_ids": shifted})
+    logits = translator.transformer({"source_ids": source_ids, "target_ids": shifted})
     log_probs = tf.gather(tf.nn.log_softmax(logits), labels, batch_dims=2).numpy()
     # For each row of the toolkit's output layer, the id in the converted model.
     rows = {

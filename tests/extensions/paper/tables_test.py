@@ -161,6 +161,9 @@ def data() -> Path:
     return tiny_data()
 
 
+DRAW = report.draw  # takes a second
+
+
 class Rows:
     """Replaces `call_in_process`: records the arguments, and returns the results in `found`."""
 
@@ -185,6 +188,7 @@ class Rows:
 def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
     rows = Rows()
     monkeypatch.setattr(experiment, "call_in_process", rows)
+    monkeypatch.setattr(report, "draw", lambda path, *drawn: path.write_text(f"{drawn}"))
     return rows
 
 
@@ -218,7 +222,7 @@ def test_rows_are_trained_once_shown_and_added(data: Path, tmp_path: Path, rows:
         "published: ΔBLEU": "-0.7",
     }  # fmt: skip
     assert expected.items() <= other.items() and base["ΔPPL"] == ""
-    assert "s|13a" in table and (work / "chart.svg").read_text().startswith("<?xml")
+    assert "s|13a" in table and "B_dk32" in (work / "chart.svg").read_text()
 
     rows.jobs = {}
     assert tables.run_table3(data, work, names=["B"], tokenize="none") == (table, results)
@@ -313,20 +317,19 @@ def test_invalid_input_is_reported_before_anything_is_written(
     assert rows.jobs == {} and list(tmp_path.iterdir()) == []
 
 
-def test_table_2(data: Path, tmp_path: Path, rows: Rows) -> None:
+def test_table_2(data: Path, tmp_path: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "draw", DRAW)
     test = EvaluationSet([["zwei"]], ["two"])
     rows.found = {"gru": {"commit": "def"}, "transformer": {"parameters": 62_984_192}}
     table, results = tables.run_table2(data, tmp_path / "work", test)
     found = cells(table)
     assert list(found) == ["transformer", "convolutional", "gru"] == list(results["rows"])
-    assert (found["gru"]["change"], found["gru"]["published: BLEU"]) == (
-        "GRU with attention",
-        "28.1",
-    )
+    expected = {"change": "GRU with attention", "published: BLEU": "28.1"}
+    assert expected.items() <= found["gru"].items()
     assert found["transformer"]["10⁶"] == "63" and "published: PPL" not in found["gru"]
     assert tells(table, "Results from different commits", "def on")
     chart = (tmp_path / "work" / "chart.svg").read_text()
-    assert "gru" in chart and "training FLOP" in chart
+    assert chart.startswith("<?xml") and "gru" in chart and "training FLOP" in chart
     with pytest.raises(InputError, match=mentions("data and test")):
         tables.run_table2(data, tmp_path / "work", test, tokenize="none")
 
