@@ -71,7 +71,7 @@ def tiny_run(**changes: Any) -> Path:
     path = _folder() / "run"
     steps = {"training.max_steps": 4, "training.batch_tokens": 128, "training.checkpoint_steps": 2}
     training_run.train([tiny_data()], path, tiny_config().updated(steps).replace(**changes))
-    SHARED_RUNS.add(path)
+    SHARED_RUNS.add(path.resolve())
     return path
 
 

@@ -245,7 +245,7 @@ def _random_run(path, *symbols):
         training__checkpoint_steps=100,
     )
     run = RunDirectory.create(path, config, tokenizer, "fingerprint")
-    SHARED_RUNS.add(run.path)
+    SHARED_RUNS.add(run.path.resolve())
     for step in (100, 200, 300):
         keras.utils.set_random_seed(step)
         model = Transformer(config.model, dtype="float32")
