@@ -154,10 +154,10 @@ def test_the_format_of_the_documentation(run_directory, tmp_path):
 
 
 def test_rounded_weights_that_lose_the_translations_are_refused(
-    run_directory, tmp_path, other_format, monkeypatch
+    own_run, tmp_path, other_format, monkeypatch
 ):
     options, write = ExportOptions(PHRASES, weights="int8"), other_format.write
-    path = export(run_directory, tmp_path, PHRASES, options, format="numpy").path  # not rounded
+    path = export(own_run, tmp_path / "a", PHRASES, options, format="numpy").path  # not rounded
     assert "100.0% are equal. BLEU below 5" in (path / "README.md").read_text("utf-8")
 
     def write_zeros(translator, folder, options):
@@ -167,8 +167,8 @@ def test_rounded_weights_that_lose_the_translations_are_refused(
 
     monkeypatch.setattr(other_format, "write", write_zeros)
     with pytest.raises(InputError, match=mentions("int8", "BLEU", "chrF", "Nothing was exported")):
-        export(run_directory, tmp_path, PHRASES, options, format="numpy")
-    assert [*tmp_path.iterdir()] == [path]
+        export(own_run, tmp_path / "a", PHRASES, options, format="numpy")
+    assert [*path.parent.iterdir()] == [path]
 
 
 @pytest.mark.parametrize("step", ["write", "open", weekly("describe")])
