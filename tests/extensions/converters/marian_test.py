@@ -26,7 +26,7 @@ from tests.extensions.converters.toolkits import FIXTURES, change_marian, change
 from tests.messages import mentions, tells
 
 FIXTURE = FIXTURES / "marian"
-MODELS = ("post_norm", "pre_norm", "untied")
+MODELS = ("post_norm", "pre_norm", "untied", "ssru", "ssru_pre_norm")
 TAGS = (">>deu<<", ">>neu<<")  # the second one is not in the vocabulary
 RESULTS: dict[str, Any] = json.loads((FIXTURE / "results.json").read_text("utf-8"))
 TABLE: dict[str, int] = yaml.safe_load((FIXTURE / "vocab.yml").read_text("utf-8"))
