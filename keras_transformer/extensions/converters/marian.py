@@ -113,6 +113,8 @@ def _find_files(path: Path) -> tuple[Path, list[Path], dict[str, Any]]:
                 models = _named_files(decoder, "models", file)
                 vocabularies = _named_files(decoder, "vocabs", file)
                 search = _search(decoder)
+            if decoder.get("beam-size") == "1":
+                decoder.pop("skip-cost", None)  # scores are not compared
             for name, values in _IGNORED_SEARCH.items():
                 if (value := decoder.get(name, values[0])) not in values:
                     warn(
@@ -120,6 +122,12 @@ def _find_files(path: Path) -> tuple[Path, list[Path], dict[str, Any]]:
                         "Translations can differ from those of Marian."
                     )
             break
+    else:
+        for file in sorted(directory.glob("lex*.bin"))[:1]:
+            warn(
+                f"{file} is a shortlist, which is ignored: the search considers the whole "
+                "vocabulary. Translations can differ from those with the shortlist."
+            )
     if len(vocabularies) not in (0, 2):
         raise InputError(
             f"decoder.yml has {len(vocabularies)} vocabularies. Only models with two, of one "

@@ -21,6 +21,7 @@ _VERSION = 1
 _HEADER = np.dtype([("name", "<u8"), ("type", "<u8"), ("rank", "<u8"), ("size", "<u8")])
 _MAX_RANK = 4
 _PADDING = 256  # Marian fills up the values of a weight to a multiple of it
+_BLOCK = 16  # rows and columns that Marian transposes together
 _INTGEMM8 = (0x10001, 0x4101)  # in Marian, and in Firefox's fork of it
 _TYPES = {
     0x101: np.dtype("i1"),
@@ -122,6 +123,11 @@ def _weight(name: str, shape: list[int], code: int, content: _Cursor) -> npt.NDA
         if not 0 < multiplier < math.inf:
             raise ValueError(f"{name} has the multiplier {multiplier}")
         if "Wemb" not in name:  # other matrices are transposed, but not their shapes
+            if any(size % _BLOCK for size in shape):
+                raise ValueError(
+                    f"{name} has the shape {shape}, but Marian transposes only multiples of "
+                    f"{_BLOCK} correctly"
+                )
             values = values.reshape(shape[::-1]).T
         weight = values.reshape(shape) * (np.float32(1) / multiplier)
     if content.left > _PADDING:

@@ -270,13 +270,15 @@ def test_several_models_need_a_choice(folder: Path) -> None:
     assert read_model(folder / "other.npz", "marian").config == read().config
 
 
-def test_binary_models_and_factored_vocabularies(folder: Path) -> None:
+def test_other_files_and_factored_vocabularies(folder: Path) -> None:
     (folder / "decoder.yml").write_text("vocabs: [vocab.fsv, vocab.fsv]\n")
     (folder / "vocab.fsv").write_text("")
     refuses(read_model, (folder, "marian"), "vocab.fsv", "factored")
     (folder / "post_norm.npz").rename(folder / "model.bin")
     for path in (folder, folder / "model.bin"):
-        refuses(read_model, (path, "marian"), "binary format", "int8")
+        refuses(read_model, (path, "marian"), "model.bin", "binary model", "version")
+    (folder / "model.bin").unlink()
+    refuses(read_model, (folder, "marian"), "*.npz", "model*.bin", "none")
 
 
 def test_unknown_formats_paths_and_options(tmp_path: Path) -> None:
