@@ -1,9 +1,9 @@
-"""Models of Marian NMT: `.npz` files such as those of OPUS-MT.
+"""Models of Marian NMT: `.npz` files such as those of OPUS-MT, and `.bin` files of Firefox.
 
-A directory contains the model (`*.npz`, with its configuration inside), the vocabulary
-(`*vocab.yml`), the SentencePiece models `source.spm` and `target.spm`, and optionally
+A directory contains the model (`*.npz` or `model*.bin`, with its configuration inside), the
+vocabulary (`*vocab.yml`), the SentencePiece models `source.spm` and `target.spm`, and optionally
 `decoder.yml`, which names these files and sets the search. A vocabulary may also be a SentencePiece
-model itself.
+model itself, or two: `srcvocab*.spm` and `trgvocab*.spm`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from keras_transformer.config import Config, ModelConfig
 from keras_transformer.console import warn
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import ConvertOptions, source
+from keras_transformer.extensions.converters.marian_binary import read_binary_model
 from keras_transformer.extensions.converters.pieces import (
     PieceOrder,
     order_pieces,
@@ -39,7 +40,7 @@ _FALSE = (
 # The options of a model, and the values that this package can express. Older models lack some.
 _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "type": ("transformer",),
-    "transformer-decoder-autoreg": ("self-attention",),
+    "transformer-decoder-autoreg": ("self-attention", "rnn"),
     "transformer-decoder-ffn-depth": ("0", "2"),
     "transformer-ffn-depth": ("2",),
     "transformer-ffn-activation": ("swish", "relu"),
@@ -48,7 +49,13 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "lemma-dim-emb": ("0",),
     **dict.fromkeys(_FALSE.split(), ("false",)),
 }
-_OPUS_MT_SEARCH = {"beam-size": "6", "normalize": "1"}  # its decoder.yml files have this search
+_SUPPORTED_RNN: dict[str, tuple[Any, ...]] = {
+    "dec-cell": ("ssru",),
+    "layer-normalization": ("false",),
+}
+# The search without a configuration: that of OPUS-MT's decoder.yml files, and that of Firefox.
+_OPUS_MT_SEARCH = {"beam-size": "6", "normalize": "1"}
+_FIREFOX_SEARCH = {"beam-size": "1", "normalize": "1", "max-length-factor": "2"}
 # Options of decoder.yml that change translations and have no counterpart here, and the values that
 # change nothing or are Marian's defaults.
 _IGNORED_SEARCH: dict[str, tuple[Any, ...]] = {
@@ -65,11 +72,14 @@ _IGNORED_SEARCH: dict[str, tuple[Any, ...]] = {
 def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     """Reads a model of Marian."""
     file, vocabularies, search = _find_files(path)
-    arrays, marian = _read_npz(file)
+    arrays, marian = _read_model(file)
     source.check_supported({"type": None, **marian}, _SUPPORTED, file)
+    if marian.get("transformer-decoder-autoreg") == "rnn":
+        source.check_supported(marian, _SUPPORTED_RNN, file)
     config = Config().updated({**_settings(marian, file), **search})
     found = source.SourceWeights(arrays, str(file))
-    found.ignore(_CONFIG)
+    # Multipliers of int8 activations are for products of integers.
+    found.ignore(_CONFIG, *(name for name in arrays if name.endswith("_QuantMultA")))
     order = _order_pieces(file, vocabularies, marian)
     weights = _embeddings(found, config.model, order) | found.read_rest(_table, config.model)
     return source.make_model(config, weights, order.vocabulary)
@@ -82,24 +92,29 @@ def _find_files(path: Path) -> tuple[Path, list[Path], dict[str, Any]]:
     """Returns the model, the vocabularies of source and target, and the settings of the search.
 
     `decoder.yml` sets the search, and names the files if there are several of a kind. Without it,
-    the search is that of OPUS-MT.
+    the search is that of OPUS-MT or Firefox.
     """
     directory = path if path.is_dir() else path.parent
-    if path.suffix == ".bin" or (path.is_dir() and not any(directory.glob("*.npz"))):
-        raise InputError(
-            f"{path} contains no .npz model. Models in Marian's binary format (.bin), such as int8 "
-            "models for browsers, cannot be converted."
-        )
+    candidates = [f for f in directory.glob("*.npz") if not f.name.endswith(".optimizer.npz")]
+    configurations = [directory / "decoder.yml", *sorted(directory.glob("*.decoder.yml"))]
+    if path.suffix == ".bin" or (path.is_dir() and not candidates):
+        candidates = [*directory.glob("model*.bin")]
+        # Next to a .npz model, they may be configurations of its training.
+        configurations += sorted(directory.glob("config*.yml"))
+        search = _search(_FIREFOX_SEARCH)
+    else:
+        search = _search(_OPUS_MT_SEARCH)
     models: list[Path] = []
     vocabularies: list[Path] = []
-    search = _search(_OPUS_MT_SEARCH)
-    for file in [directory / "decoder.yml", *sorted(directory.glob("*.decoder.yml"))]:
+    for file in configurations:
         if file.is_file():
             with reading(file, "a configuration of Marian"):
                 decoder = source.read_yaml(file.read_bytes(), "BaseLoader")
                 models = _named_files(decoder, "models", file)
                 vocabularies = _named_files(decoder, "vocabs", file)
                 search = _search(decoder)
+            if decoder.get("beam-size") == "1":
+                decoder.pop("skip-cost", None)  # scores are not compared
             for name, values in _IGNORED_SEARCH.items():
                 if (value := decoder.get(name, values[0])) not in values:
                     warn(
@@ -107,22 +122,35 @@ def _find_files(path: Path) -> tuple[Path, list[Path], dict[str, Any]]:
                         "Translations can differ from those of Marian."
                     )
             break
+    else:
+        for file in sorted(directory.glob("lex*.bin"))[:1]:
+            warn(
+                f"{file} is a shortlist, which is ignored: the search considers the whole "
+                "vocabulary. Translations can differ from those with the shortlist."
+            )
     if len(vocabularies) not in (0, 2):
         raise InputError(
             f"decoder.yml has {len(vocabularies)} vocabularies. Only models with two, of one "
             "source and one target, can be converted."
         )
     remedy = (
-        "Name the files in decoder.yml. Convert models of an ensemble one by one: give the .npz."
+        "Name the files in decoder.yml. Convert models of an ensemble one by one: give the file."
     )
     if path.is_dir():
-        found = [f for f in directory.glob("*.npz") if not f.name.endswith(".optimizer.npz")]
-        path = source.only_one(models or found, f"{path} must contain one file *.npz", remedy)
-    if not vocabularies:
-        found = [*directory.glob("*vocab.yml"), *directory.glob("vocab*.spm")]
-        what = f"{directory} must contain one file *vocab.yml"
-        vocabularies = [source.only_one(found, what, remedy)] * 2
-    return path, vocabularies, search
+        what = f"{path} must contain one file *.npz or model*.bin"
+        path = source.only_one(models or candidates, what, remedy)
+    return path, vocabularies or _find_vocabularies(directory, remedy), search
+
+
+def _find_vocabularies(directory: Path, remedy: str) -> list[Path]:
+    """Returns the vocabularies of source and target that no configuration names."""
+    sides = [[*directory.glob(f"{side}vocab*.spm")] for side in ("src", "trg")]
+    shared = [*directory.glob("*vocab.yml"), *directory.glob("vocab*.spm")]
+    what = f"{directory} must contain one file *vocab.yml or vocab*.spm"
+    if any(sides) and not shared:
+        what = f"{directory} must contain one file srcvocab*.spm and one file trgvocab*.spm"
+        return [source.only_one(found, what, remedy) for found in sides]
+    return [source.only_one(shared, what, remedy)] * 2
 
 
 def _named_files(decoder: Mapping[str, Any], name: str, file: Path) -> list[Path]:
@@ -143,15 +171,21 @@ def _named_files(decoder: Mapping[str, Any], name: str, file: Path) -> list[Path
     return files
 
 
-def _read_npz(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
+def _read_model(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
     """Returns the arrays of a model, and its configuration."""
-    with reading(file, "a model of Marian"), np.load(file, allow_pickle=False) as archive:
-        check_archive(archive.zip, file.stat().st_size)
-        arrays = {name: archive[name] for name in archive.files}
+    arrays = read_binary_model(file) if file.suffix == ".bin" else _read_npz(file)
+    with reading(file, "a model of Marian"):
         if _CONFIG not in arrays:
             raise ValueError(f"it lacks {_CONFIG}")
         config = source.read_yaml(arrays[_CONFIG].tobytes().rstrip(b"\0"), "BaseLoader")
     return arrays, config
+
+
+def _read_npz(file: Path) -> dict[str, np.ndarray]:
+    """Returns the arrays of a file of NumPy."""
+    with reading(file, "a model of Marian"), np.load(file, allow_pickle=False) as archive:
+        check_archive(archive.zip, file.stat().st_size)
+        return {name: archive[name] for name in archive.files}
 
 
 # The configuration.
@@ -186,6 +220,9 @@ def _settings(marian: Mapping[str, Any], file: Path) -> dict[str, Any]:
             "model.decoder_d_ff": int(marian.get("transformer-decoder-dim-ffn", 0)) or None,
             "model.activation": _ACTIVATIONS[marian.get("transformer-ffn-activation", "swish")],
             "model.norm_position": position,
+            "model.decoder_self_attention": (
+                "ssru" if marian.get("transformer-decoder-autoreg") == "rnn" else "attention"
+            ),
             "model.final_norm": None if has_final_norm == (position == "pre") else has_final_norm,
             "model.embedding_norm": steps["postprocess-emb"] == "n",
             "model.layer_norm_epsilon": 1e-6,
@@ -217,11 +254,15 @@ def _table(model: ModelConfig) -> source.WeightTable:
     table: source.WeightTable = {}
     names = {"self_attention": "self", "cross_attention": "context"}
     pre = "_pre" if model.norm_position == "pre" else ""
+    is_recurrent = model.decoder_self_attention == "ssru"
     for stack, (side, sublayers) in source.STACKS.items():
         for i in range(getattr(model, f"num_{stack}_layers")):
             ours, theirs = f"{stack}/layer_{i}", f"{stack}_l{i + 1}"
             for sublayer in sublayers:
                 name = f"{theirs}_{names[sublayer]}"
+                if (stack, sublayer) == ("decoder", "self_attention") and is_recurrent:
+                    table |= _ssru(ours, f"{theirs}_rnn", pre)
+                    continue
                 projections = [f"{name}_{{}}{part}" for part in "qkvo"]
                 table |= source.attention(f"{ours}/{sublayer}", projections, _KINDS)
                 norm = f"{name}_Wo_ln_{{}}{pre}"
@@ -235,6 +276,16 @@ def _table(model: ModelConfig) -> source.WeightTable:
         if model.other_toolkits.embedding_norm:
             table |= source.layer_norm(f"{side}_norm", f"{stack}_emb_ln_{{}}_pre", _NORM_KINDS)
     return table
+
+
+def _ssru(ours: str, theirs: str, pre: str) -> source.WeightTable:
+    """Returns the weights of a recurrent unit and its layer norm."""
+    norm = f"{theirs}_ln_{{}}_pre" if pre else f"{theirs}_ffn_ln_{{}}"
+    return {
+        f"{ours}/ssru/input_kernel": (f"{theirs}_W", f"{theirs}_Wf"),
+        f"{ours}/ssru/forget_bias": (f"{theirs}_bf",),
+        **source.layer_norm(f"{ours}/self_attention_norm", norm, _NORM_KINDS),
+    }
 
 
 def _embeddings(found: source.SourceWeights, model: ModelConfig, order: PieceOrder) -> Arrays:

@@ -26,7 +26,7 @@ from tests.extensions.converters.toolkits import FIXTURES, change_marian, change
 from tests.messages import mentions, tells
 
 FIXTURE = FIXTURES / "marian"
-MODELS = ("post_norm", "pre_norm", "untied")
+MODELS = ("post_norm", "pre_norm", "untied", "ssru", "ssru_pre_norm")
 TAGS = (">>deu<<", ">>neu<<")  # the second one is not in the vocabulary
 RESULTS: dict[str, Any] = json.loads((FIXTURE / "results.json").read_text("utf-8"))
 TABLE: dict[str, int] = yaml.safe_load((FIXTURE / "vocab.yml").read_text("utf-8"))
@@ -270,13 +270,15 @@ def test_several_models_need_a_choice(folder: Path) -> None:
     assert read_model(folder / "other.npz", "marian").config == read().config
 
 
-def test_binary_models_and_factored_vocabularies(folder: Path) -> None:
+def test_other_files_and_factored_vocabularies(folder: Path) -> None:
     (folder / "decoder.yml").write_text("vocabs: [vocab.fsv, vocab.fsv]\n")
     (folder / "vocab.fsv").write_text("")
     refuses(read_model, (folder, "marian"), "vocab.fsv", "factored")
     (folder / "post_norm.npz").rename(folder / "model.bin")
     for path in (folder, folder / "model.bin"):
-        refuses(read_model, (path, "marian"), "binary format", "int8")
+        refuses(read_model, (path, "marian"), "model.bin", "binary model", "version")
+    (folder / "model.bin").unlink()
+    refuses(read_model, (folder, "marian"), "*.npz", "model*.bin", "none")
 
 
 def test_unknown_formats_paths_and_options(tmp_path: Path) -> None:
