@@ -18,7 +18,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
-from keras_transformer.extensions.converters import read_model, write_run
+from keras_transformer.extensions.converters import read_model
 from keras_transformer.extensions.converters.marian_binary import read_binary_model
 from keras_transformer.extensions.converters.source import ConvertedModel
 from keras_transformer.inference.translation_module import TranslationModule
