@@ -45,8 +45,9 @@ def post_norm() -> ConvertedModel:
 def named_module(request: pytest.FixtureRequest) -> tuple[str, TranslationModule]:
     model = read(request.param)
     decoding = model.config.replace(
-        decoding__beam_size=4, decoding__n_best=4, decoding__length_penalty=0.0
-    ).decoding
+        decoding__beam_size=4, decoding__n_best=4, decoding__length_penalty=0.0,
+        decoding__max_extra_tokens=-9,
+    ).decoding  # fmt: skip
     return request.param, TranslationModule([model.transformer()], model.tokenizer(), decoding)
 
 
@@ -274,6 +275,7 @@ def test_other_files_and_factored_vocabularies(folder: Path) -> None:
     (folder / "decoder.yml").write_text("vocabs: [vocab.fsv, vocab.fsv]\n")
     (folder / "vocab.fsv").write_text("")
     refuses(read_model, (folder, "marian"), "vocab.fsv", "factored")
+    (folder / "decoder.yml").unlink()
     (folder / "post_norm.npz").rename(folder / "model.bin")
     for path in (folder, folder / "model.bin"):
         refuses(read_model, (path, "marian"), "model.bin", "binary model", "version")
