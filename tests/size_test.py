@@ -21,13 +21,13 @@ BUDGETS = {
     "benchmarks": 2_975 + 77 + 92 + 98 + 70,  # tags in real text, alignments, quality, soft terms
     # Faults from outside, real text, careless writing, several sentences, terms, alignments,
     # capitals, examples of changes, quality, runs that tests share, soft terms, SSRU, Firefox.
-    "tests": 22_920 + 2_473 + 90 + 245,
+    "tests": 22_920 + 2_473 + 90 + 247,
     # The same. Guided alignment is one more loss with a table of translations, 61 lines, and
     # alignments of LiteRT models are 42: an option of the export, and details of translations.
     # Text in capitals is 65, and quality 20: outputs of LiteRT models, and files. Soft terms are
     # 124 (45 for the pairs that teach them), and requests with a glossary are 33. Then SSRU, and
     # the models of Firefox.
-    "keras_transformer/extensions": 10_617 + 1_853 + 6 + 143,
+    "keras_transformer/extensions": 10_617 + 1_853 + 6 + 148,
     # Faults, real text, terms, capitals, and requests with a glossary.
     "keras_transformer/extensions/serving": 1_297 + 14 + 29 + 5 + 4 + 33,
     **{
@@ -62,7 +62,7 @@ CORE_BUDGET = 11_800 + 295 + 191 + 45 + 75 + 13 + 41 + 5 + 17 + 357 + 8 + 98 + 1
 # the models of others.
 # Real text has become larger than its 1,200 lines, and the others smaller.
 PACKAGE_BUDGET = 11_800 + 10_900 + 600 + 1_200 + 900 + 1_300
-DOCSTRING_BUDGET = 6_500 + 81 + 30 + 40 + 5 + 18  # quality, soft terms, SSRU, alignments
+DOCSTRING_BUDGET = 6_500 + 81 + 30 + 40 + 5 + 19  # quality, soft terms, SSRU, alignments
 CLASS_BUDGET = 207 + 6 + 9 + 1 + 1 + 1 + 2  # real text, quality, soft terms, SSRU and .bin files
 SKIPPED = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),

@@ -121,22 +121,28 @@ class _Placement:
     def _ranges(self, marks: Sequence[int], first: int, last: int) -> list[tuple[int, int, int]]:
         """Returns which words of the translation marks contain: (first, last, mark), in order.
 
-        The marks have the same element around them, with the words from first to last.
+        The marks have the same element around them, with the words from first to last. An element
+        of several sentences has tags without text: it reaches the border of the sentence.
         """
         ranges: dict[int, Range] = {}
         free = set(range(first, last))
+        begins = {mark for mark in marks if not self.source[mark].text}
+        ends = {mark for mark in marks if not self.source[self.ends[mark]].text}
         with_words = [m for m in marks if not self.marks.issuperset(range(m, self.ends[m] + 1))]
+        with_words.sort(key=lambda mark: mark not in begins | ends)
         for find in (self._known_range, self._best_range):
             for mark in with_words:
                 if mark not in ranges and (found := find(mark, free)):
-                    ranges[mark] = found
-                    free -= set(range(*found))
+                    begin, end = found
+                    begin, end = first if mark in begins else begin, last if mark in ends else end
+                    ranges[mark] = begin, end
+                    free -= set(range(begin, end))
         elements, slot = [*ranges.values()], first
         for mark in marks:
             if mark not in ranges:  # marks without words keep their order
                 slot = max(slot, self._slot(mark))
                 slot = next((end for begin, end in elements if begin < slot < end), slot)
-                slot = min(slot, last)
+                slot = first if mark in begins else last if mark in ends else min(slot, last)
                 ranges[mark] = (slot, slot)
         return sorted((*ranges[mark], mark) for mark in marks)
 

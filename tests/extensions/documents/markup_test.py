@@ -81,6 +81,9 @@ def assert_tags_and_spans_survive(raws: Sequence[str], model: Engine) -> None:
 FRAGMENTS = st.lists(TREES, max_size=6).map(fragment)
 
 
+# Elements of several sentences, in an engine that reverses the words.
+@example('<b n="1">A dog. Two</b> <i n="2">A dog. Two</i>', ENGINES[11])
+@example('<b n="1">A dog. Two</b> <b n="2">A dog. Two<br n="3"/></b>', ENGINES[11])
 @settings(max_examples=60, deadline=None)
 @given(FRAGMENTS, st.sampled_from(ENGINES))
 def test_every_tag_survives_every_model(raw: str, model: Engine) -> None:
