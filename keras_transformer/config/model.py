@@ -75,6 +75,9 @@ class EncoderDecoderConfig(Settings):
     token_ids: TokenIds = TokenIds()
 
     def __post_init__(self) -> None:
+        given: Any = self.guided_alignment
+        if isinstance(given, bool):  # older runs say whether a head was taught the next token
+            object.__setattr__(self, "guided_alignment", "next" if given else "none")
         super().__post_init__()
         vocabulary = min(self.source_vocab_size, self.target_vocab_size)
         ids = [*self.token_ids.as_dict().values()]

@@ -228,3 +228,9 @@ def test_any_value_of_any_field_is_taken_or_is_an_input_error(name, value):
     except InputError:
         return
     assert Config.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize(("stored", "read"), [(False, "none"), (True, "next")])
+def test_a_model_of_an_older_run_is_read(stored: bool, read: str) -> None:
+    values = {**ModelConfig().as_dict(), "guided_alignment": stored}
+    assert ModelConfig.from_dict(values).guided_alignment == read

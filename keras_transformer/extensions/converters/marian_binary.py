@@ -23,7 +23,7 @@ _MAX_RANK = 4
 _PADDING = 256  # Marian fills up the values of a weight to a multiple of it
 _BLOCK = 16  # rows and columns that Marian transposes together
 _INTGEMM8 = (0x10001, 0x4101)  # in Marian, and in Firefox's fork of it
-_TYPES = {
+_TYPES: dict[int, np.dtype[Any]] = {
     0x101: np.dtype("i1"),
     0x404: np.dtype("<f4"),
     **dict.fromkeys(_INTGEMM8, np.dtype("i1")),
