@@ -109,11 +109,12 @@ def eagerly(is_eager: bool = True) -> Iterator[None]:
     """Runs TensorFlow's functions without tracing them, which takes as long as ten calls."""
     import tensorflow as tf
 
+    before = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(is_eager)
     try:
         yield
     finally:
-        tf.config.run_functions_eagerly(False)
+        tf.config.run_functions_eagerly(before)
 
 
 def old_vocabulary() -> Vocabulary:

@@ -371,7 +371,7 @@ ALIGNED = st.lists(st.tuples(LINE, LINE), min_size=2, max_size=8).map(
 ANY_FILE = st.lists(LINE | st.binary(max_size=3), max_size=6).map(b"\n".join)
 
 
-@hypothesis.settings(max_examples=60)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(
     files=ALIGNED | ALIGNED | st.tuples(ANY_FILE, ANY_FILE),
     tokens=st.integers(4, 12),

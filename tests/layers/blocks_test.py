@@ -112,24 +112,24 @@ def make_model(window: int, is_masked: bool, **arguments: Any) -> tuple[Any, Sel
     return keras.Model([x, real], outputs[0] if is_masked else outputs), layer
 
 
+# Keras trains eagerly on PyTorch by default, and `torch.compile` takes minutes for these models.
+@pytest.mark.parametrize("jit_compile", [False, True][: 1 if ON_TORCH else 2])
 @pytest.mark.usefixtures("small_blocks")
-def test_training_moves_all_weights_as_with_the_mask() -> None:
-    def trained(is_masked: bool, **options: bool) -> list[NDArray[np.float32]]:
+def test_training_moves_all_weights_as_with_the_mask(jit_compile: bool) -> None:
+    trained = []
+    for is_masked in (True, False):
         model, layer = make_model(5, is_masked)
         randomize(layer)
-        model.compile(keras.optimizers.SGD(0.1), "mse", **options)
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit_compile)
         for length in (4, 17):  # one block, and several
             x, _ = inputs(length)
             # Every query has a visible key. The target is arbitrary.
             model.train_on_batch([x, np.ones((B, 1, length), bool)], np.roll(x, 1, axis=-1))
-        return [to_numpy(variable.value) for variable in layer.trainable_weights]
-
-    masked = trained(True, jit_compile=False, run_eagerly=True)
-    _, weights = make_layer(5, causal=False)
-    for moved, value in zip(masked, weights.values(), strict=True):
-        assert np.abs(moved - value).max() > 1e-3
-    # Keras trains eagerly on PyTorch by default, and `torch.compile` takes minutes for this model.
-    assert_same(trained(False, jit_compile=not ON_TORCH), masked)
+        trained.append(to_numpy([variable.value for variable in layer.trainable_weights]))
+    before = list(randomize(layer).values())
+    for masked, in_blocks, value in zip(*trained, before, strict=True):
+        assert_same(in_blocks, masked)
+        assert np.abs(in_blocks - value).max() > 1e-3
 
 
 @pytest.mark.skipif(

@@ -22,7 +22,7 @@ LINES = [
 ]
 UNKNOWN = "\u2047"
 SPECIAL_NAMES = "<s> </s> <pad> <unk> a</s>b <0x41>"
-SETTINGS = hypothesis.settings(max_examples=30)
+SETTINGS = hypothesis.settings(max_examples=60)
 
 
 def library(model):
@@ -163,7 +163,7 @@ def test_a_saved_model_of_two_vocabularies_uses_one_per_side(tmp_path, models):
 @pytest.mark.parametrize(
     ("patterns", "model_type", "byte_fallback"),
     [
-        (["multi30k/*.en", "newstest/*"], "unigram", False),
+        (["multi30k/*", "newstest/*"], "unigram", False),
         # Any bytes and ids are compared for both types at every change.
         weekly(["multi30k/*.en", "multi30k/*.de", "multi30k/*.fr"], "bpe", True),
     ],
@@ -173,7 +173,7 @@ def test_agrees_with_the_library_on_every_line(test_data, patterns, model_type, 
         path for pattern in patterns for path in test_data.glob(pattern) if path.is_file()
     )
     lines = [line for path in paths for line in path.read_bytes().split(b"\n")]
-    assert len(lines) > 30_000
+    assert len(lines) > 90_000
     sample = lines[::20]
     model = learn_vocabulary(sample, 4000, model_type=model_type, byte_fallback=byte_fallback)
     tokenizer, processor = Tokenizer(model), library(model)
@@ -188,7 +188,7 @@ def test_agrees_with_the_library_on_every_line(test_data, patterns, model_type, 
 
 
 @hypothesis.given(st.lists(st.text(max_size=12), max_size=4), st.integers(4, 12))
-@hypothesis.settings(max_examples=100)
+@hypothesis.settings(max_examples=200)
 def test_texts_are_truncated_between_characters(texts, limit):
     data = [text.encode("utf-8", "replace") for text in texts]
     cut_texts, is_cut = truncate_text(tf.constant(data, tf.string), limit)

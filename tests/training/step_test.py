@@ -316,7 +316,7 @@ def test_low_precision_trains_about_as_float32_does(of_one_replica, two_cpus, po
     logs = trained(two_cpus[:1], policy=policy).logs
     losses, exact = ([step["loss"] for step in found] for found in (logs, of_one_replica.logs))
     assert losses == pytest.approx(exact, rel=0.02) and losses != exact
-    assert not any(step["skipped"] for step in logs)
+    assert losses[-1] < losses[0] - 0.05 and not any(step["skipped"] for step in logs)
 
 
 # Values that lose precision or overflow in half precision.

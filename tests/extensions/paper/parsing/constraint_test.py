@@ -25,7 +25,7 @@ from tests.decoding.reference import (
     random_tables,
     search,
 )
-from tests.decoding.strategies import SEARCHES, SEEDS
+from tests.decoding.strategies import SEEDS
 from tests.messages import mentions
 
 LEAF, OPEN, CLOSE = UNKNOWN, A, B
@@ -68,7 +68,7 @@ def beginnings(draw):
     return tokens, count, longest
 
 
-@settings(max_examples=100)
+@settings(max_examples=300)
 @given(beginning=beginnings(), rest=st.lists(st.sampled_from([*WRITTEN]), max_size=5))
 def test_allowed_tokens_continue_a_tree(beginning, rest):
     tokens, count, longest = beginning
@@ -82,7 +82,7 @@ def test_allowed_tokens_continue_a_tree(beginning, rest):
     np.testing.assert_array_equal(allowed[0], expected)
 
 
-@SEARCHES
+@settings(max_examples=10)
 @given(seed=SEEDS, counts=st.lists(st.integers(0, 5), min_size=20, max_size=20))
 def test_exhaustive_beam_equals_brute_force(seed, counts):
     tables = random_tables(seed, len(counts))
