@@ -364,9 +364,7 @@ class SelfAttention(MultiHeadAttention):
         dims = self.key_dim, self.key_dim, self.value_dim
         heads, key, value = self._project_to_heads("qkv", query, *dims)
         if state is not None:
-            if self.layer_index is None and len(state.layers) > 1:
-                raise ValueError(f"The state has several layers. Set {self.name}.layer_index.")
-            key, value = state.write(self.layer_index or 0, key, value)
+            key, value = state.write(state.index(self), key, value)
             mask = state.mask(self.window)
             return self._attend_heads(heads, key, value, mask, training, state.attend)
         if self.causal or self.window is not None:

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.attention import combine_masks
 from keras_transformer.layers.base import call_with_implicit_masks, shows_arguments
 from keras_transformer.layers.projections import LinearLayer
 from keras_transformer.layers.state import DecodeState
@@ -32,9 +33,8 @@ class SSRU(LinearLayer):
         bias_regularizer: a loss that depends on the bias.
 
     Call arguments:
-        inputs: `[B, T, d_model]`. An output depends on no later input, so padding at the end
-            needs no mask.
-        mask: bool `[B, T]`, the Keras mask of the inputs, which the output keeps.
+        inputs: `[B, T, d_model]`.
+        mask: bool `[B, T]`, True for real positions; the Keras mask of the inputs by default.
 
     Returns:
         `[B, T, d_model]`.
@@ -59,6 +59,7 @@ class SSRU(LinearLayer):
             shape=(width,),
             initializer=self.bias_initializer,
             regularizer=self.bias_regularizer,
+            autocast=False,
             name="forget_bias",
         )
 
@@ -81,18 +82,21 @@ class SSRU(LinearLayer):
         """
         projected = ops.cast(self._project("input", inputs, use_bias=False), "float32")
         candidate, forget = ops.split(projected, 2, axis=-1)
-        forget = ops.sigmoid(forget + ops.cast(self.forget_bias, "float32"))
+        forget = ops.sigmoid(forget + self.forget_bias)
         kept = (1.0 - forget) * candidate
+        if attention_mask is not None:  # [B, 1, T]: a masked position changes no cell
+            is_real = ops.swapaxes(attention_mask, 1, 2)
+            forget, kept = ops.where(is_real, forget, 1.0), ops.where(is_real, kept, 0.0)
         if state is None:
             cell = linear_recurrence(forget, kept)
         else:
-            index = self.layer_index or 0
+            index = state.index(self)
             cell = forget * state.layers[index]["cell"] + kept
             state.layers[index] = {"cell": cell}
         return ops.cast(ops.relu(cell), inputs.dtype), None
 
     def call(self, inputs: Any, *, mask: Any = None) -> Any:
-        return self.attend(inputs)[0]
+        return self.attend(inputs, combine_masks(None, mask))[0]
 
 
 def linear_recurrence(decay: Any, values: Any) -> Any:
@@ -105,10 +109,10 @@ def linear_recurrence(decay: Any, values: Any) -> Any:
     positions = ops.expand_dims(ops.arange(length), -1)
 
     def double(known: Any, decay: Any, values: Any) -> tuple[Any, Any, Any]:
-        is_later = ops.cast(positions >= known, values.dtype)
-        earlier = ops.roll(values, known, axis=1) * is_later
-        values = values + decay * earlier
-        return known * 2, decay * ops.roll(decay, known, axis=1) * is_later, values
+        def earlier(x: Any) -> Any:
+            return ops.where(positions >= known, ops.roll(x, known, axis=1), 0.0)
+
+        return known * 2, decay * earlier(decay), values + decay * earlier(values)
 
     if isinstance(length, int):
         known = 1

@@ -1,4 +1,4 @@
-"""The state of a decoder between decode steps: the keys and values of self-attention."""
+"""The state of a decoder between decode steps: the keys and values, or cells, of its layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class DecodeState:
     """The keys and values of a decoder's layers, while it decodes one position after another.
 
     The T queries of a step are alternatives (beams) at one position. A step writes T entries to
-    each layer: it appends them, or with `grows=False` writes them at `position` * T.
+    each layer: it appends them, or with `grows=False` writes them at `position` * T. A layer with
+    an `SSRU` has one cell for each query, which the step replaces.
 
     A `Decoder` numbers its layers. In your own list of `DecoderLayer`s, set
     `layer.self_attention.layer_index`, or give each layer a state with one layer.
@@ -46,6 +47,12 @@ class DecodeState:
         self.position = position
         self.visible = visible
         self._grows = grows
+
+    def index(self, layer: Any) -> int:
+        """Returns the index of an attention layer or a recurrent unit in `layers`."""
+        if layer.layer_index is None and len(self.layers) > 1:
+            raise ValueError(f"The state has several layers. Set {layer.name}.layer_index.")
+        return layer.layer_index or 0
 
     def write(self, layer: int, key: Any, value: Any) -> tuple[Any, Any]:
         """Writes the entries of this step to a layer, and returns all its keys and values."""

@@ -35,6 +35,27 @@ def test_a_whole_sequence_and_single_steps_follow_the_definition() -> None:
         cache = {"cell": keras.ops.repeat(state.layers[0]["cell"][:, :1], 2, axis=1)}
 
 
+def test_masked_positions_and_later_ones_change_nothing() -> None:
+    layer = SSRU()
+    layer.build(X.shape)
+    randomize(layer, scale=1.0)
+    gap = np.insert(X, 2, np.inf, axis=1)
+    mask = np.arange(T + 1)[None] != np.full((B, 1), 2)
+    assert_same(np.delete(to_numpy(layer(gap, mask=mask)), 2, axis=1), to_numpy(layer(X)))
+    late = np.concatenate([X, np.full_like(X[:, :1], np.inf)], axis=1)
+    assert_same(to_numpy(layer(late))[:, :T], to_numpy(layer(X)))
+
+
+def test_the_bias_is_not_rounded() -> None:
+    layer = SSRU(dtype="mixed_bfloat16")
+    layer.build(X.shape)
+    layer.forget_bias.assign(np.full(D, 1.001))
+    state = DecodeState([{"cell": np.ones((1, 1, D), np.float32)}], 0)
+    layer.attend(keras.ops.zeros((1, 1, D), "bfloat16"), state=state)
+    cell = to_numpy(state.layers[0]["cell"])
+    np.testing.assert_allclose(cell, 1 / (1 + np.exp(-1.001)), rtol=1e-6)
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only graphs of TensorFlow")
 @pytest.mark.parametrize(("length", "jit_compile"), [(None, False), (None, True), (9, True)])
 def test_gradients_are_the_same_for_unknown_lengths(length: Any, jit_compile: bool) -> None:

@@ -116,8 +116,8 @@ def test_forward_pass_and_weights_are_the_papers(name: str) -> None:
     assert model.count_params() == config.num_parameters()
 
 
-@pytest.mark.parametrize("name", ["paper", "textbook", "learned", "window", "fairseq"])
-@pytest.mark.parametrize("norm_position", ["post", weekly("pre")])
+@pytest.mark.parametrize("name", ["paper", "textbook", "learned", "window", "fairseq", "ssru"])
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_gradients_are_those_of_the_papers_loss(name: str, norm_position: str) -> None:
     smoothing, step = 0.1, 1e-6
     config = make_config(
@@ -209,7 +209,7 @@ def test_a_masked_end_of_the_source_counts_as_no_token() -> None:
     assert np.all(weights[..., -1] == 0)
 
 
-@pytest.mark.parametrize("name", ["paper", weekly("fairseq")])
+@pytest.mark.parametrize("name", ["paper", "ssru", weekly("fairseq")])
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_is_near_float32(name: str, policy: str) -> None:
     config = make_config(name)

@@ -120,6 +120,11 @@ class Attention(NamedTuple):
         found: np.ndarray = getattr(self, kind)
         return found
 
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds that the model has. A decoder with an `SSRU` has no self-attention."""
+        return [kind for kind in TITLES if self.weights(kind).size]
+
     def queries(self, kind: str) -> list[str]:
         """Returns the labels of the rows. In the decoder they are `read → predicted`."""
         if kind == "encoder":
@@ -169,12 +174,13 @@ def read_attention(outputs: Mapping[str, Any]) -> list[Attention]:
             decode_texts(row["target_tokens"][:t]),
             decode_texts(row["predicted_tokens"][:t]),
             row["encoder"][:, :, :s, :s],
-            row["decoder"][:, :, :t, :t],
+            # A server returns nothing for no layers.
+            row["decoder"][:, :, :t, :t] if row["decoder"].size else np.zeros((0, 1, t, t)),
             row["cross"][:, :, :t, :s],
             decode_texts([row["target_text"]])[0],
             Status(int(row["status"])),
         )
-        if not all(np.isfinite(pair.weights(kind)).all() for kind in TITLES):
+        if not all(np.isfinite(pair.weights(kind)).all() for kind in pair.kinds):
             raise InputError("The attention is not finite. The weights of the model are damaged.")
         pairs.append(pair)
     return pairs
@@ -195,10 +201,8 @@ def attention_page(pair: Attention, known: Mapping[str, str]) -> str:
 
     `known` has facts about the pair, such as {"Source": "A dog ."}.
     """
-    # A decoder with a recurrent unit has no self-attention.
-    kinds = {kind: title for kind, title in TITLES.items() if len(pair.weights(kind))}
     data = {}
-    for kind in kinds:
+    for kind in pair.kinds:
         weights = pair.weights(kind)
         rounded = np.round(255 * np.clip(weights, 0, 1)).astype(np.uint8)
         data[kind] = {
@@ -208,6 +212,7 @@ def attention_page(pair: Attention, known: Mapping[str, str]) -> str:
             "heads": weights.shape[1],
             "weights": base64.b64encode(rounded.tobytes()).decode(),
         }
+    kinds = {kind: TITLES[kind] for kind in pair.kinds}
     values = {"known": known, "remarks": pair.remarks(), "kinds": kinds}
     return render("attention", data={"attentions": data}, **values)
 
@@ -257,13 +262,14 @@ def measure_heads(weights: np.ndarray) -> dict[str, np.ndarray]:
 
 def summarize_heads(attentions: Iterable[Attention]) -> HeadSummary:
     """Returns the means over all queries of at least one pair. Only one pair is in memory."""
-    totals: dict[str, dict[str, np.ndarray]] = {kind: {} for kind in TITLES}
+    totals: dict[str, dict[str, np.ndarray]] = {}
     queries = dict.fromkeys(TITLES, 0)
     pairs = truncated = 0
     for pair in attentions:
         pairs += 1
         truncated += bool(pair.status & (Status.SOURCE_CUT | Status.TARGET_CUT))
-        for kind, total in totals.items():
+        for kind in pair.kinds:
+            total = totals.setdefault(kind, {})
             queries[kind] += pair.weights(kind).shape[-2]
             for name, sums in measure_heads(pair.weights(kind)).items():
                 total[name] = total.get(name, 0.0) + sums

@@ -341,7 +341,8 @@ def _pictures(
     pair: Attention, summary: HeadSummary, encodings: Mapping[str, np.ndarray]
 ) -> Iterable[tuple[str, str, Figure]]:
     """Yields the section, the file and the content of each picture."""
-    for kind, title in TITLES.items():
+    for kind in pair.kinds:
+        title = TITLES[kind]
         yield title, f"{kind}.png", draw_layers(pair, kind)
         for layer in range(len(pair.weights(kind))):
             yield title, f"{kind}_layer_{layer + 1}.png", draw_heads(pair, kind, layer)

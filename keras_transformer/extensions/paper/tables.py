@@ -406,7 +406,8 @@ def _transformer_multiplications(c: ModelConfig, source: Any, target: Any) -> in
     # Each position of the target attends to itself and to earlier positions.
     causal = target * (target + 1) // 2
     encoder = attention(s, s, source * source) + 2 * s * d * c.d_ff
-    decoder = attention(t, t, causal) + attention(t, s, source * target)
+    own = 2 * t * d * d if c.decoder_self_attention == "ssru" else attention(t, t, causal)
+    decoder = own + attention(t, s, source * target)
     decoder += 2 * t * d * c.decoder_sizes.d_ff
     layers = c.num_encoder_layers * encoder + c.num_decoder_layers * decoder
     return layers + t * d * c.target_vocab_size

@@ -50,7 +50,11 @@ def assert_same(translator, model, atol=1e-5):
 
 @pytest.mark.parametrize(
     ("name", "changes", "precision"),
-    [weekly("separate", {}, "bfloat16"), weekly("converted", WINDOW, "float32")],
+    [
+        ("separate", {"model__decoder_self_attention": "ssru"}, "float32"),
+        weekly("separate", {}, "bfloat16"),
+        weekly("converted", WINDOW, "float32"),
+    ],
 )
 def test_other_architectures_and_precisions(tmp_path, monkeypatch, name, changes, precision):
     monkeypatch.setattr(masks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window

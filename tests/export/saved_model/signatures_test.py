@@ -299,7 +299,7 @@ def read(pieces, length):
     ("name", "changes"),
     [
         weekly("paper", {"model__attention_window": 8}),
-        ("separate", {"model__attention_window": 8}),
+        ("separate", {}),
         weekly("separate", {"model__decoder_self_attention": "ssru"}),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from keras_transformer.extensions.pages import pictures
-from keras_transformer.extensions.pages.attention import summarize_heads
+from keras_transformer.extensions.pages.attention import attention_page, summarize_heads
 from keras_transformer.extensions.pages.page import render
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.builders import refuses
@@ -73,6 +73,16 @@ def test_long_sentences_and_odd_tokens(tmp_path: Path) -> None:
     assert width < 3500 and height < 3500
     empty = random_attention(["</s>"], ["<s>"], ["</s>"], layers=(1, 1), heads=1)
     written(pictures.draw_heads(empty, "cross", 0), tmp_path)
+
+
+def test_a_decoder_without_self_attention_has_no_pictures_of_it() -> None:
+    pair = random_attention()._replace(decoder=np.zeros((0, 1, 4, 4), np.float32))
+    positions = {"source": np.ones((4, 8)), "target": np.ones((4, 8)), "learned": np.array(False)}
+    files = {name for _, name, _ in pictures._pictures(pair, summarize_heads([pair]), positions)}
+    assert files >= {"encoder.png", "cross_layer_3.png", "heads.png"}
+    assert not any("decoder" in name for name in files)
+    page = attention_page(pair, {})
+    assert "Cross-attention" in page and "Decoder self-attention" not in page
 
 
 def test_summary_of_heads() -> None:

@@ -31,6 +31,8 @@ class ParserAlignment(GuidedAlignment):
     for each target id that stands for a word.
     """
 
+    aligns = "next"
+
     def __init__(self, begins: Sequence[bool], stands: Sequence[bool], pad_id: int):
         super().__init__(pad_id)
         if sum(begins) < 2 or not any(stands):
