@@ -23,8 +23,9 @@ _MAX_RANK = 4
 _PADDING = 256  # Marian fills up the values of a weight to a multiple of it
 _BLOCK = 16  # rows and columns that Marian transposes together
 _INTGEMM8 = (0x10001, 0x4101)  # in Marian, and in Firefox's fork of it
+_INT8 = 0x101  # of the configuration, which is a text
 _TYPES: dict[int, np.dtype[Any]] = {
-    0x101: np.dtype("i1"),
+    _INT8: np.dtype("i1"),
     0x404: np.dtype("<f4"),
     **dict.fromkeys(_INTGEMM8, np.dtype("i1")),
 }
@@ -98,7 +99,8 @@ def read_binary_model(file: Path) -> dict[str, npt.NDArray[Any]]:
             if name in weights:
                 raise ValueError(f"it has {name} twice")
             code = field["type"]
-            if code not in _TYPES:
+            is_text = name.startswith("special:")
+            if code not in _TYPES or (code == _INT8) != is_text:
                 raise InputError(
                     f"{file}: the weight {name} has the type {_UNSUPPORTED.get(code, hex(code))}. "
                     "Only float32 and intgemm8 can be converted. Convert the .npz model, or make "
@@ -120,8 +122,10 @@ def _weight(name: str, shape: list[int], code: int, content: _Cursor) -> npt.NDA
         weight = values.reshape(shape)
     else:
         [multiplier] = content.take(f"the multiplier of {name}", 1, "<f4")
-        if not 0 < multiplier < math.inf:
+        if not 127 / np.finfo(np.float32).max < multiplier < math.inf:
             raise ValueError(f"{name} has the multiplier {multiplier}")
+        if name.endswith("_Wt"):
+            raise ValueError(f"{name} has 8 bits, and only tied output layers may have them")
         if "Wemb" not in name:  # other matrices are transposed, but not their shapes
             if any(size % _BLOCK for size in shape):
                 raise ValueError(

@@ -182,6 +182,7 @@ BAD = {
     "other file": (0, 0x04034B50, ["version"]),
     "weights": (1, 2**60, ["headers", "bytes"]),
     "name": (2, 2**62, ["name", "bytes"]),
+    "a text": (3, 0x101, ["Wemb", "0x101"]),
     "unknown type": (3, 0x77, ["Wemb", "0x77", "intgemm8"]),
     "type for a CPU": (3, 0x11001, ["Wemb", "intgemm8avx2"]),
     "intgemm16": (3, 0x4102, ["Wemb", "intgemm16"]),
