@@ -69,8 +69,7 @@ class EncoderDecoderConfig(Settings):
     guided_alignment: Literal["none", "read", "next"] = setting(
         "none",
         "alignments come from the head that auxiliary_loss_weight trains; it aligns the token that "
-        "a step reads, or the next one",
-        may_change=True,
+        "a step reads, or the next one, as in parsers",
     )
     token_ids: TokenIds = TokenIds()
 

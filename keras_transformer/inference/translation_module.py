@@ -174,7 +174,7 @@ class TranslationModule(tf.Module):
         - `finished` bool `[B, K]`: whether the end token was generated
         - `lengths` int32 `[B, K]`: including the end token
         - `ids` int32, `tokens` string (the pieces), `token_log_probs` float32, all `[B, K, L]`
-        - `attention` float32 `[B, K, L, S]`: the mean over the heads of the last layer
+        - `attention` float32 `[B, K, L, S]`: of the guided head, or the mean of the last layer
         - `alignments` int32 `[B, K, L]`: position of the source token with the most attention
         - `source_tokens` string `[B, S]`
         - if there is a `quality`, `quality` float32 `[B, K]`, and `status` int32 `[B]`: the bits of

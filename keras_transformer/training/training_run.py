@@ -181,6 +181,13 @@ def train(
         auxiliary_loss = None
         if config.training.auxiliary_loss_weight:
             auxiliary_loss = plugins.auxiliary_loss(vocabulary, data.train)
+            chosen = config.model.guided_alignment
+            taught = getattr(auxiliary_loss, "aligns", chosen)
+            require(
+                chosen == taught,
+                f"model.guided_alignment is {chosen}, but the auxiliary loss of this data is for "
+                f"{taught}. Set it in a new run; init_from keeps the weights of this one.",
+            )
         with platform.strategy.scope():
             # Initializers of Keras draw their seeds from `random`. `keras.utils.set_random_seed`
             # would also delete the resources of all tokenizers.

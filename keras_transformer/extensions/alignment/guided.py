@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +29,12 @@ class GuidedAlignment(abc.ABC):
 
     The attention of the head to the source tokens of a target token is the probability of the
     alignment, trained by cross-entropy (Chen et al., 2016; Garg et al., 2019).
+
+    Attributes:
+        aligns: `model.guided_alignment` of models that it trains.
     """
+
+    aligns: ClassVar[str] = "read"
 
     def __init__(self, pad_id: int):
         self._pad_id = pad_id
@@ -93,14 +98,14 @@ class TranslationAlignment(GuidedAlignment):
         # --> [B, T, S, translations]
         is_translation = target[:, :, None, None] == tf.gather(self._translations, source)[:, None]
         scores = tf.where(is_translation, tf.gather(self._scores, source)[:, None], 0.0)
-        distances = self._positions(target)[:, :, None] - self._positions(source)[:, None]
+        distances = self._positions(target, first=1)[:, :, None] - self._positions(source)[:, None]
         # --> [B, T, S]
         scores = tf.reduce_sum(scores, axis=-1) * tf.exp(-tf.abs(distances) / _SPREAD)
         best = [tf.reduce_max(scores, axis, keepdims=True) for axis in (1, 2)]
         return (scores > 0) & (scores == best[0]) & (scores == best[1])
 
-    def _positions(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the relative position of each token in its sentence, float32 `[B, any]`."""
+    def _positions(self, ids: tf.Tensor, first: int = 0) -> tf.Tensor:
+        """Returns the relative position of each token, from the first one, float32 `[B, any]`."""
         is_real = tf.cast(ids != self._pad_id, tf.float32)
-        index = tf.range(tf.shape(ids)[1], dtype=tf.float32)
-        return index / tf.maximum(tf.reduce_sum(is_real, axis=1, keepdims=True), 1.0)
+        index = tf.range(tf.shape(ids)[1], dtype=tf.float32) - first
+        return index / tf.maximum(tf.reduce_sum(is_real, axis=1, keepdims=True) - first, 1.0)

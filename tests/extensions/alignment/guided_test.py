@@ -45,10 +45,19 @@ def alignment(tmp_path_factory: pytest.TempPathFactory) -> TranslationAlignment:
     [
         ([4, 5, 6, 3, 0], [2, 24, 16, 14, 15], [(2, 2), (3, 0), (4, 1)]),
         ([5, 6, 5, 3], [2, 15, 24, 16, 15, 0], [(1, 0), (3, 1), (4, 2)]),
+        ([5, 6, 5, 3], [2, 15, 16, 15], [(1, 0), (2, 1), (3, 2)]),
+        ([5, 5, 3], [2, 15, 15], [(1, 0), (2, 1)]),
         ([5, 3], [2, 15, 15], [(1, 0)]),
         ([7, 3], [2, 15, 2], []),
     ],
-    ids=["in_any_order", "equal_tokens_by_position", "one_to_one", "without_translation"],
+    ids=[
+        "in_any_order",
+        "equal_tokens_by_position",
+        "the_same_order",
+        "twice",
+        "one_to_one",
+        "without_translation",
+    ],
 )
 def test_tokens_are_aligned_with_their_translations(alignment, source, target, links):
     inputs = {"source_ids": tf.constant([source]), "target_ids": tf.constant([target])}
@@ -87,7 +96,7 @@ def test_a_resumed_guided_run_equals_an_uninterrupted_run(tmp_path: Path) -> Non
         assert_equal(found, expected)
 
 
-@pytest.mark.parametrize("format", map(weekly, ("saved_model", "litert", "cpu")))
+@pytest.mark.parametrize("format", [weekly("saved_model"), weekly("litert"), "cpu"])
 def test_exports_have_the_alignments_and_the_quality_of_the_run(
     format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
