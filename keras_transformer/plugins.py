@@ -13,6 +13,8 @@ declared in the same way. The groups are:
 * `resolvers`: functions that replace addresses of models, such as hf://USER/NAME, by paths;
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
+* `servers`: modules with `help`, `Settings`, `UNUSED` and `run`, which `serve` uses if the flag of
+  their name is given: `models_dir`;
 * `text_options`: `document`, a module that translates texts of several sentences (see
   `inference.translate.split_texts`);
 * `export_options`: modules with `help`, `default` and optionally `learn`, which add a flag to

@@ -49,6 +49,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "alignment": set(),
     "shortlist": {"alignment"},
     "documents": set(),
+    "gateway": {"documents", "serving"},
     "augmentation": {"alignment", "documents"},
     "corpora": set(),
     "pages": {"serving"},

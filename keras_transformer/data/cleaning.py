@@ -239,7 +239,7 @@ def _excerpt(text: bytes) -> str:
 
 
 # Codes that lingua does not know, and languages so close that it takes one for another.
-_ALIASES = {
+LINGUA_CODES = {
     "no": "nb", "nor": "nb", "sh": "sr", "hbs": "sr", "cnr": "sr", "iw": "he", "in": "id",
     "fil": "tl", "cmn": "zh", "yue": "zh",
 }  # fmt: skip
@@ -273,7 +273,7 @@ def language_check(source: str, target: str) -> Callable[[bytes, bytes], bool]:
     def group(code: str) -> frozenset[Any]:
         """Returns the languages that count as the language of a code, such as "pt-BR"."""
         base = re.split("[-_]", code.lower())[0]
-        own = _ALIASES.get(base, longer.get(base, base))
+        own = LINGUA_CODES.get(base, longer.get(base, base))
         if own not in known:
             raise InputError(
                 f"lingua does not know the language {code!r}. Choose one of "

@@ -7,6 +7,8 @@ import contextlib
 import json
 import re
 import subprocess
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +29,7 @@ COMMANDS = {
     "demo": "demo --model_dir=run --port=0 --nobrowser",
     "documents": "translate --model_dir=run --document --input=a.en",
     "files": "translate_file --model_dir=run --input=a.en --output=b.md --format=markdown",
+    "gateway": "serve --models_dir=models --rest_port=0",
     "huggingface": "export --run_dir=run --valid_source=a.en --output_dir=h --format=huggingface",
     "languages": "prepare --source=a.en --target=a.de --output_dir=l --check_languages=en,de",
     "litert": "export --run_dir=run --valid_source=a.en --output_dir=lite --format=litert",
@@ -38,6 +41,7 @@ COMMANDS = {
 }
 # The line that a server prints when it is ready. It runs until it is stopped.
 READY = {"demo": r"The playground is at http://\S+", "serving": r"REST at http://([^/]+)/"}
+READY["gateway"] = READY["serving"]
 # More commands that fail without the extra.
 ALSO = {
     "litert": ["translate --model_dir=a.tflite --input=a.en"],
@@ -105,6 +109,8 @@ def files(
     is_long = request.config.getoption("--long")
     export = request.getfixturevalue("exported_run") if is_long else run_directory.path
     (folder / "export").symlink_to(export)
+    (folder / "models").mkdir()
+    (folder / "models" / "en-de").symlink_to(export)
     (folder / "marian").symlink_to(ROOT / "tests" / "fixtures" / "marian")
     text = "".join(f"{phrase}\n" for phrase in PHRASES)
     for name in ("a.en", "a.de"):
@@ -188,7 +194,12 @@ def test_the_core_works_and_a_command_without_its_extra_names_it(
 def test_an_extra_on_top_of_the_core(environment: Environment, files: Path, extra: str) -> None:
     if extra in READY:
         with until_ready(environment, files, extra) as found:
-            if extra == "serving":
+            if extra == "gateway":
+                form = urllib.parse.urlencode({"q": "59", "source": "en", "target": "de"})
+                url = f"http://{found[1]}/translate"
+                with urllib.request.urlopen(url, form.encode(), timeout=300) as answer:
+                    assert "translatedText" in json.loads(answer.read())
+            elif extra == "serving":
                 asked = f"translate --model_dir={found[1]}/export --input=a.en"
                 ended = environment.run(files, ["keras-transformer", *asked.split()], extra)
                 assert ended.returncode == 0 and "59 ||| " in ended.stdout, ended.stderr

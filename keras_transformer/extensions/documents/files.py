@@ -63,11 +63,6 @@ def translate_file(
 ) -> dict[str, int]:
     """Translates the text of a file. `Translator.translate_file` describes the arguments."""
     path = Path(input)
-    known = (name for name, fields in _FORMATS.items() if path.suffix.lower() in fields[2].split())
-    format = format or next(known, "")
-    names = ", ".join(_FORMATS)
-    require(format in _FORMATS, f"The format of {path.name} is unknown. Give one of {names}.")
-    find_units, written, _ = _FORMATS[format]
     exists = os.path.isfile(output) and not overwrite
     require(not exists, f"{output} exists. Choose another name, or allow to overwrite it.")
     compile_patterns(spans)  # reports an invalid pattern first
@@ -75,14 +70,45 @@ def translate_file(
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from error
+    data, counts, remarks = translate_bytes(model, data, path.name, format or "", spans, source_tag)
+    for remark in remarks:
+        console.warn(f"{path.name}: {remark}")
+    with output_file(os.fspath(output)) as file:
+        file.write(data)
+    return counts
+
+
+def file_suffixes() -> list[str]:
+    """Returns the suffixes of the files that can be translated, such as ".html"."""
+    return [suffix for *_, suffixes in _FORMATS.values() for suffix in suffixes.split()]
+
+
+def _format_of(name: str) -> str:
+    suffix = Path(name).suffix.lower()
+    known = (format for format, fields in _FORMATS.items() if suffix in fields[2].split())
+    return next(known, "")
+
+
+def translate_bytes(
+    model: Engine,
+    data: bytes,
+    name: str,
+    format: str = "",
+    spans: Sequence[str] = (),
+    source_tag: str = "",
+) -> tuple[bytes, dict[str, int], list[str]]:
+    """Translates the content of a file with this name. Returns counts and remarks, too."""
+    format, names = format or _format_of(name), ", ".join(_FORMATS)
+    require(format in _FORMATS, f"The format of {name} is unknown. Give one of {names}.")
+    find_units, written, _ = _FORMATS[format]
     has_entities = written is not without_entities
     bom, encoding = next(item for item in _MARKS if data.startswith(item[0]))
     if format == "docx":
-        parts = xml_formats.docx_parts(data, path.name)
+        parts = xml_formats.docx_parts(data, name)
     else:
         declared = _DECLARED.search(data[:2048]) if has_entities and not bom else None
         encoding = (declared[1] or declared[2]).decode() if declared else encoding
-        parts = {path.name: _decoded(data[len(bom) :], path.name, encoding)}
+        parts = {name: _decoded(data[len(bom) :], name, encoding)}
     units = {label: [*find_units(text, label)] for label, text in parts.items()}
     fragments = [unit.tokens for found in units.values() for unit in found]
     lines = [line for label, found in units.items() for line in _lines(parts[label], found)]
@@ -92,8 +118,7 @@ def translate_file(
     translate = functools.partial(protection.translate_tokens, model, fragments, spans)
     outputs, statuses, remarks = translate(source_tag, written, lines)
     remarks += [f"Line {lines[i]}: {remark}" for i, remark in changed_numbers(model, texts)[:1]]
-    for remark in filter(None, [*remarks, unknown_token_remark(counts, lines)]):
-        console.warn(f"{path.name}: {remark}")
+    unknown = unknown_token_remark(counts, lines)
     remaining = iter(outputs)
     is_changed = False
     for label, found in units.items():
@@ -105,13 +130,12 @@ def translate_file(
         parts[label] = spliced(parts[label], changes)
         is_changed |= bool(changes)
     if is_changed and format == "docx":
-        data = xml_formats.with_docx_parts(data, parts, path.name)
+        data = xml_formats.with_docx_parts(data, parts, name)
     elif is_changed:
         errors = "xmlcharrefreplace" if has_entities else "strict"
-        data = bom + parts[path.name].encode(encoding, errors)
-    with output_file(os.fspath(output)) as file:
-        file.write(data)
-    return {"texts": len(fragments), **{status: statuses[status] for status in protection.STATUSES}}
+        data = bom + parts[name].encode(encoding, errors)
+    used = {status: statuses[status] for status in protection.STATUSES}
+    return data, {"texts": len(fragments), **used}, [*remarks, *([unknown] if unknown else [])]
 
 
 def _lines(text: str, units: Sequence[Unit]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,7 +68,7 @@ class Batcher:
         self._idle = num_threads
         self._waiting: list[_Part] = []
         self._turn = 0  # turn of the last batch
-        self._next_turns: collections.Counter[int] = collections.Counter()  # for each class
+        self._next_turns: collections.Counter[Hashable] = collections.Counter()  # for each class
         self._running: set[asyncio.Task[None]] = set()
 
     @property
@@ -76,10 +76,13 @@ class Batcher:
         """Number of rows that wait."""
         return sum(part.rows for part in self._waiting if not part.result.done())
 
-    async def run(self, call: Call, inputs: Arrays, max_rows: int | None = None) -> Arrays:
+    async def run(
+        self, call: Call, inputs: Arrays, max_rows: int | None = None, queue: str = ""
+    ) -> Arrays:
         """Returns the result of `call` for `inputs`, in batches of at most `max_rows`.
 
-        If the caller cancels before the batch starts, the rows are not computed.
+        Requests of different queues are in different classes. If the caller cancels before the
+        batch starts, the rows are not computed.
         """
         rows, waiting = len(next(iter(inputs.values()))), self.waiting_rows
         if waiting + rows > self._max_queue:
@@ -94,7 +97,7 @@ class Batcher:
         parts: list[_Part] = []
         groups = _groups(sizes, most)
         now = loop.time()
-        size_class = int(sizes.sum()).bit_length() // _BITS_PER_CLASS
+        size_class = queue, int(sizes.sum()).bit_length() // _BITS_PER_CLASS
         turn = max(self._turn, self._next_turns[size_class])
         for group in groups:
             columns = {name: array[group] for name, array in inputs.items()}
@@ -108,7 +111,7 @@ class Batcher:
         loop.call_later(self._batch_timeout, self._start_batches)
         self._start_batches()
         try:
-            outputs = _concatenate(await asyncio.gather(*(part.result for part in parts)))
+            outputs = concatenate(await asyncio.gather(*(part.result for part in parts)))
             original = np.argsort(np.concatenate(groups))
             return {name: array[original] for name, array in outputs.items()}
         finally:
@@ -212,13 +215,13 @@ def _groups(sizes: np.ndarray, most: int) -> list[np.ndarray]:
 
 def _run_merged(batch: Sequence[_Part]) -> list[Arrays]:
     """Runs the call of a batch and returns the outputs of each part."""
-    outputs = batch[0].call(_concatenate([part.inputs for part in batch]))
+    outputs = batch[0].call(concatenate([part.inputs for part in batch]))
     ends = np.cumsum([part.rows for part in batch])
     columns = {name: np.split(array, ends[:-1]) for name, array in outputs.items()}
     return [{name: columns[name][i] for name in columns} for i in range(len(batch))]
 
 
-def _concatenate(requests: Sequence[Arrays]) -> Arrays:
+def concatenate(requests: Sequence[Arrays]) -> Arrays:
     """Concatenates the arrays of each name. Pads them with zeros or empty strings."""
     if len(requests) == 1:
         return requests[0]

@@ -1,34 +1,19 @@
-r"""Serves a model with the REST API of TF Serving.
+r"""Serves a model with the REST API of TF Serving, or many for clients of DeepL and others.
 
 Example:
     keras-transformer serve --model_dir=build/export
     curl localhost:8501/v1/models/export:predict -d '{"instances": ["a small dog"]}'
-    keras-transformer translate --model_dir=localhost:8501 <input.en >output.de
+    keras-transformer serve --models_dir=models
 
---model_dir is a directory of versions, such as build/export, or any model that `kt.load` opens.
-The highest version is served. When a new version appears, the server changes to it without losing a
-request. SIGTERM, SIGHUP and Ctrl-C stop the server after it has answered the waiting requests, or
-after --grace_seconds. A second signal stops it immediately.
+--model_dir is a directory of versions, such as build/export, or any model that `kt.load` opens. The
+server changes to a new version without losing a request. /healthz is for health checks, and
+/monitoring/prometheus/metrics for Prometheus. docs/serving.md describes this server.
 
-A version with a LiteRT model runs in LiteRT. If the highest version has one, TensorFlow is not
-loaded. If --model_dir is a LiteRT file, a file that replaces it is a new version.
+--models_dir is a directory of models, such as en-de and de-fr, for clients of DeepL, LibreTranslate
+and Google Translate. docs/server.md describes this server.
 
-    /v1/models/NAME:predict             predictions; also /v1/models/NAME/versions/N:predict
-    /v1/models/NAME, .../metadata       states of the versions; signatures
-    /healthz                            health checks
-    /monitoring/prometheus/metrics      metrics for Prometheus
-
-Requests that arrive at the same time are computed in one batch. When --max_queue rows wait, further
-requests get the status 429. A request with much text is computed in parts, between other requests.
-After --request_seconds it is refused, and its waiting rows are dropped.
-
-Connections are not encrypted, and clients are not authenticated. Use a proxy for clients on other
-machines. Scripts of web pages may use the server only if --cors_origins names their origins. A
-server on a local address answers requests to local names and to --allowed_hosts. Answers and log
-lines have the id of a request (X-Request-Id), which clients may send.
-
---source_tag is added to each text of a request that has no tag. --document, --glossary, --terms and
---casing are as for `keras-transformer translate`, and apply to the signature serving_default.
+SIGTERM, SIGHUP and Ctrl-C stop a server after it has answered the waiting requests, or after
+--grace_seconds. A second signal stops it immediately.
 """
 
 from __future__ import annotations
@@ -42,8 +27,9 @@ from typing import Any
 from absl import flags
 from absl import logging as absl_logging
 
+from keras_transformer import plugins
 from keras_transformer.cli import app, config_flags
-from keras_transformer.errors import needs_extra
+from keras_transformer.errors import needs_extra, require
 from keras_transformer.extensions.serving import REQUEST_ID, Settings
 
 FLAGS = flags.FLAGS
@@ -59,10 +45,18 @@ _DEFINE: dict[str, Any] = {
 
 def define_flags() -> None:
     """Defines the flags of the command, from the fields of `Settings`."""
-    flags.DEFINE_string("model_dir", None, "directory of versions, or a model", required=True)
+    flags.DEFINE_string("model_dir", None, "directory of versions, or a model")
     config_flags.define_option_flags("host", "source_tag", "glossary", "terms", "casing")
-    for field in dataclasses.fields(Settings):
-        if field.metadata:
+    _define_settings(Settings)
+    for name, other in plugins.all_of("servers"):
+        flags.DEFINE_string(name, None, other.help)
+        _define_settings(other.Settings)
+
+
+def _define_settings(settings: Any) -> None:
+    """Defines the flags that are not there yet."""
+    for field in dataclasses.fields(settings):
+        if field.metadata and field.name not in FLAGS:
             _DEFINE[str(field.type)](field.name, field.default, **field.metadata)
 
 
@@ -74,12 +68,20 @@ def main() -> None:
     handler = absl_logging.get_absl_handler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(request)s%(message)s"))
     handler.addFilter(_add_request_id)
-    app.load_engine(FLAGS.model_dir)
-    with needs_extra("serving", "serving"):
-        from keras_transformer.extensions.serving import server  # slow to import
+    given = [name for name in ("model_dir", *plugins.names("servers")) if FLAGS[name].value]
+    require(len(given) == 1, "Give one of --model_dir and --models_dir.")
+    path, module = str(FLAGS[given[0]].value), None  # type: Any, Any
+    if given == ["model_dir"]:
+        app.load_engine(path)
+        with needs_extra("serving", "serving"):
+            from keras_transformer.extensions.serving import server  # slow to import
 
-    values: dict[str, Any] = {f.name: FLAGS[f.name].value for f in dataclasses.fields(Settings)}
-    server.run(Settings(**{**values, "model_dir": Path(FLAGS.model_dir)}))
+        module = server
+    else:
+        module = plugins.find("servers", given[0])
+        app.reject_unused(module.UNUSED, f"with --{given[0]}.")
+    names = [field.name for field in dataclasses.fields(module.Settings)]
+    module.run(module.Settings(**{**config_flags.values_of(names), "model_dir": Path(path)}))
 
 
 def _add_request_id(record: logging.LogRecord) -> bool:

@@ -144,16 +144,16 @@ class ServedModel:
             # A damaged version may have lost its model.
             and any((folder / name).is_file() for name in MODEL_FILES)
         }
-        found = {n: (_last_change(p), p) for n, p in numbers.items() if n <= _MAX_VERSION}
+        found = {n: (last_change(p), p) for n, p in numbers.items() if n <= _MAX_VERSION}
         if not found and (folders or self.path.is_file()):  # a model
-            changed = _last_change(self.path) if self.path.is_file() else 1
+            changed = last_change(self.path) if self.path.is_file() else 1
             if changed != self._file[1]:
                 self._file = self._file[0] + 1, changed
             found = {self._file[0]: (changed, self.path)}
         return found
 
 
-def _last_change(path: Path) -> int:
+def last_change(path: Path) -> int:
     """Returns a time in ns that a copy does not keep, unlike the time of modification."""
     paths = [path, *path.rglob("*")]
     return max(file.lstat().st_ctime_ns for file in paths)

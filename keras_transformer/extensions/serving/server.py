@@ -12,7 +12,7 @@ import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import prometheus_client
@@ -47,6 +47,7 @@ from keras_transformer.extensions.serving.tensors import (
 from keras_transformer.runs.machine import available_cores, stop_signals
 
 _LOG = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 _BODY_SECONDS = 60  # time limit for receiving a body
 _SMALL_BYTES = 2**16  # smaller bodies and answers need no limit besides that of connections
 _LARGE_BODIES = 4  # how many of the largest size the server may hold at the same time
@@ -81,6 +82,7 @@ class Server:
         self.batcher = Batcher(*batches, at_once, rows.observe)
         waiting = Gauge("serving_waiting_rows", "Rows that wait for a batch", registry=registry)
         waiting.set_function(lambda: self.batcher.waiting_rows)
+        self.path = f"/v1/models/{name}"
         self.is_stopping = False
         self._source_tag = settings.source_tag
         self._max_rows = min(settings.max_rows or settings.max_queue, settings.max_queue)
@@ -101,7 +103,7 @@ class Server:
             routes.append(Route(f"{path}/metadata", self._metadata))
             routes.append(Route(path, self._status))
         hosts = Middleware(
-            TrustedHostMiddleware, allowed_hosts=_allowed_hosts(settings), www_redirect=False
+            TrustedHostMiddleware, allowed_hosts=allowed_hosts(settings), www_redirect=False
         )
         errors = (RequestError, HTTPException, ClientDisconnect, Exception)
         handlers: Any = dict.fromkeys(errors, _refusal)
@@ -143,14 +145,14 @@ class Server:
 
     async def _predict(self, request: Request) -> Response:
         late = f"There was no answer within {self._request_seconds:g} s. Send fewer rows."
-        async with _time_limit(self._request_seconds, 504, late), self._body(request) as body:
+        async with time_limit(self._request_seconds, 504, late), self._body(request) as body:
             async with self._turn(len(body)):
                 version, signature, inputs, by_row = await asyncio.to_thread(
                     self._read, body, **request.path_params
                 )
             body.clear()
             prediction = self.batcher.run(signature.call, inputs, version.engine.max_batch_lines)
-            outputs = await _while_connected(request, prediction)
+            outputs = await while_connected(request, prediction)
             async with self._turn(sum(array.nbytes for array in outputs.values())):
                 answer = await asyncio.to_thread(write_outputs, outputs, by_row)
         return Response(answer, media_type="application/json")
@@ -170,7 +172,7 @@ class Server:
         expected = int(request.headers.get("content-length", 0))
         late = f"The body did not arrive within {_BODY_SECONDS} s."
         try:
-            async with _time_limit(_BODY_SECONDS, 408, late):
+            async with time_limit(_BODY_SECONDS, 408, late):
                 async for chunk in request.stream():
                     size += len(chunk)
                     if max(size, expected) > limit:
@@ -257,7 +259,7 @@ async def _refusal(request: Request, error: Exception) -> Response:
 
 
 @contextlib.asynccontextmanager
-async def _time_limit(seconds: float, status: int, message: str) -> AsyncIterator[None]:
+async def time_limit(seconds: float, status: int, message: str) -> AsyncIterator[None]:
     """Refuses a request if the block takes too long."""
     try:
         async with asyncio.timeout(seconds):
@@ -266,7 +268,7 @@ async def _time_limit(seconds: float, status: int, message: str) -> AsyncIterato
         raise RequestError(status, message) from None
 
 
-async def _while_connected(request: Request, work: Awaitable[Arrays]) -> Arrays:
+async def while_connected(request: Request, work: Awaitable[_Result]) -> _Result:
     """Returns the result of `work`, and cancels it if the client disconnects."""
     result = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(request.receive())  # after the body, only a disconnect can come
@@ -296,13 +298,15 @@ class _Uvicorn(uvicorn.Server):
 async def serve(
     settings: Settings,
     stop: asyncio.Event,
-    started: Callable[[Server, int], object] = lambda *_: None,
+    started: Callable[[Any, int], object] = lambda *_: None,
+    create: Callable[[Any], Any] | None = None,
 ) -> None:
     """Serves until `stop` is set, and then for at most `grace_seconds`.
 
-    When it answers requests, it calls `started` with the server and its port.
+    When it answers requests, it calls `started` with the server and its port. `create` makes
+    another server with the attributes `model`, `batcher`, `path` and `is_stopping`.
     """
-    server = Server(settings)
+    server = Server(settings) if create is None else create(settings)
     with _listener(settings.host, settings.rest_port) as listener:
         _LOG.info("Loading %s.", settings.model_dir)
         await server.model.start()
@@ -319,13 +323,15 @@ async def serve(
                 backlog=connections.ACCEPTED_AT_ONCE,
                 timeout_keep_alive=connections.KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=math.ceil(settings.grace_seconds),
+                ssl_certfile=settings.tls_certificate,
+                ssl_keyfile=settings.tls_key,
             )
         )
         rest = asyncio.create_task(rest_api.serve(sockets=[listener]))
         watch = asyncio.create_task(server.model.watch(settings.poll_seconds))
         port = listener.getsockname()[1]
-        address = _address(settings.host, port)
-        _LOG.info("REST at http://%s/v1/models/%s", address, server.model.name)
+        scheme = "https" if settings.tls_certificate else "http"
+        _LOG.info("REST at %s://%s%s", scheme, _address(settings.host, port), server.path)
         started(server, port)
         await stop.wait()
         _LOG.info("Stopping: answering the requests that wait.")
@@ -337,7 +343,7 @@ async def serve(
         await asyncio.to_thread(server.batcher.close)
 
 
-def run(settings: Settings) -> None:
+def run(settings: Settings, create: Callable[[Any], Any] | None = None) -> None:
     """Serves until SIGTERM, SIGHUP or SIGINT. A second signal ends the process immediately."""
 
     async def main() -> None:
@@ -351,7 +357,7 @@ def run(settings: Settings) -> None:
 
         for number in stop_signals():
             loop.add_signal_handler(number, end)
-        await serve(settings, stop, lambda *_: started.set())
+        await serve(settings, stop, lambda *_: started.set(), create)
 
     asyncio.run(main())
 
@@ -376,7 +382,7 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _allowed_hosts(settings: Settings) -> list[str]:
+def allowed_hosts(settings: Settings) -> list[str]:
     """Returns the names by which clients may call the server.
 
     A web page can give its own name the address of this machine (DNS rebinding). The browser then

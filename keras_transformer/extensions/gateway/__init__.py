@@ -1,0 +1,43 @@
+"""A server of many models for clients of DeepL, LibreTranslate and Google Translate.
+
+`serving` serves one model with TF Serving's API. This extension uses its batches and connections.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from keras_transformer.errors import needs_extra, require
+from keras_transformer.extensions.serving import LOOPBACK, setting
+from keras_transformer.extensions.serving import Settings as ServingSettings
+
+# The flag that selects this server (`plugins.py`, group `servers`).
+help = "directory of models for DeepL, LibreTranslate and Google clients"
+# The settings of a server of one model that do not apply.
+UNUSED = ("source_tag", "document", "glossary", "terms", "casing", "model_name", "max_rows")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(ServingSettings):
+    """Settings of a gateway. `model_dir` is the directory of the models."""
+
+    memory_mb: int = setting(4096, "memory of loaded models", lower_bound=1)
+    cache_mb: int = setting(64, "memory of translated sentences; 0: none", lower_bound=0)
+    keys: str | None = setting(None, "file with the SHA-256 of a key in each line")
+    requests_per_minute: int = setting(0, "limit per key and address; 0: none", lower_bound=0)
+    max_characters: int = setting(100_000, "maximum characters of a request", lower_bound=1)
+
+
+def run(settings: Settings) -> None:
+    """Serves until SIGTERM, SIGHUP or SIGINT."""
+    with needs_extra("gateway", "--models_dir"):
+        from keras_transformer.extensions.gateway.server import Gateway
+        from keras_transformer.extensions.serving import server
+
+    is_local = settings.host in LOOPBACK or settings.host in ("::1", "")
+    require(
+        is_local or settings.keys is not None,
+        f"--host={settings.host} can be reached from other machines, where anyone could use and "
+        "overload this server. Give --keys, or leave out --host.",
+    )
+    server.run(settings, Gateway)

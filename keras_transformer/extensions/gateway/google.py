@@ -1,0 +1,88 @@
+"""The API of Google Cloud Translation, version 2 (Basic)."""
+
+from __future__ import annotations
+
+import http
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from keras_transformer.extensions.gateway.protocols import Fields, Protocol, pivot_headers
+from keras_transformer.extensions.gateway.translation import language_name
+
+if TYPE_CHECKING:
+    from keras_transformer.extensions.gateway.server import Gateway
+
+_SURE = 0.9  # confidence of a reliable detection
+# Google's names of errors, by their HTTP status.
+_REASONS = {
+    400: ("invalid", "INVALID_ARGUMENT"),
+    403: ("forbidden", "PERMISSION_DENIED"),
+    404: ("notFound", "NOT_FOUND"),
+    413: ("uploadTooLarge", "INVALID_ARGUMENT"),
+    429: ("rateLimitExceeded", "RESOURCE_EXHAUSTED"),
+}
+
+
+async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Response:
+    asked = GOOGLE.text_request(gateway, fields)
+    translations = []
+    results = await GOOGLE.translate(gateway, asked)
+    for result in results:
+        found = {"translatedText": result.text}
+        if asked.source is None:
+            found["detectedSourceLanguage"] = result.source[0]
+        codes = [result.source[0], *result.pivots, asked.target]
+        if result.pivots:  # the field for the name of the model
+            found["model"] = "-".join(codes)
+        translations.append(found)
+    answer = {"data": {"translations": translations}}
+    return JSONResponse(answer, headers=pivot_headers(results[0].pivots))
+
+
+async def _detect(gateway: Gateway, request: Request, fields: Fields) -> Response:
+    found = await gateway.translator.detect(GOOGLE.texts(fields))
+    detections = [
+        [{"language": code, "confidence": confidence, "isReliable": confidence >= _SURE}]
+        for (code, confidence), *_ in found
+    ]
+    return JSONResponse({"data": {"detections": detections}})
+
+
+async def _languages(gateway: Gateway, request: Request, fields: Fields) -> Response:
+    targets = gateway.models.targets()
+    codes = {*targets, *(code for others in targets.values() for code in others)}
+    has_names = bool(GOOGLE.value(fields, "target"))
+    languages = [
+        {"language": code, **({"name": language_name(code)} if has_names else {})}
+        for code in sorted(codes)
+    ]
+    return JSONResponse({"data": {"languages": languages}})
+
+
+def _error(status: int, message: str) -> Any:
+    name = http.HTTPStatus(status).phrase if status in http.HTTPStatus.__members__.values() else ""
+    reason, code = _REASONS.get(status, (name, "INTERNAL"))
+    errors = [{"message": message, "domain": "global", "reason": reason}]
+    return {"error": {"code": status, "message": message, "errors": errors, "status": code}}
+
+
+_PATH = "/language/translate/v2"
+GOOGLE = Protocol(
+    "google",
+    (
+        (_PATH, ("GET", "POST"), _translate),
+        (f"{_PATH}/detect", ("GET", "POST"), _detect),
+        (f"{_PATH}/languages", ("GET", "POST"), _languages),
+    ),
+    error=_error,
+    missing="Required field is missing: {}",
+    unsupported="Invalid Value: {}",
+    too_long=(413, "Text too long: {size} characters, the limit is {limit}"),
+    without_key=(403, "The request is missing a valid API key."),
+    wrong_key=(400, "API key not valid. Please pass a valid API key."),
+    key=lambda headers: headers.get("x-goog-api-key"),
+    format="html",
+    max_texts=128,
+)

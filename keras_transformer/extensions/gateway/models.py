@@ -1,0 +1,258 @@
+"""The models of a directory: which pairs they translate, and which of them are in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import hashlib
+import itertools
+import logging
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from keras_transformer import tf_import
+from keras_transformer.errors import InputError, one_line
+from keras_transformer.extensions.serving.batching import Call
+from keras_transformer.extensions.serving.engines import open_engine
+from keras_transformer.extensions.serving.models import last_change
+from keras_transformer.extensions.serving.tensors import Arrays
+from keras_transformer.inference import manifest
+from keras_transformer.inference.engine import Engine
+from keras_transformer.inference.loading import find_loader, newest_version
+
+_LOG = logging.getLogger(__name__)
+_PAIR = re.compile(r"(?:.*[-_.])?([a-z]{2,3}(?:-[A-Z]\w+)?)[-_]([a-z]{2,3}(?:-[A-Z]\w+)?)")
+# A model in memory: its engine, and its functions that compute batches, by name.
+Loaded: TypeAlias = tuple[Engine, Mapping[str, Call]]
+_MAX_HOPS = 3  # a text goes through at most two other languages
+
+
+@dataclass(eq=False)
+class Model:
+    """A model of the directory.
+
+    Attributes:
+        name: the name of its folder.
+        path: its newest version.
+        pair: the codes of its languages.
+        changed: the time of the last change of its files.
+        size: bytes of its files, and of its memory when it has been loaded.
+        key: a hash of its content.
+        loaded: the engine and its functions while the model is in memory.
+        failure: why it cannot be loaded, or "".
+        users: the number of requests that use it now, and `idle` is set if there are none.
+        used: the number of the last request that used it.
+    """
+
+    name: str
+    path: Path
+    pair: tuple[str, str]
+    changed: int
+    size: int
+    key: str
+    loaded: Loaded | None = None
+    failure: str = ""
+    users: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    used: int = 0
+
+
+class Models:
+    """Loads models at their first request, and drops the least recently used ones.
+
+    A model that cannot be loaded counts as missing until its files change. `open_model` loads the
+    engine of a path.
+    """
+
+    def __init__(
+        self, folder: Path, memory_bytes: int, open_model: Callable[[Path], Engine]
+    ) -> None:
+        self._folder, self._memory_bytes, self._open = folder, memory_bytes, open_model
+        self._models: dict[str, Model] = {}
+        self._loading = asyncio.Lock()  # its order is that of the requests
+        self._requests = itertools.count(1)
+
+    async def start(self) -> None:
+        """Finds the models. Raises `InputError` if there are none."""
+        await self.refresh()
+        if not self._models:
+            raise InputError(
+                f"{self._folder} has no folders of models. It needs one for each pair of "
+                "languages, such as en-de, written by keras-transformer export."
+            )
+
+    async def watch(self, seconds: float) -> None:
+        """Checks for new and changed models every few seconds, forever."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.refresh()
+            except OSError as error:
+                _LOG.error("Cannot check %s for new models: %s", self._folder, error)
+
+    async def refresh(self) -> None:
+        """Reads the directory. Changed models are loaded again at their next request."""
+        found = await asyncio.to_thread(lambda: {m.name: m for m in self._found()})
+        unchanged = {
+            name: old
+            for name, old in self._models.items()
+            if name in found and (found[name].path, found[name].changed) == (old.path, old.changed)
+        }
+        if found.keys() == self._models.keys() == unchanged.keys():
+            return
+        self._models = dict(sorted((found | unchanged).items()))
+        pairs = self.pairs()
+        for model in self._models.values():
+            if pairs.get(model.pair, model) is not model:
+                first, pair = pairs[model.pair].name, "-".join(model.pair)
+                _LOG.warning("%s and %s translate %s. %s is used.", first, model.name, pair, first)
+        _LOG.info("Models: %s.", ", ".join("-".join(pair) for pair in pairs))
+
+    def _found(self) -> Iterator[Model]:
+        """Yields the models of the directory, whose languages are in manifests or names."""
+        try:
+            folders = sorted(path for path in self._folder.iterdir() if path.is_dir())
+        except OSError as error:
+            raise InputError(f"{self._folder} cannot be read: {error.strerror}.") from None
+        for folder in folders:
+            try:
+                path = newest_version(folder)
+                facts = manifest.read(path)
+                pair = facts.get("languages") or _PAIR.fullmatch(folder.name)
+                if not pair:
+                    continue
+                source, target = pair if isinstance(pair, list | tuple) else pair.groups()
+                changed = last_change(path)
+                content = path / manifest.FILE if facts else None
+                identity = content.read_bytes() if content else f"{path} {changed}".encode()
+                size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            except (InputError, OSError, ValueError) as error:  # it may be copied now
+                _LOG.warning("%s is left out: %s", folder.name, one_line(error))
+                continue
+            key = hashlib.sha256(identity).hexdigest()
+            yield Model(folder.name, path, (str(source), str(target)), changed, size, key)
+
+    def pairs(self) -> dict[tuple[str, str], Model]:
+        """Returns the models that can be used, by their languages. The first name counts."""
+        usable = [model for model in self._models.values() if not model.failure]
+        return {model.pair: model for model in reversed(usable)}
+
+    def routes(self, source: str) -> dict[str, list[Model]]:
+        """Returns the models to each language that can be reached, as few as possible.
+
+        No route contains a language twice.
+        """
+        pairs = sorted(self.pairs().items(), key=lambda item: item[0])
+        routes: dict[str, list[Model]] = {source: []}
+        reached = dict(routes)
+        for _ in range(_MAX_HOPS):
+            found: dict[str, list[Model]] = {}
+            for (start, end), model in pairs:
+                if start in reached and end not in routes:
+                    found.setdefault(end, [*reached[start], model])
+            routes |= found
+            reached = found
+        return routes
+
+    def targets(self) -> dict[str, list[str]]:
+        """Returns the languages that texts of each source language can be translated into."""
+        sources = sorted({source for source, _ in self.pairs()})
+        return {source: sorted(self.routes(source)) for source in sources}
+
+    @contextlib.asynccontextmanager
+    async def lease(self, model: Model) -> AsyncIterator[Loaded | None]:
+        """Yields a model that stays in memory until the end of the block, or None.
+
+        It is None if the model cannot be loaded. The log has the reason.
+        """
+        while (loaded := model.loaded) is None:
+            # A client that disconnects does not stop the loading.
+            await asyncio.shield(asyncio.ensure_future(self._load_once(model)))
+            if model.failure:
+                yield None
+                return
+        model.users, model.used = model.users + 1, next(self._requests)
+        model.idle.clear()
+        try:
+            yield loaded
+        finally:
+            model.users -= 1
+            if not model.users:
+                model.idle.set()
+
+    async def _load_once(self, model: Model) -> None:
+        async with self._loading:
+            if model.loaded is not None or model.failure:
+                return
+            try:
+                await self._load(model)
+            except Exception as error:  # any error must leave the others usable
+                model.failure = one_line(error)
+                _LOG.error("%s cannot be loaded: %s", model.name, model.failure)
+            else:
+                _LOG.info("Loaded %s (%d MB).", model.name, model.size >> 20)
+
+    async def _load(self, model: Model) -> None:
+        loader, _ = find_loader(str(model.path))
+        if loader.needs_tensorflow:  # it does not count to the memory of the model
+            await asyncio.to_thread(tf_import.load_tensorflow)
+        await self._make_room(model.size)
+        before = _resident_bytes()
+        engine = await asyncio.to_thread(self._open, model.path)
+        model.size = max(model.size, _resident_bytes() - before)
+        await self._make_room(model.size)
+        names = ("translate", "translate_verbose")
+        functions = {name: getattr(engine, name) for name in names}
+        calls = {name: _call(f) for name, f in functions.items() if f is not None}
+        model.loaded = engine, calls
+
+    async def _make_room(self, size: int) -> None:
+        """Drops models until `size` bytes are free. Waits for the requests that use them."""
+        if size > self._memory_bytes:
+            raise InputError(
+                f"it needs {size >> 20:,} MB, but --memory_mb is {self._memory_bytes >> 20:,}."
+            )
+        while True:
+            loaded = [m for m in self._models.values() if m.loaded is not None]
+            if sum(m.size for m in loaded) + size <= self._memory_bytes:
+                return
+            oldest = min(loaded, key=lambda m: m.used)
+            oldest.loaded = None  # from now on, its requests wait until it is loaded again
+            if oldest.users:
+                await oldest.idle.wait()
+            _LOG.info("Dropped %s.", oldest.name)
+            await asyncio.to_thread(_free_memory)
+
+
+def open_model(path: Path, batches_at_once: int) -> Engine:
+    """Loads a model and warms it up."""
+    return open_engine(path, batches_at_once).engine
+
+
+def _call(function: Any) -> Call:
+    """Returns a function of a batch. Requests with the same function can share a batch."""
+
+    def call(columns: Arrays) -> Arrays:
+        return {name: np.asarray(value) for name, value in function(**columns).items()}
+
+    return call
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _free_memory() -> None:
+    """Returns freed memory to the system, which glibc keeps otherwise."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

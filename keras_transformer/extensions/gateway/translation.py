@@ -1,0 +1,346 @@
+"""Texts to texts: detection, routes through models, markup, glossaries, and the cache."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import copy
+import functools
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import cachetools
+import lingua
+import numpy as np
+
+from keras_transformer.data.cleaning import LINGUA_CODES
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.documents.files import translate_bytes
+from keras_transformer.extensions.documents.glossary import Glossary
+from keras_transformer.extensions.documents.markup import Token, tokenize
+from keras_transformer.extensions.documents.protection import (
+    translate_tokens,
+    with_entities,
+    without_entities,
+)
+from keras_transformer.extensions.documents.spans import spliced
+from keras_transformer.extensions.documents.text_formats import Unit, html_units
+from keras_transformer.extensions.gateway.models import Loaded, Model, Models
+from keras_transformer.extensions.serving.batching import Batcher, concatenate
+from keras_transformer.extensions.serving.tensors import Arrays, RequestError
+from keras_transformer.inference import EMPTY_SCORE
+from keras_transformer.inference.engine import Engine
+from keras_transformer.inference.tags import add_tag
+from keras_transformer.inference.translate import translate_lines
+from keras_transformer.runs.machine import available_cores
+
+_THREADS = 256  # requests whose texts are split and put together at the same time
+_SHORT_TEXT = 40  # characters: among several texts, a shorter one is likely in the language of all
+_DETECTED_CHARACTERS = 1_000
+_ENTRY_BYTES = 600  # memory of an entry of the cache besides its characters and numbers
+# Symbols of models that were trained for formality.
+FORMALITY = {"more": "<formal>", "less": "<informal>"}
+# A language, and how likely it is among the languages of the models.
+Detected: TypeAlias = tuple[str, float]
+_Value = TypeVar("_Value")
+
+
+class TextRequest(NamedTuple):
+    """What all protocols ask for.
+
+    Attributes:
+        texts: the texts.
+        source: code of their language; None to detect it.
+        target: code of the language of the translations.
+        format: "text", "html" or "xml".
+        sentences: "1" to split texts at stops and line breaks, "nonewlines" only at stops, "0" not.
+        glossary: terms and their translations.
+        formality: "more", "less", or "" for the default of the model.
+        alternatives: the number of other translations.
+        ignored: elements of XML that are kept as they are.
+        splitting: elements of XML that end a sentence.
+    """
+
+    texts: Sequence[str]
+    source: str | None
+    target: str
+    format: str = "text"
+    sentences: str = "1"
+    glossary: Mapping[str, str] = {}
+    formality: str = ""
+    alternatives: int = 0
+    ignored: Sequence[str] = ()
+    splitting: Sequence[str] = ()
+
+
+class Result(NamedTuple):
+    """The translation of a text, its source language, and the languages in between."""
+
+    text: str
+    source: Detected
+    pivots: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()
+
+
+class Translator:
+    """Translates with the models, in batches across requests.
+
+    Outputs of models are cached by the hash of the model, the kind of the call and the line.
+    """
+
+    def __init__(self, models: Models, batcher: Batcher, cache_bytes: int) -> None:
+        self.models, self._batcher = models, batcher
+        self._cache: Any = cachetools.LRUCache(cache_bytes, _entry_bytes)
+        self._lock = threading.Lock()
+        self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "request")
+
+    def language(self, code: str) -> str | None:
+        """Returns the language of the models that a code means, if necessary without its region."""
+        known = {known.lower(): known for pair in self.models.pairs() for known in pair}
+        code = code.lower().replace("_", "-")
+        base = code.partition("-")[0]
+        regions = (known[name] for name in sorted(known) if name.partition("-")[0] == base)
+        return known.get(code) or known.get(base) or next(regions, None)
+
+    async def detect(self, texts: Sequence[str]) -> list[list[Detected]]:
+        """Returns the languages of each text, the most likely one first.
+
+        Of several texts, short ones count as texts in the language of all.
+        """
+        codes = tuple(sorted({code for pair in self.models.pairs() for code in pair}))
+        texts = [re.sub(r"<[^<>]*>", " ", text)[:_DETECTED_CHARACTERS] for text in texts]
+        whole = "\n".join(texts)[:_DETECTED_CHARACTERS]
+        texts = [whole if len(text) < _SHORT_TEXT else text for text in texts]
+
+        def languages() -> list[list[Detected]]:
+            found = {text: detected_languages(text, codes) for text in dict.fromkeys(texts)}
+            return [found[text] for text in texts]
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, languages)
+
+    async def translate(self, request: TextRequest) -> list[Result]:
+        """Translates the texts of a request.
+
+        Raises:
+            LookupError: if no models lead from the language of a text to the target language. The
+                arguments are both.
+        """
+        if request.source is None:
+            sources = [found[0] for found in await self.detect(request.texts)]
+        else:
+            sources = [(request.source, 1.0)] * len(request.texts)
+        results: dict[int, Result] = {}
+        for code in dict.fromkeys(code for code, _ in sources):
+            chosen = [index for index, source in enumerate(sources) if source[0] == code]
+            texts = [request.texts[index] for index in chosen]
+            work = functools.partial(_translate_texts, request, code)
+            found, pivots = await self._along_route(code, request.target, [texts], work)
+            for index, (best, *others) in zip(chosen, zip(*found, strict=True), strict=True):
+                rest = tuple(text for text in dict.fromkeys(others) if text != best)
+                results[index] = Result(best, sources[index], pivots, rest)
+        return [results[index] for index in range(len(sources))]
+
+    async def translate_file(
+        self, data: bytes, name: str, source: str, target: str
+    ) -> tuple[bytes, tuple[str, ...]]:
+        """Translates the text of a file. Its name says its format."""
+
+        def translated(_: Model, engines: Callable[[int], Engine], data: bytes) -> bytes:
+            return translate_bytes(engines(0), data, name)[0]
+
+        return await self._along_route(source, target, data, translated)
+
+    async def _along_route(
+        self,
+        source: str,
+        target: str,
+        value: _Value,
+        work: Callable[[Model, Callable[[int], Engine], _Value], _Value],
+    ) -> tuple[_Value, tuple[str, ...]]:
+        """Applies `work` in a thread with each model of the route. Returns the pivots, too.
+
+        If a model cannot be loaded, there may be a route without it. `work` gets the model, and a
+        function that returns its engine for the best translations (0) or others (1, 2, ...).
+        """
+        loop = asyncio.get_running_loop()
+        while (route := self.models.routes(source).get(target)) is not None:
+            result, cancelled = value, threading.Event()
+            try:
+                for model in route:
+                    async with self.models.lease(model) as loaded:
+                        if loaded is None:
+                            break
+                        run = functools.partial(self._run, loop, cancelled, model, loaded)
+                        engines = functools.partial(_engine, model, loaded[0], run)
+                        threads = self._threads
+                        result = await loop.run_in_executor(threads, work, model, engines, result)
+                else:
+                    return result, tuple(model.pair[1] for model in route[:-1])
+            except InputError as error:
+                raise RequestError(400, str(error)) from error
+            finally:  # a thread whose client has left computes no more
+                cancelled.set()
+        raise LookupError(source, target)
+
+    def _run(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        cancelled: threading.Event,
+        model: Model,
+        loaded: Loaded,
+        name: str,
+        columns: Arrays,
+    ) -> Arrays:
+        """Calls a function of an engine. Rows that are not cached join the batches of others."""
+        engine, calls = loaded
+        keys = [(model.key, name, *row) for row in zip(*columns.values(), strict=True)]
+        with self._lock:
+            rows = [self._cache.get(key) for key in keys]
+        missing = [index for index, row in enumerate(rows) if row is None]
+        if missing:
+            if cancelled.is_set():
+                raise RequestError(499, "The request was cancelled.")
+            inputs = {column: np.asarray(array)[missing] for column, array in columns.items()}
+            batches = self._batcher.run(calls[name], inputs, engine.max_batch_lines, model.name)
+            found = asyncio.run_coroutine_threadsafe(batches, loop).result()
+            for position, index in enumerate(missing):
+                # A copy, since a view would keep the whole batch in memory.
+                row = {n: array[position : position + 1].copy() for n, array in found.items()}
+                rows[index] = row
+                with self._lock:
+                    if _entry_bytes(row) <= self._cache.maxsize:
+                        self._cache[keys[index]] = row
+        return concatenate(rows)
+
+
+def _engine(
+    model: Model, engine: Engine, run: Callable[[str, Arrays], Arrays], rank: int
+) -> Engine:
+    """Returns an engine that calls `run`, and whose best translations have a rank of the model's.
+
+    If a line has fewer translations, it gets the last one.
+    """
+    engine = copy.copy(engine)
+    engine.n_best, engine.max_batch_lines, engine.threads = 1, None, available_cores()
+    engine.source_language, engine.target_language = model.pair
+
+    def translate(text: Any) -> Arrays:
+        found = run("translate", {"text": text})
+        translations, scores = found["translations"], found["scores"]
+        last = np.maximum((scores > EMPTY_SCORE).sum(axis=1) - 1, 0)
+        chosen = np.minimum(rank, last)[:, None]
+        best = {"translations": translations, "scores": scores}
+        return {name: np.take_along_axis(array, chosen, 1) for name, array in best.items()}
+
+    def translate_verbose(text: Any, prefix: Any) -> Arrays:
+        return run("translate_verbose", {"text": text, "prefix": prefix})
+
+    functions: dict[str, Any] = {"translate": translate}
+    if engine.translate_verbose is not None:
+        functions["translate_verbose"] = translate_verbose
+    vars(engine).update(functions)
+    return engine
+
+
+def _translate_texts(
+    request: TextRequest,
+    source: str,
+    model: Model,
+    engines: Callable[[int], Engine],
+    texts: Sequence[Sequence[str]],
+) -> list[list[str]]:
+    """Returns the translations of texts in the first list, and at the end of a route others, too.
+
+    Terms are translated by the first model of the route, and the others keep them.
+    """
+    is_last = model.pair[1] == request.target
+    terms = request.glossary
+    if model.pair[0] != source:
+        terms = {term: term for term in terms.values()}
+    glossary = Glossary(terms, source) if terms else None
+    outputs = []
+    for rank in range(1 + request.alternatives * is_last):
+        engine = engines(rank)
+        engine.glossary = glossary
+        tag = FORMALITY.get(request.formality, "") if is_last else ""
+        tag = tag if tag in (engine.symbols or ()) else ""
+        outputs.append(_translated(engine, texts[0], request, tag))
+    return outputs
+
+
+def _translated(engine: Engine, texts: Sequence[str], request: TextRequest, tag: str) -> list[str]:
+    """Translates texts of a format."""
+    if request.format == "text" and request.sentences == "0":
+        return [best.text for best, *_ in translate_lines(engine, [add_tag(t, tag) for t in texts])]
+    if request.format == "text" and request.sentences == "nonewlines":
+        texts = [re.sub(r"\s*\n\s*", " ", text) for text in texts]
+    units = [list(_units(text, request)) for text in texts]
+    fragments = [unit.tokens for found in units for unit in found]
+    written = without_entities if request.format == "text" else with_entities
+    outputs, *_ = translate_tokens(engine, fragments, (), tag, written)
+    remaining, results = iter(outputs), []
+    for text, found in zip(texts, units, strict=True):
+        changes = [(unit.start, unit.end, next(remaining)) for unit in found]
+        results.append(spliced(text, changes))
+    return results
+
+
+def _units(text: str, request: TextRequest) -> Iterator[Unit]:
+    """Yields the parts of a text that are translated separately, with their tags."""
+    if request.format == "html":
+        try:
+            yield from list(html_units(text, "The text"))
+        except InputError:  # a tag does not end: a browser shows the others
+            yield Unit(0, len(text), tokenize(text))
+        return
+    is_xml = request.format == "xml"
+    ignored = frozenset(name.lower() for name in request.ignored) if is_xml else frozenset[str]()
+    splitting = {name.lower() for name in request.splitting}
+    position, start, tokens = 0, 0, list[Token]()
+    for token in tokenize(text, ignored, is_xml):
+        if is_xml and token.name in splitting:
+            yield Unit(start, position, tokens)
+            start, tokens = position + len(token.raw), list[Token]()
+        else:
+            tokens.append(token)
+        position += len(token.raw)
+    yield Unit(start, position, tokens)
+
+
+def _entry_bytes(outputs: Arrays) -> int:
+    """Returns the approximate memory of an entry of the cache."""
+    strings = (array.flat for array in outputs.values() if array.dtype == object)
+    characters = sum(len(value) + 50 for values in strings for value in values)
+    return _ENTRY_BYTES + characters + sum(array.nbytes for array in outputs.values())
+
+
+def detected_languages(text: str, codes: tuple[str, ...]) -> list[Detected]:
+    """Returns which of the languages a text may be in, the most likely one first."""
+    detector, names = _detector(codes)
+    found = detector.compute_language_confidence_values(text) if detector else []
+    return [(names[entry.language], entry.value) for entry in found] or [(codes[0], 0.0)]
+
+
+@functools.lru_cache(maxsize=4)
+def _detector(codes: tuple[str, ...]) -> tuple[Any, dict[Any, str]]:
+    """Returns a detector of languages, or None if fewer than two are known."""
+    names = {lingua_language(code): code for code in codes if lingua_language(code) is not None}
+    if len(names) < 2:
+        return None, names
+    return lingua.LanguageDetectorBuilder.from_languages(*names).build(), names
+
+
+def lingua_language(code: str) -> Any:
+    """Returns the language of a code in lingua, or None."""
+    base = re.split("[-_]", code.lower())[0]
+    base = LINGUA_CODES.get(base, base)
+    known = lingua.Language.all()
+    return next((found for found in known if found.iso_code_639_1.name.lower() == base), None)
+
+
+def language_name(code: str) -> str:
+    """Returns the English name of a language, or its code if the name is unknown."""
+    found = lingua_language(code)
+    return code if found is None else found.name.title()

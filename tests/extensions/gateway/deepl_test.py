@@ -1,0 +1,134 @@
+"""The official client of DeepL, and what it does not send."""
+
+import deepl
+import httpx
+import pytest
+
+
+@pytest.fixture(scope="module")
+def translator(client: httpx.Client) -> deepl.DeepLClient:
+    return deepl.DeepLClient("key", server_url=str(client.base_url), send_platform_info=False)
+
+
+def test_texts(translator: deepl.DeepLClient) -> None:
+    found = translator.translate_text("A house. A wall.", source_lang="EN", target_lang="DE")
+    assert (found.text, found.detected_source_lang) == ("Ade housede. Ade wallde.", "EN")
+    assert found.billed_characters == 16
+    batch = translator.translate_text(["Das Haus", "Un coq"], target_lang="EN-US")
+    assert [result.text for result in batch] == ["Dasen Hausen", "Unen coqen"]
+    assert batch[0].detected_source_lang == "DE"
+
+
+def test_regions_of_languages_mean_the_language(translator: deepl.DeepLClient) -> None:
+    assert translator.translate_text("Haus", source_lang="DE", target_lang="EN-GB").text == "Hausen"
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        ("1", "Ade wallde.\nAde housede"),
+        ("nonewlines", "Ade wallde. Ade housede"),
+        ("0", "Ade wallde.\nAde housede"),
+    ],
+)
+def test_sentences(translator: deepl.DeepLClient, split: str, expected: str) -> None:
+    found = translator.translate_text(
+        "A wall.\nA house", source_lang="EN", target_lang="DE", split_sentences=split,
+        preserve_formatting=True,
+    )  # fmt: skip
+    assert found.text == expected
+
+
+def test_tags_stay_at_their_words(translator: deepl.DeepLClient) -> None:
+    options = {"source_lang": "EN", "target_lang": "DE"}
+    html = translator.translate_text("<p>A <b>wall</b></p>", tag_handling="html", **options)
+    assert html.text == "<p>Ade <b>wallde</b></p>"
+    xml = translator.translate_text(
+        'A <x id="1">kept</x> wall<br/>house &amp; door', tag_handling="xml", ignore_tags=["x"],
+        splitting_tags="br", **options,
+    )  # fmt: skip
+    assert xml.text == 'Ade <x id="1">kept</x> wallde<br/>housede &amp; doorde'
+
+
+def test_variables_and_urls_survive(translator: deepl.DeepLClient) -> None:
+    text = "See {name} at https://example.com/a now"
+    found = translator.translate_text(text, source_lang="EN", target_lang="DE")
+    assert found.text == "Seede {name} atde https://example.com/a nowde"
+
+
+def test_glossaries(translator: deepl.DeepLClient) -> None:
+    made = translator.create_glossary("walls", "EN", "DE", {"wall": "Wand", "house": "Haus"})
+    assert (made.entry_count, made.source_lang, made.ready) == (2, "EN", True)
+    found = translator.translate_text("A wall", source_lang="EN", target_lang="DE", glossary=made)
+    assert found.text == "Ade Wand"
+    assert [glossary.name for glossary in translator.list_glossaries()] == ["walls"]
+    assert translator.get_glossary(made.glossary_id).entry_count == 2
+    assert translator.get_glossary_entries(made) == {"wall": "Wand", "house": "Haus"}
+    translator.delete_glossary(made)
+    with pytest.raises(deepl.GlossaryNotFoundException):
+        translator.get_glossary(made.glossary_id)
+    csv = translator.create_glossary_from_csv("csv", "EN", "DE", 'wall,"Wand, dick"\n')
+    assert translator.get_glossary_entries(csv) == {"wall": "Wand, dick"}
+    translator.delete_glossary(csv)
+
+
+def test_terms_survive_a_pivot(translator: deepl.DeepLClient) -> None:
+    made = translator.create_glossary("pivot", "EN", "FR", {"wall": "mur"})
+    found = translator.translate_text("A wall", source_lang="EN", target_lang="FR", glossary=made)
+    assert found.text == "Adefr mur"
+    translator.delete_glossary(made)
+
+
+def test_languages_and_usage(translator: deepl.DeepLClient) -> None:
+    before = translator.get_usage().character.count
+    translator.translate_text("A wall", source_lang="EN", target_lang="DE")
+    assert translator.get_usage().character.count == before + 6
+    assert not translator.get_usage().any_limit_reached
+    sources = {language.code: language.name for language in translator.get_source_languages()}
+    assert sources == {"DE": "German", "EN": "English", "FR": "French", "IT": "Italian"}
+    targets = [language.code for language in translator.get_target_languages()]
+    assert targets == ["DE", "EN-GB", "EN-US", "ES", "FR", "IT"]
+    pairs = {(p.source_lang, p.target_lang) for p in translator.get_glossary_languages()}
+    assert ("en", "it") in pairs and ("it", "en") not in pairs
+
+
+def test_formality(translator: deepl.DeepLClient) -> None:
+    found = translator.translate_text(
+        "A wall", source_lang="EN", target_lang="DE", formality="more"
+    )
+    assert found.text == "<formal> Ade wallde"  # the engine shows the symbol that it got
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target_lang": "XX"}, "XX"),
+        ({"target_lang": "DE", "source_lang": "XX"}, "XX"),
+        ({"target_lang": "EN-US", "source_lang": "IT"}, "not supported"),  # no model leads there
+        ({"target_lang": "DE", "source_lang": "EN", "glossary": "none"}, "Glossary"),
+        ({"target_lang": "DE", "split_sentences": "maybe"}, "split_sentences"),
+    ],
+)
+def test_errors(translator: deepl.DeepLClient, options: dict[str, str], message: str) -> None:
+    with pytest.raises(deepl.DeepLException, match=message) as caught:
+        translator.translate_text("A wall", **options)
+    assert caught.value.http_status_code in (400, 404)
+
+
+def test_forms_and_a_pivot(client: httpx.Client) -> None:
+    form = {"text": ["A wall", "B"], "target_lang": "FR", "source_lang": "EN"}
+    found = client.post("/v2/translate", data=form)
+    assert [t["text"] for t in found.json()["translations"]] == ["Adefr walldefr", "Bdefr"]
+    assert found.headers["x-pivot"] == "de"
+    empty = client.post("/v2/translate", data={"target_lang": "DE"})
+    assert (empty.status_code, empty.json()) == (
+        400,
+        {"message": "Parameter 'text' not specified."},
+    )
+
+
+def test_invalid_glossaries(client: httpx.Client) -> None:
+    given = {"name": "a", "source_lang": "en", "target_lang": "de", "entries_format": "tsv"}
+    for entries in ("wall", "wall\t", "a\tb\na\tc"):
+        found = client.post("/v2/glossaries", json={**given, "entries": entries})
+        assert found.status_code == 400 and "entries" in found.json()["message"]

@@ -1,0 +1,85 @@
+"""The official client of LibreTranslate, and what it does not send."""
+
+import urllib.error
+
+import httpx
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+
+@pytest.fixture(scope="module")
+def api(client: httpx.Client) -> LibreTranslateAPI:
+    return LibreTranslateAPI(str(client.base_url))
+
+
+def test_the_official_client(api: LibreTranslateAPI) -> None:
+    assert api.translate("A wall. A house.", "en", "de") == "Ade wallde. Ade housede."
+    assert api.translate("Das Haus", "auto", "en") == "Dasen Hausen"
+    assert api.detect("Das Haus")[0] == {"confidence": 75, "language": "de"}
+    languages = {language["code"]: language for language in api.languages()}
+    assert languages["en"]["name"] == "English"
+    assert languages["en"]["targets"] == ["de", "en", "fr", "it"]  # es is too far
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        api.translate("A wall", "en", "xx")
+
+
+def test_batches_alternatives_and_pivots(client: httpx.Client) -> None:
+    given = {"q": ["A wall", "Das Haus"], "source": "auto", "target": "fr", "alternatives": 3}
+    found = client.post("/translate", json=given)
+    assert found.json() == {
+        "translatedText": ["Afr wallfr", "Dasfr Hausfr"],
+        "detectedLanguage": [{"confidence": 75, "language": "de"}] * 2,
+        "alternatives": [["AFR WALLFR"], ["DASFR HAUSFR"]],
+    }  # short texts of a batch are in the language of all
+    one = client.post("/translate", json={"q": "A wall", "source": "en", "target": "it"})
+    assert one.json() == {"translatedText": "Adefrit walldefrit", "pivot": ["de", "fr"]}
+    assert one.headers["x-pivot"] == "de, fr"
+    same = client.post("/translate", json={"q": "A wall", "source": "en", "target": "en"})
+    assert same.json() == {"translatedText": "A wall"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<p>A <b>wall</b>", "<p>Ade <b>wallde</b>"),
+        ("A wall <b", "Ade wallde &lt;b"),
+        ("</i>A & B", "</i>Ade &amp; Bde"),
+        ("", None),
+        ("  \n", "  \n"),
+    ],
+)
+def test_html_that_is_broken(client: httpx.Client, text: str, expected: str | None) -> None:
+    given = {"q": text, "source": "en", "target": "de", "format": "html"}
+    found = client.post("/translate", json=given)
+    if expected is None:
+        assert found.status_code == 400 and "missing q" in found.json()["error"]
+    else:
+        assert found.json() == {"translatedText": expected}
+
+
+def test_files(client: httpx.Client) -> None:
+    page = {"file": ("a page.html", b"<p>A <b>wall</b></p>")}
+    form = {"source": "en", "target": "fr"}
+    found = client.post("/translate_file", files=page, data=form)
+    url = found.json()["translatedFileUrl"]
+    assert url.startswith(str(client.base_url)) and found.headers["x-pivot"] == "de"
+    file = client.get(url)
+    assert file.content == b"<p>Adefr <b>walldefr</b></p>"
+    assert 'filename="a page_fr.html"' in file.headers["content-disposition"]
+    assert client.get("/download_file/none.txt").status_code == 404
+    for name, data in (("a.exe", b"a"), ("a.docx", b"no archive"), ("a.txt", b"\xff\xfe\xff")):
+        refused = client.post("/translate_file", files={"file": (name, data)}, data=form)
+        assert refused.status_code == 400 and refused.json()["error"]
+
+
+def test_facts(client: httpx.Client) -> None:
+    assert client.get("/health").json() == {"status": "ok"}
+    settings = client.get("/frontend/settings").json()
+    assert settings["charLimit"] == 5_000 and settings["keyRequired"] is False
+    assert ".docx" in settings["supportedFilesFormat"]
+
+
+def test_a_limit_of_characters(client: httpx.Client) -> None:
+    found = client.post("/translate", json={"q": "a" * 5_001, "source": "en", "target": "de"})
+    message = "Invalid request: request (5001) exceeds text limit (5000)"
+    assert (found.status_code, found.json()) == (400, {"error": message})
