@@ -6,19 +6,20 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from keras_transformer.errors import needs_extra, require
+from keras_transformer.extensions import serving
 from keras_transformer.extensions.serving import LOOPBACK, setting
-from keras_transformer.extensions.serving import Settings as ServingSettings
 
-# The flag that selects this server (`plugins.py`, group `servers`).
+# The help of the flag that selects this server (`plugins.py`, group `servers`).
 help = "directory of models for DeepL, LibreTranslate and Google clients"
 # The settings of a server of one model that do not apply.
 UNUSED = ("source_tag", "document", "glossary", "terms", "casing", "model_name", "max_rows")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(ServingSettings):
+class Settings(serving.Settings):
     """Settings of a gateway. `model_dir` is the directory of the models."""
 
     memory_mb: int = setting(4096, "memory of loaded models", lower_bound=1)
@@ -28,16 +29,25 @@ class Settings(ServingSettings):
     max_characters: int = setting(100_000, "maximum characters of a request", lower_bound=1)
 
 
+def create_gateway(settings: Settings, **options: Any) -> Any:
+    """Returns a `server.Gateway` with all protocols. Options are arguments of it."""
+    from keras_transformer.extensions.gateway.deepl import DEEPL
+    from keras_transformer.extensions.gateway.google import GOOGLE
+    from keras_transformer.extensions.gateway.libretranslate import LIBRETRANSLATE
+    from keras_transformer.extensions.gateway.server import Gateway
+
+    return Gateway(settings, (DEEPL, GOOGLE, LIBRETRANSLATE), **options)
+
+
 def run(settings: Settings) -> None:
     """Serves until SIGTERM, SIGHUP or SIGINT."""
     with needs_extra("gateway", "--models_dir"):
-        from keras_transformer.extensions.gateway.server import Gateway
+        from keras_transformer.extensions.gateway import server as _  # noqa: F401
         from keras_transformer.extensions.serving import server
 
-    is_local = settings.host in LOOPBACK or settings.host in ("::1", "")
     require(
-        is_local or settings.keys is not None,
+        settings.host in (*LOOPBACK, "::1") or settings.keys is not None,
         f"--host={settings.host} can be reached from other machines, where anyone could use and "
         "overload this server. Give --keys, or leave out --host.",
     )
-    server.run(settings, Gateway)
+    server.run(settings, create_gateway)

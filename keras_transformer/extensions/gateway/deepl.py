@@ -7,19 +7,16 @@ import datetime
 import io
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.documents.glossary import Glossary
-from keras_transformer.extensions.gateway.protocols import Fields, Protocol, pivot_headers
-from keras_transformer.extensions.gateway.translation import FORMALITY, language_name
+from keras_transformer.extensions.gateway.server import Fields, Gateway, Protocol, answer
+from keras_transformer.extensions.gateway.translation import language_name
 from keras_transformer.extensions.serving.tensors import RequestError
-
-if TYPE_CHECKING:
-    from keras_transformer.extensions.gateway.server import Gateway
 
 _MAX_GLOSSARIES = 1_000
 _SENTENCES = {"0": "0", "false": "0", "1": "1", "true": "1", "nonewlines": "nonewlines"}
@@ -32,26 +29,17 @@ async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Resp
     asked = DEEPL.text_request(gateway, fields)
     # With tags, DeepL splits texts only at stops.
     default = "1" if asked.format == "text" else "nonewlines"
-    sentences = str(DEEPL.value(fields, "sentences", default)).lower()
-    if sentences not in _SENTENCES:
+    sentences = _SENTENCES.get(str(fields.get("split_sentences", default)).lower())
+    formality = str(DEEPL.value(fields, "formality", "")).lower().removeprefix("prefer_")
+    if sentences is None:
         raise RequestError(400, "Value for 'split_sentences' not supported.")
-    formality = str(DEEPL.value(fields, "formality", "default")).lower()
-    wish = formality.removeprefix("prefer_")
-    if wish not in ("default", *FORMALITY):
-        raise RequestError(400, "Value for 'formality' not supported.")
-    if formality in FORMALITY and not _has_formality(gateway, asked.target):
-        raise RequestError(400, "'formality' is not supported for given 'target_lang'.")
     terms: Mapping[str, str] = {}
     if number := DEEPL.value(fields, "glossary"):
-        if asked.source is None:
-            raise RequestError(400, "'source_lang' is required when using a glossary.")
         facts, terms = _find(gateway, request, str(number))
         if (facts["source_lang"], facts["target_lang"]) != (asked.source, asked.target):
-            raise RequestError(400, "The languages of the glossary are others.")
-    asked = asked._replace(
-        sentences=_SENTENCES[sentences], glossary=terms, formality="" if wish == "default" else wish
-    )
-    results = await DEEPL.translate(gateway, asked)
+            raise RequestError(400, "The languages of the glossary and the request differ.")
+    asked = asked._replace(sentences=sentences, glossary=terms, formality=formality)
+    results = await gateway.translator.translate(asked)
     translations = [
         {
             "detected_source_language": result.source[0].upper(),
@@ -60,59 +48,44 @@ async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Resp
         }
         for result, text in zip(results, asked.texts, strict=True)
     ]
-    return JSONResponse({"translations": translations}, headers=pivot_headers(results[0].pivots))
-
-
-def _has_formality(gateway: Gateway, target: str) -> bool:
-    """Returns whether a model in memory translates into a language with a given formality."""
-    models = (model for pair, model in gateway.models.pairs().items() if pair[1] == target)
-    symbols = (model.loaded[0].symbols or () for model in models if model.loaded)
-    return any({*FORMALITY.values()} <= {*known} for known in symbols)
+    return answer({"translations": translations}, results[0].pivots)
 
 
 async def _languages(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    targets = gateway.models.targets()
+    targets = gateway.model.targets()
     if fields.get("type") != "target":
-        found = [{"language": code.upper(), "name": language_name(code)} for code in targets]
-        return JSONResponse(found)
+        return answer([{"language": c.upper(), "name": language_name(c)} for c in targets])
     languages = []
     for code in sorted({code for others in targets.values() for code in others}):
-        facts = {"name": language_name(code), "supports_formality": _has_formality(gateway, code)}
         codes = _REGIONS.get(code.upper(), (code.upper(),))
-        languages += [{"language": region, **facts} for region in codes]
-    return JSONResponse(languages)
+        languages += [{"language": region, "name": language_name(code)} for region in codes]
+    return answer(languages)
 
 
 async def _usage(gateway: Gateway, request: Request, fields: Fields) -> Response:
     count = gateway.characters[request.state.key]
-    return JSONResponse({"character_count": count, "character_limit": _UNLIMITED})
+    return answer({"character_count": count, "character_limit": _UNLIMITED})
 
 
 async def _glossary_pairs(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    targets = gateway.models.targets()
-    pairs = [
-        {"source_lang": source.lower(), "target_lang": target.lower()}
-        for source, codes in targets.items()
-        for target in codes
-        if source != target
-    ]
-    return JSONResponse({"supported_languages": pairs})
+    targets = gateway.model.targets().items()
+    pairs = [(source, target) for source, codes in targets for target in codes if source != target]
+    languages = [{"source_lang": source, "target_lang": target} for source, target in pairs]
+    return answer({"supported_languages": languages})
 
 
 async def _create(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    name, entries = (str(fields.get(field) or "") for field in ("name", "entries"))
-    if not name or not entries:
-        raise RequestError(400, f"Parameter '{'entries' if name else 'name'}' not specified.")
-    terms = _terms(entries, str(fields.get("entries_format", "tsv")))
-    source, target = (
-        DEEPL.language(gateway, fields.get(field)) for field in ("source_lang", "target_lang")
-    )
+    for name in ("name", "source_lang", "target_lang", "entries"):
+        if not fields.get(name):
+            raise RequestError(400, DEEPL.missing.format(name))
+    source, target = (DEEPL.language(gateway, fields[f"{n}_lang"]) for n in ("source", "target"))
+    terms = _terms(str(fields["entries"]), str(fields.get("entries_format", "tsv")))
     if len(gateway.glossaries) >= _MAX_GLOSSARIES:
         raise RequestError(456, "Too many glossaries.")
     number = str(uuid.uuid4())
     facts = {
         "glossary_id": number,
-        "name": name,
+        "name": str(fields["name"]),
         "ready": True,
         "source_lang": source,
         "target_lang": target,
@@ -120,28 +93,25 @@ async def _create(gateway: Gateway, request: Request, fields: Fields) -> Respons
         "entry_count": len(terms),
     }
     gateway.glossaries[request.state.key, number] = facts, terms
-    return JSONResponse(facts, 201)
+    return answer(facts, status=201)
 
 
 def _terms(entries: str, format: str) -> dict[str, str]:
     """Returns the terms of a glossary, which is TSV or CSV."""
-    if format not in ("tsv", "csv"):
-        raise RequestError(400, "Value for 'entries_format' not supported.")
-    dialect: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if format == "tsv" else {}
+    dialect: Any = {} if format == "csv" else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     try:
         rows = [row for row in csv.reader(io.StringIO(entries, newline=""), **dialect) if row]
-        terms = {row[0].strip(): row[1].strip() for row in rows}
-        if len(terms) != len(rows):
-            raise ValueError
-        Glossary(terms)  # refuses empty terms
-    except (csv.Error, IndexError, ValueError) as error:  # InputError is a ValueError
+        pairs = [(source.strip(), target.strip()) for source, target, *_ in rows]
+        Glossary(pairs)  # refuses empty terms, and two translations of a term
+    except (csv.Error, ValueError) as error:
         detail = str(error) if isinstance(error, InputError) else ""
-        raise RequestError(400, f"Invalid glossary entries provided. {detail}".strip()) from error
-    return terms
+        raise RequestError(400, f"Invalid glossary entries provided. {detail}") from error
+    return dict(pairs)
 
 
-def _find(gateway: Gateway, request: Request, number: str) -> tuple[dict[str, Any], dict[str, str]]:
+def _find(gateway: Gateway, request: Request, number: str) -> tuple[Fields, dict[str, str]]:
     """Returns the facts and the terms of a glossary of the client's key."""
+    found: tuple[Fields, dict[str, str]] | None
     found = gateway.glossaries.get((request.state.key, number))
     if found is None:
         raise RequestError(404, "Glossary not found.")
@@ -151,24 +121,21 @@ def _find(gateway: Gateway, request: Request, number: str) -> tuple[dict[str, An
 async def _list(gateway: Gateway, request: Request, fields: Fields) -> Response:
     items = gateway.glossaries.items()
     own = [facts for (key, _), (facts, _) in items if key == request.state.key]
-    return JSONResponse({"glossaries": own})
+    return answer({"glossaries": own})
 
 
-async def _show(gateway: Gateway, request: Request, fields: Fields) -> Response:
+async def _glossary(gateway: Gateway, request: Request, fields: Fields) -> Response:
     facts, _ = _find(gateway, request, request.path_params["number"])
-    return JSONResponse(facts)
+    if request.method == "DELETE":
+        del gateway.glossaries[request.state.key, facts["glossary_id"]]
+        return Response(status_code=204)
+    return answer(facts)
 
 
 async def _entries(gateway: Gateway, request: Request, fields: Fields) -> Response:
     _, terms = _find(gateway, request, request.path_params["number"])
     text = "\n".join(f"{source}\t{target}" for source, target in terms.items())
     return Response(text, media_type="text/tab-separated-values")
-
-
-async def _delete(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    facts, _ = _find(gateway, request, request.path_params["number"])
-    del gateway.glossaries[request.state.key, facts["glossary_id"]]
-    return Response(status_code=204)
 
 
 def _key(headers: Mapping[str, str]) -> str | None:
@@ -178,6 +145,7 @@ def _key(headers: Mapping[str, str]) -> str | None:
 
 DEEPL = Protocol(
     "deepl",
+    "/v2/",
     (
         ("/v2/translate", ("POST", "GET"), _translate),
         ("/v2/languages", ("GET", "POST"), _languages),
@@ -185,9 +153,8 @@ DEEPL = Protocol(
         ("/v2/glossary-language-pairs", ("GET",), _glossary_pairs),
         ("/v2/glossaries", ("POST",), _create),
         ("/v2/glossaries", ("GET",), _list),
-        ("/v2/glossaries/{number}", ("GET",), _show),
+        ("/v2/glossaries/{number}", ("GET", "DELETE"), _glossary),
         ("/v2/glossaries/{number}/entries", ("GET",), _entries),
-        ("/v2/glossaries/{number}", ("DELETE",), _delete),
     ),
     error=lambda status, message: {"message": message},
     missing="Parameter '{}' not specified.",

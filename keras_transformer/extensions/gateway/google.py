@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import http
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from keras_transformer.extensions.gateway.protocols import Fields, Protocol, pivot_headers
+from keras_transformer.extensions.gateway.server import Fields, Gateway, Protocol, answer
 from keras_transformer.extensions.gateway.translation import language_name
 
-if TYPE_CHECKING:
-    from keras_transformer.extensions.gateway.server import Gateway
-
+_PATH = "/language/translate/v2"
 _SURE = 0.9  # confidence of a reliable detection
 # Google's names of errors, by their HTTP status.
 _REASONS = {
@@ -27,18 +24,16 @@ _REASONS = {
 
 async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Response:
     asked = GOOGLE.text_request(gateway, fields)
+    results = await gateway.translator.translate(asked)
     translations = []
-    results = await GOOGLE.translate(gateway, asked)
     for result in results:
         found = {"translatedText": result.text}
         if asked.source is None:
             found["detectedSourceLanguage"] = result.source[0]
-        codes = [result.source[0], *result.pivots, asked.target]
         if result.pivots:  # the field for the name of the model
-            found["model"] = "-".join(codes)
+            found["model"] = "-".join([result.source[0], *result.pivots, asked.target])
         translations.append(found)
-    answer = {"data": {"translations": translations}}
-    return JSONResponse(answer, headers=pivot_headers(results[0].pivots))
+    return answer({"data": {"translations": translations}}, results[0].pivots)
 
 
 async def _detect(gateway: Gateway, request: Request, fields: Fields) -> Response:
@@ -47,30 +42,26 @@ async def _detect(gateway: Gateway, request: Request, fields: Fields) -> Respons
         [{"language": code, "confidence": confidence, "isReliable": confidence >= _SURE}]
         for (code, confidence), *_ in found
     ]
-    return JSONResponse({"data": {"detections": detections}})
+    return answer({"data": {"detections": detections}})
 
 
 async def _languages(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    targets = gateway.models.targets()
-    codes = {*targets, *(code for others in targets.values() for code in others)}
-    has_names = bool(GOOGLE.value(fields, "target"))
-    languages = [
-        {"language": code, **({"name": language_name(code)} if has_names else {})}
-        for code in sorted(codes)
-    ]
-    return JSONResponse({"data": {"languages": languages}})
+    codes = sorted({code for pair in gateway.model.pairs() for code in pair})
+    languages = [{"language": code, "name": language_name(code)} for code in codes]
+    if not GOOGLE.value(fields, "target"):
+        languages = [{"language": code} for code in codes]
+    return answer({"data": {"languages": languages}})
 
 
 def _error(status: int, message: str) -> Any:
-    name = http.HTTPStatus(status).phrase if status in http.HTTPStatus.__members__.values() else ""
-    reason, code = _REASONS.get(status, (name, "INTERNAL"))
+    reason, code = _REASONS.get(status, ("backendError", "INTERNAL"))
     errors = [{"message": message, "domain": "global", "reason": reason}]
     return {"error": {"code": status, "message": message, "errors": errors, "status": code}}
 
 
-_PATH = "/language/translate/v2"
 GOOGLE = Protocol(
     "google",
+    "/language/",
     (
         (_PATH, ("GET", "POST"), _translate),
         (f"{_PATH}/detect", ("GET", "POST"), _detect),

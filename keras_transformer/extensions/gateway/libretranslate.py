@@ -4,40 +4,34 @@ from __future__ import annotations
 
 import uuid
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from keras_transformer.extensions.documents.files import file_suffixes
-from keras_transformer.extensions.gateway.protocols import Fields, Protocol, pivot_headers
+from keras_transformer.extensions.documents.files import file_suffixes, translate_bytes
+from keras_transformer.extensions.gateway.server import Fields, Gateway, Protocol, answer
 from keras_transformer.extensions.gateway.translation import Detected, language_name
 from keras_transformer.extensions.serving.tensors import RequestError
 
-if TYPE_CHECKING:
-    from keras_transformer.extensions.gateway.server import Gateway
-
 _MISSING = "Invalid request: missing {} parameter"
-_TIMEOUT_MS = 500  # time that LibreTranslate's page waits after a key was pressed
+_WAIT_MS = 500  # time that LibreTranslate's page waits after a key was pressed
 
 
 async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    LIBRETRANSLATE.required(fields, "texts")
-    LIBRETRANSLATE.required(fields, "source")
+    for name in ("texts", "source"):
+        LIBRETRANSLATE.required(fields, name)
     asked = LIBRETRANSLATE.text_request(gateway, fields)
-    results = await LIBRETRANSLATE.translate(gateway, asked)
-    columns = {"translatedText": [result.text for result in results]}
-    answer: Fields = dict(columns)
+    results = await gateway.translator.translate(asked)
+    found: Fields = {"translatedText": [result.text for result in results]}
     if asked.source is None:
-        answer["detectedLanguage"] = [_detected(result.source) for result in results]
+        found["detectedLanguage"] = [_detected(result.source) for result in results]
     if asked.alternatives:
-        answer["alternatives"] = [list(result.alternatives) for result in results]
+        found["alternatives"] = [result.alternatives for result in results]
     if not isinstance(fields["q"], list):
-        answer = {name: values[0] for name, values in answer.items()}
-    if pivots := results[0].pivots:
-        answer["pivot"] = list(pivots)
-    return JSONResponse(answer, headers=pivot_headers(pivots))
+        found = {name: values[0] for name, values in found.items()}
+    pivots = results[0].pivots
+    return answer({**found, "pivot": pivots} if pivots else found, pivots)
 
 
 def _detected(language: Detected) -> Fields:
@@ -46,80 +40,66 @@ def _detected(language: Detected) -> Fields:
 
 
 async def _detect(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    texts = LIBRETRANSLATE.texts(fields)
-    found = await gateway.translator.detect(texts[:1])
-    return JSONResponse([_detected(language) for language in found[0]])
+    found = await gateway.translator.detect(LIBRETRANSLATE.texts(fields)[:1])
+    return answer([_detected(language) for language in found[0]])
 
 
 async def _languages(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    targets = gateway.models.targets().items()
-    names = [
-        {"code": code, "name": language_name(code), "targets": codes} for code, codes in targets
-    ]
-    return JSONResponse(names)
+    targets = gateway.model.targets().items()
+    return answer([{"code": c, "name": language_name(c), "targets": t} for c, t in targets])
 
 
 async def _translate_file(gateway: Gateway, request: Request, fields: Fields) -> Response:
     file = fields.get("file")
     if not isinstance(file, UploadFile):
         raise RequestError(400, _MISSING.format("file"))
-    code = LIBRETRANSLATE.required(fields, "source")
-    target = LIBRETRANSLATE.language(gateway, LIBRETRANSLATE.required(fields, "target"))
-    name = PurePath(file.filename or "").name
-    if PurePath(name).suffix.lower() not in file_suffixes():
+    source, target = (LIBRETRANSLATE.required(fields, name) for name in ("source", "target"))
+    name = PurePath(file.filename or "")
+    if name.suffix.lower() not in file_suffixes():
         raise RequestError(400, "Invalid request: file format not supported")
     data = await file.read()
-    if code == "auto":
-        code = (await gateway.translator.detect([data.decode(errors="replace")]))[0][0][0]
-    source = LIBRETRANSLATE.language(gateway, code)
-    try:
-        found, pivots = await gateway.translator.translate_file(data, name, source, target)
-    except LookupError as error:
-        raise RequestError(400, LIBRETRANSLATE.unsupported.format(target)) from error
-    stem, suffix = PurePath(name).stem, PurePath(name).suffix
-    path = f"{uuid.uuid4()}.{stem}_{target}{suffix}"
+    if source == "auto":
+        source = (await gateway.translator.detect([data.decode(errors="replace")]))[0][0][0]
+    pair = [LIBRETRANSLATE.language(gateway, code) for code in (source, target)]
+    found, pivots = await gateway.translator.along_route(
+        *pair, data, lambda model, engines, data: translate_bytes(engines(0), data, name.name)[0]
+    )
+    path = f"{uuid.uuid4()}.{name.stem}_{pair[1]}{name.suffix}"
     gateway.files[path] = found
-    url = request.url_for("download", name=path)
-    return JSONResponse({"translatedFileUrl": str(url)}, headers=pivot_headers(pivots))
+    url = str(request.base_url.replace(path=f"/download_file/{path}"))
+    return answer({"translatedFileUrl": url}, pivots)
 
 
 async def _download(gateway: Gateway, request: Request, fields: Fields) -> Response:
     path = request.path_params["name"]
-    data = gateway.files.get(path)
-    if data is None:
+    if path not in gateway.files:
         raise RequestError(404, "The file is not there any more")
     name = path.partition(".")[2].encode("ascii", "replace").decode().replace('"', "_")
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(data, media_type="application/octet-stream", headers=headers)
+    return Response(gateway.files[path], 200, headers, "application/octet-stream")
 
 
 async def _health(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    if gateway.is_stopping:
-        return JSONResponse({"status": "stopping"}, 503)
-    return JSONResponse({"status": "ok"})
+    status = ("stopping", 503) if gateway.is_stopping else ("ok", 200)
+    return answer({"status": status[0]}, status=status[1])
 
 
 async def _settings(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    codes = sorted(code for codes in gateway.models.targets().values() for code in codes)
-    target = codes[0] if codes else "en"
-    return JSONResponse(
-        {
-            "apiKeys": gateway.needs_key,
-            "charLimit": gateway.settings.max_characters,
-            "frontendTimeout": _TIMEOUT_MS,
-            "keyRequired": gateway.needs_key,
-            "language": {
-                "source": {"code": "auto", "name": "Auto Detect"},
-                "target": {"code": target, "name": language_name(target)},
-            },
-            "suggestions": False,
-            "supportedFilesFormat": file_suffixes(),
-        }
-    )
+    target = min(target for _, target in gateway.model.pairs())
+    codes = {"source": ("auto", "Auto Detect"), "target": (target, language_name(target))}
+    facts = {
+        "charLimit": gateway.settings.max_characters,
+        "frontendTimeout": _WAIT_MS,
+        "language": {side: {"code": c, "name": name} for side, (c, name) in codes.items()},
+        "suggestions": False,
+        "supportedFilesFormat": file_suffixes(),
+    }
+    return answer(facts | dict.fromkeys(("apiKeys", "keyRequired"), gateway.keys is not None))
 
 
 LIBRETRANSLATE = Protocol(
     "libretranslate",
+    "/",
     (
         ("/translate", ("POST",), _translate),
         ("/detect", ("POST",), _detect),
@@ -135,6 +115,5 @@ LIBRETRANSLATE = Protocol(
     too_long=(400, "Invalid request: request ({size}) exceeds text limit ({limit})"),
     without_key=(400, "Please contact the server operator to get an API key"),
     wrong_key=(403, "Invalid API key"),
-    key=lambda headers: None,
     public=("/languages", "/health", "/frontend/settings", "/download_file/{name}"),
 )

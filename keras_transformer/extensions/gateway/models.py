@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import dataclasses
+import functools
 import gc
 import hashlib
 import itertools
@@ -12,7 +14,6 @@ import logging
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,10 +33,12 @@ _LOG = logging.getLogger(__name__)
 _PAIR = re.compile(r"(?:.*[-_.])?([a-z]{2,3}(?:-[A-Z]\w+)?)[-_]([a-z]{2,3}(?:-[A-Z]\w+)?)")
 # A model in memory: its engine, and its functions that compute batches, by name.
 Loaded: TypeAlias = tuple[Engine, Mapping[str, Call]]
+# Loads the engine of a path, for a number of batches at the same time.
+OpenModel: TypeAlias = Callable[[Path, int], Engine]
 _MAX_HOPS = 3  # a text goes through at most two other languages
 
 
-@dataclass(eq=False)
+@dataclasses.dataclass(eq=False)
 class Model:
     """A model of the directory.
 
@@ -47,8 +50,9 @@ class Model:
         size: bytes of its files, and of its memory when it has been loaded.
         key: a hash of its content.
         loaded: the engine and its functions while the model is in memory.
+        loading: the task that loads it, since its first request.
         failure: why it cannot be loaded, or "".
-        users: the number of requests that use it now, and `idle` is set if there are none.
+        users: the number of requests that use it or wait for it. `idle` is set if there are none.
         used: the number of the last request that used it.
     """
 
@@ -59,9 +63,10 @@ class Model:
     size: int
     key: str
     loaded: Loaded | None = None
+    loading: asyncio.Task[Loaded | None] | None = None
     failure: str = ""
     users: int = 0
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    idle: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     used: int = 0
 
 
@@ -72,12 +77,10 @@ class Models:
     engine of a path.
     """
 
-    def __init__(
-        self, folder: Path, memory_bytes: int, open_model: Callable[[Path], Engine]
-    ) -> None:
+    def __init__(self, folder: Path, memory_bytes: int, open_model: Callable[[Path], Engine]):
         self._folder, self._memory_bytes, self._open = folder, memory_bytes, open_model
         self._models: dict[str, Model] = {}
-        self._loading = asyncio.Lock()  # its order is that of the requests
+        self._turn = asyncio.Lock()  # to load a model; its order is that of the requests
         self._requests = itertools.count(1)
 
     async def start(self) -> None:
@@ -93,10 +96,7 @@ class Models:
         """Checks for new and changed models every few seconds, forever."""
         while True:
             await asyncio.sleep(seconds)
-            try:
-                await self.refresh()
-            except OSError as error:
-                _LOG.error("Cannot check %s for new models: %s", self._folder, error)
+            await self.refresh()
 
     async def refresh(self) -> None:
         """Reads the directory. Changed models are loaded again at their next request."""
@@ -118,11 +118,7 @@ class Models:
 
     def _found(self) -> Iterator[Model]:
         """Yields the models of the directory, whose languages are in manifests or names."""
-        try:
-            folders = sorted(path for path in self._folder.iterdir() if path.is_dir())
-        except OSError as error:
-            raise InputError(f"{self._folder} cannot be read: {error.strerror}.") from None
-        for folder in folders:
+        for folder in sorted(self._folder.glob("*/")):
             try:
                 path = newest_version(folder)
                 facts = manifest.read(path)
@@ -173,34 +169,30 @@ class Models:
 
         It is None if the model cannot be loaded. The log has the reason.
         """
-        while (loaded := model.loaded) is None:
-            # A client that disconnects does not stop the loading.
-            await asyncio.shield(asyncio.ensure_future(self._load_once(model)))
-            if model.failure:
-                yield None
-                return
+        model = self._models.get(model.name, model)  # it may have been dropped meanwhile
+        if model.loading is None:
+            model.loading = asyncio.ensure_future(self._load_in_turn(model))
         model.users, model.used = model.users + 1, next(self._requests)
         model.idle.clear()
         try:
-            yield loaded
+            # A client that disconnects does not stop the loading.
+            yield await asyncio.shield(model.loading)
         finally:
             model.users -= 1
             if not model.users:
                 model.idle.set()
 
-    async def _load_once(self, model: Model) -> None:
-        async with self._loading:
-            if model.loaded is not None or model.failure:
-                return
+    async def _load_in_turn(self, model: Model) -> Loaded | None:
+        async with self._turn:
             try:
-                await self._load(model)
+                model.loaded = await self._load(model)
+                _LOG.info("Loaded %s (%d MB).", model.name, model.size >> 20)
             except Exception as error:  # any error must leave the others usable
                 model.failure = one_line(error)
                 _LOG.error("%s cannot be loaded: %s", model.name, model.failure)
-            else:
-                _LOG.info("Loaded %s (%d MB).", model.name, model.size >> 20)
+            return model.loaded
 
-    async def _load(self, model: Model) -> None:
+    async def _load(self, model: Model) -> Loaded:
         loader, _ = find_loader(str(model.path))
         if loader.needs_tensorflow:  # it does not count to the memory of the model
             await asyncio.to_thread(tf_import.load_tensorflow)
@@ -211,8 +203,8 @@ class Models:
         await self._make_room(model.size)
         names = ("translate", "translate_verbose")
         functions = {name: getattr(engine, name) for name in names}
-        calls = {name: _call(f) for name, f in functions.items() if f is not None}
-        model.loaded = engine, calls
+        # Requests with the same function can share a batch.
+        return engine, {n: functools.partial(_arrays, f) for n, f in functions.items()}
 
     async def _make_room(self, size: int) -> None:
         """Drops models until `size` bytes are free. Waits for the requests that use them."""
@@ -225,9 +217,12 @@ class Models:
             if sum(m.size for m in loaded) + size <= self._memory_bytes:
                 return
             oldest = min(loaded, key=lambda m: m.used)
-            oldest.loaded = None  # from now on, its requests wait until it is loaded again
+            # The next request loads the copy. Only those that came before use this one.
+            fresh = {"loaded": None, "loading": None, "users": 0, "idle": asyncio.Event()}
+            self._models[oldest.name] = dataclasses.replace(oldest, **fresh)
             if oldest.users:
                 await oldest.idle.wait()
+            oldest.loaded = oldest.loading = None
             _LOG.info("Dropped %s.", oldest.name)
             await asyncio.to_thread(_free_memory)
 
@@ -237,13 +232,9 @@ def open_model(path: Path, batches_at_once: int) -> Engine:
     return open_engine(path, batches_at_once).engine
 
 
-def _call(function: Any) -> Call:
-    """Returns a function of a batch. Requests with the same function can share a batch."""
-
-    def call(columns: Arrays) -> Arrays:
-        return {name: np.asarray(value) for name, value in function(**columns).items()}
-
-    return call
+def _arrays(function: Any, columns: Arrays) -> Arrays:
+    """Calls a function of an engine, which may return tensors."""
+    return {name: np.asarray(value) for name, value in function(**columns).items()}
 
 
 def _resident_bytes() -> int:
@@ -253,6 +244,5 @@ def _resident_bytes() -> int:
 def _free_memory() -> None:
     """Returns freed memory to the system, which glibc keeps otherwise."""
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    with contextlib.suppress(AttributeError):  # it is not glibc
+        ctypes.CDLL(None).malloc_trim(0)

@@ -1,18 +1,17 @@
-"""The gateway: routes of all protocols, keys, limits and the page."""
+"""The gateway: requests of all protocols, keys, limits and the page."""
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import hashlib
 import importlib.resources
+import json
 import logging
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import cachetools
 from starlette.applications import Starlette
@@ -25,14 +24,11 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.data.reading import read_text
+from keras_transformer.errors import InputError
 from keras_transformer.extensions.gateway import Settings
-from keras_transformer.extensions.gateway.deepl import DEEPL
-from keras_transformer.extensions.gateway.google import GOOGLE
-from keras_transformer.extensions.gateway.libretranslate import LIBRETRANSLATE
-from keras_transformer.extensions.gateway.models import Models, open_model
-from keras_transformer.extensions.gateway.protocols import Fields, Handler, Protocol, read_fields
-from keras_transformer.extensions.gateway.translation import Translator
+from keras_transformer.extensions.gateway.models import Models, OpenModel, open_model
+from keras_transformer.extensions.gateway.translation import TextRequest, Translator
 from keras_transformer.extensions.serving.batching import Batcher
 from keras_transformer.extensions.serving.server import allowed_hosts, time_limit, while_connected
 from keras_transformer.extensions.serving.tensors import RequestError
@@ -42,14 +38,113 @@ _LOG = logging.getLogger(__name__)
 _BODY_SECONDS = 60.0  # time limit for receiving a body
 _FILES_BYTES = 64 << 20  # translated files that wait for their download
 _MAX_CLIENTS = 10_000  # keys and addresses whose rates are known
+_MAX_ALTERNATIVES = 10
+_FORMATS = ("text", "html", "xml")
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _PAGE = importlib.resources.files(__package__).joinpath("page.html")
-# The page loads nothing from elsewhere.
-_PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; "
-    "style-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
+
+# For each field of a request its name in the protocols; "" if a protocol lacks it.
+PROTOCOLS = ("deepl", "libretranslate", "google")
+FIELDS: dict[str, tuple[str, str, str]] = {
+    "texts": ("text", "q", "q"),
+    "source": ("source_lang", "source", "source"),
+    "target": ("target_lang", "target", "target"),
+    "format": ("tag_handling", "format", "format"),
+    "sentences": ("split_sentences", "", ""),
+    "glossary": ("glossary_id", "", ""),
+    "formality": ("formality", "", ""),
+    "ignored": ("ignore_tags", "", ""),
+    "alternatives": ("", "alternatives", ""),
+    "key": ("auth_key", "api_key", "key"),
 }
+Fields = dict[str, Any]
+Handler = Callable[["Gateway", Request, Fields], Awaitable[Response]]
+
+
+class Protocol(NamedTuple):
+    """How a protocol differs from the others.
+
+    Attributes:
+        name: one of `PROTOCOLS`.
+        prefix: the start of its paths; "/" for the protocol of all other paths.
+        routes: path, methods and handler of each endpoint.
+        error: returns the body of an error with a status and a message.
+        missing: the message about a missing field.
+        unsupported: the message about a language that no model has.
+        too_long: status and message for a request with too many characters.
+        without_key: status and message for a request without a key.
+        wrong_key: status and message for an unknown key.
+        key: returns the key in the headers, or None.
+        format: the default format of texts.
+        max_texts: the most texts of a request.
+        public: the paths that need no key.
+    """
+
+    name: str
+    prefix: str
+    routes: tuple[tuple[str, tuple[str, ...], Handler], ...]
+    error: Callable[[int, str], Any]
+    missing: str
+    unsupported: str
+    too_long: tuple[int, str]
+    without_key: tuple[int, str]
+    wrong_key: tuple[int, str]
+    key: Callable[[Mapping[str, str]], str | None] = lambda headers: None
+    format: str = "text"
+    max_texts: int = 1_000
+    public: tuple[str, ...] = ()
+
+    def value(self, fields: Fields, name: str, default: Any = None) -> Any:
+        """Returns the value of a field, by its name in `FIELDS`. Empty ones get the default."""
+        return fields.get(self.field(name)) or default
+
+    def field(self, name: str) -> str:
+        """Returns the protocol's name of a field."""
+        return FIELDS[name][PROTOCOLS.index(self.name)]
+
+    def required(self, fields: Fields, name: str) -> Any:
+        """Returns the value of a field, and refuses a request without it."""
+        if not (value := self.value(fields, name)):
+            raise RequestError(400, self.missing.format(self.field(name)))
+        return value
+
+    def given_texts(self, fields: Fields) -> list[str]:
+        """Returns the texts of a request, or [] without any. Numbers count as texts."""
+        value = self.value(fields, "texts", [])
+        return [str(text) for text in (value if isinstance(value, list) else [value])]
+
+    def texts(self, fields: Fields) -> list[str]:
+        """Returns the texts of a request, and refuses a request without any."""
+        self.required(fields, "texts")
+        values = self.given_texts(fields)
+        if len(values) > self.max_texts:
+            raise RequestError(400, f"Too many texts: {len(values)}, the limit is {self.max_texts}")
+        return [text.encode("utf-8", "replace").decode() for text in values]  # no lone surrogates
+
+    def language(self, gateway: Gateway, code: Any) -> str:
+        """Returns the language of the models that a code means, and refuses unknown ones."""
+        found = gateway.translator.language(str(code))
+        if found is None:
+            raise RequestError(400, self.unsupported.format(code))
+        return found
+
+    def text_request(self, gateway: Gateway, fields: Fields) -> TextRequest:
+        """Returns the request for translations that the fields describe."""
+        texts, source = self.texts(fields), self.value(fields, "source", "auto")
+        format = self.value(fields, "format", self.format)
+        if format not in _FORMATS:
+            raise RequestError(400, f"{format} format is not supported")
+        count, ignored = (str(self.value(fields, n, "")) for n in ("alternatives", "ignored"))
+        others = min(int(count), _MAX_ALTERNATIVES) if count.isdecimal() else 0
+        code = None if source == "auto" else self.language(gateway, source)
+        target = self.language(gateway, self.required(fields, "target"))
+        names = re.findall(r"[\w:.-]+", ignored.lower())
+        return TextRequest(texts, code, target, format, alternatives=others, ignored=names)
+
+
+def answer(content: Any, pivots: Sequence[str] = (), status: int = 200) -> Response:
+    """Returns an answer, whose header names the languages between source and target, if any."""
+    return JSONResponse(content, status, {"X-Pivot": ", ".join(pivots)} if pivots else None)
 
 
 class Gateway:
@@ -64,57 +159,48 @@ class Gateway:
     path = "/"
 
     def __init__(
-        self, settings: Settings, open_model: Callable[[Path, int], Any] = open_model
+        self, settings: Settings, protocols: Sequence[Protocol], open_model: OpenModel = open_model
     ) -> None:
         at_once = settings.batches_at_once or available_cores()
-        self.settings = settings
-        self.batcher = Batcher(
-            settings.max_batch_size, settings.batch_timeout_ms / 1000, settings.max_queue, at_once,
-            lambda rows: None,
-        )  # fmt: skip
-        self.model = self.models = Models(
-            settings.model_dir, settings.memory_mb << 20, lambda path: open_model(path, at_once)
-        )
-        self.translator = Translator(self.models, self.batcher, settings.cache_mb << 20)
+        batches = settings.max_batch_size, settings.batch_timeout_ms / 1000, settings.max_queue
+        self.settings, self._protocols, self.is_stopping = settings, protocols, False
+        self.batcher = Batcher(*batches, at_once, lambda rows: None)
+        memory = settings.memory_mb << 20
+        self.model = Models(settings.model_dir, memory, lambda path: open_model(path, at_once))
+        self.translator = Translator(self.model, self.batcher, settings.cache_mb << 20)
         self.glossaries: dict[tuple[str, str], Any] = {}
         self.files: Any = cachetools.LRUCache(_FILES_BYTES, len)
         self.characters: collections.Counter[str] = collections.Counter()
-        self.is_stopping = False
-        self._keys = None if settings.keys is None else _read_keys(Path(settings.keys))
-        self.needs_key = self._keys is not None
+        self.keys = None if settings.keys is None else _read_keys(settings.keys)
         self._rates: Any = cachetools.LRUCache(_MAX_CLIENTS)
-        routes = [Route("/", self._page)]
-        for protocol in (DEEPL, LIBRETRANSLATE, GOOGLE):
-            for path, methods, handler in protocol.routes:
-                endpoint = self._endpoint(protocol, handler, path in protocol.public)
-                name = "download" if path.startswith("/download") else None
-                routes.append(Route(path, endpoint, methods=methods, name=name))
-        hosts = Middleware(
-            TrustedHostMiddleware, allowed_hosts=allowed_hosts(settings), www_redirect=False
-        )
-        handlers: Any = {HTTPException: _unknown_path}
-        self._routes = CORSMiddleware(
-            Starlette(middleware=[hosts], routes=routes, exception_handlers=handlers),
-            allow_origins=settings.cors_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["Retry-After", "X-Pivot"],
-        )
+        endpoints = [
+            Route(path, self._endpoint(protocol, path, handler), methods=methods)
+            for protocol in protocols
+            for path, methods, handler in protocol.routes
+        ]
+        origins: Any = {"allow_origins": settings.cors_origins, "expose_headers": ["X-Pivot"]}
+        hosts: Any = {"allowed_hosts": allowed_hosts(settings), "www_redirect": False}
+        middleware = [
+            Middleware(CORSMiddleware, allow_methods=["*"], allow_headers=["*"], **origins),
+            Middleware(TrustedHostMiddleware, **hosts),
+        ]
+        handlers: Any = {HTTPException: self._unknown_path}
+        routes = [Route("/", self._page), *endpoints]
+        self._routes = Starlette(False, routes, middleware, handlers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request whose body is within the limits of size and time."""
         size, is_complete, limit = 0, False, self.settings.max_body_bytes
-        end = asyncio.get_running_loop().time() + _BODY_SECONDS
+        end = time.monotonic() + _BODY_SECONDS
 
         async def receive_limited() -> Message:
             """Reads a body that is too large to its end, so that the client sees the answer."""
             nonlocal size, is_complete
             while not is_complete:
-                try:
-                    async with asyncio.timeout_at(end):
-                        message = await receive()
-                except TimeoutError:
-                    raise RequestError(408, "The body did not arrive in time.") from None
+                async with time_limit(
+                    end - time.monotonic(), 408, "The body did not arrive in time."
+                ):
+                    message = await receive()
                 size += len(message.get("body", b""))
                 is_complete = not message.get("more_body")
                 if size <= limit or message["type"] != "http.request":
@@ -126,42 +212,44 @@ class Gateway:
         await self._routes(scope, receive_limited, send)
 
     def _endpoint(
-        self, protocol: Protocol, handler: Handler, is_public: bool
+        self, protocol: Protocol, path: str, handler: Handler
     ) -> Callable[[Request], Awaitable[Response]]:
         """Returns an endpoint that admits a request and answers errors as its protocol does."""
         seconds = self.settings.request_seconds
         late = f"There was no answer within {seconds:g} s. Send less text."
 
-        async def answer(request: Request) -> Response:
+        async def respond(request: Request) -> Response:
             try:
-                fields = await read_fields(request, self.settings.max_body_bytes)
-                self._admit(protocol, request, fields, is_public)
+                fields = await _read_fields(request, self.settings.max_body_bytes)
+                self._admit(protocol, request, fields, path in protocol.public)
                 async with time_limit(seconds, 504, late):
                     return await while_connected(request, handler(self, request, fields))
             except RequestError as error:
                 return _refusal(protocol, error.status, str(error))
             except ClientDisconnect:
                 return Response(status_code=499)
+            except HTTPException as error:  # Starlette cannot read the form
+                return _refusal(protocol, error.status_code, error.detail)
             except Exception as error:  # its message may have text of the client
                 stack = "".join(traceback.format_tb(error.__traceback__))
                 _LOG.error("Internal error: %s\n%s", type(error).__name__, stack)
                 return _refusal(protocol, 500, "Internal error")
 
-        return answer
+        return respond
 
     def _admit(self, protocol: Protocol, request: Request, fields: Fields, is_public: bool) -> None:
         """Refuses a request without a valid key, and one beyond the limits of its client."""
         self._count(f"address {request.client.host if request.client else ''}")
         request.state.key = ""
-        if self._keys is not None and not is_public:
+        if self.keys is not None and not is_public:
             key = protocol.key(request.headers) or protocol.value(fields, "key")
             if not key:
                 raise RequestError(*protocol.without_key)
             request.state.key = hashlib.sha256(str(key).encode("utf-8", "replace")).hexdigest()
-            if request.state.key not in self._keys:
+            if request.state.key not in self.keys:
                 raise RequestError(*protocol.wrong_key)
             self._count(f"key {request.state.key}")
-        size, limit = protocol.characters(fields), self.settings.max_characters
+        size, limit = sum(map(len, protocol.given_texts(fields))), self.settings.max_characters
         if size > limit:
             status, message = protocol.too_long
             raise RequestError(status, message.format(size=size, limit=limit))
@@ -170,16 +258,19 @@ class Gateway:
     def _count(self, client: str) -> None:
         """Counts a request of a client. As many as in a minute may come at once."""
         limit, now = self.settings.requests_per_minute, time.monotonic()
-        if not limit:
-            return
         left, last = self._rates.get(client, (limit, now))
         left = min(limit, left + (now - last) * limit / 60)
-        if left < 1:
+        if limit and left < 1:
             raise RequestError(429, f"{limit} per 1 minute")
         self._rates[client] = left - 1, now
 
     async def _page(self, request: Request) -> Response:
-        return HTMLResponse(_PAGE.read_text("utf-8"), headers=_PAGE_HEADERS)
+        return HTMLResponse(_PAGE.read_text("utf-8"))
+
+    async def _unknown_path(self, request: Request, error: HTTPException) -> Response:
+        path = request.url.path
+        protocol = next(p for p in self._protocols if path.startswith(p.prefix) or p.prefix == "/")
+        return _refusal(protocol, error.status_code, f"{error.detail}: {request.method} {path}")
 
 
 def _refusal(protocol: Protocol, status: int, message: str) -> Response:
@@ -187,28 +278,32 @@ def _refusal(protocol: Protocol, status: int, message: str) -> Response:
     return JSONResponse(protocol.error(status, message), status, headers)
 
 
-async def _unknown_path(request: Request, error: HTTPException) -> Response:
-    """Answers a request for a path or with a method that no endpoint has."""
-    path = request.url.path
-    protocol = DEEPL if path.startswith("/v2/") else LIBRETRANSLATE
-    protocol = GOOGLE if path.startswith("/language/") else protocol
-    return _refusal(protocol, error.status_code, f"{error.detail}: {request.method} {path}")
+async def _read_fields(request: Request, max_bytes: int) -> Fields:
+    """Returns the fields of a query, and of a form or a JSON object. Repeated ones are lists."""
+    document, pairs = {}, list[tuple[str, Any]](request.query_params.multi_items())
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() in _FORMS:
+        form = await request.form(max_files=1, max_part_size=max_bytes)
+        pairs += form.multi_items()
+    elif body := await request.body():
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise RequestError(400, "Invalid JSON format")
+    columns: dict[str, list[Any]] = {}
+    for name, value in pairs:
+        columns.setdefault(name, []).append(value)
+    return {name: v[0] if len(v) == 1 else v for name, v in columns.items()} | document
 
 
-def _read_keys(path: Path) -> frozenset[str]:
+def _read_keys(path: str) -> frozenset[str]:
     """Returns the hashes of the keys in a file. What follows a hash in its line is a comment."""
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise InputError(f"--keys={path} cannot be read: {one_line(error)}.") from error
-    hashes = set()
-    for number, line in enumerate(lines, 1):
-        word = line.split()[0].lower() if line.split() else ""
-        if re.fullmatch("[0-9a-f]{64}", word):
-            hashes.add(word)
-        elif word and not word.startswith("#"):
+    words = [(line.split() or ["#"])[0] for line in read_text(path)]
+    for number, word in enumerate(words, 1):
+        if not re.fullmatch("[0-9a-f]{64}|#.*", word):
             raise InputError(
                 f"{path}, line {number} does not begin with a SHA-256. Write the hash of a key, "
                 "not the key: printf %s KEY | sha256sum"
             )
-    return frozenset(hashes)
+    return frozenset(words)

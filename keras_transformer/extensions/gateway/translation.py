@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import copy
 import functools
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import cachetools
@@ -17,14 +18,9 @@ import numpy as np
 
 from keras_transformer.data.cleaning import LINGUA_CODES
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.documents.files import translate_bytes
+from keras_transformer.extensions.documents import protection
 from keras_transformer.extensions.documents.glossary import Glossary
-from keras_transformer.extensions.documents.markup import Token, tokenize
-from keras_transformer.extensions.documents.protection import (
-    translate_tokens,
-    with_entities,
-    without_entities,
-)
+from keras_transformer.extensions.documents.markup import tokenize
 from keras_transformer.extensions.documents.spans import spliced
 from keras_transformer.extensions.documents.text_formats import Unit, html_units
 from keras_transformer.extensions.gateway.models import Loaded, Model, Models
@@ -45,6 +41,7 @@ FORMALITY = {"more": "<formal>", "less": "<informal>"}
 # A language, and how likely it is among the languages of the models.
 Detected: TypeAlias = tuple[str, float]
 _Value = TypeVar("_Value")
+_LANGUAGES = {known.iso_code_639_1.name.lower(): known for known in lingua.Language.all()}
 
 
 class TextRequest(NamedTuple):
@@ -60,7 +57,6 @@ class TextRequest(NamedTuple):
         formality: "more", "less", or "" for the default of the model.
         alternatives: the number of other translations.
         ignored: elements of XML that are kept as they are.
-        splitting: elements of XML that end a sentence.
     """
 
     texts: Sequence[str]
@@ -72,7 +68,6 @@ class TextRequest(NamedTuple):
     formality: str = ""
     alternatives: int = 0
     ignored: Sequence[str] = ()
-    splitting: Sequence[str] = ()
 
 
 class Result(NamedTuple):
@@ -98,11 +93,10 @@ class Translator:
 
     def language(self, code: str) -> str | None:
         """Returns the language of the models that a code means, if necessary without its region."""
-        known = {known.lower(): known for pair in self.models.pairs() for known in pair}
-        code = code.lower().replace("_", "-")
-        base = code.partition("-")[0]
-        regions = (known[name] for name in sorted(known) if name.partition("-")[0] == base)
-        return known.get(code) or known.get(base) or next(regions, None)
+        codes = sorted({known for pair in self.models.pairs() for known in pair})
+        wanted = code.lower().replace("_", "-")
+        known = {own.split("-")[0]: own for own in reversed(codes)} | {c.lower(): c for c in codes}
+        return known.get(wanted) or known.get(wanted.split("-")[0])
 
     async def detect(self, texts: Sequence[str]) -> list[list[Detected]]:
         """Returns the languages of each text, the most likely one first.
@@ -121,12 +115,7 @@ class Translator:
         return await asyncio.get_running_loop().run_in_executor(self._threads, languages)
 
     async def translate(self, request: TextRequest) -> list[Result]:
-        """Translates the texts of a request.
-
-        Raises:
-            LookupError: if no models lead from the language of a text to the target language. The
-                arguments are both.
-        """
+        """Translates the texts of a request."""
         if request.source is None:
             sources = [found[0] for found in await self.detect(request.texts)]
         else:
@@ -136,29 +125,16 @@ class Translator:
             chosen = [index for index, source in enumerate(sources) if source[0] == code]
             texts = [request.texts[index] for index in chosen]
             work = functools.partial(_translate_texts, request, code)
-            found, pivots = await self._along_route(code, request.target, [texts], work)
+            found, pivots = await self.along_route(code, request.target, [texts], work)
             for index, (best, *others) in zip(chosen, zip(*found, strict=True), strict=True):
                 rest = tuple(text for text in dict.fromkeys(others) if text != best)
                 results[index] = Result(best, sources[index], pivots, rest)
         return [results[index] for index in range(len(sources))]
 
-    async def translate_file(
-        self, data: bytes, name: str, source: str, target: str
-    ) -> tuple[bytes, tuple[str, ...]]:
-        """Translates the text of a file. Its name says its format."""
-
-        def translated(_: Model, engines: Callable[[int], Engine], data: bytes) -> bytes:
-            return translate_bytes(engines(0), data, name)[0]
-
-        return await self._along_route(source, target, data, translated)
-
-    async def _along_route(
-        self,
-        source: str,
-        target: str,
-        value: _Value,
+    async def along_route(
+        self, source: str, target: str, value: _Value,
         work: Callable[[Model, Callable[[int], Engine], _Value], _Value],
-    ) -> tuple[_Value, tuple[str, ...]]:
+    ) -> tuple[_Value, tuple[str, ...]]:  # fmt: skip
         """Applies `work` in a thread with each model of the route. Returns the pivots, too.
 
         If a model cannot be loaded, there may be a route without it. `work` gets the model, and a
@@ -182,17 +158,12 @@ class Translator:
                 raise RequestError(400, str(error)) from error
             finally:  # a thread whose client has left computes no more
                 cancelled.set()
-        raise LookupError(source, target)
+        raise RequestError(400, f"{target} is not available as a target language from {source}")
 
     def _run(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        cancelled: threading.Event,
-        model: Model,
-        loaded: Loaded,
-        name: str,
-        columns: Arrays,
-    ) -> Arrays:
+        self, loop: Any, cancelled: threading.Event, model: Model, loaded: Loaded,
+        name: str, columns: Arrays,
+    ) -> Arrays:  # fmt: skip
         """Calls a function of an engine. Rows that are not cached join the batches of others."""
         engine, calls = loaded
         keys = [(model.key, name, *row) for row in zip(*columns.values(), strict=True)]
@@ -234,23 +205,16 @@ def _engine(
         best = {"translations": translations, "scores": scores}
         return {name: np.take_along_axis(array, chosen, 1) for name, array in best.items()}
 
-    def translate_verbose(text: Any, prefix: Any) -> Arrays:
-        return run("translate_verbose", {"text": text, "prefix": prefix})
-
-    functions: dict[str, Any] = {"translate": translate}
+    vars(engine)["translate"] = translate
     if engine.translate_verbose is not None:
-        functions["translate_verbose"] = translate_verbose
-    vars(engine).update(functions)
+        engine.translate_verbose = lambda **columns: run("translate_verbose", columns)
     return engine
 
 
 def _translate_texts(
-    request: TextRequest,
-    source: str,
-    model: Model,
-    engines: Callable[[int], Engine],
+    request: TextRequest, source: str, model: Model, engines: Callable[[int], Engine],
     texts: Sequence[Sequence[str]],
-) -> list[list[str]]:
+) -> list[list[str]]:  # fmt: skip
     """Returns the translations of texts in the first list, and at the end of a route others, too.
 
     Terms are translated by the first model of the route, and the others keep them.
@@ -259,11 +223,10 @@ def _translate_texts(
     terms = request.glossary
     if model.pair[0] != source:
         terms = {term: term for term in terms.values()}
-    glossary = Glossary(terms, source) if terms else None
     outputs = []
     for rank in range(1 + request.alternatives * is_last):
         engine = engines(rank)
-        engine.glossary = glossary
+        engine.glossary = Glossary(terms, source) if terms else None
         tag = FORMALITY.get(request.formality, "") if is_last else ""
         tag = tag if tag in (engine.symbols or ()) else ""
         outputs.append(_translated(engine, texts[0], request, tag))
@@ -276,44 +239,30 @@ def _translated(engine: Engine, texts: Sequence[str], request: TextRequest, tag:
         return [best.text for best, *_ in translate_lines(engine, [add_tag(t, tag) for t in texts])]
     if request.format == "text" and request.sentences == "nonewlines":
         texts = [re.sub(r"\s*\n\s*", " ", text) for text in texts]
-    units = [list(_units(text, request)) for text in texts]
+    units = [_units(text, request) for text in texts]
     fragments = [unit.tokens for found in units for unit in found]
-    written = without_entities if request.format == "text" else with_entities
-    outputs, *_ = translate_tokens(engine, fragments, (), tag, written)
-    remaining, results = iter(outputs), []
-    for text, found in zip(texts, units, strict=True):
-        changes = [(unit.start, unit.end, next(remaining)) for unit in found]
-        results.append(spliced(text, changes))
-    return results
+    is_plain = request.format == "text"
+    written = protection.without_entities if is_plain else protection.with_entities
+    outputs, *_ = protection.translate_tokens(engine, fragments, (), tag, written)
+    remaining = iter(outputs)
+    changes = [[(unit.start, unit.end, next(remaining)) for unit in found] for found in units]
+    return [spliced(*parts) for parts in zip(texts, changes, strict=True)]
 
 
-def _units(text: str, request: TextRequest) -> Iterator[Unit]:
-    """Yields the parts of a text that are translated separately, with their tags."""
+def _units(text: str, request: TextRequest) -> list[Unit]:
+    """Returns the parts of a text that are translated separately, with their tags."""
     if request.format == "html":
-        try:
-            yield from list(html_units(text, "The text"))
-        except InputError:  # a tag does not end: a browser shows the others
-            yield Unit(0, len(text), tokenize(text))
-        return
-    is_xml = request.format == "xml"
-    ignored = frozenset(name.lower() for name in request.ignored) if is_xml else frozenset[str]()
-    splitting = {name.lower() for name in request.splitting}
-    position, start, tokens = 0, 0, list[Token]()
-    for token in tokenize(text, ignored, is_xml):
-        if is_xml and token.name in splitting:
-            yield Unit(start, position, tokens)
-            start, tokens = position + len(token.raw), list[Token]()
-        else:
-            tokens.append(token)
-        position += len(token.raw)
-    yield Unit(start, position, tokens)
+        with contextlib.suppress(InputError):  # a tag does not end
+            return [*html_units(text, "")]
+    ignored = frozenset(request.ignored if request.format == "xml" else ())
+    return [Unit(0, len(text), tokenize(text, ignored, request.format != "text"))]
 
 
 def _entry_bytes(outputs: Arrays) -> int:
-    """Returns the approximate memory of an entry of the cache."""
+    """Returns the approximate memory of an entry of the cache, whose key is about as long."""
     strings = (array.flat for array in outputs.values() if array.dtype == object)
     characters = sum(len(value) + 50 for values in strings for value in values)
-    return _ENTRY_BYTES + characters + sum(array.nbytes for array in outputs.values())
+    return _ENTRY_BYTES + 2 * characters + sum(array.nbytes for array in outputs.values())
 
 
 def detected_languages(text: str, codes: tuple[str, ...]) -> list[Detected]:
@@ -326,21 +275,17 @@ def detected_languages(text: str, codes: tuple[str, ...]) -> list[Detected]:
 @functools.lru_cache(maxsize=4)
 def _detector(codes: tuple[str, ...]) -> tuple[Any, dict[Any, str]]:
     """Returns a detector of languages, or None if fewer than two are known."""
-    names = {lingua_language(code): code for code in codes if lingua_language(code) is not None}
-    if len(names) < 2:
-        return None, names
-    return lingua.LanguageDetectorBuilder.from_languages(*names).build(), names
+    names = {found: code for code in codes if (found := _lingua_language(code)) is not None}
+    builder = lingua.LanguageDetectorBuilder.from_languages
+    return (builder(*names).build() if len(names) > 1 else None), names
 
 
-def lingua_language(code: str) -> Any:
-    """Returns the language of a code in lingua, or None."""
+def _lingua_language(code: str) -> Any:
     base = re.split("[-_]", code.lower())[0]
-    base = LINGUA_CODES.get(base, base)
-    known = lingua.Language.all()
-    return next((found for found in known if found.iso_code_639_1.name.lower() == base), None)
+    return _LANGUAGES.get(LINGUA_CODES.get(base, base))
 
 
 def language_name(code: str) -> str:
     """Returns the English name of a language, or its code if the name is unknown."""
-    found = lingua_language(code)
+    found = _lingua_language(code)
     return code if found is None else found.name.title()

@@ -12,17 +12,16 @@ from tests.extensions.gateway.running_gateway import make_models, running_gatewa
 PAIRS = ("en-de", "de-fr", "fr-it", "de-en", "it-es")
 
 
-@pytest.fixture(scope="package", autouse=True)
-def detection() -> Iterator[None]:
-    """Recognizes languages by a word. `detection_test` has the real detector, which is slow."""
+@pytest.fixture(autouse=True)
+def detection(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recognizes languages by a word. `real_test` has the real detector, which takes a second."""
 
     def detected(text: str, codes: tuple[str, ...]) -> list[translation.Detected]:
         code = "de" if "Haus" in text else "fr" if "maison" in text else "en"
         return [(code, 0.75), *((other, 0.1) for other in codes if other != code)]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(translation, "detected_languages", detected)
-        yield
+    if request.path.stem != "real_test":
+        monkeypatch.setattr(translation, "detected_languages", detected)
 
 
 @pytest.fixture(scope="package")

@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.gateway import Settings
+from keras_transformer.extensions.gateway import Settings, create_gateway
 from keras_transformer.extensions.gateway.server import Gateway
 from keras_transformer.extensions.serving.server import serve
 from keras_transformer.inference.engine import Engine
@@ -88,7 +88,7 @@ def running_gateway(
 
     def run() -> None:
         try:
-            create = lambda settings: Gateway(settings, open_model)  # noqa: E731
+            create = lambda settings: create_gateway(settings, open_model=open_model)  # noqa: E731
             loop.run_until_complete(serve(Settings(models_dir, **options), stop, started, create))
         finally:
             ready.set()

@@ -174,11 +174,11 @@ def test_a_local_server_refuses_other_host_names(limited: Running, tmp_path: Pat
     for host, status in (("localhost:1", 200), ("[::1]", 200), ("rebound.example:8501", 400)):
         assert limited.http.get("/healthz", headers={"Host": host}).status_code == status
     with pytest.raises(InputError, match=mentions("allowed_hosts", "a*")):
-        server._allowed_hosts(Settings(tmp_path, allowed_hosts=("a*",)))
+        server.allowed_hosts(Settings(tmp_path, allowed_hosts=("a*",)))
     for settings, others in (
         ({"host": "::1", "allowed_hosts": ("a.example",)}, {"a.example"}),
         ({"host": "0.0.0.0"}, {"*"}),
         ({"host": "0.0.0.0", "allowed_hosts": ("a.example",)}, {"a.example", "0.0.0.0"}),
     ):
-        found = set(server._allowed_hosts(Settings(tmp_path, **settings)))  # type: ignore[arg-type]
+        found = set(server.allowed_hosts(Settings(tmp_path, **settings)))  # type: ignore[arg-type]
         assert found - {"127.0.0.1", "localhost", "[::1]"} == others

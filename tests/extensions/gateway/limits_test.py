@@ -1,0 +1,194 @@
+"""Keys, rates, sizes, bad requests, and clients that never finish."""
+
+import hashlib
+import json
+import logging
+import socket
+from pathlib import Path
+from typing import Any
+
+import deepl
+import httpx
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.extensions import gateway as package
+from keras_transformer.extensions.gateway import Settings, server
+from keras_transformer.extensions.gateway.server import Gateway
+from tests.extensions.gateway.running_gateway import make_models, running_gateway
+from tests.messages import mentions
+
+TEXT = {"q": "A secret", "source": "en", "target": "de"}
+GOOGLE = "/language/translate/v2"
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A gateway with two keys and a rate."""
+    folder = tmp_path_factory.mktemp("keyed")
+    lines = [f"{hashlib.sha256(key).hexdigest()}  {key.decode()[0]}" for key in (b"ours", b"mine")]
+    (folder / "keys").write_text("\n".join(["# keys", "", *lines]))
+    settings = {"keys": str(folder / "keys"), "requests_per_minute": 200}
+    with running_gateway(make_models(folder / "models", "en-de"), **settings) as running:
+        yield running[1]
+
+
+def test_each_protocol_has_its_place_for_a_key_and_its_error(keyed: httpx.Client) -> None:
+    google = {"q": "A", "target": "de", "source": "en"}
+    deepl_text = {"text": ["A"], "target_lang": "DE", "source_lang": "EN"}
+
+    def status(path: str, **options: Any) -> tuple[int, Any]:
+        found = keyed.post(path, **options)
+        return found.status_code, found.json()
+
+    missing = {"error": "Please contact the server operator to get an API key"}
+    assert status("/translate", json=TEXT) == (400, missing)
+    wrong = {"error": "Invalid API key"}
+    assert status("/translate", json={**TEXT, "api_key": "theirs"}) == (403, wrong)
+    assert status("/translate", data={**TEXT, "api_key": "ours"})[0] == 200
+    assert status(GOOGLE, json=google)[0] == 403
+    code, body = status(GOOGLE, json=google, params={"key": "theirs"})
+    assert (code, body["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    assert status(GOOGLE, json=google, headers={"x-goog-api-key": "mine"})[0] == 200
+    assert status("/v2/translate", json=deepl_text)[0] == 403
+    assert keyed.get("/health").status_code == keyed.get("/languages").status_code == 200
+    assert keyed.get("/frontend/settings").json()["keyRequired"] is True
+    url = str(keyed.base_url)
+    with pytest.raises(deepl.AuthorizationException):
+        deepl.DeepLClient("theirs", server_url=url).translate_text("A", target_lang="DE")
+    mine, ours = (deepl.DeepLClient(key, server_url=url) for key in ("mine", "ours"))
+    glossary = mine.create_glossary("mine", "EN", "DE", {"wall": "Wand"})
+    assert ours.list_glossaries() == [] and len(mine.list_glossaries()) == 1
+    with pytest.raises(deepl.GlossaryNotFoundException):
+        ours.delete_glossary(glossary)
+
+
+def test_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepl.http_client, "max_network_retries", 0)
+    models = make_models(tmp_path / "models", "en-de")
+    with running_gateway(models, requests_per_minute=3) as (_, client):
+        assert [client.get("/health").status_code for _ in range(4)] == [200, 200, 200, 429]
+        refused = client.post("/translate", json=TEXT)
+        assert refused.json() == {"error": "Slowdown: 3 per 1 minute"}
+        assert refused.headers["retry-after"] == "1"
+        with pytest.raises(deepl.TooManyRequestsException):
+            deepl.DeepLClient("a", server_url=str(client.base_url)).get_usage()
+
+
+def test_the_official_client_repeats_a_request_that_was_too_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deepl.http_client._BackoffTimer, "BACKOFF_INITIAL", 0.05)
+    models = make_models(tmp_path / "models", "en-de")
+    with running_gateway(models, requests_per_minute=600) as (gateway, client):
+        translator = deepl.DeepLClient("a", server_url=str(client.base_url))
+        for _ in range(600):
+            gateway._count("address 127.0.0.1")
+        found = translator.translate_text("A", source_lang="EN", target_lang="DE")
+        assert found.text == "Ade"
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v2/translate", GOOGLE])
+@pytest.mark.parametrize(
+    ("content", "content_type"),
+    [
+        (b"{", "application/json"),
+        (b"[1]", "application/json"),
+        (b"[" * 100_000, "application/json"),
+        (b"\xff\xfe", "application/json"),
+        (b"", "application/json"),
+        (b"--x\r\nno header", "multipart/form-data; boundary=x"),
+        (b"q=%ff%fe&text=%ff", "application/x-www-form-urlencoded"),
+        (b'{"q": {"a": [1]}, "text": {"a": 1}, "source": "en", "target": 5}', "application/json"),
+    ],
+)
+def test_bad_bodies(client: httpx.Client, path: str, content: bytes, content_type: str) -> None:
+    found = client.post(path, content=content, headers={"content-type": content_type})
+    assert found.status_code == 400
+    error = found.json()
+    message = error.get("message") or error["error"]
+    assert message["message"] if isinstance(message, dict) else message
+
+
+def test_a_lone_surrogate_is_replaced(client: httpx.Client) -> None:
+    content = json.dumps({**TEXT, "q": "A \ud800 B"}).encode()
+    found = client.post("/translate", content=content, headers={"content-type": "application/json"})
+    assert found.json() == {"translatedText": "Ade ? Bde"}
+
+
+def test_large_bodies_and_texts(tmp_path: Path) -> None:
+    models = make_models(tmp_path / "models", "en-de")
+    with running_gateway(models, max_body_bytes=2**20) as (_, client):
+        for path in ("/translate", "/v2/translate", GOOGLE):
+            assert client.post(path, json={**TEXT, "q": "a" * 10 * 2**20}).status_code == 413
+        long = {"text": "a" * 200_000, "target_lang": "DE"}
+        found = client.post("/v2/translate", data=long)
+        assert found.status_code == 413 and "200,000" in found.json()["message"]
+        assert client.post("/translate", json=TEXT).status_code == 200
+
+
+def test_unknown_paths_and_methods(client: httpx.Client) -> None:
+    assert client.get("/v2/nothing").json()["message"].startswith("Not Found")
+    assert client.get("/translate").status_code == 405
+    assert client.get("/language/nothing").json()["error"]["code"] == 404
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 400
+
+
+def test_clients_that_never_finish_do_not_stop_others(
+    running: tuple[Gateway, httpx.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client = running
+    monkeypatch.setattr(server, "_BODY_SECONDS", 1.0)
+    address = client.base_url.host, client.base_url.port
+    start = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+    silent = []
+    try:
+        for _ in range(200):
+            silent.append(socket.create_connection(address))
+            silent[-1].sendall(start)
+        assert client.post("/translate", json=TEXT).json() == {"translatedText": "Ade secretde"}
+        assert b" 408 " in silent[0].recv(100)
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def test_text_is_never_logged(
+    running: tuple[Gateway, httpx.Client], caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    caplog.set_level(logging.DEBUG)
+    gateway, client = running
+
+    async def fail(request: Any) -> Any:
+        raise KeyError(request.texts[0])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gateway.translator, "translate", fail)
+        found = client.post("/translate", json=TEXT)
+    assert (found.status_code, found.json()) == (500, {"error": "Internal error"})
+    assert "KeyError" in caplog.text
+    client.post("/translate", json={**TEXT, "target": "fr"})
+    client.post("/translate_file", files={"file": ("a.txt", b"A secret")}, data=TEXT)
+    assert "secret" not in caplog.text + "".join(capfd.readouterr())
+
+
+def test_a_server_for_other_machines_needs_keys(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=mentions("--host=0.0.0.0", "--keys")):
+        package.run(Settings(tmp_path, host="0.0.0.0"))
+
+
+@pytest.mark.parametrize("line", ["my-key", "ab" * 31])
+def test_a_file_with_keys_instead_of_hashes_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "keys").write_text(f"# hashes\n{line}\n")
+    with pytest.raises(InputError, match=mentions("line 2", "SHA-256")):
+        package.create_gateway(Settings(tmp_path, keys=str(tmp_path / "keys")))
+
+
+def test_scripts_of_allowed_origins(tmp_path: Path) -> None:
+    models = make_models(tmp_path / "models", "en-de")
+    with running_gateway(models, cors_origins=("https://a.example",)) as (_, client):
+        for origin in ("https://a.example", "https://b.example"):
+            found = client.post("/translate", json=TEXT, headers={"origin": origin})
+            allowed = found.headers.get("access-control-allow-origin")
+            assert (allowed == origin) == (origin == "https://a.example")

@@ -1,0 +1,196 @@
+"""Which models are in memory, routes, and models that cannot be loaded."""
+
+import asyncio
+import collections
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.gateway import Settings, create_gateway
+from keras_transformer.inference.engine import Engine
+from tests.extensions.gateway.running_gateway import (
+    SECONDS,
+    WordEngine,
+    make_models,
+    open_words,
+    running_gateway,
+)
+from tests.extensions.serving.running_server import wait_until
+from tests.messages import mentions
+
+
+def translated(client: httpx.Client, text: str, source: str, target: str) -> str:
+    answer = client.post("/translate", json={"q": text, "source": source, "target": target})
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["translatedText"])
+
+
+class Opened:
+    """Opens models and counts them."""
+
+    def __init__(self) -> None:
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def __call__(self, path: Path, batches_at_once: int) -> Engine:
+        self.counts[path.name] += 1
+        return open_words(path, batches_at_once)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Iterator[Path]:
+    """Models of 100 MB, of which none is read."""
+    yield make_models(tmp_path / "models", "en-de", "en-fr", "en-it", megabytes=100)
+
+
+def test_models_are_loaded_when_needed_and_the_least_recently_used_one_leaves(
+    models: Path,
+) -> None:
+    opened = Opened()
+    with running_gateway(models, opened, memory_mb=250) as (gateway, client):
+        assert not opened.counts
+        for target in ("de", "fr", "de", "it", "de"):
+            assert translated(client, "A", "en", target) == f"A{target}"
+        assert opened.counts == {"en-de": 1, "en-fr": 1, "en-it": 1}
+        loaded = {m.name for m in gateway.model.pairs().values() if m.loaded}
+        assert loaded == {"en-de", "en-it"}
+        assert translated(client, "Another", "en", "fr") == "Anotherfr"
+        assert opened.counts["en-fr"] == 2
+
+
+def test_a_model_stays_while_a_request_uses_it(models: Path) -> None:
+    gate, waits = threading.Event(), threading.Event()
+
+    def before(texts: list[str]) -> None:
+        if texts == ["slow"]:
+            waits.set()
+            gate.wait(SECONDS)
+
+    def open_model(path: Path, batches_at_once: int) -> Engine:
+        return WordEngine(path.name.split("-")[1], before)
+
+    with (
+        running_gateway(models, open_model, memory_mb=150, batches_at_once=2) as (gateway, client),
+        concurrent.futures.ThreadPoolExecutor(2) as pool,
+    ):
+        slow = pool.submit(translated, client, "slow", "en", "de")
+        waits.wait(SECONDS)
+        other = pool.submit(translated, client, "quick", "en", "fr")
+        german = gateway.model.pairs()["en", "de"]
+        wait_until(lambda: gateway.model.pairs()["en", "de"] is not german)  # it is to leave
+        assert not other.done()
+        gate.set()
+        assert (slow.result(SECONDS), other.result(SECONDS)) == ("slowde", "quickfr")
+
+
+def test_nothing_is_lost_or_mixed_up_when_models_take_turns(models: Path) -> None:
+    targets = ("de", "fr", "it")
+    with (
+        running_gateway(models, memory_mb=250, cache_mb=0) as (gateway, client),
+        concurrent.futures.ThreadPoolExecutor(8) as pool,
+    ):
+        asked = [(f"word{'x' * (i % 7)}", targets[i % 3]) for i in range(90)]
+        found = pool.map(lambda pair: translated(client, pair[0], "en", pair[1]), asked)
+        assert list(found) == [f"{text}{target}" for text, target in asked]
+        sizes = [m.size for m in gateway.model.pairs().values() if m.loaded]
+        assert sum(sizes) <= 250 << 20
+
+
+def test_models_that_cannot_be_loaded_count_as_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    models = make_models(tmp_path / "models", "en-de", "de-fr", "en-fr", "fr-en")
+    make_models(models, "fr-it", megabytes=300)  # more than the memory
+    (models / "en-fr" / "damaged").touch()
+    with running_gateway(models, memory_mb=200) as (_, client):
+        assert translated(client, "A", "en", "fr") == "Adefr"  # by the way that is left
+        refused = client.post("/translate", json={"q": "A", "source": "fr", "target": "it"})
+        assert (refused.status_code, "it is not" in refused.json()["error"]) == (400, True)
+        assert "en-fr cannot be loaded" in caplog.text and "300 MB" in caplog.text
+        assert str(models) not in refused.text
+        (models / "en-fr" / "damaged").unlink()
+        wait_until(lambda: translated(client, "A", "en", "fr") == "Afr")
+
+
+def test_new_models_are_found_and_two_for_a_pair_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "keras_transformer")
+    models = make_models(tmp_path / "models", "en-de", "my.en-de", "notes")
+    with running_gateway(models) as (gateway, client):
+        assert "en-de and my.en-de translate en-de. en-de is used." in caplog.text
+        assert list(gateway.model.pairs()) == [("en", "de")]
+        make_models(models, "de-pt-BR")
+        wait_until(lambda: ("de", "pt-BR") in gateway.model.pairs())
+        assert translated(client, "A", "EN_us", "pt") == "Adept"
+
+
+def test_the_languages_of_a_manifest_count(tmp_path: Path) -> None:
+    models = make_models(tmp_path / "models", "en-de")
+    facts = '{"format_version": 1, "format": "litert", "files": {}, "languages": ["cs", "sk"]}'
+    (models / "en-de" / "manifest.json").write_text(facts)
+    with running_gateway(models) as (gateway, _):
+        assert list(gateway.model.pairs()) == [("cs", "sk")]
+
+
+def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=mentions(str(tmp_path), "en-de")):
+        asyncio.run(create_gateway(Settings(tmp_path)).model.start())
+
+
+def test_sentences_are_cached_by_model(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def open_model(path: Path, batches_at_once: int) -> Engine:
+        return WordEngine(path.name.split("-")[1], seen.extend)
+
+    models = make_models(tmp_path / "models", "en-de", "en-fr")
+    with running_gateway(models, open_model) as (gateway, client):
+        for _ in range(2):
+            assert translated(client, "One. Two.", "en", "de") == "Onede. Twode."
+        assert {*seen} == {"One.", "Two."}
+        assert translated(client, "One.", "en", "fr") == "Onefr."
+        assert sorted(seen) == ["One.", "One.", "Two."]  # each model has seen it
+        for number in range(50):
+            translated(client, f"{'long ' * 100}{number}", "en", "de")
+        assert gateway.translator._cache.currsize <= gateway.settings.cache_mb << 20
+    with running_gateway(models, open_model, cache_mb=0) as (_, client):
+        seen.clear()
+        for _ in range(2):
+            translated(client, "A.", "en", "de")
+        assert seen == ["A.", "A."]
+
+
+def test_requests_share_batches_and_a_quiet_pair_does_not_wait_for_a_busy_one(
+    tmp_path: Path,
+) -> None:
+    gate, seen = threading.Event(), list[list[str]]()
+
+    def before(texts: list[str]) -> None:
+        seen.append(texts)
+        gate.wait(SECONDS)
+
+    def open_model(path: Path, batches_at_once: int) -> Engine:
+        return WordEngine(path.name.split("-")[1], before)
+
+    models = make_models(tmp_path / "models", "en-de", "en-fr")
+    with (
+        running_gateway(models, open_model, max_batch_size=2, cache_mb=0) as (gateway, client),
+        concurrent.futures.ThreadPoolExecutor(20) as pool,
+    ):
+        busy = [pool.submit(translated, client, "first", "en", "de")]
+        wait_until(lambda: len(seen) == 1)
+        busy += [pool.submit(translated, client, f"b{'x' * i}", "en", "de") for i in range(8)]
+        wait_until(lambda: gateway.batcher.waiting_rows == 8)
+        quiet = pool.submit(translated, client, "quiet", "en", "fr")
+        wait_until(lambda: gateway.batcher.waiting_rows == 9)
+        gate.set()
+        assert quiet.result(SECONDS) == "quietfr"
+        assert [future.result(SECONDS) for future in busy][0] == "firstde"
+    assert sorted(map(len, seen)) == [1, 1, 2, 2, 2, 2]  # four batches of two requests
+    assert seen.index(["quiet"]) <= 2
