@@ -18,6 +18,7 @@ import kubernetes_validate
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 
+from keras_transformer.extensions.gateway import Settings as GatewaySettings
 from keras_transformer.extensions.serving import Settings, server
 from tests import tf_serving
 from tests.conftest import ROOT
@@ -28,6 +29,7 @@ KUBERNETES = "1.34"
 
 COMPOSE = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())
 SERVING = COMPOSE["services"]["serving"]
+GATEWAY = yaml.safe_load((DEPLOY / "server" / "docker-compose.yml").read_text())
 RESOURCES = {
     resource["kind"]: resource
     for resource in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
@@ -48,9 +50,20 @@ def flags_of(arguments: list[str]) -> dict[str, str]:
 def test_files_are_valid() -> None:
     schema = get_builtin_schema("vendor.compose-spec")
     jsonschema.validators.validator_for(schema)(schema).validate(COMPOSE)
+    jsonschema.validators.validator_for(schema)(schema).validate(GATEWAY)
     assert set(RESOURCES) == {"PersistentVolumeClaim", "ConfigMap", "Deployment", "Service"}
     for resource in RESOURCES.values():
         kubernetes_validate.validate(resource, KUBERNETES, strict=True)
+
+
+def test_the_gateway_has_flags_that_exist_and_more_memory_than_its_models() -> None:
+    service = GATEWAY["services"]["gateway"]
+    flags = flags_of(service["command"])
+    assert {*flags} - {"models_dir"} <= {
+        field.name for field in dataclasses.fields(GatewaySettings)
+    }
+    assert int(flags["memory_mb"]) < 1024 * int(by_default(service["mem_limit"]).rstrip("g"))
+    assert int(flags["grace_seconds"]) + 3 < int(service["stop_grace_period"].rstrip("s"))
 
 
 def test_kubernetes_resources_refer_to_each_other() -> None:

@@ -60,11 +60,14 @@ async def _translate_file(gateway: Gateway, request: Request, fields: Fields) ->
     data = await file.read()
     if source == "auto":
         source = (await gateway.translator.detect([data.decode(errors="replace")]))[0][0][0]
-    pair = [LIBRETRANSLATE.language(gateway, code) for code in (source, target)]
+    source, target = (LIBRETRANSLATE.language(gateway, code) for code in (source, target))
     found, pivots = await gateway.translator.along_route(
-        *pair, data, lambda model, engines, data: translate_bytes(engines(0), data, name.name)[0]
+        source,
+        target,
+        data,
+        lambda _, engines, data: translate_bytes(engines(0), data, name.name)[0],
     )
-    path = f"{uuid.uuid4()}.{name.stem}_{pair[1]}{name.suffix}"
+    path = f"{uuid.uuid4()}.{name.stem}_{target}{name.suffix}"
     gateway.files[path] = found
     url = str(request.base_url.replace(path=f"/download_file/{path}"))
     return answer({"translatedFileUrl": url}, pivots)

@@ -218,7 +218,7 @@ class Models:
                 return
             oldest = min(loaded, key=lambda m: m.used)
             # The next request loads the copy. Only those that came before use this one.
-            fresh = {"loaded": None, "loading": None, "users": 0, "idle": asyncio.Event()}
+            fresh: Any = {"loaded": None, "loading": None, "users": 0, "idle": asyncio.Event()}
             self._models[oldest.name] = dataclasses.replace(oldest, **fresh)
             if oldest.users:
                 await oldest.idle.wait()

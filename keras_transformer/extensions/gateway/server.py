@@ -280,7 +280,8 @@ def _refusal(protocol: Protocol, status: int, message: str) -> Response:
 
 async def _read_fields(request: Request, max_bytes: int) -> Fields:
     """Returns the fields of a query, and of a form or a JSON object. Repeated ones are lists."""
-    document, pairs = {}, list[tuple[str, Any]](request.query_params.multi_items())
+    document: Any = {}
+    pairs: list[tuple[str, Any]] = list(request.query_params.multi_items())
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() in _FORMS:
         form = await request.form(max_files=1, max_part_size=max_bytes)
         pairs += form.multi_items()
