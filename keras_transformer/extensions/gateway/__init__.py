@@ -47,7 +47,6 @@ def run(settings: Settings) -> None:
 
     require(
         settings.host in (*LOOPBACK, "::1") or settings.keys is not None,
-        f"--host={settings.host} can be reached from other machines, where anyone could use and "
-        "overload this server. Give --keys, or leave out --host.",
+        f"Anyone could use and overload a server at --host={settings.host}. Give --keys.",
     )
     server.run(settings, create_gateway)

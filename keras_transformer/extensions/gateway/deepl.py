@@ -14,12 +14,11 @@ from starlette.responses import Response
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.documents.glossary import Glossary
-from keras_transformer.extensions.gateway.server import Fields, Gateway, Protocol, answer
+from keras_transformer.extensions.gateway.server import FIELDS, Fields, Gateway, Protocol, answer
 from keras_transformer.extensions.gateway.translation import language_name
 from keras_transformer.extensions.serving.tensors import RequestError
 
 _MAX_GLOSSARIES = 1_000
-_SENTENCES = {"0": "0", "false": "0", "1": "1", "true": "1", "nonewlines": "nonewlines"}
 # DeepL's clients refuse these codes as targets. A region means the model of the language.
 _REGIONS = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
 _UNLIMITED = 10**12  # characters, as in DeepL's accounts without a limit
@@ -29,9 +28,9 @@ async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Resp
     asked = DEEPL.text_request(gateway, fields)
     # With tags, DeepL splits texts only at stops.
     default = "1" if asked.format == "text" else "nonewlines"
-    sentences = _SENTENCES.get(str(fields.get("split_sentences", default)).lower())
+    sentences = str(fields.get(FIELDS["sentences"][0], default)).lower()
     formality = str(DEEPL.value(fields, "formality", "")).lower().removeprefix("prefer_")
-    if sentences is None:
+    if sentences not in ("0", "1", "nonewlines"):
         raise RequestError(400, "Value for 'split_sentences' not supported.")
     terms: Mapping[str, str] = {}
     if number := DEEPL.value(fields, "glossary"):
@@ -80,8 +79,9 @@ async def _create(gateway: Gateway, request: Request, fields: Fields) -> Respons
             raise RequestError(400, DEEPL.missing.format(name))
     source, target = (DEEPL.language(gateway, fields[f"{n}_lang"]) for n in ("source", "target"))
     terms = _terms(str(fields["entries"]), str(fields.get("entries_format", "tsv")))
-    if len(gateway.glossaries) >= _MAX_GLOSSARIES:
-        raise RequestError(456, "Too many glossaries.")
+    limit = gateway.settings.max_characters
+    if len(gateway.glossaries) >= _MAX_GLOSSARIES or len(str(fields["entries"])) > limit:
+        raise RequestError(413, "The glossary is too large, or there are too many.")
     number = str(uuid.uuid4())
     facts = {
         "glossary_id": number,
@@ -111,7 +111,6 @@ def _terms(entries: str, format: str) -> dict[str, str]:
 
 def _find(gateway: Gateway, request: Request, number: str) -> tuple[Fields, dict[str, str]]:
     """Returns the facts and the terms of a glossary of the client's key."""
-    found: tuple[Fields, dict[str, str]] | None
     found = gateway.glossaries.get((request.state.key, number))
     if found is None:
         raise RequestError(404, "Glossary not found.")
@@ -144,7 +143,7 @@ def _key(headers: Mapping[str, str]) -> str | None:
 
 
 DEEPL = Protocol(
-    "deepl",
+    0,
     "/v2/",
     (
         ("/v2/translate", ("POST", "GET"), _translate),
@@ -163,5 +162,4 @@ DEEPL = Protocol(
     without_key=(403, "Authorization failed. The header Authorization has no DeepL-Auth-Key."),
     wrong_key=(403, "Authorization failed. The key is unknown."),
     key=_key,
-    max_texts=50,
 )

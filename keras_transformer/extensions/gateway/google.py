@@ -48,8 +48,6 @@ async def _detect(gateway: Gateway, request: Request, fields: Fields) -> Respons
 async def _languages(gateway: Gateway, request: Request, fields: Fields) -> Response:
     codes = sorted({code for pair in gateway.model.pairs() for code in pair})
     languages = [{"language": code, "name": language_name(code)} for code in codes]
-    if not GOOGLE.value(fields, "target"):
-        languages = [{"language": code} for code in codes]
     return answer({"data": {"languages": languages}})
 
 
@@ -60,7 +58,7 @@ def _error(status: int, message: str) -> Any:
 
 
 GOOGLE = Protocol(
-    "google",
+    2,
     "/language/",
     (
         (_PATH, ("GET", "POST"), _translate),
@@ -75,5 +73,4 @@ GOOGLE = Protocol(
     wrong_key=(400, "API key not valid. Please pass a valid API key."),
     key=lambda headers: headers.get("x-goog-api-key"),
     format="html",
-    max_texts=128,
 )

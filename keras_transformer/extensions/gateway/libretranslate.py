@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import urllib.parse
 import uuid
 from pathlib import PurePath
 
@@ -9,9 +11,9 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from keras_transformer.extensions.documents.files import file_suffixes, translate_bytes
+from keras_transformer.extensions.documents.files import file_suffixes
 from keras_transformer.extensions.gateway.server import Fields, Gateway, Protocol, answer
-from keras_transformer.extensions.gateway.translation import Detected, language_name
+from keras_transformer.extensions.gateway.translation import Detected, language_name, translate_file
 from keras_transformer.extensions.serving.tensors import RequestError
 
 _MISSING = "Invalid request: missing {} parameter"
@@ -35,8 +37,7 @@ async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Resp
 
 
 def _detected(language: Detected) -> Fields:
-    code, confidence = language
-    return {"confidence": round(100 * confidence), "language": code}
+    return {"confidence": round(100 * language[1]), "language": language[0]}
 
 
 async def _detect(gateway: Gateway, request: Request, fields: Fields) -> Response:
@@ -61,15 +62,11 @@ async def _translate_file(gateway: Gateway, request: Request, fields: Fields) ->
     if source == "auto":
         source = (await gateway.translator.detect([data.decode(errors="replace")]))[0][0][0]
     source, target = (LIBRETRANSLATE.language(gateway, code) for code in (source, target))
-    found, pivots = await gateway.translator.along_route(
-        source,
-        target,
-        data,
-        lambda _, engines, data: translate_bytes(engines(0), data, name.name)[0],
-    )
+    work = functools.partial(translate_file, name.name)
+    found, pivots = await gateway.translator.along_route(source, target, data, work)
     path = f"{uuid.uuid4()}.{name.stem}_{target}{name.suffix}"
     gateway.files[path] = found
-    url = str(request.base_url.replace(path=f"/download_file/{path}"))
+    url = str(request.base_url.replace(path=f"/download_file/{urllib.parse.quote(path)}"))
     return answer({"translatedFileUrl": url}, pivots)
 
 
@@ -77,8 +74,8 @@ async def _download(gateway: Gateway, request: Request, fields: Fields) -> Respo
     path = request.path_params["name"]
     if path not in gateway.files:
         raise RequestError(404, "The file is not there any more")
-    name = path.partition(".")[2].encode("ascii", "replace").decode().replace('"', "_")
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    name = urllib.parse.quote(path.partition(".")[2])
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
     return Response(gateway.files[path], 200, headers, "application/octet-stream")
 
 
@@ -101,7 +98,7 @@ async def _settings(gateway: Gateway, request: Request, fields: Fields) -> Respo
 
 
 LIBRETRANSLATE = Protocol(
-    "libretranslate",
+    1,
     "/",
     (
         ("/translate", ("POST",), _translate),

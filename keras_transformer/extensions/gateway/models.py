@@ -87,10 +87,8 @@ class Models:
         """Finds the models. Raises `InputError` if there are none."""
         await self.refresh()
         if not self._models:
-            raise InputError(
-                f"{self._folder} has no folders of models. It needs one for each pair of "
-                "languages, such as en-de, written by keras-transformer export."
-            )
+            advice = "Export one for each pair of languages, such as en-de."
+            raise InputError(f"{self._folder} has no folders with models. {advice}")
 
     async def watch(self, seconds: float) -> None:
         """Checks for new and changed models every few seconds, forever."""
@@ -101,11 +99,8 @@ class Models:
     async def refresh(self) -> None:
         """Reads the directory. Changed models are loaded again at their next request."""
         found = await asyncio.to_thread(lambda: {m.name: m for m in self._found()})
-        unchanged = {
-            name: old
-            for name, old in self._models.items()
-            if name in found and (found[name].path, found[name].changed) == (old.path, old.changed)
-        }
+        known = self._models.items()
+        unchanged = {n: m for n, m in known if n in found and found[n].changed == m.changed}
         if found.keys() == self._models.keys() == unchanged.keys():
             return
         self._models = dict(sorted((found | unchanged).items()))
@@ -114,7 +109,7 @@ class Models:
             if pairs.get(model.pair, model) is not model:
                 first, pair = pairs[model.pair].name, "-".join(model.pair)
                 _LOG.warning("%s and %s translate %s. %s is used.", first, model.name, pair, first)
-        _LOG.info("Models: %s.", ", ".join("-".join(pair) for pair in pairs))
+        _LOG.info("Models: %s.", ", ".join(sorted(map("-".join, pairs))))
 
     def _found(self) -> Iterator[Model]:
         """Yields the models of the directory, whose languages are in manifests or names."""
@@ -127,13 +122,13 @@ class Models:
                     continue
                 source, target = pair if isinstance(pair, list | tuple) else pair.groups()
                 changed = last_change(path)
-                content = path / manifest.FILE if facts else None
-                identity = content.read_bytes() if content else f"{path} {changed}".encode()
+                file = path / manifest.FILE
+                content = file.read_bytes() if facts else f"{path} {changed}".encode()
                 size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
             except (InputError, OSError, ValueError) as error:  # it may be copied now
                 _LOG.warning("%s is left out: %s", folder.name, one_line(error))
                 continue
-            key = hashlib.sha256(identity).hexdigest()
+            key = hashlib.sha256(content).hexdigest()
             yield Model(folder.name, path, (str(source), str(target)), changed, size, key)
 
     def pairs(self) -> dict[tuple[str, str], Model]:
@@ -201,17 +196,15 @@ class Models:
         engine = await asyncio.to_thread(self._open, model.path)
         model.size = max(model.size, _resident_bytes() - before)
         await self._make_room(model.size)
-        names = ("translate", "translate_verbose")
-        functions = {name: getattr(engine, name) for name in names}
+        functions = {name: getattr(engine, name) for name in ("translate", "translate_verbose")}
         # Requests with the same function can share a batch.
-        return engine, {n: functools.partial(_arrays, f) for n, f in functions.items()}
+        return engine, {name: functools.partial(_arrays, f) for name, f in functions.items()}
 
     async def _make_room(self, size: int) -> None:
         """Drops models until `size` bytes are free. Waits for the requests that use them."""
         if size > self._memory_bytes:
-            raise InputError(
-                f"it needs {size >> 20:,} MB, but --memory_mb is {self._memory_bytes >> 20:,}."
-            )
+            limit = self._memory_bytes >> 20
+            raise InputError(f"it needs {size >> 20:,} MB, but --memory_mb is {limit:,}.")
         while True:
             loaded = [m for m in self._models.values() if m.loaded is not None]
             if sum(m.size for m in loaded) + size <= self._memory_bytes:

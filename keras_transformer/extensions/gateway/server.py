@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import hashlib
 import importlib.resources
-import json
 import logging
 import re
 import time
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple
 import cachetools
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
@@ -31,20 +29,20 @@ from keras_transformer.extensions.gateway.models import Models, OpenModel, open_
 from keras_transformer.extensions.gateway.translation import TextRequest, Translator
 from keras_transformer.extensions.serving.batching import Batcher
 from keras_transformer.extensions.serving.server import allowed_hosts, time_limit, while_connected
-from keras_transformer.extensions.serving.tensors import RequestError
+from keras_transformer.extensions.serving.tensors import RequestError, read_document
 from keras_transformer.runs.machine import available_cores
 
 _LOG = logging.getLogger(__name__)
 _BODY_SECONDS = 60.0  # time limit for receiving a body
+_SMALL_BYTES = 2**16  # smaller bodies need no limit besides that of connections
+_LARGE_BODIES = 4  # how many of the largest size the server may hold at the same time
 _FILES_BYTES = 64 << 20  # translated files that wait for their download
 _MAX_CLIENTS = 10_000  # keys and addresses whose rates are known
 _MAX_ALTERNATIVES = 10
-_FORMATS = ("text", "html", "xml")
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _PAGE = importlib.resources.files(__package__).joinpath("page.html")
 
-# For each field of a request its name in the protocols; "" if a protocol lacks it.
-PROTOCOLS = ("deepl", "libretranslate", "google")
+# For each field of a request its name in DeepL, LibreTranslate and Google; "" if one lacks it.
 FIELDS: dict[str, tuple[str, str, str]] = {
     "texts": ("text", "q", "q"),
     "source": ("source_lang", "source", "source"),
@@ -65,7 +63,7 @@ class Protocol(NamedTuple):
     """How a protocol differs from the others.
 
     Attributes:
-        name: one of `PROTOCOLS`.
+        column: the column of its names in `FIELDS`.
         prefix: the start of its paths; "/" for the protocol of all other paths.
         routes: path, methods and handler of each endpoint.
         error: returns the body of an error with a status and a message.
@@ -76,11 +74,10 @@ class Protocol(NamedTuple):
         wrong_key: status and message for an unknown key.
         key: returns the key in the headers, or None.
         format: the default format of texts.
-        max_texts: the most texts of a request.
         public: the paths that need no key.
     """
 
-    name: str
+    column: int
     prefix: str
     routes: tuple[tuple[str, tuple[str, ...], Handler], ...]
     error: Callable[[int, str], Any]
@@ -91,21 +88,16 @@ class Protocol(NamedTuple):
     wrong_key: tuple[int, str]
     key: Callable[[Mapping[str, str]], str | None] = lambda headers: None
     format: str = "text"
-    max_texts: int = 1_000
     public: tuple[str, ...] = ()
 
     def value(self, fields: Fields, name: str, default: Any = None) -> Any:
         """Returns the value of a field, by its name in `FIELDS`. Empty ones get the default."""
-        return fields.get(self.field(name)) or default
-
-    def field(self, name: str) -> str:
-        """Returns the protocol's name of a field."""
-        return FIELDS[name][PROTOCOLS.index(self.name)]
+        return fields.get(FIELDS[name][self.column]) or default
 
     def required(self, fields: Fields, name: str) -> Any:
         """Returns the value of a field, and refuses a request without it."""
         if not (value := self.value(fields, name)):
-            raise RequestError(400, self.missing.format(self.field(name)))
+            raise RequestError(400, self.missing.format(FIELDS[name][self.column]))
         return value
 
     def given_texts(self, fields: Fields) -> list[str]:
@@ -116,10 +108,8 @@ class Protocol(NamedTuple):
     def texts(self, fields: Fields) -> list[str]:
         """Returns the texts of a request, and refuses a request without any."""
         self.required(fields, "texts")
-        values = self.given_texts(fields)
-        if len(values) > self.max_texts:
-            raise RequestError(400, f"Too many texts: {len(values)}, the limit is {self.max_texts}")
-        return [text.encode("utf-8", "replace").decode() for text in values]  # no lone surrogates
+        texts = self.given_texts(fields)
+        return [text.encode("utf-8", "replace").decode() for text in texts]  # no lone surrogates
 
     def language(self, gateway: Gateway, code: Any) -> str:
         """Returns the language of the models that a code means, and refuses unknown ones."""
@@ -132,7 +122,7 @@ class Protocol(NamedTuple):
         """Returns the request for translations that the fields describe."""
         texts, source = self.texts(fields), self.value(fields, "source", "auto")
         format = self.value(fields, "format", self.format)
-        if format not in _FORMATS:
+        if format not in ("text", "html", "xml"):
             raise RequestError(400, f"{format} format is not supported")
         count, ignored = (str(self.value(fields, n, "")) for n in ("alternatives", "ignored"))
         others = min(int(count), _MAX_ALTERNATIVES) if count.isdecimal() else 0
@@ -168,61 +158,61 @@ class Gateway:
         memory = settings.memory_mb << 20
         self.model = Models(settings.model_dir, memory, lambda path: open_model(path, at_once))
         self.translator = Translator(self.model, self.batcher, settings.cache_mb << 20)
-        self.glossaries: dict[tuple[str, str], Any] = {}
+        self.glossaries: dict[tuple[str, str], tuple[Fields, dict[str, str]]] = {}
         self.files: Any = cachetools.LRUCache(_FILES_BYTES, len)
         self.characters: collections.Counter[str] = collections.Counter()
         self.keys = None if settings.keys is None else _read_keys(settings.keys)
         self._rates: Any = cachetools.LRUCache(_MAX_CLIENTS)
+        self._held_bytes = 0  # of the bodies of all requests
         endpoints = [
             Route(path, self._endpoint(protocol, path, handler), methods=methods)
             for protocol in protocols
             for path, methods, handler in protocol.routes
         ]
-        origins: Any = {"allow_origins": settings.cors_origins, "expose_headers": ["X-Pivot"]}
-        hosts: Any = {"allowed_hosts": allowed_hosts(settings), "www_redirect": False}
-        middleware = [
-            Middleware(CORSMiddleware, allow_methods=["*"], allow_headers=["*"], **origins),
-            Middleware(TrustedHostMiddleware, **hosts),
-        ]
+        page = Route("/", lambda request: HTMLResponse(_PAGE.read_text("utf-8")))
         handlers: Any = {HTTPException: self._unknown_path}
-        routes = [Route("/", self._page), *endpoints]
-        self._routes = Starlette(False, routes, middleware, handlers)
+        routes = Starlette(routes=[page, *endpoints], exception_handlers=handlers)
+        own = TrustedHostMiddleware(routes, allowed_hosts(settings), www_redirect=False)
+        allowed: Any = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["*"]}
+        self._routes = CORSMiddleware(own, settings.cors_origins, **allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request whose body is within the limits of size and time."""
-        size, is_complete, limit = 0, False, self.settings.max_body_bytes
+        size, held, is_complete, limit = 0, 0, False, self.settings.max_body_bytes
         end = time.monotonic() + _BODY_SECONDS
 
         async def receive_limited() -> Message:
             """Reads a body that is too large to its end, so that the client sees the answer."""
-            nonlocal size, is_complete
+            nonlocal size, held, is_complete
             while not is_complete:
-                async with time_limit(
-                    end - time.monotonic(), 408, "The body did not arrive in time."
-                ):
+                async with time_limit(end - time.monotonic(), 408, "The body came too late."):
                     message = await receive()
                 size += len(message.get("body", b""))
                 is_complete = not message.get("more_body")
                 if size <= limit or message["type"] != "http.request":
+                    self._held_bytes, held = self._held_bytes + size - held, size
+                    if size > _SMALL_BYTES and self._held_bytes > _LARGE_BODIES * limit:
+                        raise RequestError(429, "The server has too many large requests.")
                     return message
                 if is_complete:
                     raise RequestError(413, f"The body has {size:,} bytes. The limit is {limit:,}.")
             return await receive()
 
-        await self._routes(scope, receive_limited, send)
+        try:
+            await self._routes(scope, receive_limited, send)
+        finally:
+            self._held_bytes -= held
 
-    def _endpoint(
-        self, protocol: Protocol, path: str, handler: Handler
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _endpoint(self, protocol: Protocol, path: str, handler: Handler) -> Any:
         """Returns an endpoint that admits a request and answers errors as its protocol does."""
-        seconds = self.settings.request_seconds
-        late = f"There was no answer within {seconds:g} s. Send less text."
 
         async def respond(request: Request) -> Response:
             try:
                 fields = await _read_fields(request, self.settings.max_body_bytes)
                 self._admit(protocol, request, fields, path in protocol.public)
-                async with time_limit(seconds, 504, late):
+                async with time_limit(
+                    self.settings.request_seconds, 504, "The answer took too long."
+                ):
                     return await while_connected(request, handler(self, request, fields))
             except RequestError as error:
                 return _refusal(protocol, error.status, str(error))
@@ -249,7 +239,8 @@ class Gateway:
             if request.state.key not in self.keys:
                 raise RequestError(*protocol.wrong_key)
             self._count(f"key {request.state.key}")
-        size, limit = sum(map(len, protocol.given_texts(fields))), self.settings.max_characters
+        limit = self.settings.max_characters
+        size = sum(max(1, len(text)) for text in protocol.given_texts(fields))
         if size > limit:
             status, message = protocol.too_long
             raise RequestError(status, message.format(size=size, limit=limit))
@@ -264,9 +255,6 @@ class Gateway:
             raise RequestError(429, f"{limit} per 1 minute")
         self._rates[client] = left - 1, now
 
-    async def _page(self, request: Request) -> Response:
-        return HTMLResponse(_PAGE.read_text("utf-8"))
-
     async def _unknown_path(self, request: Request, error: HTTPException) -> Response:
         path = request.url.path
         protocol = next(p for p in self._protocols if path.startswith(p.prefix) or p.prefix == "/")
@@ -280,18 +268,13 @@ def _refusal(protocol: Protocol, status: int, message: str) -> Response:
 
 async def _read_fields(request: Request, max_bytes: int) -> Fields:
     """Returns the fields of a query, and of a form or a JSON object. Repeated ones are lists."""
-    document: Any = {}
     pairs: list[tuple[str, Any]] = list(request.query_params.multi_items())
+    document: Fields = {}
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() in _FORMS:
         form = await request.form(max_files=1, max_part_size=max_bytes)
         pairs += form.multi_items()
     elif body := await request.body():
-        try:
-            document = json.loads(body)
-        except (ValueError, RecursionError):
-            document = None
-        if not isinstance(document, dict):
-            raise RequestError(400, "Invalid JSON format")
+        document = read_document(body)
     columns: dict[str, list[Any]] = {}
     for name, value in pairs:
         columns.setdefault(name, []).append(value)

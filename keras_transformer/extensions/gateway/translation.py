@@ -19,6 +19,7 @@ import numpy as np
 from keras_transformer.data.cleaning import LINGUA_CODES
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.documents import protection
+from keras_transformer.extensions.documents.files import translate_bytes
 from keras_transformer.extensions.documents.glossary import Glossary
 from keras_transformer.extensions.documents.markup import tokenize
 from keras_transformer.extensions.documents.spans import spliced
@@ -115,11 +116,15 @@ class Translator:
         return await asyncio.get_running_loop().run_in_executor(self._threads, languages)
 
     async def translate(self, request: TextRequest) -> list[Result]:
-        """Translates the texts of a request."""
+        """Translates the texts of a request.
+
+        Without a source language, it is the most likely one that leads to the target.
+        """
+        sources = [(request.source or "", 1.0)] * len(request.texts)
         if request.source is None:
-            sources = [found[0] for found in await self.detect(request.texts)]
-        else:
-            sources = [(request.source, 1.0)] * len(request.texts)
+            leading = {s for s, codes in self.models.targets().items() if request.target in codes}
+            known = await self.detect(request.texts)
+            sources = [next((f for f in found if f[0] in leading), found[0]) for found in known]
         results: dict[int, Result] = {}
         for code in dict.fromkeys(code for code, _ in sources):
             chosen = [index for index, source in enumerate(sources) if source[0] == code]
@@ -150,8 +155,8 @@ class Translator:
                             break
                         run = functools.partial(self._run, loop, cancelled, model, loaded)
                         engines = functools.partial(_engine, model, loaded[0], run)
-                        threads = self._threads
-                        result = await loop.run_in_executor(threads, work, model, engines, result)
+                        call = functools.partial(work, model, engines, result)
+                        result = await loop.run_in_executor(self._threads, call)
                 else:
                     return result, tuple(model.pair[1] for model in route[:-1])
             except InputError as error:
@@ -186,9 +191,7 @@ class Translator:
         return concatenate(rows)
 
 
-def _engine(
-    model: Model, engine: Engine, run: Callable[[str, Arrays], Arrays], rank: int
-) -> Engine:
+def _engine(model: Model, engine: Engine, run: Callable[..., Arrays], rank: int) -> Engine:
     """Returns an engine that calls `run`, and whose best translations have a rank of the model's.
 
     If a line has fewer translations, it gets the last one.
@@ -199,11 +202,9 @@ def _engine(
 
     def translate(text: Any) -> Arrays:
         found = run("translate", {"text": text})
-        translations, scores = found["translations"], found["scores"]
-        last = np.maximum((scores > EMPTY_SCORE).sum(axis=1) - 1, 0)
-        chosen = np.minimum(rank, last)[:, None]
-        best = {"translations": translations, "scores": scores}
-        return {name: np.take_along_axis(array, chosen, 1) for name, array in best.items()}
+        last = np.maximum((found["scores"] > EMPTY_SCORE).sum(axis=1) - 1, 0)
+        chosen, names = np.minimum(rank, last)[:, None], ("translations", "scores")
+        return {name: np.take_along_axis(found[name], chosen, 1) for name in names}
 
     vars(engine)["translate"] = translate
     if engine.translate_verbose is not None:
@@ -231,6 +232,11 @@ def _translate_texts(
         tag = tag if tag in (engine.symbols or ()) else ""
         outputs.append(_translated(engine, texts[0], request, tag))
     return outputs
+
+
+def translate_file(name: str, model: Model, engines: Callable[[int], Engine], data: bytes) -> bytes:
+    """Returns the content of a file with translated text. Its name says its format."""
+    return translate_bytes(engines(0), data, name)[0]
 
 
 def _translated(engine: Engine, texts: Sequence[str], request: TextRequest, tag: str) -> list[str]:

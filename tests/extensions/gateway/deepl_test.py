@@ -17,6 +17,8 @@ def test_texts(translator: deepl.DeepLClient) -> None:
     batch = translator.translate_text(["Das Haus", "Un coq"], target_lang="EN-US")
     assert [result.text for result in batch] == ["Dasen Hausen", "Unen coqen"]
     assert batch[0].detected_source_lang == "DE"
+    found = translator.translate_text("A house", target_lang="ES")  # too far from English
+    assert (found.text, found.detected_source_lang) == ("Afrites housefrites", "DE")
 
 
 def test_regions_of_languages_mean_the_language(translator: deepl.DeepLClient) -> None:

@@ -25,9 +25,8 @@ def test_detections_and_languages(client: httpx.Client) -> None:
     expected = {"language": "de", "confidence": 0.75, "isReliable": False}
     assert found == {"data": {"detections": [[expected]]}}
     codes = client.get(f"{PATH}/languages").json()["data"]["languages"]
-    assert codes == [{"language": code} for code in ("de", "en", "es", "fr", "it")]
-    names = client.get(f"{PATH}/languages", params={"target": "en"}).json()["data"]["languages"]
-    assert {"language": "it", "name": "Italian"} in names
+    assert [language["language"] for language in codes] == ["de", "en", "es", "fr", "it"]
+    assert {"language": "it", "name": "Italian"} in codes
 
 
 @pytest.mark.parametrize(
@@ -36,7 +35,6 @@ def test_detections_and_languages(client: httpx.Client) -> None:
         ({"q": "A", "target": "xx"}, "Invalid Value: xx"),
         ({"q": "A"}, "Required field is missing: target"),
         ({"target": "de"}, "Required field is missing: q"),
-        ({"q": ["A"] * 200, "target": "de"}, "128"),
     ],
 )
 def test_errors(client: httpx.Client, given: dict[str, object], message: str) -> None:

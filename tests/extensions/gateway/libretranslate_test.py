@@ -65,7 +65,7 @@ def test_files(client: httpx.Client) -> None:
     assert url.startswith(str(client.base_url)) and found.headers["x-pivot"] == "de"
     file = client.get(url)
     assert file.content == b"<p>Adefr <b>walldefr</b></p>"
-    assert 'filename="a page_fr.html"' in file.headers["content-disposition"]
+    assert "a%20page_fr.html" in file.headers["content-disposition"]
     assert client.get("/download_file/none.txt").status_code == 404
     for name, data in (("a.exe", b"a"), ("a.docx", b"no archive"), ("a.txt", b"\xff\xfe\xff")):
         refused = client.post("/translate_file", files={"file": (name, data)}, data=form)
@@ -83,3 +83,5 @@ def test_a_limit_of_characters(client: httpx.Client) -> None:
     found = client.post("/translate", json={"q": "a" * 5_001, "source": "en", "target": "de"})
     message = "Invalid request: request (5001) exceeds text limit (5000)"
     assert (found.status_code, found.json()) == (400, {"error": message})
+    many = client.post("/translate", json={"q": [""] * 5_001, "source": "en", "target": "de"})
+    assert many.json() == {"error": message}

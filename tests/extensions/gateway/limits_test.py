@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import select
 import socket
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions import gateway as package
 from keras_transformer.extensions.gateway import Settings, server
 from keras_transformer.extensions.gateway.server import Gateway
-from tests.extensions.gateway.running_gateway import make_models, running_gateway
+from tests.extensions.gateway.running_gateway import SECONDS, make_models, running_gateway
+from tests.extensions.serving.running_server import wait_until
 from tests.messages import mentions
 
 TEXT = {"q": "A secret", "source": "en", "target": "de"}
@@ -125,6 +127,22 @@ def test_large_bodies_and_texts(tmp_path: Path) -> None:
         found = client.post("/v2/translate", data=long)
         assert found.status_code == 413 and "200,000" in found.json()["message"]
         assert client.post("/translate", json=TEXT).status_code == 200
+
+
+def test_many_large_bodies_at_once(tmp_path: Path) -> None:
+    models = make_models(tmp_path / "models", "en-de")
+    with running_gateway(models, max_body_bytes=2**20) as (gateway, client):
+        address = client.base_url.host, client.base_url.port
+        start = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999\r\n\r\n"
+        held = [socket.create_connection(address) for _ in range(5)]
+        for connection in held:
+            connection.sendall(start + b" " * 900_000)
+        (refused, *_), *_ = select.select(held, [], [], SECONDS)
+        assert b" 429 " in refused.recv(100)
+        assert client.post("/translate", json=TEXT).status_code == 200
+        for connection in held:
+            connection.close()
+        wait_until(lambda: gateway._held_bytes == 0)
 
 
 def test_unknown_paths_and_methods(client: httpx.Client) -> None:

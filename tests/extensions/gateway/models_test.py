@@ -80,8 +80,8 @@ def test_a_model_stays_while_a_request_uses_it(models: Path) -> None:
     ):
         slow = pool.submit(translated, client, "slow", "en", "de")
         waits.wait(SECONDS)
-        other = pool.submit(translated, client, "quick", "en", "fr")
         german = gateway.model.pairs()["en", "de"]
+        other = pool.submit(translated, client, "quick", "en", "fr")
         wait_until(lambda: gateway.model.pairs()["en", "de"] is not german)  # it is to leave
         assert not other.done()
         gate.set()
