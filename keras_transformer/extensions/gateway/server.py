@@ -210,9 +210,7 @@ class Gateway:
             try:
                 fields = await _read_fields(request, self.settings.max_body_bytes)
                 self._admit(protocol, request, fields, path in protocol.public)
-                async with time_limit(
-                    self.settings.request_seconds, 504, "The answer took too long."
-                ):
+                async with time_limit(self.settings.request_seconds, 504, "It took too long."):
                     return await while_connected(request, handler(self, request, fields))
             except RequestError as error:
                 return _refusal(protocol, error.status, str(error))
