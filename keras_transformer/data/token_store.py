@@ -27,6 +27,7 @@ from keras_transformer.errors import InputError, require
 from keras_transformer.runs.atomic import atomic_path
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
+_Array: TypeAlias = npt.NDArray[Any]
 
 _FORMAT = 2
 _INDEX = "store.json"
@@ -69,11 +70,14 @@ class TokenStore:
         """
         digests = []
         for shard in self._shards:
+            sides = []
             for side, vocab_size in zip(("source", "target"), vocab_sizes, strict=True):
                 ids = _load(path := shard / f"{side}_ids.npy")
                 message = f"{path} has ids of another vocabulary. Prepare the data again."
                 require(int(ids.max(initial=0)) < vocab_size, message)
-            digests.append(_digests(shard))
+                lengths, text = _load(shard / f"{side}_lengths.npy"), _load(shard / f"{side}.txt")
+                sides.append((lengths, ids, text.data))
+            digests.append(_digests(sides))
         for column, (kind, known) in enumerate([("ids", self.fingerprint), ("texts", self._texts)]):
             require(
                 known in (None, _combined(digest[column] for digest in digests)),
@@ -139,7 +143,7 @@ class StoredSide:
         return [line for text in texts for line in text.split("\n")[:-1]]
 
 
-def _load(path: Path) -> npt.NDArray[Any]:
+def _load(path: Path) -> _Array:
     try:
         if path.suffix == ".txt":
             return np.memmap(path, np.uint8, "r")
@@ -148,14 +152,14 @@ def _load(path: Path) -> npt.NDArray[Any]:
         raise InputError(f"{path} cannot be read ({error}). Prepare the data again.") from error
 
 
-def _digests(shard: Path) -> tuple[str, str]:
-    """Returns the SHA-256 of the lengths and ids of a shard, and that of its texts."""
-    ids, texts = hashlib.sha256(), hashlib.sha256()
-    for side in ("source", "target"):
-        ids.update(_load(shard / f"{side}_lengths.npy").data)
-        ids.update(_load(shard / f"{side}_ids.npy").data)
-        texts.update(_load(shard / f"{side}.txt").data)
-    return ids.hexdigest(), texts.hexdigest()
+def _digests(sides: Iterable[tuple[_Array, _Array, memoryview | bytes]]) -> tuple[str, str]:
+    """Returns the SHA-256 of all lengths and ids of a shard, and that of its texts."""
+    hash_of_ids, hash_of_texts = hashlib.sha256(), hashlib.sha256()
+    for lengths, ids, text in sides:
+        hash_of_ids.update(lengths.data)
+        hash_of_ids.update(ids.data)
+        hash_of_texts.update(text)
+    return hash_of_ids.hexdigest(), hash_of_texts.hexdigest()
 
 
 def _combined(digests: Iterable[str]) -> str:
@@ -171,6 +175,7 @@ def write_shard(
     """Writes one shard atomically, and returns the SHA-256 of its ids and of its texts. Each
     sequence has the source first.
     """
+    written = []
     with atomic_path(directory) as partial:
         partial.mkdir(parents=True)
         for name, texts, rows, vocab_size in zip(
@@ -181,13 +186,14 @@ def write_shard(
             flat = np.fromiter(itertools.chain.from_iterable(rows), dtype, int(lengths.sum()))
             np.save(partial / f"{name}_ids.npy", flat)
             np.save(partial / f"{name}_lengths.npy", lengths)
-            write_lines(partial / f"{name}.txt", texts)
-        return _digests(partial)
+            written.append((lengths, flat, write_lines(partial / f"{name}.txt", texts)))
+    return _digests(written)
 
 
-def write_lines(path: Path, lines: Sequence[bytes]) -> None:
-    """Writes lines, each with LF."""
-    path.write_bytes(b"\n".join([*lines, b""]))
+def write_lines(path: Path, lines: Sequence[bytes]) -> bytes:
+    """Writes lines, each with LF, and returns all that was written."""
+    path.write_bytes(text := b"\n".join([*lines, b""]))
+    return text
 
 
 def write_index(directory: Path, shards: Sequence[tuple[str, int, str, str]]) -> int:
