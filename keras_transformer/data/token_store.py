@@ -27,10 +27,11 @@ from keras_transformer.errors import InputError, require
 from keras_transformer.runs.atomic import atomic_path
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
-_Array: TypeAlias = npt.NDArray[Any]
 
 _FORMAT = 2
 _INDEX = "store.json"
+_SIDES = ("source", "target")
+_FILES = ("_lengths.npy", "_ids.npy", ".txt")  # of each side
 _MAPS = 100  # open maps of ids and of text, for each side
 
 
@@ -70,13 +71,10 @@ class TokenStore:
         """
         digests = []
         for shard in self._shards:
-            sides = []
-            for side, vocab_size in zip(("source", "target"), vocab_sizes, strict=True):
-                ids = _load(path := shard / f"{side}_ids.npy")
-                message = f"{path} has ids of another vocabulary. Prepare the data again."
+            sides = [[_load(shard / f"{side}{file}") for file in _FILES] for side in _SIDES]
+            for (_, ids, _), vocab_size in zip(sides, vocab_sizes, strict=True):
+                message = f"{shard} has ids of another vocabulary. Prepare the data again."
                 require(int(ids.max(initial=0)) < vocab_size, message)
-                lengths, text = _load(shard / f"{side}_lengths.npy"), _load(shard / f"{side}.txt")
-                sides.append((lengths, ids, text.data))
             digests.append(_digests(sides))
         for column, (kind, known) in enumerate([("ids", self.fingerprint), ("texts", self._texts)]):
             require(
@@ -119,9 +117,8 @@ class StoredSide:
         # Reads shard by shard, so that each is mapped once, and few are mapped at the same time.
         order = np.argsort(shards, kind="stable")
         columns = (after, shards, self._ends[pairs], lengths)
-        for position, shard, end, length in zip(
-            *(column[order].tolist() for column in columns), strict=True
-        ):
+        sorted_pairs = zip(*(column[order].tolist() for column in columns), strict=True)
+        for position, shard, end, length in sorted_pairs:
             taken[position - length : position] = self._ids(shard)[end - length : end]
         return taken
 
@@ -143,21 +140,22 @@ class StoredSide:
         return [line for text in texts for line in text.split("\n")[:-1]]
 
 
-def _load(path: Path) -> _Array:
+def _load(path: Path) -> npt.NDArray[Any]:
     try:
-        if path.suffix == ".txt":
-            return np.memmap(path, np.uint8, "r")
-        return np.load(path, mmap_mode="r")
+        is_text = path.suffix == ".txt"
+        return np.memmap(path, np.uint8, "r") if is_text else np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{path} cannot be read ({error}). Prepare the data again.") from error
 
 
-def _digests(sides: Iterable[tuple[_Array, _Array, memoryview | bytes]]) -> tuple[str, str]:
-    """Returns the SHA-256 of all lengths and ids of a shard, and that of its texts."""
+def _digests(sides: Iterable[Sequence[Any]]) -> tuple[str, str]:
+    """Returns the SHA-256 of the lengths and ids of a shard, and that of its texts, for the content
+    of the `_FILES` of both sides.
+    """
     hash_of_ids, hash_of_texts = hashlib.sha256(), hashlib.sha256()
     for lengths, ids, text in sides:
-        hash_of_ids.update(lengths.data)
-        hash_of_ids.update(ids.data)
+        hash_of_ids.update(lengths)
+        hash_of_ids.update(ids)
         hash_of_texts.update(text)
     return hash_of_ids.hexdigest(), hash_of_texts.hexdigest()
 
@@ -178,9 +176,7 @@ def write_shard(
     written = []
     with atomic_path(directory) as partial:
         partial.mkdir(parents=True)
-        for name, texts, rows, vocab_size in zip(
-            ("source", "target"), lines, ids, vocab_sizes, strict=True
-        ):
+        for name, texts, rows, vocab_size in zip(_SIDES, lines, ids, vocab_sizes, strict=True):
             lengths = np.fromiter(map(len, rows), np.uint32, len(rows))
             dtype = np.uint16 if vocab_size <= 2**16 else np.int32
             flat = np.fromiter(itertools.chain.from_iterable(rows), dtype, int(lengths.sum()))
