@@ -149,9 +149,7 @@ def _load(path: Path) -> npt.NDArray[Any]:
 
 
 def _digests(sides: Iterable[Sequence[Any]]) -> tuple[str, str]:
-    """Returns the SHA-256 of the lengths and ids of a shard, and that of its texts, for the content
-    of the `_FILES` of both sides.
-    """
+    """Returns the SHA-256 of ids with lengths, and of texts, from the `_FILES` of both sides."""
     hash_of_ids, hash_of_texts = hashlib.sha256(), hashlib.sha256()
     for lengths, ids, text in sides:
         hash_of_ids.update(lengths)
