@@ -51,7 +51,7 @@ class TokenStore:
                 "must be the folder train or valid of prepared data."
             ) from error
         self.fingerprint: str = index["fingerprint"]
-        self._texts: str | None = index.get("texts")  # missing in older stores
+        self._texts: str | None = index.get("texts")  # older stores have none
         self._shards = shards = [self.directory / name for name in index["shards"]]
         self.sides = StoredSide(shards, "source"), StoredSide(shards, "target")
         self.source, self.target = self.sides
