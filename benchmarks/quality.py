@@ -81,9 +81,7 @@ def area(good: np.ndarray, bad: np.ndarray) -> float:
     return round(float(above.mean() + equal.mean() / 2), 4)
 
 
-def assessor(
-    translator: Any, sources: Sequence[str]
-) -> Callable[[Sequence[str]], dict[str, Any]]:
+def assessor(translator: Any, sources: Sequence[str]) -> Callable[[Sequence[str]], dict[str, Any]]:
     """Returns a function from translations to `quality`, `status` and `mean` log-probability."""
     import tensorflow as tf
 
