@@ -71,11 +71,11 @@ class TokenStore:
         """
         digests = []
         for shard in self._shards:
-            sides = [[_load(shard / f"{side}{file}") for file in _FILES] for side in _SIDES]
-            for (_, ids, _), vocab_size in zip(sides, vocab_sizes, strict=True):
-                message = f"{shard} has ids of another vocabulary. Prepare the data again."
+            parts = [[_load(shard / f"{side}{file}") for file in _FILES] for side in _SIDES]
+            for side, (_, ids, _), vocab_size in zip(_SIDES, parts, vocab_sizes, strict=True):
+                message = f"{shard}/{side}_ids.npy has another vocabulary. Prepare the data again."
                 require(int(ids.max(initial=0)) < vocab_size, message)
-            digests.append(_digests(sides))
+            digests.append(_digests(parts))
         for column, (kind, known) in enumerate([("ids", self.fingerprint), ("texts", self._texts)]):
             require(
                 known in (None, _combined(digest[column] for digest in digests)),
