@@ -145,7 +145,7 @@ def test_shortlists_are_ignored_with_one_warning(
     (folder / "lex.50.50.ende.s2t.bin").write_bytes(b"")
     decoding = read_model(folder, "marian").config.decoding
     [line] = capsys.readouterr().err.splitlines()
-    assert tells(line, "lex.50.50.ende.s2t.bin", "shortlist", "ignored")
+    assert tells(line, "lex.50.50.ende.s2t.bin", "ignores", "--shortlist")
     found = (decoding.beam_size, decoding.length_penalty, decoding.max_extra_tokens)
     assert found == (1, 1.0, -1)
     text = (
@@ -156,6 +156,11 @@ def test_shortlists_are_ignored_with_one_warning(
     assert read_model(folder, "marian").config.decoding.max_extra_tokens == -2
     [line] = capsys.readouterr().err.splitlines()
     assert tells(line, "config.intgemm8bitalpha.yml", "shortlist")
+    (folder / "config.intgemm8bit.yml").write_text(text, "utf-8")
+    facts = ("config.intgemm8bit.yml", "config.intgemm8bitalpha.yml", "at most one")
+    refuses(read_model, (folder, "marian"), *facts)
+    (folder / "decoder.yml").write_text("beam-size: 3\n", "utf-8")
+    assert read_model(folder, "marian").config.decoding.beam_size == 3
 
 
 @pytest.mark.parametrize(
