@@ -1,5 +1,7 @@
 """Properties that all compared models share."""
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,8 +10,10 @@ import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.decoding.cached_decoder import CachedDecoder
+from keras_transformer.export import ExportOptions, export
 from keras_transformer.extensions.paper.baselines.convolutional import ConvolutionalConfig
-from keras_transformer.extensions.paper.baselines.gru import GRUConfig
+from keras_transformer.extensions.paper.baselines.gru import GRUConfig, GRURun
+from keras_transformer.runs.run_directory import RunDirectory, write_run
 from keras_transformer.training.trainer import Trainer
 from tests.builders import refuses
 from tests.extensions.paper.baselines.tiny import MODELS, START, VOCAB, make, source_ids, target_ids
@@ -129,6 +133,20 @@ def test_dropout_is_on_only_in_training(name: str) -> None:
 )
 def test_invalid_sizes(config: Any, changes: dict[str, object], facts: tuple[str, ...]) -> None:
     refuses(config.from_dict, {"values": changes}, *facts)
+
+
+@pytest.mark.parametrize("format", ["saved_model", "cpu", "ctranslate2"])
+def test_exports_are_refused(format: str, run_directory: RunDirectory, tmp_path: Path) -> None:
+    tokenizer = run_directory.tokenizer()
+    size = tokenizer.source_vocab_size
+    model, weights = make("gru", source_vocab_size=size, target_vocab_size=size)
+    config = dataclasses.replace(GRURun(), model=model.config)
+    write_run(tmp_path / "run", config, tokenizer, weights)
+    arguments = {
+        "run": tmp_path / "run", "output_dir": tmp_path / "new", "sentences": ["a"],
+        "options": ExportOptions(weights="float32"), "format": format,
+    }  # fmt: skip
+    refuses(export, arguments, tmp_path / "run", "gru", format, "Transformers")
 
 
 @each_model
