@@ -12,7 +12,6 @@ import tensorflow as tf
 from keras_transformer import plugins
 from keras_transformer.extensions.converters import read_model, write_run
 from keras_transformer.extensions.shortlist import marian
-from keras_transformer.extensions.shortlist.marian import read_shortlist
 from keras_transformer.inference.loading import load_translator
 from tests.builders import refuses
 from tests.damage import at_random
@@ -53,26 +52,25 @@ def test_translations_with_a_shortlist_are_firefoxs(run: Path) -> None:
 
 
 def test_only_a_joint_vocabulary_copies_tokens(run: Path, tmp_path: Path) -> None:
-    joint = read_shortlist(FIREFOX / NAME, run).translations.numpy()
+    joint = marian.read_shortlist(FIREFOX / NAME, run).translations.numpy()
     assert joint[:48, 0].tolist() == [*range(48)]
     assert (joint[48:] == 0).all()  # the pad and the start token, which Marian does not have
     folder = shutil.copytree(run, tmp_path / "run") / "tokenizer"
     shutil.copy(folder / "joint.model", folder / "source.model")
     (folder / "joint.model").rename(folder / "target.model")
-    separate = read_shortlist(FIREFOX / NAME, folder.parent).translations
+    separate = marian.read_shortlist(FIREFOX / NAME, folder.parent).translations
     np.testing.assert_array_equal(separate, joint[:, 1:])
 
 
 # Offsets of numbers in the file, their new values, and facts of the message.
-HUGE = 2**63 + 5
 BAD: dict[str, tuple[int, int, list[object]]] = {
     "another format": (0, 1, ["format"]),
     "checksum": (8, 1, ["checksum"]),
     "few translations": (24, 2, [5, "translations"]),
-    "number of offsets": (32, HUGE, ["header", "bytes"]),
+    "number of offsets": (32, 2**63, ["header", "bytes"]),
     "number of translations": (40, 2**60, ["header", "bytes"]),
     "first offset": (48, 1, ["offsets"]),
-    "an offset": (48 + 8 * 9, HUGE, ["offsets"]),
+    "an offset": (48 + 8 * 9, 2**63 + 5, ["offsets"]),
     "a token": (48 + 8 * 49, 2**31, [f"{2**31:,}", 48, 50]),
 }
 
@@ -85,14 +83,14 @@ def test_headers_that_do_not_fit_are_named(name: str, file: Path, run: Path) -> 
     if name != "checksum":
         struct.pack_into("<Q", content, 8, marian._checksum(bytes(content)))
     file.write_bytes(content)
-    refuses(read_shortlist, (file, run), NAME, *facts)
+    refuses(marian.read_shortlist, (file, run), NAME, *facts)
 
 
 def test_damaged_files_are_refused(file: Path, run: Path) -> None:
-    refuses(read_shortlist, (file.with_name("50x"), run), "50x", "does not exist", "number")
+    refuses(marian.read_shortlist, (file.with_name("50x"), run), "50x", "does not exist", "number")
     original, refused = file.read_bytes(), 0
     for _ in at_random(file):
         if file.read_bytes() != original:
-            refuses(read_shortlist, (file, run), NAME, "damaged")
+            refuses(marian.read_shortlist, (file, run), NAME, "damaged")
             refused += 1
     assert refused > 30

@@ -1,6 +1,7 @@
 """Properties that all compared models share."""
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.decoding.cached_decoder import CachedDecoder
-from keras_transformer.export import ExportOptions, export
+from keras_transformer.export import export
 from keras_transformer.extensions.paper.baselines.convolutional import ConvolutionalConfig
 from keras_transformer.extensions.paper.baselines.gru import GRUConfig, GRURun
 from keras_transformer.runs.run_directory import RunDirectory, write_run
@@ -135,18 +136,16 @@ def test_invalid_sizes(config: Any, changes: dict[str, object], facts: tuple[str
     refuses(config.from_dict, {"values": changes}, *facts)
 
 
-@pytest.mark.parametrize("format", ["saved_model", "cpu", "ctranslate2"])
+@pytest.mark.parametrize("format", ["saved_model", "litert", "ctranslate2"])
 def test_exports_are_refused(format: str, run_directory: RunDirectory, tmp_path: Path) -> None:
     tokenizer = run_directory.tokenizer()
     size = tokenizer.source_vocab_size
     model, weights = make("gru", source_vocab_size=size, target_vocab_size=size)
     config = dataclasses.replace(GRURun(), model=model.config)
-    write_run(tmp_path / "run", config, tokenizer, weights)
-    arguments = {
-        "run": tmp_path / "run", "output_dir": tmp_path / "new", "sentences": ["a"],
-        "options": ExportOptions(weights="float32"), "format": format,
-    }  # fmt: skip
-    refuses(export, arguments, tmp_path / "run", "gru", format, "Transformers")
+    run = tmp_path / "run"
+    write_run(run, config, tokenizer, weights)
+    export_run = functools.partial(export, format=format)
+    refuses(export_run, (run, tmp_path / "new", ["a"]), run, "gru", format, "Transformers")
 
 
 @each_model
