@@ -244,7 +244,7 @@ class SearchInputs(NamedTuple):
     # int32 [batch, any]: tokens that each output begins with, regardless of all constraints. A
     # prefix ends before the first id that is not an ordinary token. `max_lengths` truncates it.
     prefix: tf.Tensor | None = None
-    # bool [batch, source]: True for real tokens; needed for the coverage penalty and attention
+    # bool [batch, source]: True for real tokens; needed for alignments and attention
     source_mask: tf.Tensor | None = None
     # float32 [batch]: exponent of the length penalty, at least 0; by default
     # `DecodingConfig.length_penalty`, as a scalar. The formula is in the configuration.
