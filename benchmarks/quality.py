@@ -81,7 +81,7 @@ def area(good: np.ndarray, bad: np.ndarray) -> float:
     return round(float(above.mean() + equal.mean() / 2), 4)
 
 
-def judge(translator: Any, sources: Sequence[str]) -> Callable[[Sequence[str]], dict[str, Any]]:
+def assessor(translator: Any, sources: Sequence[str]) -> Callable[[Sequence[str]], dict[str, Any]]:
     """Returns a function from translations to `quality`, `status` and `mean` log-probability."""
     import tensorflow as tf
 
@@ -100,11 +100,11 @@ def judge(translator: Any, sources: Sequence[str]) -> Callable[[Sequence[str]], 
         found = translator.assess(result, source_ids)
         return {"mean": mean, "quality": found["quality"][:, 0], "status": found["status"]}
 
-    def judged(texts: Sequence[str]) -> dict[str, Any]:
+    def assess(texts: Sequence[str]) -> dict[str, Any]:
         rows = outputs_by_line(outputs, sources, target=texts)
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
-    return judged
+    return assess
 
 
 def main() -> int:
@@ -122,11 +122,11 @@ def main() -> int:
     require(model is not None, "There are too few sentences to learn the quality from.")
     translator = translator.with_options(quality=model)
     own = [best.text for best, *_ in translate_lines(KerasEngine(translator), sources)]
-    judged, areas = judge(translator, sources), dict[str, Any]()
+    assess, areas = assessor(translator, sources), dict[str, Any]()
     for name, texts in (("references", references), ("translations", own)):
-        good = judged(texts)
+        good = assess(texts)
         for fault, changed in with_faults(texts).items():
-            bad = judged(changed)
+            bad = assess(changed)
             found = {key: area(good[key], bad[key]) for key in ("quality", "mean")}
             areas.setdefault(name, {})[fault] = found
     pairs = zip(own, references, strict=True)

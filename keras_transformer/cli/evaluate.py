@@ -137,7 +137,7 @@ def main() -> None:
     if FLAGS.hypothesis:
         hypotheses = test_sets.read_translations(FLAGS.hypothesis, test)
     else:
-        score(test.references[0])  # reports errors before anything is translated
+        score(test.references[0])  # errors are reported before anything is translated
         model = _load(sources)
         hypotheses, seconds = _translate(model, sources)
         normalize = None if model.vocabulary is None else model.vocabulary.normalized_target

@@ -133,7 +133,7 @@ def main() -> int:
 
     if _is_interactive():
         parts = iter(sys.stdin.buffer.readline, b"")
-    else:  # reports errors of the input before the model is loaded
+    else:  # errors of the input are reported before the model is loaded
         data = app.read_input(FLAGS.input)
         batching.use_cores_for_batches(len(decode_lines(data, FLAGS.input or "standard input")))
         parts = iter([data])

@@ -348,7 +348,7 @@ def _learn_augmentations(
     sample = heapq.nsmallest(_LEARNING_PAIRS, cleaned.training_sample())
     pairs = [(source.decode(), target.decode()) for _, _, source, target in sample]
     # Several extensions may learn the same, such as word alignments.
-    learned = {learn: learn(pairs) for learn in {each.learn for each in extensions.values()}}
+    learned = {learn: learn(pairs) for learn in {kind.learn for kind in extensions.values()}}
     return {name: learned[extension.learn] for name, extension in extensions.items()}
 
 

@@ -33,7 +33,7 @@ Lengths: TypeAlias = npt.NDArray[np.integer[Any]]
 
 _BEST = 32  # segmentations of a word that are considered; a word of 6 letters has no more
 _WORDS_KEPT = 2**16
-_SPACE = "\u2581".encode()  # begins each word
+_SPACE = "\u2581".encode()  # this character begins each word
 
 _DRAWS = 4  # draws for pairs that do not fit into their batch
 _SAMPLED_PAIRS = 2000

@@ -30,6 +30,8 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 
 _FORMAT = 2
 _INDEX = "store.json"
+_SIDES = ("source", "target")
+_FILES = ("_lengths.npy", "_ids.npy", ".txt")  # of each side
 _MAPS = 100  # open maps of ids and of text, for each side
 
 
@@ -49,7 +51,7 @@ class TokenStore:
                 "must be the folder train or valid of prepared data."
             ) from error
         self.fingerprint: str = index["fingerprint"]
-        self._texts: str | None = index.get("texts")  # missing in older stores
+        self._texts: str | None = index.get("texts")  # older stores have none
         self._shards = shards = [self.directory / name for name in index["shards"]]
         self.sides = StoredSide(shards, "source"), StoredSide(shards, "target")
         self.source, self.target = self.sides
@@ -69,11 +71,11 @@ class TokenStore:
         """
         digests = []
         for shard in self._shards:
-            for side, vocab_size in zip(("source", "target"), vocab_sizes, strict=True):
-                ids = _load(path := shard / f"{side}_ids.npy")
-                message = f"{path} has ids of another vocabulary. Prepare the data again."
+            parts = [[_load(shard / f"{side}{file}") for file in _FILES] for side in _SIDES]
+            for side, (_, ids, _), vocab_size in zip(_SIDES, parts, vocab_sizes, strict=True):
+                message = f"{shard}/{side}_ids.npy has another vocabulary. Prepare the data again."
                 require(int(ids.max(initial=0)) < vocab_size, message)
-            digests.append(_digests(shard))
+            digests.append(_digests(parts))
         for column, (kind, known) in enumerate([("ids", self.fingerprint), ("texts", self._texts)]):
             require(
                 known in (None, _combined(digest[column] for digest in digests)),
@@ -115,9 +117,8 @@ class StoredSide:
         # Reads shard by shard, so that each is mapped once, and few are mapped at the same time.
         order = np.argsort(shards, kind="stable")
         columns = (after, shards, self._ends[pairs], lengths)
-        for position, shard, end, length in zip(
-            *(column[order].tolist() for column in columns), strict=True
-        ):
+        sorted_pairs = zip(*(column[order].tolist() for column in columns), strict=True)
+        for position, shard, end, length in sorted_pairs:
             taken[position - length : position] = self._ids(shard)[end - length : end]
         return taken
 
@@ -141,21 +142,20 @@ class StoredSide:
 
 def _load(path: Path) -> npt.NDArray[Any]:
     try:
-        if path.suffix == ".txt":
-            return np.memmap(path, np.uint8, "r")
-        return np.load(path, mmap_mode="r")
+        is_text = path.suffix == ".txt"
+        return np.memmap(path, np.uint8, "r") if is_text else np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{path} cannot be read ({error}). Prepare the data again.") from error
 
 
-def _digests(shard: Path) -> tuple[str, str]:
-    """Returns the SHA-256 of the lengths and ids of a shard, and that of its texts."""
-    ids, texts = hashlib.sha256(), hashlib.sha256()
-    for side in ("source", "target"):
-        ids.update(_load(shard / f"{side}_lengths.npy").data)
-        ids.update(_load(shard / f"{side}_ids.npy").data)
-        texts.update(_load(shard / f"{side}.txt").data)
-    return ids.hexdigest(), texts.hexdigest()
+def _digests(sides: Iterable[Sequence[Any]]) -> tuple[str, str]:
+    """Returns the SHA-256 of ids with lengths, and of texts, from the `_FILES` of both sides."""
+    hash_of_ids, hash_of_texts = hashlib.sha256(), hashlib.sha256()
+    for lengths, ids, text in sides:
+        hash_of_ids.update(lengths)
+        hash_of_ids.update(ids)
+        hash_of_texts.update(text)
+    return hash_of_ids.hexdigest(), hash_of_texts.hexdigest()
 
 
 def _combined(digests: Iterable[str]) -> str:
@@ -171,23 +171,23 @@ def write_shard(
     """Writes one shard atomically, and returns the SHA-256 of its ids and of its texts. Each
     sequence has the source first.
     """
+    written = []
     with atomic_path(directory) as partial:
         partial.mkdir(parents=True)
-        for name, texts, rows, vocab_size in zip(
-            ("source", "target"), lines, ids, vocab_sizes, strict=True
-        ):
+        for name, texts, rows, vocab_size in zip(_SIDES, lines, ids, vocab_sizes, strict=True):
             lengths = np.fromiter(map(len, rows), np.uint32, len(rows))
             dtype = np.uint16 if vocab_size <= 2**16 else np.int32
             flat = np.fromiter(itertools.chain.from_iterable(rows), dtype, int(lengths.sum()))
             np.save(partial / f"{name}_ids.npy", flat)
             np.save(partial / f"{name}_lengths.npy", lengths)
-            write_lines(partial / f"{name}.txt", texts)
-        return _digests(partial)
+            written.append((lengths, flat, write_lines(partial / f"{name}.txt", texts)))
+    return _digests(written)
 
 
-def write_lines(path: Path, lines: Sequence[bytes]) -> None:
-    """Writes lines, each with LF."""
-    path.write_bytes(b"\n".join([*lines, b""]))
+def write_lines(path: Path, lines: Sequence[bytes]) -> bytes:
+    """Writes lines, each with LF, and returns all that was written."""
+    path.write_bytes(text := b"\n".join([*lines, b""]))
+    return text
 
 
 def write_index(directory: Path, shards: Sequence[tuple[str, int, str, str]]) -> int:

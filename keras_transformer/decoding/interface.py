@@ -218,9 +218,9 @@ class SpecialIds(NamedTuple):
     """
 
     start: int  # the decoder's first input
-    end: int  # ends a hypothesis; may equal the start or pad id
-    pad: int  # fills ids after the end of a hypothesis
-    unknown: int | None = None  # never generated; None if it is allowed or does not exist
+    end: int  # the last id of a hypothesis; it may equal the start or pad id
+    pad: int  # the ids after the end of a hypothesis
+    unknown: int | None = None  # this id is never generated; None: it is allowed or missing
     symbols: SymbolIds | None = None
 
     @property

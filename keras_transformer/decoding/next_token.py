@@ -50,7 +50,7 @@ def top_k(values: tf.Tensor, count: int, penalties: Any = None) -> tuple[tf.Tens
     width = groups.shape[2]
     _, best = tf.math.top_k(tf.reduce_max(groups, axis=-1), num_groups)
     # --> [rows, num_groups]
-    best = tf.sort(best, axis=-1)  # keeps equal values in the order of their indices
+    best = tf.sort(best, axis=-1)  # equal values stay in the order of their indices
     # --> [rows, num_groups, width]
     candidates = tf.gather(groups, best, batch_dims=1)
     if penalties is not None:

@@ -21,7 +21,7 @@ class _SampleState(NamedTuple):
     finished: tf.Tensor  # bool [batch, K]
     histories: Histories
     symbols: SymbolState | None
-    cache: Any  # belongs to the decoder
+    cache: Any  # the state of the decoder
 
 
 class Sampling(SearchLoop):

@@ -149,6 +149,7 @@ class Exporter:
         has_card: whether a version has a model card.
         has_search: whether a version has the options of the search.
         ensembles: whether a model of the format can be an ensemble.
+        only_transformers: whether the format has only the architecture `Transformer`.
         rounds_run: whether the run is rounded like the export, and then compared with it.
         kind: what messages call a model of this format.
         needs_tensorflow: whether its engine needs TensorFlow.
@@ -160,6 +161,7 @@ class Exporter:
     has_card: bool = True
     has_search: bool = True
     ensembles: bool = True
+    only_transformers: bool = True
     rounds_run: bool = False
     kind: str = "an export"
     needs_tensorflow: bool = True
@@ -257,6 +259,7 @@ def export(
     from keras_transformer.export.comparison import check_quality
     from keras_transformer.export.manifest import describe_version, write_manifest
     from keras_transformer.export.quality import fit
+    from keras_transformer.models.transformer import Transformer
 
     exporter: Exporter = plugins.find("exporters", format)
     weights = exporter.weights_of(options)
@@ -269,6 +272,11 @@ def export(
         raise InputError(
             f"{run} is an ensemble, but a model of this format is a single one. Export a single "
             "run."
+        )
+    if exporter.only_transformers and not isinstance(translator.transformer, Transformer):
+        raise InputError(
+            f"The architecture of {run} is {translator.transformer.run_config.architecture}, but "
+            f"the format {format} supports only Transformers."
         )
     translator = exporter.prepare(translator, options)
     if options.quality:

@@ -150,9 +150,9 @@ class MultiHeadAttention(LinearLayer):
         self.weights_dropout.build((None, self.num_heads, None, None))
         return self.num_heads * self.key_dim, self.num_heads * self.value_dim
 
-    def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> KeyValue:
-        """Returns an empty cache for `batch_size` sentences, `length` steps, and T = `beams`."""
-        shape = (batch_size, self.num_heads, length * beams)
+    def init_cache(self, batch_size: Any, length: Any, queries: int = 1) -> KeyValue:
+        """Returns an empty cache for `batch_size` sentences, `length` steps, and T = `queries`."""
+        shape = (batch_size, self.num_heads, length * queries)
         return {
             "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
             "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),

@@ -63,9 +63,9 @@ class SSRU(LinearLayer):
             name="forget_bias",
         )
 
-    def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> dict[str, Any]:
-        """Returns the cells before the first position, one for each hypothesis."""
-        return {"cell": ops.zeros((batch_size, beams, self.forget_bias.shape[0]), "float32")}
+    def init_cache(self, batch_size: Any, length: Any, queries: int = 1) -> dict[str, Any]:
+        """Returns the cells before the first position, one for each query."""
+        return {"cell": ops.zeros((batch_size, queries, self.forget_bias.shape[0]), "float32")}
 
     def attend(
         self,

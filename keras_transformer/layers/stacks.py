@@ -310,10 +310,10 @@ class Decoder(Stack):
             layer.build(inputs_shape, memory_shape)
         super().build(inputs_shape)
 
-    def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> list[KeyValue]:
-        """Returns empty layers of a `DecodeState` for `length` steps of T = `beams` queries."""
+    def init_cache(self, batch_size: Any, length: Any, queries: int = 1) -> list[KeyValue]:
+        """Returns empty layers of a `DecodeState` for `length` steps of T = `queries`."""
         attentions = (layer.self_attention for layer in self.layers)
-        return [attention.init_cache(batch_size, length, beams) for attention in attentions]
+        return [attention.init_cache(batch_size, length, queries) for attention in attentions]
 
     def project_memory(self, memory: Any) -> list[KeyValue]:
         """Returns the keys and values of `memory` `[B, S, d_model]` for each layer."""

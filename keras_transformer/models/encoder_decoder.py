@@ -105,13 +105,13 @@ class EncoderDecoder(keras.Model):
         """Adds everything that the decoder computes only from the memory, once for all steps."""
         raise NotImplementedError
 
-    def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> Any:
+    def init_cache(self, batch_size: Any, length: Any, queries: int = 1) -> Any:
         """Returns the empty layers of a `DecodeState`.
 
         Args:
             batch_size: number of sentences.
             length: number of positions; 0 for a cache that grows.
-            beams: alternatives (hypotheses) of a sentence at each position.
+            queries: alternatives (hypotheses) of a sentence at each position.
         """
         raise NotImplementedError
 

@@ -242,8 +242,8 @@ class Transformer(EncoderDecoder):
     def project_memory(self, memory: Memory) -> Memory:
         return memory._replace(cache=self.decoder.project_memory(memory.states))
 
-    def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> list[KeyValue]:
-        return self.decoder.init_cache(batch_size, length, beams)
+    def init_cache(self, batch_size: Any, length: Any, queries: int = 1) -> list[KeyValue]:
+        return self.decoder.init_cache(batch_size, length, queries)
 
     def decode(
         self,

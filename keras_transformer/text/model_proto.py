@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from keras_transformer.errors import InputError
 
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # values of TrainerSpec.model_type
-UNIGRAM, WORD = 1, 3
+UNIGRAM, BPE, WORD = 1, 2, 3
 # Values of SentencePiece.type.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
 

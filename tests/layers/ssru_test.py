@@ -26,7 +26,7 @@ def test_a_whole_sequence_and_single_steps_follow_the_definition() -> None:
     expected = reference.ssru(X, weights, "x")
     assert_same(to_numpy(layer(X)), expected.astype(np.float32))
     # Two alternatives at each position. The first of them is always continued.
-    cache: Any = layer.init_cache(B, 0, beams=2)
+    cache: Any = layer.init_cache(B, 0, queries=2)
     for position in range(T):
         state = DecodeState([cache], position)
         step = np.stack([X[:, position], -X[:, position]], axis=1)

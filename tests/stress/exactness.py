@@ -10,7 +10,7 @@ translate.
 Prints one JSON object. The exit code is 1 if one of these bounds does not hold:
 
 * `ctranslate2`: without a length penalty, 99.5 % of the sentences have the same tokens as with
-  CTranslate2. The other ones are near ties (scores less than 1e-3 apart).
+  CTranslate2. The others are near ties (scores less than 1e-3 apart).
 * `batch_against_alone`: the tokens are the same, or the scores are less than 1e-4 apart.
 * `beams`: the mean score of beams 1 to 6 never falls.
 * `scores`: the reported scores are within 1e-4 of those of a whole forward pass, without a cache.

@@ -21,6 +21,7 @@ from tests.builders import eagerly, refuses, weekly
 from tests.layers.layer_check import assert_same
 from tests.training.tiny_model import (
     MODEL,
+    SSRU,
     TRAINING,
     Arrays,
     assert_replicas_agree,
@@ -108,6 +109,14 @@ def test_the_parts_differ_and_the_weights_move(of_one_replica):
 @pytest.mark.parametrize("replicas, parts", [weekly(2, 1), (2, 3)])
 def test_replicas_and_parts_change_no_weight(of_one_replica, two_cpus, replicas, parts):
     assert_same_up_to(1e-6, trained(two_cpus[:replicas], parts), of_one_replica)
+
+
+def test_two_replicas_sum_the_gradients_of_recurrent_units(two_cpus):
+    (_, expected), (_, found) = (gradient_step(SSRU, devices=two_cpus[:n]) for n in (1, 2))
+    assert any("ssru" in path for path in found)
+    for path, gradient in found.items():
+        assert np.linalg.norm(gradient) > 0, path
+        assert relative_difference(gradient, expected[path]) <= 1e-5, path
 
 
 @pytest.mark.parametrize("replicas", [1, weekly(2)])

@@ -1,5 +1,6 @@
 """A model that trains in milliseconds, and batches for it."""
 
+import dataclasses
 import functools
 import random
 from unittest import mock
@@ -29,6 +30,7 @@ MODEL = ModelConfig(
     embedding_dropout=0.0,
     residual_dropout=0.0,
 )
+SSRU = dataclasses.replace(MODEL, decoder_self_attention="ssru")
 TRAINING = TrainingConfig(schedule="constant", learning_rate=1e-3, warmup_steps=5)
 
 

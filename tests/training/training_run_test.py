@@ -175,6 +175,16 @@ def test_a_resumed_run_equals_an_uninterrupted_run_bit_for_bit(finished, data, o
     assert any((first[path] != array).any() for path, array in last(run)["weights"].items())
 
 
+@pytest.mark.usefixtures("few_steps")
+def test_a_resumed_run_of_recurrent_units_has_the_same_bits(data, tmp_path):
+    settings = {"model__decoder_self_attention": "ssru", "training__checkpoint_steps": 1}
+    train(data, tmp_path / "whole", training__max_steps=2, **settings)
+    for step in (1, 2):
+        train(data, tmp_path / "resumed", training__max_steps=step, **settings)
+    for kind, arrays in last(tmp_path / "whole").items():
+        assert_equal(last(tmp_path / "resumed")[kind], arrays)
+
+
 def test_a_start_checks_the_configuration_once(data, tmp_path, monkeypatch):
     preset("base")  # has been checked from here on
     monkeypatch.setattr(training_run, "fit", lambda *_: {})

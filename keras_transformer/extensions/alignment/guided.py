@@ -14,14 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.extensions.alignment.ibm_model_1 import Sentences, mutual_probabilities
+from keras_transformer.extensions.alignment import ibm_model_1
 from keras_transformer.models.encoder_decoder import guided_head
 from keras_transformer.text.vocabulary import Vocabulary
 
-_MAX_LINKS = 10_000_000  # takes seconds
-_TRANSLATIONS = 16  # of each source token
+_MAX_LINKS = 10_000_000  # learning from them takes seconds
+_TRANSLATIONS = 16  # the most that a source token has
 _LEAST_SCORE = 0.001
-_SPREAD = 0.3  # distance in the sentence, as a share of it, that divides a score by e
 
 
 class GuidedAlignment(abc.ABC):
@@ -72,7 +71,7 @@ class TranslationAlignment(GuidedAlignment):
     def __init__(self, vocabulary: Vocabulary, stores: Sequence[TokenStore]):
         super().__init__(vocabulary.pad_id)
         source, target = (
-            Sentences(
+            ibm_model_1.Sentences(
                 np.concatenate([side.ids(np.arange(len(side.lengths))) for side in sides]),
                 np.concatenate([side.lengths for side in sides]).astype(np.int64),
             )
@@ -81,8 +80,9 @@ class TranslationAlignment(GuidedAlignment):
         size = max(vocabulary.source_vocab_size, vocabulary.target_vocab_size)
         is_word = np.ones(size, bool)
         is_word[[vocabulary.pad_id, vocabulary.unknown_id, vocabulary.end_id]] = False
-        title = "learning alignments"
-        tokens, others, scores = mutual_probabilities(source, target, is_word, _MAX_LINKS, title)
+        tokens, others, scores = ibm_model_1.mutual_probabilities(
+            source, target, is_word, _MAX_LINKS, title="learning alignments"
+        )
         order = np.lexsort((-scores, tokens))
         tokens, others, scores = tokens[order], others[order], scores[order]
         rank = np.arange(len(tokens)) - np.searchsorted(tokens, tokens)
@@ -100,7 +100,7 @@ class TranslationAlignment(GuidedAlignment):
         scores = tf.where(is_translation, tf.gather(self._scores, source)[:, None], 0.0)
         distances = self._positions(target, first=1)[:, :, None] - self._positions(source)[:, None]
         # --> [B, T, S]
-        scores = tf.reduce_sum(scores, axis=-1) * tf.exp(-tf.abs(distances) / _SPREAD)
+        scores = tf.reduce_sum(scores, axis=-1) * tf.exp(-tf.abs(distances) / ibm_model_1.SPREAD)
         best = [tf.reduce_max(scores, axis, keepdims=True) for axis in (1, 2)]
         return (scores > 0) & (scores == best[0]) & (scores == best[1])
 

@@ -9,6 +9,9 @@ import numpy.typing as npt
 
 from keras_transformer.console import progress_bar
 
+# Words at different positions are less likely to be aligned: this distance, as a share of the
+# sentence, divides a score by e.
+SPREAD = 0.3
 _ITERATIONS = 5  # expectation maximization; more change the ranks only a little
 _LINKS_AT_ONCE = 2_000_000
 

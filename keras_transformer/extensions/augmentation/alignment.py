@@ -9,16 +9,15 @@ from typing import TypeAlias
 import numpy as np
 import regex
 
-from keras_transformer.extensions.alignment.ibm_model_1 import Sentences, mutual_probabilities
+from keras_transformer.extensions.alignment import ibm_model_1
 from keras_transformer.extensions.documents.spans import LETTER, UNSPACED, Range, outside
 
 # For each source word, its translations with a score from 0 to 1.
 Lexicon: TypeAlias = Mapping[str, Mapping[str, float]]
 Link: TypeAlias = tuple[int, int]  # a source word and a target word that translate each other
 
-_MAX_LINKS = 3_000_000  # takes seconds
+_MAX_LINKS = 3_000_000  # learning from them takes seconds
 _LEAST_SCORE = 0.01
-_SPREAD = 0.3  # distance in the sentence, as a share of it, that divides a score by e
 
 _OPENING, _CLOSING = r"\s(\[\"'“”„‚‘«»¿¡", r".,;:!?…)\]\"'“”‘’»«।،؛؟。、，！？；："
 # Words between spaces and punctuation, not the parts of addresses or markup.
@@ -38,7 +37,7 @@ def learn_lexicon(pairs: Sequence[tuple[str, str]]) -> Lexicon:
 
     The score of two words is the product of both translation probabilities.
     """
-    ids = {"": 0}  # begins each sentence, and explains words without a translation
+    ids = {"": 0}  # id 0 begins each sentence, and explains words without a translation
     sides = []
     for side in (0, 1):
         rows = [
@@ -47,11 +46,11 @@ def learn_lexicon(pairs: Sequence[tuple[str, str]]) -> Lexicon:
         ]
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
-        sides.append(Sentences(flat, lengths))
+        sides.append(ibm_model_1.Sentences(flat, lengths))
     source, target = sides
     is_word = np.arange(len(ids)) > 0
     title = "learning word alignments"
-    found = mutual_probabilities(source, target, is_word, _MAX_LINKS, title)
+    found = ibm_model_1.mutual_probabilities(source, target, is_word, _MAX_LINKS, title)
     words = [*ids]
     lexicon: dict[str, dict[str, float]] = {}
     for word, translation, score in zip(*(column.tolist() for column in found), strict=True):
@@ -74,7 +73,7 @@ def aligned_words(source: Sequence[str], target: Sequence[str], lexicon: Lexicon
         for other in translations.keys() & positions.keys():
             for j in positions[other]:
                 distance = abs(i / len(source) - j / len(target))
-                scores[i, j] = translations[other] * np.exp(-distance / _SPREAD)
+                scores[i, j] = translations[other] * np.exp(-distance / ibm_model_1.SPREAD)
     best = scores.argmax(axis=1).tolist()
     of_target = scores.argmax(axis=0)
     return [(i, j) for i, j in enumerate(best) if scores[i, j] and of_target[j] == i]

@@ -113,13 +113,13 @@ def _inserted(
     random_: Random,
 ) -> list[Changes]:  # fmt: skip
     """Inserts symbols next to words that translate each other, or at the ends of both texts."""
-    places = [([0, 0], False), ([len(side.text) for side in sides], True)]
+    candidates = [([0, 0], False), ([len(side.text) for side in sides], True)]
     for link in links:
         words = [side.words[word] for side, word in zip(sides, link, strict=True)]
-        places += [([word[0] for word in words], False), ([word[1] for word in words], True)]
+        candidates += [([word[0] for word in words], False), ([word[1] for word in words], True)]
     changes = list[Changes]()
     for symbol in symbols:
-        positions, behind = random_.choice(places)
+        positions, behind = random_.choice(candidates)
         mark = random_.choice(marks)
         changes.append(_at(sides, positions, mark[:1] + symbol + mark[1:], behind))
     return changes

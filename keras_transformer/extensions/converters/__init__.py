@@ -75,6 +75,9 @@ class ConvertOptions(Settings):
         "marian huggingface",
         "unicode, or a source language such as en: normalize punctuation as Moses does",
     )
+    keep_text: str | None = _option(
+        None, " ".join(FORMATS), "text of both languages: keep only the tokens that it needs"
+    )
 
     @property
     def sentencepiece(self) -> tuple[str, str] | None:
@@ -126,6 +129,10 @@ def read_model(
             model.vocabulary, options.normalize_punctuation
         )
         model = dataclasses.replace(model, vocabulary=vocabulary)
+    if options.keep_text is not None:
+        from keras_transformer.extensions.converters import trimming
+
+        model = trimming.keep_text(model, options.keep_text)
     return model
 
 

@@ -53,7 +53,9 @@ _SUPPORTED_RNN: dict[str, tuple[Any, ...]] = {
     "dec-cell": ("ssru",),
     "layer-normalization": ("false",),
 }
-# The search without a configuration: that of OPUS-MT's decoder.yml files, and that of Firefox.
+# The search without a configuration: that of OPUS-MT's decoder.yml files, and that of Firefox
+# (toolkit/components/translations/content/translations-engine.worker.js in its sources). Firefox
+# also splits texts into sentences, and sentences into parts of 127 tokens (max-length-break).
 _OPUS_MT_SEARCH = {"beam-size": "6", "normalize": "1"}
 _FIREFOX_SEARCH = {"beam-size": "1", "normalize": "1", "max-length-factor": "2"}
 # Options of decoder.yml that change translations and have no counterpart here, and the values that
@@ -97,37 +99,37 @@ def _find_files(path: Path) -> tuple[Path, list[Path], dict[str, Any]]:
     directory = path if path.is_dir() else path.parent
     candidates = [f for f in directory.glob("*.npz") if not f.name.endswith(".optimizer.npz")]
     configurations = [directory / "decoder.yml", *sorted(directory.glob("*.decoder.yml"))]
+    configurations = [file for file in configurations if file.is_file()]
+    search = _search(_OPUS_MT_SEARCH)
     if path.suffix == ".bin" or (path.is_dir() and not candidates):
         candidates = [*directory.glob("model*.bin")]
-        # Next to a .npz model, they may be configurations of its training.
-        configurations += sorted(directory.glob("config*.yml"))
         search = _search(_FIREFOX_SEARCH)
-    else:
-        search = _search(_OPUS_MT_SEARCH)
+        # Next to a .npz model, they may be configurations of its training.
+        if not configurations and (found := [*directory.glob("config*.yml")]):
+            what = f"{directory} must contain at most one file config*.yml"
+            configurations = [source.only_one(found, what, "Remove the others.")]
     models: list[Path] = []
     vocabularies: list[Path] = []
-    for file in configurations:
-        if file.is_file():
-            with reading(file, "a configuration of Marian"):
-                decoder = source.read_yaml(file.read_bytes(), "BaseLoader")
-                models = _named_files(decoder, "models", file)
-                vocabularies = _named_files(decoder, "vocabs", file)
-                search = _search(decoder)
-            if decoder.get("beam-size") == "1":
-                decoder.pop("skip-cost", None)  # scores are not compared
-            for name, values in _IGNORED_SEARCH.items():
-                if (value := decoder.get(name, values[0])) not in values:
-                    warn(
-                        f"{file} has {name} {value!r}, which the search of this package lacks. "
-                        "Translations can differ from those of Marian."
-                    )
-            break
-    else:
-        for file in sorted(directory.glob("lex*.bin"))[:1]:
-            warn(
-                f"{file} is a shortlist, which is ignored: the search considers the whole "
-                "vocabulary. Translations can differ from those with the shortlist."
-            )
+    if configurations:
+        file = configurations[0]
+        with reading(file, "a configuration of Marian"):
+            decoder = source.read_yaml(file.read_bytes(), "BaseLoader")
+            models = _named_files(decoder, "models", file)
+            vocabularies = _named_files(decoder, "vocabs", file)
+            search = _search(decoder)
+        if decoder.get("beam-size") == "1":
+            decoder.pop("skip-cost", None)  # scores are not compared
+        for name, values in _IGNORED_SEARCH.items():
+            if (value := decoder.get(name, values[0])) not in values:
+                warn(
+                    f"{file} has {name} {value!r}, which the search of this package lacks. "
+                    "Translations can differ from those of Marian."
+                )
+    elif lexicons := sorted(directory.glob("lex*.bin")):
+        warn(
+            f"The run ignores the shortlist {lexicons[0]}: its search considers the whole "
+            "vocabulary. Exports can have it, with --shortlist=FILE."
+        )
     if len(vocabularies) not in (0, 2):
         raise InputError(
             f"decoder.yml has {len(vocabularies)} vocabularies. Only models with two, of one "

@@ -176,7 +176,7 @@ def translate_tokens(
             remarks.append(f"Line {lines[index]}: the model returns nothing for {shown!r}.")
         gap = sentences.gap_between(text[: -len(text.lstrip())], previous, last)
         if placed[0].kind == "span" and new[index][-1:].isalnum():
-            gap = gap or " "  # behind a letter, it would be no span any more
+            gap = gap or " "  # behind a letter, it would not be read as a span
         previous, last = "".join(word.gap + written(word) for word in placed), text
         new[index] += gap + previous
     outputs = ["".join(token.raw for token in fragment) for fragment in fragments]

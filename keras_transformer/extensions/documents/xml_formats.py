@@ -39,7 +39,7 @@ _DOCX_END = regex.compile(r"</?w:(?:p|tab|br|cr)[\s/>]")  # between two texts
 _PRESERVING = '<w:t xml:space="preserve">'
 
 
-class Place(NamedTuple):
+class Extent(NamedTuple):
     """The positions of an element. All are indices of characters."""
 
     start: int
@@ -48,22 +48,22 @@ class Place(NamedTuple):
     end: int
 
 
-def parsed(text: str, label: str) -> tuple[Any, dict[Any, Place]]:
+def parse(text: str, label: str) -> tuple[Any, dict[Any, Extent]]:
     """Returns the root of an XML file, and the positions of all its elements."""
-    places: list[Place] = []
+    extents: list[Extent] = []
     opened: list[int] = []
     parser = ParserCreate("utf-8")  # the declaration may name another encoding
 
     def start(name: str, attributes: dict[str, str]) -> None:
         begin = parser.CurrentByteIndex
         inner = _START_TAG.match(text, begin).end()
-        opened.append(len(places))
-        places.append(Place(begin, inner, inner, inner))
+        opened.append(len(extents))
+        extents.append(Extent(begin, inner, inner, inner))
 
     def end(name: str) -> None:
         index, stop = opened.pop(), parser.CurrentByteIndex
-        if text[places[index].inner - 2] != "/":
-            places[index] = places[index]._replace(stop=stop, end=text.index(">", stop) + 1)
+        if text[extents[index].inner - 2] != "/":
+            extents[index] = extents[index]._replace(stop=stop, end=text.index(">", stop) + 1)
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.DefaultHandler = len  # any handler: without one, entities would be expanded
@@ -77,31 +77,31 @@ def parsed(text: str, label: str) -> tuple[Any, dict[Any, Place]]:
         ) from error
     options = {"resolve_entities": False, "recover": True, "huge_tree": True}
     root = etree.fromstring(text.encode(), etree.XMLParser(encoding="utf-8", **options))
-    return root, dict(zip(root.iter(etree.Element), places, strict=True))
+    return root, dict(zip(root.iter(etree.Element), extents, strict=True))
 
 
 def xliff_units(text: str, label: str) -> Iterator[Unit]:
     """Yields the sources of XLIFF 1.2 and 2 that have no target, which is added."""
-    root, places = parsed(text, label)
+    root, extents = parse(text, label)
     name = etree.QName(root).localname
     if name != "xliff":
-        broken(label, text, places[root].start, f"<{name}> is not the start of XLIFF.")
+        broken(label, text, extents[root].start, f"<{name}> is not the start of XLIFF.")
     for unit in root.iter("{*}trans-unit", "{*}segment"):
         source, target = unit.find("{*}source"), unit.find("{*}target")
         if source is None or source.xpath("ancestor-or-self::*[@translate='no']"):
             continue
-        place = places[source]
+        extent = extents[source]
         name = f"{source.prefix}:target" if source.prefix else "target"
         if target is None:
-            start = end = places[[source, *unit.iterfind("{*}seg-source")][-1]].end
-            indent = text[text.rfind("\n", 0, place.start) + 1 : place.start]
+            start = end = extents[[source, *unit.iterfind("{*}seg-source")][-1]].end
+            indent = text[text.rfind("\n", 0, extent.start) + 1 : extent.start]
             opening = f"<{name}>" if indent.strip() else f"\n{indent}<{name}>"
         else:
-            start, inner, stop, end = places[target]
+            start, inner, stop, end = extents[target]
             opening = regex.sub(r"\s*/>$", ">", text[start:inner])
             if text[inner:stop].strip():
                 continue
-        before, content, after = _CDATA.fullmatch(text[place.inner : place.stop]).groups()
+        before, content, after = _CDATA.fullmatch(text[extent.inner : extent.stop]).groups()
         tokens = tokenize(content, copied=_XLIFF_COPIED)
         if source.xpath("ancestor-or-self::*[@xml:space='preserve']"):
             tokens = [t._replace(text=html.unescape(t.raw) * (t.kind == "text")) for t in tokens]
@@ -112,15 +112,15 @@ def xliff_units(text: str, label: str) -> Iterator[Unit]:
 
 def android_units(text: str, label: str) -> Iterator[Unit]:
     """Yields the strings of Android's strings.xml, but not those with translatable="false"."""
-    root, places = parsed(text, label)
+    root, extents = parse(text, label)
     for element in root.xpath(_ANDROID_TEXTS):
-        place = places[element]
-        before, content, _ = _CDATA.fullmatch(text[place.inner : place.stop]).groups()
+        extent = extents[element]
+        before, content, _ = _CDATA.fullmatch(text[extent.inner : extent.stop]).groups()
         # Quotation marks around the text keep its white space.
         quoted = regex.fullmatch(r'(?s)(\s*(?:"(?=.*"\s*$))?)(.*?)((?<!\\)"?\s*)', content)
         source = regex.sub(r"\\(['\"])", r"\1", quoted[2])
         if source and not regex.fullmatch(r"[@?][\w:.]+/[\w.]+", source):
-            start, end = (place.inner + len(before) + index for index in quoted.span(2))
+            start, end = (extent.inner + len(before) + index for index in quoted.span(2))
             yield Unit(start, end, tokenize(source, copied=frozenset({"xliff:g"})))
 
 
@@ -161,31 +161,31 @@ def docx_units(text: str, label: str) -> Iterator[Unit]:
     the first one is outside of tags. Other runs are elements. The tags are everything that is
     between two texts in the file. Tabs and line breaks end a text.
     """
-    root, places = parsed(text, label)
+    root, extents = parse(text, label)
     group: list[Any] = []
     for element in root.xpath("//*[name()='w:t'][ancestor::*[name()='w:p']]"):
-        place = places[element]
-        if group and _DOCX_END.search(text, places[group[-1]].stop, place.inner):
-            yield _docx_unit(text, group, places)
+        extent = extents[element]
+        if group and _DOCX_END.search(text, extents[group[-1]].stop, extent.inner):
+            yield _docx_unit(text, group, extents)
             group = []
-        group += [element] * (place.stop > place.inner)
+        group += [element] * (extent.stop > extent.inner)
     if group:
-        yield _docx_unit(text, group, places)
+        yield _docx_unit(text, group, extents)
 
 
-def _docx_unit(text: str, texts: Sequence[Any], places: dict[Any, Place]) -> Unit:
+def _docx_unit(text: str, texts: Sequence[Any], extents: dict[Any, Extent]) -> Unit:
     def format_of(element: Any) -> tuple[str, list[Any]]:
         """Returns the formatting, and the elements around the run, such as a link."""
         run, *around = element.iterancestors()
-        formats = [text[places[e].start : places[e].end] for e in run.iterfind("{*}rPr")]
+        formats = [text[extents[e].start : extents[e].end] for e in run.iterfind("{*}rPr")]
         return "".join(formats), around
 
     first = format_of(texts[0])
-    begin, cursor = places[texts[0]].start, places[texts[0]].inner
+    begin, cursor = extents[texts[0]].start, extents[texts[0]].inner
     opening = text[begin:cursor].replace("<w:t>", _PRESERVING)
     tokens, is_open = [], False
     for element in texts:
-        _, inner, stop, _ = places[element]
+        _, inner, stop, _ = extents[element]
         is_first = format_of(element) == first
         kind = "empty" if is_open != is_first else ("close" if is_first else "open")
         if element is not texts[0]:
@@ -197,9 +197,9 @@ def _docx_unit(text: str, texts: Sequence[Any], places: dict[Any, Place]) -> Uni
     ending = ""
     paragraph = next(texts[-1].iterancestors("{*}p"))
     outermost = next(e for e in texts[-1].iterancestors() if e.getparent() is paragraph)
-    tail = text[cursor : places[outermost].end]
+    tail = text[cursor : extents[outermost].end]
     if is_open and regex.fullmatch(r"(?:</w:\w+>)+", tail):
         # Words may follow the last run, in a run like the first one.
         tokens.append(Token("close", f"{tail}<w:r>{first[0]}{_PRESERVING}", "run"))
-        cursor, ending = places[outermost].end, "</w:t></w:r>"
+        cursor, ending = extents[outermost].end, "</w:t></w:r>"
     return Unit(begin, cursor, tokens, opening=opening, ending=ending)

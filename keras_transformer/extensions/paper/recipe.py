@@ -15,14 +15,23 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    NotRequired,
+    TypedDict,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from keras_transformer.config import Config
+from keras_transformer.config.schema import check_scalar, require_type, without_none
 from keras_transformer.data.corpus import Corpus, ParallelFiles
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.extensions.paper.json_fields import check_json, read_json
 from keras_transformer.presets import preset
 from keras_transformer.runs.atomic import atomic_path
 
@@ -147,11 +156,13 @@ class Recipe:
             raise InputError(f"The recipe {name!r} is unknown. Choose one of {', '.join(known)}.")
         path = Path(recipes_dir) / name / "recipe.json"
         try:
-            recipe = cls._of(name, read_json(path))
+            recipe = cls._of(name, json.loads(path.read_text(encoding="utf-8")))
             for variant in recipe.variants:
                 recipe.with_variant(variant)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
+        except ValueError as error:
+            raise InputError(f"{path} is not JSON: {error}") from None
         return recipe
 
     @classmethod
@@ -328,3 +339,35 @@ def split_by_source(
 
 def _digest(text: bytes) -> bytes:
     return hashlib.sha256(text).digest()[:16]
+
+
+def check_json(label: str, hint: Any, value: Any) -> None:
+    """Checks the type of a value that the `json` module returned.
+
+    The type is a scalar type for `check_scalar`, Any, a Sequence or tuple of one type, a Mapping, a
+    TypedDict, or one of these or None. Errors about a part of the value add the path to it to the
+    label, as in `settings.seed`.
+    """
+    required = without_none(hint)
+    origin, arguments = get_origin(required), get_args(required)
+    if hint is Any or (value is None and required is not hint):
+        return
+    if is_typeddict(required):
+        hints, needed = get_type_hints(required), required.__required_keys__
+        optional = (f"optionally {key}" for key in sorted(hints.keys() - needed))
+        expected = ", ".join([*sorted(needed), *optional])
+        fits = isinstance(value, dict) and needed <= value.keys() <= hints.keys()
+        require_type(fits, label, value, f"an object with {expected}")
+        for key, member in value.items():
+            check_json(f"{label}.{key}", hints[key], member)
+    elif origin is Mapping:
+        require_type(isinstance(value, dict), label, value, "an object with names")
+        for key, member in value.items():
+            check_json(f"a name in {label}", arguments[0], key)
+            check_json(f"{label}.{key}", arguments[1], member)
+    elif origin in (Sequence, tuple):
+        require_type(isinstance(value, list), label, value, "a list")
+        for index, member in enumerate(value):
+            check_json(f"{label}[{index}]", arguments[0], member)
+    else:
+        check_scalar(label, hint, value)

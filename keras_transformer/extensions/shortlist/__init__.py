@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-help = "number of likely translations of each token that the search scores, as in 50"
-default = 0
+help = "likely translations of each token to score, as in 50, or a file lex.*.s2t.bin of Marian"
+default = None
 
 
-def learn(run_dir: str, data_dir: str | None, number: int) -> Any:
-    """Returns the shortlist of a run, learned from its training data."""
-    from keras_transformer.extensions.shortlist.learning import learn_shortlist
+def learn(run_dir: str, data_dir: str | None, value: str) -> Any:
+    """Returns the shortlist of a run, learned from its training data or read from a file."""
+    if value.isdecimal():
+        from keras_transformer.extensions.shortlist.learning import learn_shortlist
 
-    return learn_shortlist(run_dir, data_dir, number)
+        return learn_shortlist(run_dir, data_dir, int(value))
+    from keras_transformer.extensions.shortlist.marian import read_shortlist
+
+    return read_shortlist(value, run_dir)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 import tensorflow as tf
 
 import keras_transformer as kt
@@ -21,10 +22,13 @@ from keras_transformer.export import ExportOptions, export
 from keras_transformer.extensions.converters import read_model
 from keras_transformer.extensions.converters.marian_binary import read_binary_model
 from keras_transformer.extensions.converters.source import ConvertedModel
+from keras_transformer.extensions.litert.convert import load_text_signature
 from keras_transformer.inference.translation_module import TranslationModule
-from tests.builders import refuses
+from keras_transformer.text.model_proto import ModelProto
+from tests.builders import refuses, weekly
 from tests.damage import at_random
 from tests.extensions.converters.toolkits import FIXTURES, change_marian, copy_of
+from tests.extensions.serving.running_server import running_server
 from tests.messages import tells
 
 NAME = "model.ende.intgemm.alphas.bin"
@@ -101,15 +105,29 @@ def quantized(matrix: np.ndarray) -> tuple[np.ndarray, np.float32]:
     return np.rint(matrix * multiplier), multiplier
 
 
-def test_a_download_becomes_a_file_for_cpus(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", ["litert", weekly("cpu")])
+def test_a_download_becomes_a_litert_model_and_a_server(
+    format: str, folder: Path, tmp_path: Path
+) -> None:
+    # LiteRT's tokenizer needs a normalization without tabs. For these texts it changes nothing.
+    vocabulary = ModelProto.FromString((folder / VOCABULARY).read_bytes())
+    normalizer: Any = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
+    spec = ModelProto.FromString(normalizer.serialized_model_proto()).normalizer_spec
+    vocabulary.normalizer_spec.CopyFrom(spec)
+    (folder / VOCABULARY).write_bytes(vocabulary.SerializeToString())
+
     kt.convert(folder, tmp_path / "run", source_format="marian")
     expected = [RESULTS[text] for text in ORDINARY]
-    run = kt.load(tmp_path / "run")
-    assert run(ORDINARY) == expected
+    assert kt.load(tmp_path / "run")(ORDINARY) == expected
     options = ExportOptions(ORDINARY[:2], max_bleu_loss=100.0)
-    path = export(tmp_path / "run", tmp_path / "cpu", ORDINARY[:2], options, format="cpu").path
-    assert (path / "model.tflite").is_file()
+    path = export(tmp_path / "run", tmp_path / "new", ORDINARY[:2], options, format=format).path
     assert kt.load(path)(ORDINARY) == expected
+    if format == "litert":  # from text to text in the graph
+        translate_text = load_text_signature(path / "model.tflite")
+        assert [translate_text(text)[0][0] for text in ORDINARY] == expected
+    with running_server(path.parent) as server:
+        rows = server.predict({"instances": ORDINARY}).json()["predictions"]
+    assert [row["translations"][0] for row in rows] == expected
 
 
 # Files.
@@ -145,7 +163,7 @@ def test_shortlists_are_ignored_with_one_warning(
     (folder / "lex.50.50.ende.s2t.bin").write_bytes(b"")
     decoding = read_model(folder, "marian").config.decoding
     [line] = capsys.readouterr().err.splitlines()
-    assert tells(line, "lex.50.50.ende.s2t.bin", "shortlist", "ignored")
+    assert tells(line, "lex.50.50.ende.s2t.bin", "ignores", "--shortlist")
     found = (decoding.beam_size, decoding.length_penalty, decoding.max_extra_tokens)
     assert found == (1, 1.0, -1)
     text = (
@@ -156,6 +174,11 @@ def test_shortlists_are_ignored_with_one_warning(
     assert read_model(folder, "marian").config.decoding.max_extra_tokens == -2
     [line] = capsys.readouterr().err.splitlines()
     assert tells(line, "config.intgemm8bitalpha.yml", "shortlist")
+    (folder / "config.intgemm8bit.yml").write_text(text, "utf-8")
+    facts = ("config.intgemm8bit.yml", "config.intgemm8bitalpha.yml", "at most one")
+    refuses(read_model, (folder, "marian"), *facts)
+    (folder / "decoder.yml").write_text("beam-size: 3\n", "utf-8")
+    assert read_model(folder, "marian").config.decoding.beam_size == 3
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,12 @@ from hypothesis import strategies as st
 from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.paper.json_fields import check_json
-from keras_transformer.extensions.paper.recipe import Recipe, Synthetic, split_by_source
+from keras_transformer.extensions.paper.recipe import (
+    Recipe,
+    Synthetic,
+    check_json,
+    split_by_source,
+)
 from tests.builders import refuses
 from tests.extensions.paper.recipes import FIELDS, write_recipe
 

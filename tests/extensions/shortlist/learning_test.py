@@ -109,7 +109,7 @@ def test_the_data_of_the_run_gives_a_shortlist(run_directory, tmp_path):
     digests = write_shard(tmp_path / "train" / "0", [lines] * 2, [ids] * 2, (60, 60))
     write_index(tmp_path / "train", [("0", len(lines), *digests)])
     option = plugins.find("export_options", "shortlist")
-    shortlist = option.learn(str(run_directory.path), str(tmp_path), 8)
+    shortlist = option.learn(str(run_directory.path), str(tmp_path), "8")
     assert shortlist.describe() == {"frequent": 10, "translations": 8}
 
 

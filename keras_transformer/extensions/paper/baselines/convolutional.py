@@ -254,9 +254,9 @@ class Convolutional(Baseline):
         }
         return memory._replace(cache=cache)
 
-    def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> Any:
+    def init_cache(self, batch_size: Any, length: Any, queries: int = 1) -> Any:
         c = self.config
-        shape = (batch_size, beams, c.kernel_size - 1, c.hidden)
+        shape = (batch_size, queries, c.kernel_size - 1, c.hidden)
         return [ops.zeros(shape, self.compute_dtype) for _ in self.decoder_layers]
 
     def decode(

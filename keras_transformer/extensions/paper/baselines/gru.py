@@ -161,8 +161,8 @@ class GRU(Baseline):
         }
         return memory._replace(cache=cache)
 
-    def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> Any:
-        return [ops.zeros((batch_size, beams, self.config.units), self.compute_dtype)]
+    def init_cache(self, batch_size: Any, length: Any, queries: int = 1) -> Any:
+        return [ops.zeros((batch_size, queries, self.config.units), self.compute_dtype)]
 
     def decode(
         self,

@@ -1,5 +1,8 @@
 """Properties that all compared models share."""
 
+import dataclasses
+import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,8 +11,10 @@ import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.decoding.cached_decoder import CachedDecoder
+from keras_transformer.export import export
 from keras_transformer.extensions.paper.baselines.convolutional import ConvolutionalConfig
-from keras_transformer.extensions.paper.baselines.gru import GRUConfig
+from keras_transformer.extensions.paper.baselines.gru import GRUConfig, GRURun
+from keras_transformer.runs.run_directory import RunDirectory, write_run
 from keras_transformer.training.trainer import Trainer
 from tests.builders import refuses
 from tests.extensions.paper.baselines.tiny import MODELS, START, VOCAB, make, source_ids, target_ids
@@ -129,6 +134,18 @@ def test_dropout_is_on_only_in_training(name: str) -> None:
 )
 def test_invalid_sizes(config: Any, changes: dict[str, object], facts: tuple[str, ...]) -> None:
     refuses(config.from_dict, {"values": changes}, *facts)
+
+
+@pytest.mark.parametrize("format", ["saved_model", "litert", "ctranslate2"])
+def test_exports_are_refused(format: str, run_directory: RunDirectory, tmp_path: Path) -> None:
+    tokenizer = run_directory.tokenizer()
+    size = tokenizer.source_vocab_size
+    model, weights = make("gru", source_vocab_size=size, target_vocab_size=size)
+    config = dataclasses.replace(GRURun(), model=model.config)
+    run = tmp_path / "run"
+    write_run(run, config, tokenizer, weights)
+    export_run = functools.partial(export, format=format)
+    refuses(export_run, (run, tmp_path / "new", ["a"]), run, "gru", format, "Transformers")
 
 
 @each_model
