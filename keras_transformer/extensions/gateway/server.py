@@ -141,6 +141,7 @@ class Gateway:
     """An ASGI application that answers the clients of several protocols with the same models.
 
     Attributes:
+        model: the models. The server of one model has it under this name.
         glossaries: facts and terms, by the client's key and the id.
         files: translated files, by name.
         characters: the number of characters that each key has sent.
