@@ -32,6 +32,7 @@ FEATURES = {
     "real text and alignments": (375, 1_406, 1_587, 169, 11, 15),
     "terms and quality": (400, 411, 442, 168, 111, 3),
     "models of other toolkits": (107, 302, 579, 0, 84, 2),
+    "the gateway": (0, 939, 763, 70, 132, 8),
 }
 # The lines that were planned for the core and the extensions. Real text, with alignments and the
 # changes of training pairs, has about 600 more. The others, and the package, have less.
@@ -41,6 +42,7 @@ PLANNED = {
     "real text and alignments": 1_200,
     "terms and quality": 900,
     "models of other toolkits": 1_300,
+    "the gateway": 900,
 }
 BUDGETS = dict(zip(KINDS, map(sum, zip(*FEATURES.values(), strict=True)), strict=True))
 # Lines of code in folders of the package.
@@ -52,7 +54,7 @@ FOLDERS = {
     "decoding": 991,
     "evaluation": 295,
     "export": 1_578,
-    "extensions/serving": 1_382,
+    "extensions/serving": 1_405,
     "inference": 1_430,
     "layers": 1_262,
     "models": 416,
