@@ -32,7 +32,7 @@ FEATURES = {
     "real text and alignments": (375, 1_406, 1_587, 169, 11, 15),
     "terms and quality": (400, 411, 442, 168, 111, 3),
     "models of other toolkits": (107, 302, 579, 0, 84, 2),
-    "the gateway": (0, 939, 763, 70, 132, 8),
+    "the gateway": (1, 939, 763, 70, 132, 8),
 }
 # The lines that were planned for the core and the extensions. Real text, with alignments and the
 # changes of training pairs, has about 600 more. The others, and the package, have less.
@@ -55,7 +55,7 @@ FOLDERS = {
     "evaluation": 295,
     "export": 1_578,
     "extensions/serving": 1_405,
-    "inference": 1_430,
+    "inference": 1_431,
     "layers": 1_262,
     "models": 416,
     "runs": 611,

@@ -119,7 +119,8 @@ def map_batches(
     try:
         with progress_bar(len(lines), unit, is_shown=len(todo) > 1) as bar:
             rest = []
-            for batch, found in zip(todo, pool.map(result_of, todo), strict=True):
+            results = pool.map if len(todo) > 1 else map  # a thread costs as much as a short line
+            for batch, found in zip(todo, results(result_of, todo), strict=True):
                 if found is None:
                     rest.append(batch)
                     continue

@@ -31,9 +31,9 @@ from keras_transformer.inference import EMPTY_SCORE
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.tags import add_tag
 from keras_transformer.inference.translate import translate_lines
-from keras_transformer.runs.machine import available_cores
 
 _THREADS = 256  # requests whose texts are split and put together at the same time
+_BATCHES_AT_ONCE = 4  # of a request with many sentences
 _SHORT_TEXT = 40  # characters: among several texts, a shorter one is likely in the language of all
 _DETECTED_CHARACTERS = 1_000
 _ENTRY_BYTES = 600  # memory of an entry of the cache besides its characters and numbers
@@ -197,7 +197,7 @@ def _engine(model: Model, engine: Engine, run: Callable[..., Arrays], rank: int)
     If a line has fewer translations, it gets the last one.
     """
     engine = copy.copy(engine)
-    engine.n_best, engine.max_batch_lines, engine.threads = 1, None, available_cores()
+    engine.n_best, engine.max_batch_lines, engine.threads = 1, None, _BATCHES_AT_ONCE
     engine.source_language, engine.target_language = model.pair
 
     def translate(text: Any) -> Arrays:
