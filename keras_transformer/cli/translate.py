@@ -16,7 +16,8 @@ With --document, a line may have several sentences, which are translated separat
 again. Line breaks, indents, variables, URLs and tags stay. This is the default for lines with
 several sentences if the model was trained on single ones; --nodocument turns it off.
 --source_language=de selects the abbreviations that do not end a sentence. By default it is the
-language of the export. A --glossary (TBX, or a term, a tab and its translation in each line) gives
+language of the export. In a model with several languages, such as M2M-100, --source_language and
+--target_language choose two of them, for lines without tags such as '>>de<< >>en<<'. A --glossary (TBX, or a term, a tab and its translation in each line) gives
 the exact translations of terms, in lines that are translated as with --document. With --terms=soft,
 a model that was trained for it may change their endings (docs/real_text.md). In such lines,
 sentences in capitals are translated like others, and written in capitals again. --casing=keep turns
@@ -48,7 +49,8 @@ def define_flags() -> None:
     config_flags.define_path_flags("model_dir", required=True)
     config_flags.define_path_flags("input", "output")
     flags.DEFINE_boolean("document", None, "split lines into sentences, or not; see above")
-    config_flags.define_option_flags("source_language", "glossary", "terms", "casing")
+    config_flags.define_option_flags("source_language", "target_language")
+    config_flags.define_option_flags("glossary", "terms", "casing")
     flags.DEFINE_boolean(
         "interactive", None, "translate each line when it arrives; default: on a terminal"
     )
@@ -67,8 +69,6 @@ def _check_flags() -> None:
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
     for name in ("document", "glossary", "casing", "compile_search"):
         app.exclude(name, "format", "prefix")
-    if FLAGS.document is False and not FLAGS.glossary and FLAGS.casing != "auto":
-        app.reject_unused(["source_language"], "with --nodocument. Give one of them.")
     app.exclude("interactive", "input", "prefix", "document")
 
 
@@ -144,7 +144,10 @@ def main() -> int:
         jit_compile=FLAGS.compile_search,
         threads=FLAGS.threads,
     )
-    model.source_language = FLAGS.source_language or model.source_language
+    has_sentences = FLAGS.document is not False or FLAGS.glossary or FLAGS.casing == "auto"
+    if not has_sentences and model.source_tag is None:
+        app.reject_unused(["source_language"], "with --nodocument. Give one of them.")
+    model = translate.with_languages(model, *config_flags.languages())
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
     model = translate.with_fallback(model, FLAGS.on_low_quality, FLAGS.min_quality)
     if FLAGS.glossary or FLAGS.terms or FLAGS.casing:

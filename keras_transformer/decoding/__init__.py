@@ -53,6 +53,7 @@ def search(
     banned: Sequence[Sequence[int]] = (),
     constraint: TokenConstraint | None = None,
     max_steps: int | None = None,
+    first_is_given: bool = False,
 ) -> SearchResult:
     """Returns the best outputs of each sentence, by beam search, greedy search or sampling.
 
@@ -71,6 +72,8 @@ def search(
         constraint: a rule that all outputs obey.
         max_steps: static upper bound on the steps. It must be at least the longest of
             `max_lengths`.
+        first_is_given: True if the first token of each prefix is a part of the input, such as the
+            language of the output. Its log-probability is 0.
 
     Raises:
         InputError: for a ban of every token, ids outside the vocabulary, or inputs that do not
@@ -105,7 +108,9 @@ def search(
     constraints = Constraints(config, ids, decoder.vocab_size, banned)
     compacts = inputs.length_limit is None
     algorithm = BeamSearch if config.beam_size > 1 and not config.sample else Sampling
-    loop = algorithm(decoder, config, ids, outputs, constraints, constraint, max_steps, compacts)
+    loop = algorithm(
+        decoder, config, ids, outputs, constraints, constraint, max_steps, compacts, first_is_given
+    )
     inputs = _with_defaults(inputs, config, ids, decoder.vocab_size)
     result = loop.best(loop.run(inputs), inputs)
     if config.repetition_penalty != 1:  # the search used penalized log-probabilities
@@ -141,7 +146,7 @@ def _with_defaults(
         # --> [batch, any, special ids] --> [batch, any]
         is_special = tf.reduce_any(tf.expand_dims(prefix, -1) == special, axis=-1)
         is_ordinary = (prefix >= 0) & (prefix < vocab_size) & ~is_special
-        is_ordinary = tf.math.cumprod(tf.cast(is_ordinary, tf.int32), axis=1) > 0
+        is_ordinary = tf.cumsum(tf.cast(~is_ordinary, tf.int32), axis=1) == 0
         prefix = tf.where(is_ordinary, prefix, -1)[:, :length_limit]
         rows, width = tf.unstack(tf.shape(prefix))
         # With a tensor as a length, tf.pad would leave no dimension static.

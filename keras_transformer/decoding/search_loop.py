@@ -67,6 +67,7 @@ class SearchLoop(abc.ABC):
         constraint: TokenConstraint | None,
         max_steps: int | None,
         compacts: bool,
+        first_is_given: bool,
     ):
         self._decoder = decoder
         self._config = config
@@ -77,6 +78,7 @@ class SearchLoop(abc.ABC):
         self._constraint = constraint
         self._max_steps = max_steps
         self._compacts = compacts
+        self._first_is_given = first_is_given
 
     @abc.abstractmethod
     def _first_state(self, inputs: SearchInputs) -> Any:
@@ -196,6 +198,9 @@ class SearchLoop(abc.ABC):
             # --> [R, 1]
             forced = tf.expand_dims(rows(tf.gather(inputs.prefix, length, axis=1)), 1)
             columns = tf.range(tf.shape(scores)[1]) if tokens is None else tokens
+            if self._first_is_given:
+                is_given = (length == 0) & (forced >= 0)
+                model_log_probs = tf.where(is_given, 0.0, model_log_probs)
             only_forced = tf.where(columns == forced, model_log_probs, NEG_INF)
             log_probs = tf.where(forced < 0, log_probs, only_forced)
         has_own_rules = self._constraint is not None or inputs.prefix is not None

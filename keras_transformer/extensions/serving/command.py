@@ -27,7 +27,8 @@ machines. Scripts of web pages may use the server only if --cors_origins names t
 server on a local address answers requests to local names and to --allowed_hosts. Answers and log
 lines have the id of a request (X-Request-Id), which clients may send.
 
---source_tag is added to each text of a request that has no tag. --document, --glossary, --terms and
+--source_tag is added to each text of a request that has no tag, as are --source_language and
+--target_language of a model with several languages, such as M2M-100. --document, --glossary, --terms and
 --casing are as for `keras-transformer translate`, and apply to the signature serving_default.
 """
 
@@ -60,7 +61,8 @@ _DEFINE: dict[str, Any] = {
 def define_flags() -> None:
     """Defines the flags of the command, from the fields of `Settings`."""
     flags.DEFINE_string("model_dir", None, "directory of versions, or a model", required=True)
-    config_flags.define_option_flags("host", "source_tag", "glossary", "terms", "casing")
+    config_flags.define_option_flags("host", "source_tag", "source_language", "target_language")
+    config_flags.define_option_flags("glossary", "terms", "casing")
     for field in dataclasses.fields(Settings):
         if field.metadata:
             _DEFINE[str(field.type)](field.name, field.default, **field.metadata)
