@@ -11,7 +11,7 @@ from absl import flags
 
 from keras_transformer.config import Config, DecodingConfig, TrainingConfig
 from keras_transformer.errors import InputError
-from keras_transformer.inference import MIN_QUALITY, ON_LOW_QUALITY, PRECISIONS
+from keras_transformer.inference import MIN_QUALITY, ON_LOW_QUALITY, PRECISIONS, Languages
 
 FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # --help lists these flags under the calling command
@@ -90,7 +90,7 @@ def define_option_flags(*names: str, **defaults: Any) -> None:
         getattr(flags, f"DEFINE_{kind}")(name, default, help_text, **at_least_1)
 
 
-def languages() -> tuple[str | None, str | None]:
+def languages() -> Languages:
     """Returns --source_language and --target_language."""
     return FLAGS.source_language, FLAGS.target_language
 

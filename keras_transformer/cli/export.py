@@ -14,9 +14,9 @@ SavedModel (for TF Serving) and a LiteRT model (one file for phones) must give t
 CTranslate2 and MarianMT models must give the same probabilities. With fewer bits or a shortlist,
 models may lose at most --max_bleu_loss BLEU. --format=cpu writes a LiteRT model with int8 weights,
 for servers without a GPU. --shortlist=50 makes the search score only likely tokens, learned from
-the training data in --data_dir. --source_language and --target_language are the default languages
-of the export, if the model has several, such as NLLB. --languages and --license go into the model cards of SavedModels
-and MarianMT models.
+the training data in --data_dir. --languages and --license go into the model cards of SavedModels
+and MarianMT models. --source_language and --target_language are the default languages of the
+export, if the model has several, such as NLLB.
 
 With --quality, a SavedModel or a LiteRT model returns the quality of its translations, which is
 learned from at least 100 sentences and their references, as in --data_dir.

@@ -16,14 +16,15 @@ With --document, a line may have several sentences, which are translated separat
 again. Line breaks, indents, variables, URLs and tags stay. This is the default for lines with
 several sentences if the model was trained on single ones; --nodocument turns it off.
 --source_language=de selects the abbreviations that do not end a sentence. By default it is the
-language of the export. In a model with several languages, such as M2M-100, --source_language and
---target_language choose two of them, for lines without tags such as '>>de<< >>en<<'. A --glossary (TBX, or a term, a tab and its translation in each line) gives
+language of the export. A --glossary (TBX, or a term, a tab and its translation in each line) gives
 the exact translations of terms, in lines that are translated as with --document. With --terms=soft,
 a model that was trained for it may change their endings (docs/real_text.md). In such lines,
 sentences in capitals are translated like others, and written in capitals again. --casing=keep turns
 this off, and --casing=auto applies it to other lines, too.
 
-A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>
+--source_language and --target_language choose the languages of models such as M2M-100 and NLLB.
+
+Other models for several target languages need a tag in each line, as in <2de>. --source_tag=<2de>
 adds it to every line. With --document, the tag of a line applies to all of its sentences.
 Lines that are empty, truncated (in a document: translated in parts), or longer than all training
 sentences are reported on standard error, and the exit code is 3.

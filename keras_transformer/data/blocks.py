@@ -153,8 +153,8 @@ def encode_block(
     rows = vocabulary.encode_pairs(pairs.sources, pairs.targets)
     lengths = np.array([[*map(len, side)] for side in rows], np.int64)
     # SentencePiece's normalization can leave nothing but the end id.
-    empty = [[1], [1 + (vocabulary.languages is not None)]]
-    full = (lengths > empty).all(axis=0)
+    has_language = int(vocabulary.languages is not None)
+    full = (lengths[0] > 1) & (lengths[1] > 1 + has_language)
     short = lengths.max(axis=0) <= options.max_tokens
     pairs.keep(full, "empty", report)
     pairs.keep(short | ~full, "too_many_tokens", report)

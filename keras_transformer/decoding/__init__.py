@@ -53,7 +53,6 @@ def search(
     banned: Sequence[Sequence[int]] = (),
     constraint: TokenConstraint | None = None,
     max_steps: int | None = None,
-    first_is_given: bool = False,
 ) -> SearchResult:
     """Returns the best outputs of each sentence, by beam search, greedy search or sampling.
 
@@ -72,8 +71,6 @@ def search(
         constraint: a rule that all outputs obey.
         max_steps: static upper bound on the steps. It must be at least the longest of
             `max_lengths`.
-        first_is_given: True if the first token of each prefix is a part of the input, such as the
-            language of the output. Its log-probability is 0.
 
     Raises:
         InputError: for a ban of every token, ids outside the vocabulary, or inputs that do not
@@ -108,9 +105,7 @@ def search(
     constraints = Constraints(config, ids, decoder.vocab_size, banned)
     compacts = inputs.length_limit is None
     algorithm = BeamSearch if config.beam_size > 1 and not config.sample else Sampling
-    loop = algorithm(
-        decoder, config, ids, outputs, constraints, constraint, max_steps, compacts, first_is_given
-    )
+    loop = algorithm(decoder, config, ids, outputs, constraints, constraint, max_steps, compacts)
     inputs = _with_defaults(inputs, config, ids, decoder.vocab_size)
     result = loop.best(loop.run(inputs), inputs)
     if config.repetition_penalty != 1:  # the search used penalized log-probabilities
@@ -129,7 +124,8 @@ def _with_defaults(
     """Returns inputs of the right types, with all defaults filled in.
 
     `prefix`, `source_mask`, `constraint_inputs` and `symbol_counts` stay None if they are not
-    given. The prefix becomes int32 `[batch, length_limit]`, -1 from its end on.
+    given. The prefix becomes int32 `[batch, length_limit]`, -1 from its end on. It begins with the
+    first tokens, if these are given.
     """
     max_lengths = tf.maximum(tf.cast(inputs.max_lengths, tf.int32), 0)
     length_limit = inputs.length_limit
@@ -140,6 +136,9 @@ def _with_defaults(
     alpha = config.length_penalty if inputs.alpha is None else inputs.alpha
     zeros = tf.zeros(tf.shape(max_lengths))
     offsets = zeros if inputs.sample_offsets is None else inputs.sample_offsets
+    if inputs.first is not None:
+        first = tf.expand_dims(inputs.first, 1)
+        prefix = first if prefix is None else tf.concat([first, prefix], axis=1)
     if prefix is not None:
         prefix = tf.cast(prefix, tf.int32)
         special = tf.constant([*ids.excluded, ids.end])
@@ -154,6 +153,7 @@ def _with_defaults(
     return SearchInputs(
         max_lengths=tf.minimum(max_lengths, length_limit),
         prefix=prefix,
+        first=inputs.first,
         source_mask=None if source_mask is None else tf.cast(source_mask, tf.bool),
         alpha=tf.cast(alpha, tf.float32),
         sample_offsets=tf.cast(offsets, tf.float32),

@@ -67,7 +67,6 @@ class SearchLoop(abc.ABC):
         constraint: TokenConstraint | None,
         max_steps: int | None,
         compacts: bool,
-        first_is_given: bool,
     ):
         self._decoder = decoder
         self._config = config
@@ -78,7 +77,6 @@ class SearchLoop(abc.ABC):
         self._constraint = constraint
         self._max_steps = max_steps
         self._compacts = compacts
-        self._first_is_given = first_is_given
 
     @abc.abstractmethod
     def _first_state(self, inputs: SearchInputs) -> Any:
@@ -198,7 +196,7 @@ class SearchLoop(abc.ABC):
             # --> [R, 1]
             forced = tf.expand_dims(rows(tf.gather(inputs.prefix, length, axis=1)), 1)
             columns = tf.range(tf.shape(scores)[1]) if tokens is None else tokens
-            if self._first_is_given:
+            if inputs.first is not None:
                 is_given = (length == 0) & (forced >= 0)
                 model_log_probs = tf.where(is_given, 0.0, model_log_probs)
             only_forced = tf.where(columns == forced, model_log_probs, NEG_INF)

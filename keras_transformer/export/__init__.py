@@ -290,8 +290,8 @@ def export(
         translator = translator.with_options(shortlist=translator.shortlist, quality=quality)
     probes = exporter.probes(translator, sentences)
     manifest = describe_version(run, translator, weights)
-    languages = options.languages or translator.tokenizer.vocabulary.languages
-    languages = languages and tuple(map(two_letters, languages))
+    known = options.languages or translator.tokenizer.vocabulary.languages or ()
+    languages = tuple(map(two_letters, known)) or None
     manifest |= {"format": format, "languages": languages, "license": options.license}
     manifest["shortlist"] = None if options.shortlist is None else options.shortlist.describe()
 

@@ -374,10 +374,12 @@ def word_alignment(translation: Translation) -> str:
     details = translation.details
     if details is None:  # there is no translation
         return ""
-    source = _word_numbers(details["source_tokens"][:-1])  # without the end token
-    target = _word_numbers(details["tokens"][: -1 if details["finished"] else None])
-    pairs = zip(details["alignment"], target, strict=False)
-    links = {(source[i], j) for i, j in pairs if i < len(source)}
+    # The language of a translation and the two of its source are not words.
+    first = len(language_tags(token.removeprefix("▁") for token in details["tokens"][:1]))
+    source = _word_numbers(details["source_tokens"][2 * first : -1])  # without the end token
+    target = _word_numbers(details["tokens"][first : -1 if details["finished"] else None])
+    pairs = zip(details["alignment"][first:], target, strict=False)
+    links = {(source[i - 2 * first], j) for i, j in pairs if 0 <= i - 2 * first < len(source)}
     return " ".join(f"{i}-{j}" for i, j in sorted(links))
 
 

@@ -290,11 +290,11 @@ class TranslationModule(tf.Module):
         if self.config.sample:
             inputs = inputs._replace(sample_offsets=sampling.offsets(source_ids, mask))
         if self.tokenizer.has_languages:
-            language, prefix = source_ids[:, :1], inputs.prefix
-            prefix = language if prefix is None else tf.concat([language, prefix], axis=1)
-            inputs = inputs._replace(prefix=prefix)
+            inputs = inputs._replace(first=source_ids[:, 0])
         beam = rows_per_sentence(self.config)
         candidates = None if self.shortlist is None else self.shortlist(source_ids)
+        if candidates is not None and inputs.first is not None:
+            candidates = tf.concat([candidates, source_ids[:, :1]], axis=1)
         if candidates is not None and inputs.prefix is not None:
             is_token = (inputs.prefix >= 0) & (inputs.prefix < self.tokenizer.target_vocab_size)
             prefix = tf.where(is_token, inputs.prefix, candidates[:, :1])
@@ -319,7 +319,6 @@ class TranslationModule(tf.Module):
             banned=self._banned,
             constraint=constraint,
             max_steps=self.max_output_tokens,
-            first_is_given=ids.has_languages,
         )
         return align_chosen_tokens(result, self.transformers)
 

@@ -14,20 +14,20 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from keras_transformer.console import progress_bar
 from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.reading import Block, decode_lines, require_file
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
+from keras_transformer.inference import Languages
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.loading import RUN_LOADER, find_loader, load_model
 from keras_transformer.inference.manifest import describe_files
 from keras_transformer.inference.translate import translate_lines, with_languages
 from keras_transformer.runs.atomic import work_directory, write_text
 
-Languages: TypeAlias = tuple[str | None, str | None]
 BLOCK_LINES = 4096  # lines per block; a kill loses at most the block in progress
 
 

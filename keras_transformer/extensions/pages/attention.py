@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.pages.page import render
-from keras_transformer.inference import Status
+from keras_transformer.inference import Languages, Status
 from keras_transformer.inference.batching import outputs_by_line
 from keras_transformer.inference.engine import KerasEngine
 from keras_transformer.inference.loading import load_model
@@ -63,8 +63,7 @@ class VisibleModel(NamedTuple):
 def open_visible_model(
     model_dir: str | Path,
     settings: Mapping[str, Any] | None = None,
-    source_language: str | None = None,
-    target_language: str | None = None,
+    languages: Languages = (None, None),
 ) -> VisibleModel:
     """Opens a model; `settings` change the configuration of a run.
 
@@ -77,14 +76,14 @@ def open_visible_model(
     def of_lists(function: Any) -> Ask:
         def ask(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
             columns = {name: tf.constant(column) for name, column in inputs.items()}
-            for name in columns.keys() & {"text", "source"} if model.source_tag else ():
-                texts = columns[name].numpy()
-                columns[name] = add_missing_tags(texts, model.source_tag, model.symbols)
+            if (tag := model.source_tag) is not None:
+                for name in columns.keys() & {"text", "source"}:
+                    columns[name] = add_missing_tags(columns[name], tag, model.symbols)
             return {name: array.numpy() for name, array in function(**columns).items()}
 
         return ask
 
-    model = with_languages(load_model(model_dir, settings), source_language, target_language)
+    model = with_languages(load_model(model_dir, settings), *languages)
     owner: Any = getattr(model, "loaded", None)
     if isinstance(model, KerasEngine):
         owner = Signatures(model.module)

@@ -33,7 +33,7 @@ from keras_transformer.extensions.pages.attention import (
 )
 from keras_transformer.extensions.pages.page import macros
 from keras_transformer.extensions.serving.client import LOADER, ServerEngine, served_tags
-from keras_transformer.inference import Status, translations_of
+from keras_transformer.inference import Languages, Status, translations_of
 from keras_transformer.inference.loading import members
 from keras_transformer.inference.tags import add_missing_tag, check_tag, missing_tags
 from keras_transformer.inference.translate import with_languages
@@ -141,7 +141,7 @@ def open_playground_model(
     label: str,
     settings: Mapping[str, Any] | None = None,
     source_tag: str | None = None,
-    languages: tuple[str | None, str | None] = (None, None),
+    languages: Languages = (None, None),
 ) -> PlaygroundModel:
     """Opens a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, an export, or the address of a server."""
     path, settings = Path(label), dict(settings or {})
@@ -160,7 +160,7 @@ def open_playground_model(
             examples = [str(text) for report in reports for text in report.get("examples", ())][:3]
         beam = settings.get("decoding.beam_size", run.config.decoding.beam_size)
         settings.setdefault("decoding.n_best", beam)
-    model = open_visible_model(label, settings, *languages)
+    model = open_visible_model(label, settings, languages)
     return PlaygroundModel(model.label, model.signatures, examples, source_tag)
 
 

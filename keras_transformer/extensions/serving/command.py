@@ -28,8 +28,9 @@ server on a local address answers requests to local names and to --allowed_hosts
 lines have the id of a request (X-Request-Id), which clients may send.
 
 --source_tag is added to each text of a request that has no tag, as are --source_language and
---target_language of a model with several languages, such as M2M-100. --document, --glossary, --terms and
---casing are as for `keras-transformer translate`, and apply to the signature serving_default.
+--target_language of a model with several languages, such as M2M-100. --document, --glossary,
+--terms and --casing are as for `keras-transformer translate`, and apply to the signature
+serving_default.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.serving.engines import Version, open_engine, with_sentences
 from keras_transformer.extensions.serving.tensors import RequestError
+from keras_transformer.inference import Languages
 from keras_transformer.inference.loading import MODEL_FILES
 from keras_transformer.inference.tags import check_tag
 from keras_transformer.inference.translate import changed_numbers, with_languages
@@ -29,7 +30,7 @@ class ServedModel:
 
     def __init__(
         self, path: Path, name: str, batches_at_once: int, source_tag: str | None = None,
-        document: bool | None = None, languages: tuple[str | None, str | None] = (None, None),
+        document: bool | None = None, languages: Languages = (None, None),
         **options: Any,
     ):  # fmt: skip
         self.path = path

@@ -47,7 +47,7 @@ def main() -> int:
     from keras_transformer.extensions.pages import pictures  # slow to import
 
     names = ("sentence", "translation", "source", "target", "max_sentences")
-    options = config_flags.values_of((*names, "source_language", "target_language"))
+    options = {**config_flags.values_of(names), "languages": config_flags.languages()}
     result, remarks = pictures.visualize(FLAGS.model_dir, FLAGS.output_dir, **options)
     for remark in remarks:
         console.warn(remark)
