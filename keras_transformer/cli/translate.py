@@ -6,11 +6,10 @@ Examples:
     keras-transformer translate --model_dir=build/run --sample --n_best=3 <input.en
     keras-transformer translate --model_dir=localhost:8501 <input.en >output.de
 
---input and --output name files, instead of standard input and standard output. The output has one
-line for each line of the input. With --n_best=N it has up to N lines, best first, in the format of
-Moses: INDEX ||| TEXT ||| SCORE. With --format=jsonl each line is an object with the tokens, scores,
-log-probabilities and alignment of each translation. With --format=moses, a line ends with the
-aligned words: TEXT ||| 0-0 1-2.
+--input and --output name files. The output has one line for each line of the input. With --n_best=N
+it has up to N lines, best first, in the format of Moses: INDEX ||| TEXT ||| SCORE. With
+--format=jsonl each line is an object with the tokens, scores, log-probabilities and alignment of
+each translation. With --format=moses, a line ends with the aligned words: TEXT ||| 0-0 1-2.
 
 With --document, a line may have several sentences, which are translated separately and joined
 again. Line breaks, indents, variables, URLs and tags stay. This is the default for lines with
@@ -22,9 +21,7 @@ a model that was trained for it may change their endings (docs/real_text.md). In
 sentences in capitals are translated like others, and written in capitals again. --casing=keep turns
 this off, and --casing=auto applies it to other lines, too.
 
---source_language and --target_language choose the languages of models such as M2M-100 and NLLB.
-
-Other models for several target languages need a tag in each line, as in <2de>. --source_tag=<2de>
+A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>
 adds it to every line. With --document, the tag of a line applies to all of its sentences.
 Lines that are empty, truncated (in a document: translated in parts), or longer than all training
 sentences are reported on standard error, and the exit code is 3.
