@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS, Transformer
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.model_proto import CONTROL, ModelProto, append_symbols
 from keras_transformer.text.tokenizer import Tokenizer
@@ -95,6 +95,8 @@ def make_run(path, name="paper", tokenizer=None, **changes):
         path: random.normal(0, 0.3, variable.shape).astype(np.float32)
         for path, variable in model.weights_by_path().items()
     }
+    if name == "languages":  # CTranslate2 does not exclude special tokens.
+        weights["output_projection/bias"][:3] = EXCLUDED_TOKEN_BIAS
     if name == "converted":  # Outputs end before their limits, where early stopping matters.
         weights["output_projection/bias"][tokenizer.end_id] += 1.9
     run.save_checkpoint(100, weights, {}, {})
