@@ -1,5 +1,7 @@
 """Models with a token for each of their languages, such as M2M-100, with random weights."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from keras_transformer.errors import check_names
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.probes import probe_texts
 from keras_transformer.export.request_params import clean_source_ids
+from keras_transformer.extensions.pages.attention import attention, open_visible_model
 from keras_transformer.inference import Translation, scoring, translate
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.loading import load_model, load_translator
@@ -22,6 +25,7 @@ from keras_transformer.text.vocabulary import Vocabulary
 from tests.builders import PHRASES, SHARED_RUNS, refuses, weekly
 from tests.driver import Driver
 from tests.export.model_variants import make_run
+from tests.extensions.serving.running_server import running_server
 from tests.inference.scoring_test import forward_pass
 
 BALL = "a red ball"
@@ -143,11 +147,27 @@ def test_scores_of_targets_leave_out_the_language(module: TranslationModule) -> 
         assert found["lengths"].numpy()[0] == len(row) + 1
 
 
+@pytest.fixture(scope="module")
+def version_of(
+    run: RunDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """Returns a function from formats to versions whose default languages are cc and aa."""
+
+    @functools.cache
+    def version(format: str) -> Path:
+        own: Any = {"weights": "float32", "source_language": "cc", "target_language": "aa"}
+        folder, options = tmp_path_factory.mktemp(format), ExportOptions.of(**own)
+        return export(run.path, folder, [BALL], options, format=format).path
+
+    return version
+
+
 @pytest.mark.parametrize("format", ["saved_model", "litert", weekly("cpu"), "ctranslate2"])
-def test_exports_translate_like_the_run(format: str, run: RunDirectory, tmp_path: Path) -> None:
+def test_exports_translate_like_the_run(
+    format: str, run: RunDirectory, version_of: Callable[[str], Path]
+) -> None:
     """`export` compares the languages of the export, and this test tags and other languages."""
-    own: Any = {"weights": "float32", "source_language": "cc", "target_language": "aa"}
-    path = export(run.path, tmp_path / "new", [BALL], ExportOptions.of(**own), format=format).path
+    path = version_of(format)
     engine, settings = load_model(path), {}
     if format == "ctranslate2":  # it has another search
         settings = {"decoding.no_repeat_ngram": 0, "decoding.max_extra_tokens": 2}
@@ -271,9 +291,7 @@ def test_languages_are_not_words_of_an_alignment() -> None:
     assert translate.word_alignment(Translation("ein Ball", 0.0, details)) == "0-0 1-1"
 
 
-def test_commands_and_the_server_choose_languages(
-    driver: Driver, run: RunDirectory, tmp_path: Path
-) -> None:
+def test_commands_choose_languages(driver: Driver, run: RunDirectory, tmp_path: Path) -> None:
     texts = [BALL, "the old house"]
     original = translate.with_languages(load_model(run.path), "bb", "cc")
     expected, _ = outputs(original, texts)
@@ -302,3 +320,39 @@ def test_commands_and_the_server_choose_languages(
         tmp_path, "translate", [f"--model_dir={run.path}", "--target_language=ab"], BALL
     )
     assert found.code == 1 and "'ab'" in found.err and "aa, bb, cc" in found.err
+
+
+def test_the_server_chooses_languages(
+    driver: Driver, run: RunDirectory, version_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    texts, path = [BALL, f">>bb<< {BALL}", "the old house"], version_of("litert")
+    original = load_model(run.path)
+    own, expected, other = (
+        outputs(translate.with_languages(original, *languages), texts)[0]
+        for languages in (("cc", "aa"), ("bb", "cc"), ("bb", "aa"))
+    )
+    with running_server(path, source_language="bb", target_language="cc") as running:
+        answers = running.predict({"instances": texts}).json()["predictions"]
+        assert [answer["translations"] for answer in answers] == [[text] for text in expected]
+        served = kt.load(running.rest)
+        assert served(texts) == expected
+        assert served(texts, target_language="aa") == other
+    with running_server(path) as running:
+        assert kt.load(running.rest)(texts) == own
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts))
+    chosen = f"--model_dir={path} --source_language=bb --target_language=cc".split()
+    files = ["--input=in.txt", "--output_dir=out"]
+    assert driver.run(tmp_path, "translate_corpus", [*chosen, *files], "").code == 0
+    assert (tmp_path / "out/translations.txt").read_text().splitlines() == expected
+
+
+def test_attention_is_shown_for_languages(run: RunDirectory) -> None:
+    model = open_visible_model(run.path, languages=("bb", "cc"))
+    shown = attention(model.signatures["attention"], BALL, "das Haus")
+    assert shown.source_tokens[:2] == ["▁>>cc<<", "▁>>bb<<"]
+    assert shown.target_tokens[:2] == ["<s>", "▁>>cc<<"]
+    assert shown.predicted_tokens[0] == "▁>>cc<<"
+    own = attention(model.signatures["attention"], BALL)
+    assert own.predicted_tokens[0] == "▁>>cc<<" and own.target_text
+    # The encoder does not attend to the language of the target.
+    assert not own.encoder[..., 0].any() and not own.cross[..., 0].any()
