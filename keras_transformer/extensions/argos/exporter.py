@@ -52,7 +52,7 @@ class ArgosExporter(CTranslate2Exporter):
         _languages(options)
         if translator.tokenizer.has_languages:
             raise InputError(
-                "Argos Translate cannot begin a translation with a language (model.forced_language). "
+                "Argos Translate cannot begin a translation with its language, as this model does. "
                 "Use the format ctranslate2."
             )
         check_target_pieces(translator)
