@@ -27,7 +27,6 @@ from keras_transformer.decoding.interface import (
 )
 from keras_transformer.decoding.sampling import Sampling
 from keras_transformer.decoding.search_loop import map_tensors
-from keras_transformer.errors import InputError
 
 __all__ = [
     "NEG_INF",
@@ -95,11 +94,6 @@ def search(
         >>> tf.exp(result.log_probs).numpy().round(2)
         array([[0.64, 0.2 ]], dtype=float32)
     """
-    if config.coverage_penalty and inputs.source_mask is None:
-        raise InputError(
-            f"decoding.coverage_penalty is {config.coverage_penalty}, but there is no source mask. "
-            "Pass the mask of the source tokens."
-        )
     if constraint is not None:  # it decides where an output may end
         config = dataclasses.replace(config, min_length=0)
     constraints = Constraints(config, ids, decoder.vocab_size, banned)

@@ -231,13 +231,12 @@ class SearchLoop(abc.ABC):
     def _needed_attention(self, attention: tf.Tensor | None, state: Any) -> tf.Tensor | None:
         """Returns float32 `[batch, K, source]`, or None if nothing needs the attention."""
         histories = state.histories
-        is_kept = histories.alignment is not None or histories.attention is not None
-        if not (is_kept or self._config.coverage_penalty):
+        if histories.alignment is None and histories.attention is None:
             return None
         if attention is None:
             raise InputError(
-                "The decoder returns no attention, which a coverage penalty, alignments and "
-                "attention need. Turn them off, or use a decoder with attention."
+                "The decoder returns no attention, which alignments and attention need. Turn "
+                "them off, or use a decoder with attention."
             )
         # The batch size is given, because XLA cannot infer it from -1.
         shape = [tf.shape(state.tokens)[0], self._rows, tf.shape(attention)[-1]]
@@ -253,8 +252,8 @@ class SearchLoop(abc.ABC):
         rule = self._constraints.symbols
         return None if rule is None else rule.next_state(symbols, tokens, length)
 
-    def _first_histories(self, inputs: SearchInputs, with_attention: bool) -> Histories:
-        """Returns empty histories, of attention too if `with_attention`."""
+    def _first_histories(self, inputs: SearchInputs) -> Histories:
+        """Returns empty histories, with the fields that the outputs need."""
         shape = [tf.shape(inputs.max_lengths)[0], self._rows, inputs.length_limit]
         # With a repetition penalty, log P is the sum of these.
         is_penalized = self._config.repetition_penalty != 1
@@ -268,7 +267,7 @@ class SearchLoop(abc.ABC):
         source = tf.shape(inputs.source_mask)[1]
         return histories._replace(
             alignment=tf.zeros(shape, tf.int32) if "alignment" in self._outputs else None,
-            attention=tf.zeros([*shape, source]) if with_attention else None,
+            attention=tf.zeros([*shape, source]) if "attention" in self._outputs else None,
         )
 
 
