@@ -23,7 +23,7 @@ from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.builders import PHRASES, SHARED_RUNS, refuses, weekly
-from tests.driver import Driver
+from tests.driver import CommandResult, Driver
 from tests.export.model_variants import make_run
 from tests.extensions.serving.running_server import running_server
 from tests.inference.scoring_test import forward_pass
@@ -68,21 +68,17 @@ def test_source_ids_begin_with_the_languages(module: TranslationModule) -> None:
     vocabulary = module.tokenizer.vocabulary
     assert vocabulary.languages == ("aa", "bb") and vocabulary.shares_ids
     plain = Vocabulary(vocabulary.source_model)
-    for text, codes in TAGGED.items():
-        [ids], [own] = (
-            vocabulary.encode_source([text.encode()]),
-            plain.encode_source([text.encode()]),
-        )
-        first = [vocabulary.language_ids[code] for code in codes.split()]
-        given = next(
-            n for n, i in enumerate([*own, -1]) if i not in vocabulary.language_ids.values()
-        )
-        assert ids == [*first, *own[min(given, 2) :]]
     texts = [*TAGGED, *probe_texts(vocabulary, PHRASES)]
-    rows = vocabulary.encode_source([text.encode() for text in texts])
+    rows, given = (
+        of.encode_source([text.encode() for text in texts]) for of in (vocabulary, plain)
+    )
+    for codes, ids, own in zip(TAGGED.values(), rows, given, strict=False):
+        first = [vocabulary.language_ids[code] for code in codes.split()]
+        is_tag = [i in vocabulary.language_ids.values() for i in own[:2]]
+        assert ids == [*first, *own[is_tag.index(False) if False in is_tag else 2 :]]
     assert module.tokenizer.tokenize_source(tf.constant(texts)).to_list() == rows
     # Clients may send ids without languages.
-    sent = tf.ragged.constant(plain.encode_source([text.encode() for text in TAGGED]), tf.int32)
+    sent = tf.ragged.constant(given[: len(TAGGED)], tf.int32)
     lengths = tf.cast(sent.row_lengths(), tf.int32)
     ids, used, _ = clean_source_ids(module, sent.to_tensor(7), lengths)
     assert tf.RaggedTensor.from_tensor(ids, lengths=used).to_list() == rows[: len(TAGGED)]
@@ -103,20 +99,15 @@ def test_translations_begin_with_the_language_and_then_the_prefix(
     module: TranslationModule,
 ) -> None:
     texts, prefixes = [BALL, f">>cc<< {BALL}", ""], ["das", "", "das"]
-    found = {
-        name: tensor.numpy() for name, tensor in module.translate_verbose(texts, prefixes).items()
-    }
-    pieces = [[piece.decode() for piece in row[0][:3]] for row in found["tokens"]]
-    assert pieces[0][0] == "▁>>bb<<" and pieces[1][0] == "▁>>cc<<"
+    tensors = module.translate_verbose(texts, prefixes)
+    found = {name: tensor.numpy() for name, tensor in tensors.items()}
+    assert [row[0, 0].decode() for row in found["tokens"][:2]] == ["▁>>bb<<", "▁>>cc<<"]
     assert found["translations"][0, 0].startswith(b"das") and found["lengths"][2, 0] == 0
     assert b">>" not in b"".join(found["translations"][:, 0])
     assert found["token_log_probs"][:, 0, 0].tolist() == [0, 0, 0]
     # The length of a score includes the language.
     np.testing.assert_allclose(found["scores"][:2], found["log_probs"][:2] / found["lengths"][:2])
-    ids = [
-        row[0, :length].tolist()
-        for row, [length] in zip(found["ids"], found["lengths"], strict=True)
-    ][:2]
+    ids = [found["ids"][i, 0, : found["lengths"][i, 0]].tolist() for i in (0, 1)]
     scored = scoring.score_ids(scoring.Scorer(module), texts[:2], ids)
     np.testing.assert_allclose([row.sum() for row in scored], found["log_probs"][:2, 0], atol=1e-4)
 
@@ -135,10 +126,8 @@ def test_scores_of_targets_leave_out_the_language(module: TranslationModule) -> 
     scorer, target = scoring.Scorer(module), "das Haus"
     vocabulary = module.tokenizer.vocabulary
     for source in (BALL, f">>cc<< >>bb<< {BALL}"):
-        [ids], [row] = (
-            vocabulary.encode_source([source.encode()]),
-            vocabulary.encode_target([target.encode()]),
-        )
+        [ids] = vocabulary.encode_source([source.encode()])
+        [row] = vocabulary.encode_target([target.encode()])
         [result] = scoring.score_pairs(scorer, [source], [target])
         expected = forward_pass(scorer, ids, [ids[0], *row])
         np.testing.assert_allclose(result, [0, *expected[1:]], atol=1e-4)
@@ -170,10 +159,9 @@ def test_exports_translate_like_the_run(
     path = version_of(format)
     engine, settings = load_model(path), {}
     if format == "ctranslate2":  # it has another search
-        settings = {"decoding.no_repeat_ngram": 0, "decoding.max_extra_tokens": 2}
-        engine = engine.with_settings(
-            {"decoding.max_extra_tokens": 2, "decoding.length_penalty": 1}
-        )
+        settings = {"decoding.no_repeat_ngram": 0}
+        same = {"decoding.max_extra_tokens": 2, "decoding.length_penalty": 1}
+        engine = engine.with_settings(same)
     original = load_model(run.path, settings)
     assert (engine.source_language, engine.target_language) == ("cc", "aa")
     assert (engine.source_tag, original.source_tag) == (">>aa<< >>cc<<", ">>bb<< >>aa<<")
@@ -198,14 +186,10 @@ def test_wrong_languages_and_formats_are_refused(
     assert translate.with_languages(other, "es", None).source_language == "es"
     refuses(translate.with_languages, (other, None, "de"), "target_language", "de", "source_tag")
     refuses(load_translator(run_directory.path).with_languages, (None, "de"), "languages")
-    for format in ("huggingface", "argos"):
-        options = {
-            "run": run.path,
-            "output_dir": tmp_path / "new",
-            "sentences": [BALL],
-            "format": format,
-        }
-        refuses(export, options, format, "language")
+    arguments: Any = {"run": run.path, "output_dir": tmp_path / "new", "sentences": [BALL]}
+    arguments["options"] = ExportOptions(languages=("en", "de"))
+    for format, fact in (("huggingface", "forced_language"), ("argos", "begin")):
+        refuses(export, {**arguments, "format": format}, fact)
 
 
 def test_of_many_languages_the_closest_are_named() -> None:
@@ -217,65 +201,34 @@ def test_of_many_languages_the_closest_are_named() -> None:
 def test_fine_tuning_on_tagged_text(run: RunDirectory, tmp_path: Path) -> None:
     pairs = [(f">>cc<< {a}", b) for a, b in zip(PHRASES[:3], PHRASES[3:], strict=True)]
     pairs += [("the river", "am Fluss"), (">>cc<<", "leer"), ("empty", " ")]
-    data = kt.prepare(
-        pairs=pairs,
-        output_dir=tmp_path / "data",
-        valid_pairs=pairs[:2],
-        num_workers=1,
-        vocab_from=run.path,
-        source_tag=None,
-        augment={},
-    )
+    same: Any = {"num_workers": 1, "vocab_from": run.path, "augment": {}}
+    data = kt.prepare(pairs=pairs, output_dir=tmp_path / "data", valid_pairs=pairs[:2], **same)
     ids = run.tokenizer().vocabulary.language_ids
     store = TokenStore(data.directory / "train")
-    rows = [
-        (store.source.ids(np.array([i])).tolist(), store.target.ids(np.array([i])).tolist())
-        for i in range(len(store))
-    ]
-    assert {(*source[:2], target[0]) for source, target in rows} == {
-        (ids["cc"], ids["aa"], ids["cc"]),
-        (ids["bb"], ids["aa"], ids["bb"]),
-    }
+    rows = [[side.ids(np.array([i])).tolist() for side in store.sides] for i in range(len(store))]
+    first = {(*source[:2], target[0]) for source, target in rows}
+    assert first == {(ids[code], ids["aa"], ids[code]) for code in ("bb", "cc")}
     assert len(rows) == 4 and all(len(target) > 2 for _, target in rows)
-    settings: Any = {
-        "init_from": run.path,
-        "max_steps": 2,
-        "batch_tokens": 64,
-        "checkpoint_steps": 2,
-    }
+    settings: Any = {"init_from": run.path, "max_steps": 2, "batch_tokens": 64}
     tuned = kt.train(data, tmp_path / "tuned", **settings)
     assert tuned.config.model.other_toolkits.forced_language
     [[best]] = tuned.translator().translate([f">>cc<< {BALL}"], return_details=True)
     assert best.details and best.details["tokens"][0] == "▁>>cc<<"
-    refuses(
-        kt.train,
-        {"data": data, "run_dir": tmp_path / "no", "subword_alpha": 0.1, **settings},
-        "subword_alpha",
-    )
-    tagged = kt.prepare(
-        pairs=[("the river", "am Fluss")] * 2,
-        output_dir=tmp_path / "tagged",
-        valid_pairs=1,
-        num_workers=1,
-        vocab_from=run.path,
-        source_tag=">>cc<< >>bb<<",
-        augment={},
-    )
+    sampled = {"data": data, "run_dir": tmp_path / "no", "subword_alpha": 0.1, **settings}
+    refuses(kt.train, sampled, "subword_alpha")
+    same |= {"output_dir": tmp_path / "tagged", "source_tag": ">>cc<< >>bb<<"}
+    tagged = kt.prepare(pairs=[("the river", "am Fluss")] * 2, valid_pairs=1, **same)
     assert tagged.tokenizer.fingerprint == run.tokenizer().fingerprint
     source = TokenStore(tagged.directory / "train").source
     assert source.ids(np.array([0]))[:2].tolist() == [ids["cc"], ids["bb"]]
 
 
 def test_documents_have_the_languages_in_each_sentence(run: RunDirectory) -> None:
-    translator = kt.load(run.path)
+    translator, text = kt.load(run.path), "A ball runs. The river stands."
     one, two = translator(["A ball runs.", "The river stands."], target_language="cc")
-    text = "A ball runs. The river stands."
-    assert translator(text, document=True, target_language="cc").split() == [
-        *one.split(),
-        *two.split(),
-    ]
     tagged = translator(f">>cc<< {text}", document=True)
-    assert tagged.split() == [*one.split(), *two.split()]
+    assert tagged.split() == f"{one} {two}".split()
+    assert translator(text, document=True, target_language="cc") == tagged
     assert translator(text, document=True) != tagged
     tagged = translator(">>cc<< A ball runs.", beam_size=2)
     assert translator("A ball runs.", target_language="cc", beam_size=2) == tagged != one
@@ -292,33 +245,24 @@ def test_languages_are_not_words_of_an_alignment() -> None:
 
 
 def test_commands_choose_languages(driver: Driver, run: RunDirectory, tmp_path: Path) -> None:
-    texts = [BALL, "the old house"]
-    original = translate.with_languages(load_model(run.path), "bb", "cc")
-    expected, _ = outputs(original, texts)
-    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts))
-    (tmp_path / "ref.txt").write_text("".join(f"{text}\n" for text in expected))
-    pairs = "".join(f"{a}\t{b}\n" for a, b in zip(texts, expected, strict=True))
-    tagged = "".join(f">>cc<< >>bb<< {a}\t{b}\n" for a, b in zip(texts, expected, strict=True))
-    chosen = f"--model_dir={run.path} --source_language=bb --target_language=cc".split()
-    files = ["--input=in.txt", "--output=out.txt"]
-    found = driver.run(tmp_path, "translate", [*chosen, "--input=in.txt"], "")
+    def command(name: str, flags: str, text: str = "") -> CommandResult:
+        return driver.run(tmp_path, name, [f"--model_dir={run.path}", *flags.split()], text)
+
+    texts, chosen = [BALL, "the old house"], "--source_language=bb --target_language=cc "
+    expected, _ = outputs(translate.with_languages(load_model(run.path), "bb", "cc"), texts)
+    for file, lines in (("in.txt", texts), ("ref.txt", expected)):
+        (tmp_path / file).write_text("".join(f"{line}\n" for line in lines))
+    found = command("translate", f"{chosen} --input=in.txt")
     assert (found.code, found.out.splitlines(), found.err) == (0, expected, "")
-    found = driver.run(tmp_path, "translate_file", [*chosen, *files], "")
-    assert (
-        found.code == 0 and (tmp_path / "out.txt").read_text().split() == " ".join(expected).split()
-    )
-    found = driver.run(
-        tmp_path, "evaluate", [*chosen, "--source=in.txt", "--reference=ref.txt"], ""
-    )
+    found = command("translate_file", f"{chosen} --input=in.txt --output=out.txt")
+    assert found.code == 0
+    assert (tmp_path / "out.txt").read_text().split() == " ".join(expected).split()
+    found = command("evaluate", f"{chosen} --source=in.txt --reference=ref.txt")
     assert '"exact_match": 1.0' in found.out
-    scores = [
-        driver.run(tmp_path, "score", [f"--model_dir={run.path}"], tagged).out,
-        driver.run(tmp_path, "score", chosen, pairs).out,
-    ]
-    assert scores[0] == scores[1] != ""
-    found = driver.run(
-        tmp_path, "translate", [f"--model_dir={run.path}", "--target_language=ab"], BALL
-    )
+    pairs = [f"{a}\t{b}\n" for a, b in zip(texts, expected, strict=True)]
+    tagged = "".join(f">>cc<< >>bb<< {pair}" for pair in pairs)
+    assert command("score", chosen, "".join(pairs)).out == command("score", "", tagged).out != ""
+    found = command("translate", "--target_language=ab", BALL)
     assert found.code == 1 and "'ab'" in found.err and "aa, bb, cc" in found.err
 
 
