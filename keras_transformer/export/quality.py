@@ -112,7 +112,7 @@ def _reader(
 ) -> Callable[[_Texts], np.ndarray]:
     """Returns a function from a translation of each source to their features, `[sources, F]`."""
     scorer, tokenizer = Scorer(translator), translator.tokenizer
-    longest = translator.max_output_tokens - 1
+    longest = translator.max_output_tokens - 1 - int(tokenizer.has_languages)
 
     @tf.function(reduce_retracing=True, autograph=False)
     def features_of(text: tf.Tensor, ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
