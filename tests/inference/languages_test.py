@@ -10,11 +10,13 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.config import Config
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import check_names
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.probes import probe_texts
 from keras_transformer.export.request_params import clean_source_ids
+from keras_transformer.extensions.huggingface.tensors import check_expressible
 from keras_transformer.extensions.pages.attention import attention, open_visible_model
 from keras_transformer.inference import Translation, scoring, translate
 from keras_transformer.inference.engine import Engine
@@ -188,8 +190,10 @@ def test_wrong_languages_and_formats_are_refused(
     refuses(load_translator(run_directory.path).with_languages, (None, "de"), "languages")
     arguments: Any = {"run": run.path, "output_dir": tmp_path / "new", "sentences": [BALL]}
     arguments["options"] = ExportOptions(languages=("en", "de"))
-    for format, fact in (("huggingface", "forced_language"), ("argos", "begin")):
+    for format, fact in (("huggingface", "MarianMT"), ("argos", "begin")):
         refuses(export, {**arguments, "format": format}, fact)
+    config = Config().replace(model__forced_language=True).model
+    refuses(check_expressible, (config,), "forced_language", "MarianMT")
 
 
 def test_of_many_languages_the_closest_are_named() -> None:
