@@ -94,6 +94,7 @@ class TrainSettings(TypedDict, total=False):
     sinusoid_frequencies: Literal["paper", "tensor2tensor"]
     first_position: int
     mask_source_end: bool
+    forced_language: bool
     embedding_norm: bool
     scale_embeddings: bool
     decoder_d_ff: int | None
