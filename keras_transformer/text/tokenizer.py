@@ -79,9 +79,7 @@ class Tokenizer(tf.Module):
         added = tf.tile([[*target_and_source, self.pad_id]], [tf.shape(ids)[0], 1])
         return tf.gather(tf.concat([ids, added], axis=1), columns, batch_dims=1), lengths
 
-    def _language_columns(
-        self, ids: tf.Tensor, lengths: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _language_columns(self, ids: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns where the columns of `with_languages` come from, int32 `[B, S + 2]`, and lengths.
 
         Columns S and S + 1 are the default target and source language, and S + 2 is padding.

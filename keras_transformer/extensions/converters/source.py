@@ -115,6 +115,11 @@ class SourceWeights:
         """Marks weights as read that a translation does not use."""
         self._unused.difference_update(names)
 
+    def num_rows(self, *names: str) -> int:
+        """Returns the number of rows of a matrix that may have several names."""
+        shapes = [np.shape(self._arrays[name]) for name in names if name in self]
+        return shapes[0][0] if shapes and shapes[0] else 0
+
     def take(self, *names: str) -> np.ndarray:
         """Returns a weight as float32.
 
