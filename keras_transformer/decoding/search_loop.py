@@ -196,6 +196,9 @@ class SearchLoop(abc.ABC):
             # --> [R, 1]
             forced = tf.expand_dims(rows(tf.gather(inputs.prefix, length, axis=1)), 1)
             columns = tf.range(tf.shape(scores)[1]) if tokens is None else tokens
+            if inputs.first is not None:
+                is_given = (length == 0) & (forced >= 0)
+                model_log_probs = tf.where(is_given, 0.0, model_log_probs)
             only_forced = tf.where(columns == forced, model_log_probs, NEG_INF)
             log_probs = tf.where(forced < 0, log_probs, only_forced)
         has_own_rules = self._constraint is not None or inputs.prefix is not None

@@ -31,7 +31,8 @@ from keras_transformer.export.probes import probe_texts
 from keras_transformer.inference.engine import Engine, Hypotheses, KerasEngine
 from keras_transformer.inference.loading import load_model, load_translator, members
 from keras_transformer.inference.manifest import file_names
-from keras_transformer.inference.translate import translate_lines
+from keras_transformer.inference.tags import two_letters
+from keras_transformer.inference.translate import translate_lines, with_languages
 from keras_transformer.runs.atomic import write_version
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class ExportOptions:
         tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
         languages: codes of the source and the target language, for the model card.
         license: SPDX identifier in lower case, for the model card.
+        source_language, target_language: the default languages of the export, as in "deu_Latn", of
+            a model with several, such as NLLB; None for those of the run.
         test_set: what the model card calls the sentences.
         shortlist: the tokens that the search considers for each sentence. It makes the search
             faster and needs references, because translations change.
@@ -116,6 +119,8 @@ class ExportOptions:
     tokenize: str | None = None
     languages: tuple[str, str] | None = None
     license: str | None = None
+    source_language: str | None = None
+    target_language: str | None = None
     test_set: str = "the sentences of the export"
     shortlist: Shortlist | None = None
     quality: bool = False
@@ -149,6 +154,7 @@ class Exporter:
         has_card: whether a version has a model card.
         has_search: whether a version has the options of the search.
         ensembles: whether a model of the format can be an ensemble.
+        forces_language: whether a translation can begin with a language, as those of M2M-100 do.
         rounds_run: whether the run is rounded like the export, and then compared with it.
         kind: what messages call a model of this format.
         needs_tensorflow: whether its engine needs TensorFlow.
@@ -160,6 +166,7 @@ class Exporter:
     has_card: bool = True
     has_search: bool = True
     ensembles: bool = True
+    forces_language: bool = True
     rounds_run: bool = False
     kind: str = "an export"
     needs_tensorflow: bool = True
@@ -265,6 +272,13 @@ def export(
     _check_sentences(sentences, options, " and ".join(losses))
     precision = weights if exporter.rounds_run else "float32"
     translator = load_translator(run, settings, precision=precision)
+    chosen = options.source_language, options.target_language
+    translator = translator.with_languages(*chosen)
+    if translator.tokenizer.has_languages and not exporter.forces_language:
+        raise InputError(
+            f"{run} begins each translation with its language, which the format {format} cannot. "
+            "Use saved_model, litert, cpu or ctranslate2."
+        )
     if len(translator.transformers) > 1 and not exporter.ensembles:
         raise InputError(
             f"{run} is an ensemble, but a model of this format is a single one. Export a single "
@@ -276,7 +290,9 @@ def export(
         translator = translator.with_options(shortlist=translator.shortlist, quality=quality)
     probes = exporter.probes(translator, sentences)
     manifest = describe_version(run, translator, weights)
-    manifest |= {"format": format, "languages": options.languages, "license": options.license}
+    known = options.languages or translator.tokenizer.vocabulary.languages or ()
+    languages = tuple(map(two_letters, known)) or None
+    manifest |= {"format": format, "languages": languages, "license": options.license}
     manifest["shortlist"] = None if options.shortlist is None else options.shortlist.describe()
 
     def score(translations: Sequence[str]) -> Scores:
@@ -298,6 +314,7 @@ def export(
         scores = None if options.references is None else score(result.translations)
         if losses:
             model = load_model(run if isinstance(run, str | Path) else run.path, search)
+            model = with_languages(model, *chosen)
             exact = [best.text for best, *_ in translate_lines(model, sentences)]
             manifest["agreement"] = check_quality(found, exact, score, losses)
         facts = exporter.describe(translator, folder, sentences, options)

@@ -112,7 +112,7 @@ def append_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
     """Adds symbols, which are never split, to a serialized model.
 
     Symbols are appended after all other pieces, so old ids stay the same. Existing symbols are
-    skipped.
+    skipped, also those that are only symbols at the start of a word, such as "\u2581>>deu<<".
     """
     proto = ModelProto.FromString(model)
     types = {piece.piece: piece.type for piece in proto.pieces}
@@ -122,7 +122,7 @@ def append_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
                 f"The symbol {symbol} is already an ordinary or special token of the vocabulary. "
                 "Choose another name, such as <2de>."
             )
-    new = list(types)[len(proto.pieces) :]
+    new = [name for name in list(types)[len(proto.pieces) :] if f"\u2581{name}" not in types]
     for symbol in new:
         proto.pieces.add(piece=symbol, type=USER_DEFINED)
     return bytes(proto.SerializeToString(deterministic=True)) if new else model

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import sentencepiece
 
-from keras_transformer.errors import InputError, check_names, check_path
+from keras_transformer.errors import InputError, check_names, check_path, require
 from keras_transformer.text.charsmap import default_normalizer
 from keras_transformer.text.model_proto import (
     MODEL_TYPES,
@@ -163,6 +163,7 @@ class Vocabulary:
 
     def with_languages(self, source: str, target: str) -> Vocabulary:
         """Returns a copy with other default languages."""
+        require(bool(self.language_ids), "This model has no languages to choose from.")
         check_names([source, target], [*self.language_ids], "a language of this model")
         models = zip(self.models().items(), (source, target), strict=True)
         return self.from_models(

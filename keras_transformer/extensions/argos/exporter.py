@@ -46,6 +46,7 @@ class ArgosExporter(CTranslate2Exporter):
 
     kind = "a package for Argos Translate"
     options = frozenset()
+    forces_language = False
     has_card = True
 
     def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:

@@ -9,7 +9,6 @@ Example:
 The highest version is served. When a new version appears, the server changes to it without losing a
 request. SIGTERM, SIGHUP and Ctrl-C stop the server after it has answered the waiting requests, or
 after --grace_seconds. A second signal stops it immediately.
-
 A version with a LiteRT model runs in LiteRT. If the highest version has one, TensorFlow is not
 loaded. If --model_dir is a LiteRT file, a file that replaces it is a new version.
 
@@ -23,9 +22,8 @@ requests get the status 429. A request with much text is computed in parts, betw
 After --request_seconds it is refused, and its waiting rows are dropped.
 
 Connections are not encrypted, and clients are not authenticated. Use a proxy for clients on other
-machines. Scripts of web pages may use the server only if --cors_origins names their origins. A
-server on a local address answers requests to local names and to --allowed_hosts. Answers and log
-lines have the id of a request (X-Request-Id), which clients may send.
+machines. Scripts of web pages may use the server only if --cors_origins names their origins.
+Answers and log lines have the id of a request (X-Request-Id), which clients may send.
 
 --source_tag is added to each text of a request that has no tag. --document, --glossary, --terms and
 --casing are as for `keras-transformer translate`, and apply to the signature serving_default.
@@ -60,7 +58,8 @@ _DEFINE: dict[str, Any] = {
 def define_flags() -> None:
     """Defines the flags of the command, from the fields of `Settings`."""
     flags.DEFINE_string("model_dir", None, "directory of versions, or a model", required=True)
-    config_flags.define_option_flags("host", "source_tag", "glossary", "terms", "casing")
+    config_flags.define_option_flags("host", "source_tag", "source_language", "target_language")
+    config_flags.define_option_flags("glossary", "terms", "casing")
     for field in dataclasses.fields(Settings):
         if field.metadata:
             _DEFINE[str(field.type)](field.name, field.default, **field.metadata)
