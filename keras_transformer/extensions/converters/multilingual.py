@@ -112,6 +112,12 @@ def _read_multilingual(
 def _chosen_languages(options: ConvertOptions, tokens: _Tokens, path: Path) -> tuple[str, str]:
     """Returns the codes of the default languages."""
     known = [name[2:-2] for name in tokens.languages.values()]
+    if not known:
+        raise InputError(
+            f"{path} has no vocab.json, as in M2M-100, and its tokenizer.json, "
+            "tokenizer_config.json, special_tokens_map.json and added_tokens.json name no language. "
+            "Copy all files of the tokenizer."
+        )
     source_language, target_language = options.source_language, options.target_language
     if source_language is None or target_language is None:
         raise InputError(
@@ -186,8 +192,8 @@ class _Tokens:
         if sorted(self.ids.values()) != [*range(size)] or not 0 <= num_rows - size < _MAX_PADDING:
             raise InputError(
                 f"{self.file} and the added tokens are {size:,} tokens with ids up to "
-                f"{max(self.ids.values()):,}, but the embeddings have {num_rows:,} rows. Give the "
-                "vocabulary of this model."
+                f"{max(self.ids.values()):,}, and the embeddings have {num_rows:,} rows. Each id "
+                "must have one token, and nearly each row. Give the vocabulary of this model."
             )
         languages = self.languages
         names = {languages.get(token, token): i for token, i in self.ids.items()}

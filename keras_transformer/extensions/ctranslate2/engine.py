@@ -123,6 +123,8 @@ class CTranslate2Engine(Engine):
         )
         # Without any source token, the engine returns no log-probabilities.
         return [
-            float(np.sum(result.log_probs[first:])) if source or self._config["add_source_eos"] else None
+            float(np.sum(result.log_probs[first:]))
+            if source or self._config["add_source_eos"]
+            else None
             for source, result in zip(sources, results, strict=True)
         ]
