@@ -114,8 +114,8 @@ def _chosen_languages(options: ConvertOptions, tokens: _Tokens, path: Path) -> t
     known = [name[2:-2] for name in tokens.languages.values()]
     if not known:
         raise InputError(
-            f"{path} has no vocab.json, as in M2M-100, and its tokenizer.json, "
-            "tokenizer_config.json, special_tokens_map.json and added_tokens.json name no language. "
+            f"{path} has no vocab.json, as in M2M-100, and no language in its tokenizer.json, "
+            "tokenizer_config.json, special_tokens_map.json and added_tokens.json. "
             "Copy all files of the tokenizer."
         )
     source_language, target_language = options.source_language, options.target_language

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,28 +145,28 @@ def test_logits_are_those_of_transformers(
 def test_greedy_and_beam_search_are_those_of_transformers(
     name: str, results: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
+    """Both directions are in one batch."""
     source, target = LANGUAGES[name]
-    translator = kt.convert(
+    converted = kt.convert(
         FOLDER / name, tmp_path / "run", source_format="huggingface",
         source_language=source, target_language=target,
     )  # fmt: skip
-    for model in (translator, kt.load(tmp_path / "run")):
-        for direction in both_ways(name):
-            recorded = {
-                key: results["_".join(direction) + f"/{key}"] for key in ("beams", "scores")
-            }
-            texts = texts_of(name, direction, results)
-            found = model.translate(texts, n_best=4, unknown="allow")
-            expected = [
-                translator.tokenizer.vocabulary.target_text(row) for row in recorded["beams"]
-            ]
-            assert [hypothesis.text for line in found for hypothesis in line] == expected
-            scores = [hypothesis.score for line in found for hypothesis in line]
-            np.testing.assert_allclose(scores, recorded["scores"], rtol=0, atol=1e-5)
-            greedy = results["_".join(direction) + "/greedy"]
-            expected = [translator.tokenizer.vocabulary.target_text(row) for row in greedy]
-            found = model.translate(texts, beam_size=1, unknown="allow")
-            assert [line[0].text for line in found] == expected
+    directions = both_ways(name)
+    texts = [text for direction in directions for text in texts_of(name, direction, results)]
+
+    def recorded(key: str) -> list[Any]:
+        return [row for pair in directions for row in results["_".join(pair) + f"/{key}"]]
+
+    def expected_texts(key: str) -> list[str]:
+        return [converted.tokenizer.vocabulary.target_text(row) for row in recorded(key)]
+
+    found = kt.load(tmp_path / "run").translate(texts, n_best=4, unknown="allow")
+    hypotheses = [hypothesis for line in found for hypothesis in line]
+    assert [hypothesis.text for hypothesis in hypotheses] == expected_texts("beams")
+    scores = [hypothesis.score for hypothesis in hypotheses]
+    np.testing.assert_allclose(scores, recorded("scores"), rtol=0, atol=1e-5)
+    found = converted.translate(texts, beam_size=1, unknown="allow")
+    assert [line[0].text for line in found] == expected_texts("greedy")
 
 
 def test_options_of_the_search_are_those_of_the_model(name: str, tmp_path: Path) -> None:
