@@ -57,11 +57,10 @@ def exit_code(program: Callable[[], int | None]) -> int:
     """Calls a program, and returns the exit code of the process."""
     tf_import.set_variables()
     for name in ("stdin", "stdout", "stderr"):
-        stream = getattr(sys, name) or open(os.devnull, "r+")  # noqa: SIM115  the shell closed it
-        setattr(sys, name, stream)
+        stream = getattr(sys, name)
         # A path may contain invalid UTF-8. Python represents such bytes as surrogates.
         errors = "backslashreplace" if name == "stderr" else "surrogateescape"
-        if isinstance(stream, io.TextIOWrapper):  # a notebook has other streams
+        if isinstance(stream, io.TextIOWrapper):  # a notebook has others, and a shell can close it
             stream.reconfigure(encoding="utf-8", errors=errors)
     try:
         with signal_handlers(_interrupt):  # KeyboardInterrupt lets commands clean up files
@@ -69,7 +68,7 @@ def exit_code(program: Callable[[], int | None]) -> int:
                 code = program() or 0
             except SystemExit as ended:  # --help also exits here
                 code = int(ended.code or 0)
-            sys.stdout.flush()
+            print(end="", flush=True)
             return code
     except InputError as error:
         return _fail(str(error))

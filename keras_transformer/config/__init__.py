@@ -50,6 +50,8 @@ _REMOVED_FIELDS: dict[str, tuple[Any, ...]] = {
     "decoding.max_source_bytes": (16_384,),
     "decoding.allow_unknown": (False,),
     "decoding.replace_unknown": (False,),
+    "decoding.coverage_penalty": (0.0,),
+    "decoding.diversity_penalty": (0.0,),
 }
 
 
@@ -137,7 +139,6 @@ class DecodingConfig(Settings):
     length_penalty_formula: LengthPenaltyFormula = setting(
         "gnmt", "scores are log-probabilities / ((5 + length) / 6)^alpha, or / length^alpha"
     )
-    coverage_penalty: Weight = setting(0.0, "beta of GNMT (Wu et al., 2016, arXiv:1609.08144)")
     n_best: Size = flag(1, "translations of each sentence, best first")
     early_stopping: Literal[False, True, "marian"] = setting(
         False, "stop at beam_size complete outputs; marian: each one also narrows the beam"
@@ -157,9 +158,6 @@ class DecodingConfig(Settings):
     banned: str = setting("", "phrases that no output contains, as tokens, as in 'um|oh dear'")
     unknown: Literal["forbid", "allow", "replace"] = setting(
         "forbid", "unknown tokens in outputs; replace: by the source token with most attention"
-    )
-    diversity_penalty: Weight = setting(
-        0.0, "gamma of Li et al. (arXiv:1611.08562): larger, the n best differ more"
     )
     sample: bool = flag(False, "sample translations instead of searching")
     temperature: Weight = setting(1.0, "temperature of sampling; 0: greedy search")
@@ -181,16 +179,13 @@ class DecodingConfig(Settings):
             f"decoding.n_best is {self.n_best}, which is more than decoding.beam_size "
             f"({self.beam_size}).",
         )
-        only_search = {"coverage_penalty", "diversity_penalty", "early_stopping"}
-        without_effect = only_search if self.sample else {"temperature", "top_k", "top_p"}
-        if self.beam_size == 1:
-            without_effect.add("diversity_penalty")
+        only_sampling = {"temperature", "top_k", "top_p"}
+        without_effect = {"early_stopping"} if self.sample else only_sampling
         for name in sorted(without_effect):
             require(
                 getattr(self, name) == self.declarations()[name].default,
                 f"decoding.{name} is {getattr(self, name)}, which has no effect with "
-                f"decoding.sample={str(self.sample).lower()} and decoding.beam_size="
-                f"{self.beam_size}. Change one of them.",
+                f"decoding.sample={str(self.sample).lower()}. Change one of them.",
             )
 
     @property

@@ -6,7 +6,6 @@ class SearchOptions(TypedDict, total=False):
     beam_size: int
     length_penalty: float
     length_penalty_formula: Literal["gnmt", "power"]
-    coverage_penalty: float
     n_best: int
     early_stopping: Literal[False, True, "marian"]
     min_length: int
@@ -17,7 +16,6 @@ class SearchOptions(TypedDict, total=False):
     no_repeat_ngram: int
     banned: str
     unknown: Literal["forbid", "allow", "replace"]
-    diversity_penalty: float
     sample: bool
     temperature: float
     top_k: int
@@ -110,7 +108,6 @@ class TrainSettings(TypedDict, total=False):
     beam_size: int
     length_penalty: float
     length_penalty_formula: Literal["gnmt", "power"]
-    coverage_penalty: float
     n_best: int
     early_stopping: int
     min_length: int
@@ -121,7 +118,6 @@ class TrainSettings(TypedDict, total=False):
     no_repeat_ngram: int
     banned: str
     unknown: Literal["forbid", "allow", "replace"]
-    diversity_penalty: float
     sample: bool
     temperature: float
     top_k: int

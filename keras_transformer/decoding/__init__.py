@@ -27,7 +27,6 @@ from keras_transformer.decoding.interface import (
 )
 from keras_transformer.decoding.sampling import Sampling
 from keras_transformer.decoding.search_loop import map_tensors
-from keras_transformer.errors import InputError
 
 __all__ = [
     "NEG_INF",
@@ -95,11 +94,6 @@ def search(
         >>> tf.exp(result.log_probs).numpy().round(2)
         array([[0.64, 0.2 ]], dtype=float32)
     """
-    if config.coverage_penalty and inputs.source_mask is None:
-        raise InputError(
-            f"decoding.coverage_penalty is {config.coverage_penalty}, but there is no source mask. "
-            "Pass the mask of the source tokens."
-        )
     if constraint is not None:  # it decides where an output may end
         config = dataclasses.replace(config, min_length=0)
     constraints = Constraints(config, ids, decoder.vocab_size, banned)
@@ -136,9 +130,10 @@ def _with_defaults(
     alpha = config.length_penalty if inputs.alpha is None else inputs.alpha
     zeros = tf.zeros(tf.shape(max_lengths))
     offsets = zeros if inputs.sample_offsets is None else inputs.sample_offsets
-    if inputs.first is not None:
-        first = tf.expand_dims(inputs.first, 1)
-        prefix = first if prefix is None else tf.concat([first, prefix], axis=1)
+    first = None if inputs.first is None else tf.cast(inputs.first, tf.int32)
+    if first is not None:
+        column = tf.expand_dims(first, 1)
+        prefix = column if prefix is None else tf.concat([column, prefix], axis=1)
     if prefix is not None:
         prefix = tf.cast(prefix, tf.int32)
         special = tf.constant([*ids.excluded, ids.end])
@@ -153,7 +148,7 @@ def _with_defaults(
     return SearchInputs(
         max_lengths=tf.minimum(max_lengths, length_limit),
         prefix=prefix,
-        first=inputs.first,
+        first=first,
         source_mask=None if source_mask is None else tf.cast(source_mask, tf.bool),
         alpha=tf.cast(alpha, tf.float32),
         sample_offsets=tf.cast(offsets, tf.float32),

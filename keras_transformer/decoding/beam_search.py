@@ -1,9 +1,9 @@
 """Beam search with the paper's length penalty (section 6.1), as a TensorFlow graph.
 
-    score = log P / ((5 + length) / 6) ** alpha + coverage penalty
+    score = log P / ((5 + length) / 6) ** alpha
 
-Both penalties are from GNMT (Wu et al., 2016, arXiv:1609.08144, equation 14). The length penalty
-can also be length ** alpha. The search uses stock ops of fixed shapes. The same code runs eagerly,
+The penalty is from GNMT (Wu et al., 2016, arXiv:1609.08144, equation 14). It can also be
+length ** alpha. The search uses stock ops of fixed shapes. The same code runs eagerly,
 in a `tf.function`, in a SavedModel on a server without XLA, and with `jit_compile=True`.
 """
 
@@ -32,20 +32,10 @@ def length_penalty(
     return tf.pow(base, alpha)
 
 
-def coverage_penalty(coverage: tf.Tensor, source_mask: tf.Tensor, beta: float) -> tf.Tensor:
-    """Returns `beta` times the sum over source tokens of log(min(coverage, 1)), `[batch, beam]`."""
-    covered = tf.math.log(tf.clip_by_value(coverage, 1e-9, 1.0))  # finite for unseen tokens
-    # --> [batch, 1, source]
-    is_token = tf.expand_dims(source_mask, 1)
-    # --> [batch, beam]
-    return beta * tf.reduce_sum(tf.where(is_token, covered, 0.0), axis=-1)
-
-
 class _BeamState(NamedTuple):
     position: tf.Tensor  # int32 []: number of tokens of each open hypothesis
     tokens: tf.Tensor  # int32 [batch, beam]: last token of each open hypothesis
     log_probs: tf.Tensor  # float32 [batch, beam]: log P of each open hypothesis
-    coverage: tf.Tensor | None  # float32 [batch, beam, source]: the sum of attention so far
     histories: Histories  # the open hypotheses
     symbols: SymbolState | None  # the symbols that the open hypotheses need
     complete: SearchResult  # complete hypotheses, `[batch, beam, ...]`, best first
@@ -75,15 +65,11 @@ class BeamSearch(SearchLoop):
         # allowed, the empty hypothesis is already complete.
         is_first = tf.broadcast_to(tf.range(beam) == 0, [batch, beam])
         is_empty = tf.expand_dims(inputs.max_lengths <= 0, -1)
-        histories = self._first_histories(inputs, "attention" in self._outputs)
-        coverage = None
-        if self._config.coverage_penalty:
-            coverage = tf.zeros([batch, beam, tf.shape(inputs.source_mask)[1]])
+        histories = self._first_histories(inputs)
         return _BeamState(
             position=tf.constant(0),
             tokens=tf.fill([batch, beam], self._ids.start),
             log_probs=tf.where(is_first & ~is_empty, 0.0, NEG_INF),
-            coverage=coverage,
             histories=histories,
             symbols=self._first_symbols(inputs),
             complete=SearchResult(
@@ -119,16 +105,10 @@ class BeamSearch(SearchLoop):
         log_probs, columns = next_tokens.top(beam + 1)
         width = columns.shape[1] or tf.shape(columns)[1]  # static if possible
         count = beam * (min(2, width) if isinstance(width, int) else tf.minimum(2, width))
-        is_sibling = is_reachable(log_probs)
         # --> [batch, beam, width] --> [batch, beam * width]
         log_probs = tf.reshape(log_probs, [-1, beam, width]) + tf.expand_dims(state.log_probs, -1)
-        ranks = log_probs = tf.reshape(log_probs, [-1, beam * width])
-        if config.diversity_penalty:
-            better = tf.cumsum(tf.cast(is_sibling, tf.float32), 1, exclusive=True)
-            ranks -= config.diversity_penalty * tf.reshape(better, [-1, beam * width])
         # --> [batch, C]
-        ranks, chosen = tf.math.top_k(ranks, count)
-        log_probs = _take(log_probs, chosen) if config.diversity_penalty else ranks
+        log_probs, chosen = tf.math.top_k(tf.reshape(log_probs, [-1, beam * width]), count)
         if config.early_stopping == "marian":  # each complete hypothesis narrows the beam
             num_complete = tf.reduce_sum(tf.cast(is_reachable(state.complete.scores), tf.int32), 1)
             is_inside = tf.range(count) < tf.expand_dims(beam - num_complete, 1)
@@ -136,7 +116,7 @@ class BeamSearch(SearchLoop):
         columns = _take(tf.reshape(columns, [-1, beam * width]), chosen)
         tokens, parents = next_tokens.ids(columns), chosen // width
 
-        next_step, coverage = Histories(tokens), None
+        next_step = Histories(tokens)
         if state.histories.token_log_probs is not None:
             # LiteRT would know the shape of a reshape to one row per sentence only when it runs.
             rows = beam * tf.expand_dims(tf.range(tf.shape(parents)[0]), 1) + parents
@@ -148,14 +128,10 @@ class BeamSearch(SearchLoop):
             alignment = _take(tf.argmax(attention, -1, output_type=tf.int32), parents)
             attention = _take(attention, parents)
             next_step = next_step._replace(alignment=alignment, attention=attention)
-        if state.coverage is not None:
-            coverage = _take(state.coverage, parents) + attention
         histories = write_step(_take(state.histories, parents), state.position, next_step)
 
         # --> [batch, C]
         scores = log_probs / self._length_penalty(length, tf.expand_dims(inputs.alpha, -1))
-        if coverage is not None:
-            scores += coverage_penalty(coverage, inputs.source_mask, config.coverage_penalty)
         valid, ended = is_reachable(log_probs), tokens == self._ids.end
         is_complete = ended | (length >= tf.expand_dims(inputs.max_lengths, -1))
         complete = _best_complete(
@@ -172,16 +148,12 @@ class BeamSearch(SearchLoop):
         )
         stays_open = valid & ~is_complete
         # --> [batch, beam]
-        _, kept = tf.math.top_k(tf.where(stays_open, ranks, NEG_INF), beam)
-        log_probs = tf.where(stays_open, log_probs, NEG_INF)
-        log_probs, tokens, parents, coverage, histories = _take(
-            (log_probs, tokens, parents, coverage, histories), kept
-        )
+        log_probs, kept = tf.math.top_k(tf.where(stays_open, log_probs, NEG_INF), beam)
+        tokens, parents, histories = _take((tokens, parents, histories), kept)
         return _BeamState(
             position=length,
             tokens=tokens,
             log_probs=self._close_decided(log_probs, complete.scores, state.longest_penalty),
-            coverage=coverage,
             histories=histories,
             symbols=self._next_symbols(_take(state.symbols, parents), tokens, length),
             complete=complete,
@@ -194,11 +166,11 @@ class BeamSearch(SearchLoop):
     ) -> tf.Tensor:
         """Closes all hypotheses of the sentences whose results can no longer change.
 
-        A hypothesis only loses probability as it grows, the length penalty only grows, and the
-        coverage penalty is at most 0. So the log-probability of a hypothesis, divided by the length
-        penalty of the longest output, bounds the scores of all its extensions. The results of a
-        sentence are final if this bound does not exceed the score of the last one. With early
-        stopping, they are also final when all K entries have a complete hypothesis.
+        A hypothesis only loses probability as it grows, and the length penalty only grows. So the
+        log-probability of a hypothesis, divided by the length penalty of the longest output, bounds
+        the scores of all its extensions. The results of a sentence are final if this bound does not
+        exceed the score of the last one. With early stopping, they are also final when all K
+        entries have a complete hypothesis.
         Returns `NEG_INF` for closed hypotheses, and the log-probabilities of all others.
         """
         bound = tf.reduce_max(log_probs, axis=-1) / longest_penalty

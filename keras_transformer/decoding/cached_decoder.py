@@ -143,7 +143,7 @@ class CachedDecoder(SearchDecoder):
             attention.append(transformer.alignment(layers))
         mean = tf.add_n(attention) / len(attention)
         if all(model.config.guided_alignment == "read" for model in self._transformers):
-            # The start token translates nothing, but a coverage penalty would count it.
+            # The start token translates nothing.
             mean = tf.where(tf.equal(position, 0), tf.zeros_like(mean), mean)
         cache = {**cache, "layers": [state.layers for state in states]}
         return _mean_log_probs(logits), cache, tf.reshape(mean, [-1, tf.shape(mean)[-1]])

@@ -247,7 +247,7 @@ class SearchInputs(NamedTuple):
     # int32 [batch]: the first token of each output, before its prefix, such as its language. It is
     # a part of the input, so its log-probability is 0.
     first: tf.Tensor | None = None
-    # bool [batch, source]: True for real tokens; needed for the coverage penalty and attention
+    # bool [batch, source]: True for real tokens; needed for alignments and attention
     source_mask: tf.Tensor | None = None
     # float32 [batch]: exponent of the length penalty, at least 0; by default
     # `DecodingConfig.length_penalty`, as a scalar. The formula is in the configuration.

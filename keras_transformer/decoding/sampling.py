@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.decoding.beam_search import coverage_penalty, length_penalty
+from keras_transformer.decoding.beam_search import length_penalty
 from keras_transformer.decoding.interface import NEG_INF, SearchInputs, SearchResult, is_reachable
 from keras_transformer.decoding.search_loop import Histories, SearchLoop, map_tensors, write_step
 from keras_transformer.decoding.symbols import SymbolState
@@ -43,10 +43,6 @@ class Sampling(SearchLoop):
         scores = log_probs / length_penalty(
             lengths, tf.expand_dims(inputs.alpha, -1), config.length_penalty_formula
         )
-        if config.coverage_penalty:
-            # --> [batch, K, source]
-            coverage = tf.reduce_sum(histories.attention, axis=2)
-            scores += coverage_penalty(coverage, inputs.source_mask, config.coverage_penalty)
         result = SearchResult(
             scores=tf.where(valid, scores, NEG_INF),
             lengths=tf.where(valid, lengths, 0),
@@ -61,7 +57,6 @@ class Sampling(SearchLoop):
 
     def _first_state(self, inputs: SearchInputs) -> _SampleState:
         shape = [tf.shape(inputs.max_lengths)[0], self._rows]
-        needs_attention = "attention" in self._outputs or self._config.coverage_penalty > 0
         return _SampleState(
             position=tf.constant(0),
             tokens=tf.fill(shape, self._ids.start),
@@ -69,7 +64,7 @@ class Sampling(SearchLoop):
             log_probs=tf.zeros(shape),
             lengths=tf.fill(shape, 0),
             finished=tf.fill(shape, False),
-            histories=self._first_histories(inputs, needs_attention),
+            histories=self._first_histories(inputs),
             symbols=self._first_symbols(inputs),
             cache=self._decoder.init_cache(),
         )

@@ -201,8 +201,7 @@ class SearchLoop(abc.ABC):
                 model_log_probs = tf.where(is_given, 0.0, model_log_probs)
             only_forced = tf.where(columns == forced, model_log_probs, NEG_INF)
             log_probs = tf.where(forced < 0, log_probs, only_forced)
-        has_own_rules = self._constraint is not None or inputs.prefix is not None
-        only_excludes = rules.only_exclude and not has_own_rules and tokens is None
+        only_excludes = rules.only_exclude and self._constraint is None and tokens is None
 
         def top(count: int) -> tuple[tf.Tensor, tf.Tensor]:
             if only_excludes:  # reads the scores once, and computes only a few log-probabilities
@@ -219,6 +218,12 @@ class SearchLoop(abc.ABC):
                     best, order = top_k(best, count)
                     columns = tf.gather(columns, order, batch_dims=1)
                 best -= normalizer
+                if inputs.prefix is not None:
+                    own = tf.gather(scores, tf.maximum(forced, 0), batch_dims=1) - normalizer
+                    own = own if inputs.first is None else tf.where(is_given, 0.0, own)
+                    is_own = tf.range(best.shape[1] or tf.shape(best)[1]) == 0
+                    best = tf.where(forced < 0, best, tf.where(is_own, own, NEG_INF))
+                    columns = tf.where(forced < 0, columns, forced)
             else:
                 # A decoder scores enough tokens. A constant number keeps all shapes constant.
                 best, columns = (tf.math.top_k if tokens is not None else top_k)(log_probs, count)
@@ -231,13 +236,12 @@ class SearchLoop(abc.ABC):
     def _needed_attention(self, attention: tf.Tensor | None, state: Any) -> tf.Tensor | None:
         """Returns float32 `[batch, K, source]`, or None if nothing needs the attention."""
         histories = state.histories
-        is_kept = histories.alignment is not None or histories.attention is not None
-        if not (is_kept or self._config.coverage_penalty):
+        if histories.alignment is None and histories.attention is None:
             return None
         if attention is None:
             raise InputError(
-                "The decoder returns no attention, which a coverage penalty, alignments and "
-                "attention need. Turn them off, or use a decoder with attention."
+                "The decoder returns no attention, which alignments and attention need. Turn "
+                "them off, or use a decoder with attention."
             )
         # The batch size is given, because XLA cannot infer it from -1.
         shape = [tf.shape(state.tokens)[0], self._rows, tf.shape(attention)[-1]]
@@ -253,8 +257,8 @@ class SearchLoop(abc.ABC):
         rule = self._constraints.symbols
         return None if rule is None else rule.next_state(symbols, tokens, length)
 
-    def _first_histories(self, inputs: SearchInputs, with_attention: bool) -> Histories:
-        """Returns empty histories, of attention too if `with_attention`."""
+    def _first_histories(self, inputs: SearchInputs) -> Histories:
+        """Returns empty histories, with the fields that the outputs need."""
         shape = [tf.shape(inputs.max_lengths)[0], self._rows, inputs.length_limit]
         # With a repetition penalty, log P is the sum of these.
         is_penalized = self._config.repetition_penalty != 1
@@ -268,7 +272,7 @@ class SearchLoop(abc.ABC):
         source = tf.shape(inputs.source_mask)[1]
         return histories._replace(
             alignment=tf.zeros(shape, tf.int32) if "alignment" in self._outputs else None,
-            attention=tf.zeros([*shape, source]) if with_attention else None,
+            attention=tf.zeros([*shape, source]) if "attention" in self._outputs else None,
         )
 
 

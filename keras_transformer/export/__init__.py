@@ -154,7 +154,6 @@ class Exporter:
         has_card: whether a version has a model card.
         has_search: whether a version has the options of the search.
         ensembles: whether a model of the format can be an ensemble.
-        forces_language: whether a translation can begin with a language, as those of M2M-100 do.
         rounds_run: whether the run is rounded like the export, and then compared with it.
         kind: what messages call a model of this format.
         needs_tensorflow: whether its engine needs TensorFlow.
@@ -166,7 +165,6 @@ class Exporter:
     has_card: bool = True
     has_search: bool = True
     ensembles: bool = True
-    forces_language: bool = True
     rounds_run: bool = False
     kind: str = "an export"
     needs_tensorflow: bool = True
@@ -272,13 +270,8 @@ def export(
     _check_sentences(sentences, options, " and ".join(losses))
     precision = weights if exporter.rounds_run else "float32"
     translator = load_translator(run, settings, precision=precision)
-    chosen = options.source_language, options.target_language
-    translator = translator.with_languages(*chosen)
-    if translator.tokenizer.has_languages and not exporter.forces_language:
-        raise InputError(
-            f"{run} begins each translation with its language, which the format {format} cannot. "
-            "Use saved_model, litert, cpu or ctranslate2."
-        )
+    languages = options.source_language, options.target_language
+    translator = translator.with_languages(*languages)
     if len(translator.transformers) > 1 and not exporter.ensembles:
         raise InputError(
             f"{run} is an ensemble, but a model of this format is a single one. Export a single "
@@ -290,9 +283,9 @@ def export(
         translator = translator.with_options(shortlist=translator.shortlist, quality=quality)
     probes = exporter.probes(translator, sentences)
     manifest = describe_version(run, translator, weights)
-    known = options.languages or translator.tokenizer.vocabulary.languages or ()
-    languages = tuple(map(two_letters, known)) or None
-    manifest |= {"format": format, "languages": languages, "license": options.license}
+    own = [*map(two_letters, translator.tokenizer.vocabulary.languages or ())] or None
+    manifest |= {"format": format, "languages": options.languages or own}
+    manifest["license"] = options.license
     manifest["shortlist"] = None if options.shortlist is None else options.shortlist.describe()
 
     def score(translations: Sequence[str]) -> Scores:
@@ -314,7 +307,7 @@ def export(
         scores = None if options.references is None else score(result.translations)
         if losses:
             model = load_model(run if isinstance(run, str | Path) else run.path, search)
-            model = with_languages(model, *chosen)
+            model = with_languages(model, *languages)
             exact = [best.text for best, *_ in translate_lines(model, sentences)]
             manifest["agreement"] = check_quality(found, exact, score, losses)
         facts = exporter.describe(translator, folder, sentences, options)

@@ -128,18 +128,6 @@ def append_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
     return bytes(proto.SerializeToString(deterministic=True)) if new else model
 
 
-def default_language(model: bytes) -> str:
-    """Returns the code that `with_default_language` has stored in a serialized model."""
-    return str(ModelProto.FromString(model).trainer_spec.accept_language[0])
-
-
-def with_default_language(model: bytes, code: str) -> bytes:
-    """Stores the code of the default language in a serialized model."""
-    proto = ModelProto.FromString(model)
-    proto.trainer_spec.accept_language[:] = [code]
-    return bytes(proto.SerializeToString(deterministic=True))
-
-
 def is_extension(model: bytes, old: bytes) -> bool:
     """Returns True if a serialized model is an older model, possibly with symbols appended."""
     new_proto, old_proto = ModelProto.FromString(model), ModelProto.FromString(old)

@@ -136,7 +136,9 @@ class Tokenizer(tf.Module):
         tokens = self.tokenize_target(target)
         if not self.has_languages:
             return tokens
-        return tf.concat([tf.RaggedTensor.from_tensor(source_ids[:, :1]), tokens], axis=1)
+        # `tf.concat` of ragged tensors would contain an assertion.
+        ids = tf.concat([source_ids[:, :1], tokens.to_tensor(self.pad_id)], axis=1)
+        return tf.RaggedTensor.from_tensor(ids, lengths=tokens.row_lengths() + 1)
 
     def phrase_ids(self, phrase: str) -> list[int]:
         """Returns the target ids of a phrase inside a text, without an end token."""

@@ -24,9 +24,7 @@ from keras_transformer.text.model_proto import (
     ModelProto,
     add_missing_special_pieces,
     append_symbols,
-    default_language,
     is_extension,
-    with_default_language,
 )
 from keras_transformer.text.symbols import SYMBOLS
 
@@ -159,16 +157,20 @@ class Vocabulary:
         """The default source and target language, or None if the model has no `language_ids`."""
         if not self.language_ids:
             return None
-        return default_language(self.source_model), default_language(self.target_model)
+        protos = map(ModelProto.FromString, (self.source_model, self.target_model))
+        source, target = (str(proto.trainer_spec.accept_language[0]) for proto in protos)
+        return source, target
 
     def with_languages(self, source: str, target: str) -> Vocabulary:
         """Returns a copy with other default languages."""
         require(bool(self.language_ids), "This model has no languages to choose from.")
         check_names([source, target], [*self.language_ids], "a language of this model")
-        models = zip(self.models().items(), (source, target), strict=True)
-        return self.from_models(
-            {name: with_default_language(model, code) for (name, model), code in models}
-        )
+        models = []
+        for model, code in ((self.source_model, source), (self.target_model, target)):
+            proto = ModelProto.FromString(model)
+            proto.trainer_spec.accept_language[:] = [code]
+            models.append(proto.SerializeToString(deterministic=True))
+        return Vocabulary(*models)
 
     def encode_source(self, lines: Sequence[bytes]) -> list[list[int]]:
         """Returns the source ids of each line, with `end_id` at the end."""

@@ -151,10 +151,8 @@ BAD_SETTINGS = [
     ("decoding.n_best=5", "n_best", "5", "decoding.beam_size", "4"),
     ("decoding.min_length=5 decoding.max_length=4", "max_length", "4", "decoding.min_length", "5"),
     ("decoding.max_length=2097152", "max_length", "1,048,576", "none"),
-    ("decoding.beam_size=1 decoding.diversity_penalty=1", "diversity_penalty", "1.0", "beam_size"),
     ("decoding.temperature=0", "temperature", "0.0", "decoding.sample"),
     ("decoding.top_k=5", "top_k", "5", "decoding.sample"),
-    ("decoding.sample=true decoding.coverage_penalty=0.2", "coverage_penalty", "0.2", "sample"),
     ("decoding.sample=true decoding.early_stopping=true", "early_stopping", "True", "sample"),
 ]
 

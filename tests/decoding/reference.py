@@ -198,10 +198,6 @@ class Outputs(NamedTuple):
         own = np.where(self.factors > 0, log_probs[self.nodes, self.ids], 0.0)
         with np.errstate(invalid="ignore"):
             scores = penalized((own * self.factors).sum(-1), self.lengths, config)
-        attention = tables.attention[sentence].astype(np.float64)[self.nodes]
-        coverage = np.where(self.factors[..., None] > 0, attention, 0.0).sum(1)
-        covered = np.log(np.clip(coverage, 1e-9, 1.0))[:, tables.source_mask[sentence]]
-        scores += config.coverage_penalty * covered.sum(-1)
         sums = own.sum(-1)
         return {
             tokens: (float(score), float(log_prob))
@@ -270,14 +266,12 @@ def patient_search(
     for length in range(1, max_length + 1):
         candidates = []
         for tokens, total in beam:
-            following = continuations(rules, prefix, tokens, log_probs)
-            for index, (counts, token) in enumerate(following):
-                rank = total + counts - config.diversity_penalty * index
-                candidates.append((rank, (*tokens, token), total + counts))
-        candidates.sort(key=lambda one: -one[0])
+            for counts, token in continuations(rules, prefix, tokens, log_probs):
+                candidates.append(((*tokens, token), total + counts))
+        candidates.sort(key=lambda one: -one[1])
         beam = []
         width = config.beam_size - len(found.complete) if narrows else 2 * config.beam_size
-        for index, (_, tokens, total) in enumerate(candidates[:width]):
+        for index, (tokens, total) in enumerate(candidates[:width]):
             if tokens[-1] == rules.ids.end or length == max_length:
                 if index < config.beam_size:
                     found.complete.append((tokens, total))

@@ -46,20 +46,16 @@ PLAIN = {
 CONSTRAINED = {"min_length": 3, "no_repeat_ngram": 2, "repetition_penalty": 1.5}
 RICH = {
     "beam": Rules(
-        DecodingConfig(beam_size=3, n_best=2, coverage_penalty=0.3, diversity_penalty=0.2,
-                       **CONSTRAINED),
+        DecodingConfig(beam_size=3, n_best=2, **CONSTRAINED),
         banned=((A, A), (B, UNKNOWN, A), (UNKNOWN, UNKNOWN)),
     ),
-    "greedy": Rules(
-        DecodingConfig(beam_size=1, coverage_penalty=0.3, **CONSTRAINED), banned=((A, B), (A, A))
-    ),
+    "greedy": Rules(DecodingConfig(beam_size=1, **CONSTRAINED), banned=((A, B), (A, A))),
     "sampling": Rules(
         DecodingConfig(sample=True, n_best=3, temperature=2.0, top_k=3, top_p=0.9, seed=7,
                        **CONSTRAINED),
         banned=((A, B), (A, A)),
     ),
 }  # fmt: skip
-COVERAGE = DecodingConfig(beam_size=2, coverage_penalty=0.2)
 each_plain = pytest.mark.parametrize("config", PLAIN.values(), ids=PLAIN)
 each_rich = pytest.mark.parametrize("rules", RICH.values(), ids=RICH)
 
@@ -83,19 +79,16 @@ def assert_same(one, other, **tolerance):
 def test_results_do_not_depend_on_the_rest_of_the_batch(data, seed, beam, batch, is_static):
     early = data.draw(st.sampled_from([False, "marian"]))
     chosen = data.draw(rules(beam, early_stopping=early))
-    # The last bit of the logarithm of coverage depends on the size of the batch.
-    is_exact = not chosen.config.coverage_penalty
-    tables = tied_tables(seed, 3) if is_exact else random_tables(seed, 3)
+    tables = tied_tables(seed, 3)
     limit = LENGTH if is_static else tf.constant(LENGTH)  # the batch shrinks, or keeps its shape
-    arguments = {"returns_log_probs": is_exact, **ALL_OUTPUTS, "length_limit": limit}
+    arguments = {"returns_log_probs": True, **ALL_OUTPUTS, "length_limit": limit}
     together = search(tables, batch.max_lengths, chosen, prefix=batch.prefix, **arguments)
     for n in range(3):
         one = slice(n, n + 1)
         alone = search(
             tables[one], batch.max_lengths[one], chosen, prefix=batch.prefix[one], **arguments
         )
-        tolerance = 0 if is_exact else 2e-6
-        assert_same(type(alone)(*(field[one] for field in together)), alone, atol=tolerance)
+        assert_same(type(alone)(*(field[one] for field in together)), alone, atol=0)
 
 
 @pytest.mark.parametrize("options", [{"beam_size": 2}, {"beam_size": 1}, {"sample": True}])
@@ -286,7 +279,6 @@ def test_nan_logits_end_the_search_without_results(config, value, vocab):
         ({"banned": ((UNKNOWN,), (END,), (A,), (B,))}, ("banned", "token")),
         ({"banned": ((-1, A, VOCAB),)}, ("[-1, 6]", "below 6")),
         ({"ids": SpecialIds(start=VOCAB, end=END, pad=99)}, ("[6, 99]",)),
-        ({"config": COVERAGE}, ("coverage_penalty", "0.2", "source mask")),
     ],
 )
 def test_rules_and_inputs_that_do_not_fit_are_errors(options, facts):
@@ -306,7 +298,7 @@ def test_alignment_needs_a_decoder_with_attention(config):
         logits, cache, _ = step_of(random_tables(1, 2))(ids, position, cache)
         return logits, cache, None
 
-    with pytest.raises(InputError, match=mentions("decoder", "attention", "coverage")):
+    with pytest.raises(InputError, match=mentions("decoder", "attention", "alignments")):
         search(random_tables(1, 2), [3, 3], config, step=step, **DETAILS)
 
 

@@ -38,7 +38,6 @@ def rules(draw: st.DrawFn, beam_size: int, ids: SpecialIds = IDS, **fixed: Any) 
         "n_best": draw(st.sampled_from([1, (beam_size + 1) // 2, beam_size])),
         "length_penalty": draw(st.sampled_from([0.0, 0.6, 1.0, 2.0])),
         "length_penalty_formula": draw(st.sampled_from(["gnmt", "power"])),
-        "coverage_penalty": draw(st.sampled_from([0.0, 0.0, 0.4])),
         "min_length": draw(st.integers(0, 4)),
         "repetition_penalty": draw(st.sampled_from([1.0, 1.0, 1.5])),
         "no_repeat_ngram": draw(st.sampled_from([0, 0, 1, 2, 3])),

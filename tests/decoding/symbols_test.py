@@ -126,7 +126,6 @@ CONFIGS = {
     "other rules": DecodingConfig(
         beam_size=2, n_best=2, no_repeat_ngram=1, repetition_penalty=1.5, min_length=2
     ),
-    "diversity": DecodingConfig(beam_size=3, n_best=3, diversity_penalty=0.5),
 }
 COUNTS = st.tuples(
     *[st.sampled_from([0, 0, 1, 2, 3])] * 2,

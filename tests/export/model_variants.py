@@ -14,8 +14,6 @@ SEARCH_OPTIONS = {
     "decoding.repetition_penalty": 1.3,
     "decoding.banned": "Hund|rote Ball",
     "decoding.min_length": 3,
-    "decoding.coverage_penalty": 0.2,
-    "decoding.diversity_penalty": 0.1,
     "decoding.early_stopping": "marian",
 }
 MODELS = {

@@ -46,11 +46,15 @@ class ArgosExporter(CTranslate2Exporter):
 
     kind = "a package for Argos Translate"
     options = frozenset()
-    forces_language = False
     has_card = True
 
     def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
         _languages(options)
+        if translator.tokenizer.has_languages:
+            raise InputError(
+                "Argos Translate cannot begin a translation with its language, as this model does. "
+                "Use the format ctranslate2."
+            )
         check_target_pieces(translator)
         return super().prepare(translator, options)
 

@@ -115,6 +115,7 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
             "data.target_sequence_controls). Such a model cannot be converted."
         )
 
+    source.check_supported(parameters, {"coverage_penalty": (0.0,)}, directory)
     scope, suffix = "model/", "/.ATTRIBUTES/VARIABLE_VALUE"
     weights = source.SourceWeights(checkpoint.variables(scope, suffix), str(checkpoint.path))
     inputs, target, output = checkpoint.stored_names(scope, suffix, _SOURCE, _TARGET, _OUTPUT)
@@ -154,7 +155,6 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
             "model.mask_source_end": not source.flag(controls["source"], "end"),
             "decoding.beam_size": parameters.get("beam_width", 4),
             "decoding.length_penalty": parameters.get("length_penalty", 0.0),
-            "decoding.coverage_penalty": parameters.get("coverage_penalty", 0.0),
             **dict.fromkeys(["decoding.max_length", "decoding.max_extra_tokens"], longest),
         }
     )

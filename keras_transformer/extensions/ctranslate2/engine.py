@@ -31,6 +31,7 @@ class CTranslate2Engine(Engine):
     `options` are arguments of `ctranslate2.Translator`.
     """
 
+    vocabulary: Vocabulary
     keeps_unknown = False  # the pieces of unknown characters are these characters
     changeable = tuple(f"decoding.{name}" for name in _SETTINGS)
     max_batch_lines = 16

@@ -28,8 +28,6 @@ _POSITIONS = 1024
 _USUAL_LENGTH = 25  # tokens of a translation
 # Search options that `generate` lacks, and their values that change nothing.
 _UNSUPPORTED_SEARCH = {
-    "coverage_penalty": 0.0,
-    "diversity_penalty": 0.0,
     "banned": "",
     "sample": False,
 }

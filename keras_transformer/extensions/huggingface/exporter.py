@@ -100,7 +100,6 @@ class HuggingFaceExporter(Exporter):
 
     kind = "a MarianMT model"
     comparison = "log_probs"
-    forces_language = False
     ensembles = False
 
     def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:

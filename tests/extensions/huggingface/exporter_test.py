@@ -163,8 +163,7 @@ MODEL: dict[str, Any] = {
     "decoder_self_attention": "ssru",
 }  # fmt: skip
 SEARCH: dict[str, Any] = {
-    "coverage_penalty": 0.1, "diversity_penalty": 0.1, "banned": "dog", "unknown": "replace",
-    "sample": True,
+    "banned": "dog", "unknown": "replace", "sample": True,
 }  # fmt: skip
 
 

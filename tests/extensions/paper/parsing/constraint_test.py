@@ -102,7 +102,7 @@ def test_exhaustive_beam_equals_brute_force(seed, counts):
         {"beam_size": 1},
         {"sample": True, "n_best": 3},
         {"beam_size": 3, "min_length": 5},  # which does not apply to trees
-        {"beam_size": 3, "coverage_penalty": 0.2, "repetition_penalty": 1.3},
+        {"beam_size": 3, "repetition_penalty": 1.3},
     ],
 )
 def test_all_that_is_found_are_trees(options):
