@@ -33,6 +33,8 @@ class Scoring(TypedDict, total=False):
 
 class ConvertSettings(TypedDict, total=False):
     positions: Literal["marian", "huggingface"] | None
+    source_language: str | None
+    target_language: str | None
     config: str | None
     source_sentencepiece: str | None
     target_sentencepiece: str | None
