@@ -46,15 +46,22 @@ def one_line(reason: object) -> str:
     return line if len(line) <= _MAX_REASON else f"{line[:_MAX_REASON]}..."
 
 
+_MAX_SHOWN = 60  # names in a message
+
+
 def check_names(names: Iterable[str], known: Sequence[str], kind: str) -> None:
-    """Raises an error for a name that is not known, with the nearest one or all known names.
+    """Raises an error for a name that is not known, with the nearest ones or all known names.
 
     `kind` says what the names are, such as "an option of the search".
     """
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
+            if not near and len(known) > _MAX_SHOWN:
+                near = difflib.get_close_matches(str(name), known, n=3, cutoff=0)
+            hint = (
+                f"Did you mean {' or '.join(near)}?" if near else f"There are {', '.join(known)}."
+            )
             raise InputError(f"{name!r} is not {kind}. {hint}")
 
 

@@ -31,8 +31,8 @@ FEATURES = {
     "faults from outside": (295, 42, 442, 0, 0, 1),
     "real text and alignments": (375, 1_406, 1_587, 169, 11, 15),
     "terms and quality": (400, 411, 442, 168, 111, 3),
-    "models of other toolkits": (107, 302, 579, 0, 84, 2),
-    "the gateway": (1, 939, 763, 70, 132, 8),
+    "models of other toolkits": (346, 578, 1_340, 0, 164, 3),
+    "the gateway": (1, 939, 763, 70, 134, 8),
 }
 # The lines that were planned for the core and the extensions. Real text, with alignments and the
 # changes of training pairs, has about 600 more. The others, and the package, have less.
@@ -47,19 +47,19 @@ PLANNED = {
 BUDGETS = dict(zip(KINDS, map(sum, zip(*FEATURES.values(), strict=True)), strict=True))
 # Lines of code in folders of the package.
 FOLDERS = {
-    "api": 447,
-    "cli": 851,
-    "config": 524,
-    "data": 2_034,
-    "decoding": 991,
+    "api": 458,
+    "cli": 861,
+    "config": 527,
+    "data": 2_041,
+    "decoding": 1_001,
     "evaluation": 295,
-    "export": 1_578,
-    "extensions/serving": 1_405,
-    "inference": 1_431,
+    "export": 1_594,
+    "extensions/serving": 1_408,
+    "inference": 1_517,
     "layers": 1_262,
-    "models": 416,
+    "models": 420,
     "runs": 611,
-    "text": 530,
+    "text": 613,
     "training": 1_636,
 }
 SETTING_BUDGET = 70

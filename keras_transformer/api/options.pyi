@@ -11,6 +11,8 @@ class ExportSettings(TypedDict, total=False):
     tokenize: str | None
     languages: tuple[str, str] | None
     license: str | None
+    source_language: str | None
+    target_language: str | None
     test_set: str
     shortlist: Shortlist | None
     quality: bool
@@ -20,6 +22,8 @@ class FileSettings(TypedDict, total=False):
     format: str | None
     spans: Sequence[str]
     source_tag: str
+    source_language: str | None
+    target_language: str | None
     glossary: Any
     terms: Literal["hard", "soft"] | None
     on_low_quality: str
@@ -28,6 +32,8 @@ class FileSettings(TypedDict, total=False):
     overwrite: bool
 
 class LineOptions(SearchOptions, total=False):
+    source_language: str | None
+    target_language: str | None
     terms: Literal["hard", "soft"] | None
     casing: Literal["auto", "keep"] | None
 

@@ -108,7 +108,7 @@ class Translator:
         """Returns the best translation of a text, or a list of them for a list of texts.
 
         An array or a tensor of texts counts as a list. `options` are `document`, `glossary`,
-        `terms`, `casing` and `decoding` of `translate`.
+        `terms`, `casing`, `source_language`, `target_language` and `decoding` of `translate`.
         """
         lines = [text] if isinstance(text, str) else text
         best = [found[0].text for found in self.translate(lines, **options)]
@@ -149,7 +149,9 @@ class Translator:
             min_quality: a lower quality is low. So are loops, copies, missing parts and text in
                 another script, whatever its quality.
             **options: fields of `DecodingConfig`, such as `beam_size`, `n_best` or
-                `length_penalty`, which are fixed for an export, `casing` and `terms`.
+                `length_penalty`, which are fixed for an export, `casing`, `terms`, and
+                `source_language` and `target_language` of a model with several languages, such as
+                "deu_Latn".
                 With `casing="auto"`, texts in capitals are translated like others, and written in
                 capitals again. This is the default for texts that are translated as with
                 `document`. "keep" turns it off. With `terms="soft"`, the model may change the
@@ -171,7 +173,9 @@ class Translator:
         lines = checked_texts(lines)
         prefixes = None if prefixes is None else checked_texts(prefixes)
         terms, casing = options.pop("terms", None), options.pop("casing", None)
-        model = translate.with_fallback(self._with(options), on_low_quality, min_quality)
+        languages = options.pop("source_language", None), options.pop("target_language", None)
+        model = translate.with_languages(self._with(options), *languages)
+        model = translate.with_fallback(model, on_low_quality, min_quality)
         is_plain = not return_details and prefixes is None
         has_options = any(option is not None for option in (glossary, terms, casing))
         message = "document, glossary and casing allow no details and no prefixes."
@@ -221,8 +225,9 @@ class Translator:
             output: the file to write. It appears only when it is complete.
             **options: `format`, such as "html", if the suffix does not show it; `spans`, regular
                 expressions of more texts to keep, such as r"ACME\w*"; `source_tag`, a symbol for
-                each sentence, such as "<2de>"; `glossary`, `terms`, `casing`, `on_low_quality` and
-                `min_quality` as for `translate`; and `overwrite`, to replace an existing output.
+                each sentence, such as "<2de>"; `glossary`, `terms`, `casing`, `on_low_quality`,
+                `min_quality`, `source_language` and `target_language` as for `translate`; and
+                `overwrite`, to replace an existing output.
 
         Returns:
             The number of `texts`, and how many sentences kept their protected spans in which way:
@@ -239,12 +244,21 @@ class Translator:
         method = plugins.find("translator_methods", "translate_file")
         return dict(method(self._model, input, output, **options))
 
-    def evaluate(self, sources: Texts, references: Texts, **options: Unpack[Scoring]) -> Evaluation:
+    def evaluate(
+        self,
+        sources: Texts,
+        references: Texts,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        **options: Unpack[Scoring],
+    ) -> Evaluation:
         """Translates texts and scores the translations with BLEU and chrF.
 
         Args:
             sources: the texts.
             references: a reference translation of each text.
+            source_language, target_language: as for `translate`.
             **options: `tokenize`, sacreBLEU's tokenizer for BLEU, which by default depends on the
                 script, and `lowercase`, True to ignore case.
 
@@ -254,7 +268,8 @@ class Translator:
         1
         """
         texts = checked_texts(sources), checked_texts(references)
-        return translate.evaluate(self._model, *texts, **options)
+        model = translate.with_languages(self._model, source_language, target_language)
+        return translate.evaluate(model, *texts, **options)
 
     def save(self, run_dir: str | Path) -> None:
         """Writes the model as a run directory, which `load` and all commands accept.

@@ -11,7 +11,7 @@ from absl import flags
 
 from keras_transformer.config import Config, DecodingConfig, TrainingConfig
 from keras_transformer.errors import InputError
-from keras_transformer.inference import MIN_QUALITY, ON_LOW_QUALITY, PRECISIONS
+from keras_transformer.inference import MIN_QUALITY, ON_LOW_QUALITY, PRECISIONS, Languages
 
 FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # --help lists these flags under the calling command
@@ -44,7 +44,8 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "threads": ("integer", "cores of a model that needs no TensorFlow; default: all"),
     "init_from": ("string", "run with the initial weights: RUN, or RUN@NAME (last, best, ...)"),
     "symbols": ("multi_string", "tokens that are never split, such as '<2de>,<2fr>'"),
-    "source_language": ("string", "language of the text, as in de, to find its sentences"),
+    "source_language": ("string", "language of the text, as in de"),
+    "target_language": ("string", "language of the translations, if the model has several"),
     "glossary": ("string", "file of terms and their translations, see above"),
     "terms": ("string", "hard: exact terms, the default; soft: the model may change their endings"),
     "casing": ("string", "auto: translate text in capitals like other text; keep: as it is"),
@@ -87,6 +88,11 @@ def define_option_flags(*names: str, **defaults: Any) -> None:
         at_least_1 = {"lower_bound": 1} if name in ("workers", "threads") else {}
         default = defaults.get(name, _DEFAULTS.get(name))
         getattr(flags, f"DEFINE_{kind}")(name, default, help_text, **at_least_1)
+
+
+def languages() -> Languages:
+    """Returns --source_language and --target_language."""
+    return FLAGS.source_language, FLAGS.target_language
 
 
 def define_flag(name: str, default: Any, help: str) -> None:

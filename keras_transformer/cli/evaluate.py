@@ -45,6 +45,7 @@ def define_flags() -> None:
     flags.DEFINE_string("test_set", None, "test set of sacreBLEU, such as wmt14/full")
     flags.DEFINE_string("language_pair", None, "languages of --test_set, as in en-de")
     config_flags.define_option_flags("tokenize", "lowercase", "threads", "source_tag")
+    config_flags.define_option_flags("source_language", "target_language")
     flags.DEFINE_boolean("paper_bleu", False, "also print BLEU as in the paper, for German")
     flags.DEFINE_boolean("robustness", None, "also score careless sources, see above")
     flags.DEFINE_string("baseline", None, "translations of another system, to compare BLEU")
@@ -55,18 +56,18 @@ def define_flags() -> None:
     flags.mark_flags_as_mutual_exclusive(["test_set", "source"])
     flags.mark_flags_as_mutual_exclusive(["reference", "language_pair"])
     flags.mark_flags_as_mutual_exclusive(["hypothesis", "output"])
-    for name in ("source_tag", "robustness"):
+    for name in ("source_tag", "robustness", "source_language", "target_language"):
         flags.mark_flags_as_mutual_exclusive(["hypothesis", name])
 
 
 def _load(sources: Sequence[str]) -> Engine:
-    from keras_transformer.inference import batching, loading, tags
+    from keras_transformer.inference import batching, loading, tags, translate
 
     batching.use_cores_for_batches(len(sources))
     options = {"precision": FLAGS.precision, "threads": FLAGS.threads}
     model = loading.load_model(FLAGS.model_dir, config_flags.config_settings(), **options)
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
-    return model
+    return translate.with_languages(model, *config_flags.languages())
 
 
 def _translate(model: Engine, sources: Sequence[str]) -> tuple[list[str], float]:
@@ -74,7 +75,8 @@ def _translate(model: Engine, sources: Sequence[str]) -> tuple[list[str], float]
     from keras_transformer.inference import batching, tags, translate
     from keras_transformer.runs import atomic
 
-    untagged = tags.missing_tags(sources, model.symbols, FLAGS.source_tag)
+    source_tag = FLAGS.source_tag or model.source_tag
+    untagged = tags.missing_tags(sources, model.symbols, source_tag)
     sources = [tags.add_tag(source, FLAGS.source_tag or "") for source in sources]
     with atomic.output_file(FLAGS.output or os.devnull) as file:
         start = time.perf_counter()

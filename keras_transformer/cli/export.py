@@ -15,7 +15,8 @@ CTranslate2 and MarianMT models must give the same probabilities. With fewer bit
 models may lose at most --max_bleu_loss BLEU. --format=cpu writes a LiteRT model with int8 weights,
 for servers without a GPU. --shortlist=50 makes the search score only likely tokens, learned from
 the training data in --data_dir; --shortlist=FILE reads a binary shortlist of Marian. --languages
-and --license go into the model cards of SavedModels and MarianMT models.
+and --license go into the model cards of SavedModels and MarianMT models. --source_language and
+--target_language are the default languages of the export, if the model has several, such as NLLB.
 
 With --quality, a SavedModel or a LiteRT model returns the quality of its translations, which is
 learned from at least 100 sentences and their references, as in --data_dir.
@@ -35,6 +36,7 @@ from keras_transformer.errors import InputError
 FLAGS = flags.FLAGS
 # Flags of options with the same names.
 _OPTIONS = ("weights", "max_bleu_loss", "tokenize", "license", "quality")
+_LANGUAGES = ("source_language", "target_language")
 
 
 def define_flags() -> None:
@@ -48,7 +50,7 @@ def define_flags() -> None:
     flags.DEFINE_boolean("quality", False, "also return the quality of translations")
     for name, option in plugins.all_of("export_options"):
         config_flags.define_flag(name, option.default, option.help)
-    config_flags.define_option_flags("tokenize")
+    config_flags.define_option_flags("tokenize", *_LANGUAGES)
     languages_help = "source and target language, for the model card, as in en,de"
     flags.DEFINE_list("languages", None, languages_help)
     flags.DEFINE_string("license", None, "license in the model card, as in cc-by-4.0")
@@ -109,7 +111,7 @@ def main() -> None:
         references=references,
         languages=languages,
         test_set="the validation set of its data" if source is None else Path(source).name,
-        **config_flags.values_of(_OPTIONS),
+        **config_flags.values_of((*_OPTIONS, *_LANGUAGES)),
         **(given | learned),
     )
     target = {"format": FLAGS.format, "settings": config_flags.config_settings()}

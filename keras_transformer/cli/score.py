@@ -38,6 +38,7 @@ def define_flags() -> None:
     """Defines the flags of the command."""
     flags.DEFINE_string("model_dir", None, "a run, RUN@WEIGHTS, or RUN,RUN", required=True)
     config_flags.define_path_flags("source", "target", "output")
+    config_flags.define_option_flags("source_language", "target_language")
     config_flags.define_format_flag("tsv", "jsonl")
     config_flags.define_config_flags("length_penalty")
 
@@ -74,10 +75,11 @@ def main() -> int:
 
     sources, targets = _read_pairs()
     translator = loading.load_translator(FLAGS.model_dir, config_flags.config_settings())
+    translator = translator.with_languages(*config_flags.languages())
     scorer = scoring.Scorer(translator)
     start = time.perf_counter()
     with atomic.output_file(FLAGS.output) as file:
-        ids = scoring.encode_targets(scorer, targets)
+        ids = scoring.encode_targets(scorer, sources, targets)
         results = scoring.score_ids(scorer, sources, ids)
         known = translator.tokenizer.vocabulary.pieces()[1]
         is_json = FLAGS.format == "jsonl"

@@ -6,11 +6,10 @@ Examples:
     keras-transformer translate --model_dir=build/run --sample --n_best=3 <input.en
     keras-transformer translate --model_dir=localhost:8501 <input.en >output.de
 
---input and --output name files, instead of standard input and standard output. The output has one
-line for each line of the input. With --n_best=N it has up to N lines, best first, in the format of
-Moses: INDEX ||| TEXT ||| SCORE. With --format=jsonl each line is an object with the tokens, scores,
-log-probabilities and alignment of each translation. With --format=moses, a line ends with the
-aligned words: TEXT ||| 0-0 1-2.
+--input and --output name files. The output has one line for each line of the input. With --n_best=N
+it has up to N lines, best first, in the format of Moses: INDEX ||| TEXT ||| SCORE. With
+--format=jsonl each line is an object with the tokens, scores, log-probabilities and alignment of
+each translation. With --format=moses, a line ends with the aligned words: TEXT ||| 0-0 1-2.
 
 With --document, a line may have several sentences, which are translated separately and joined
 again. Line breaks, indents, variables, URLs and tags stay. This is the default for lines with
@@ -48,7 +47,8 @@ def define_flags() -> None:
     config_flags.define_path_flags("model_dir", required=True)
     config_flags.define_path_flags("input", "output")
     flags.DEFINE_boolean("document", None, "split lines into sentences, or not; see above")
-    config_flags.define_option_flags("source_language", "glossary", "terms", "casing")
+    config_flags.define_option_flags("source_language", "target_language")
+    config_flags.define_option_flags("glossary", "terms", "casing")
     flags.DEFINE_boolean(
         "interactive", None, "translate each line when it arrives; default: on a terminal"
     )
@@ -67,8 +67,6 @@ def _check_flags() -> None:
         raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
     for name in ("document", "glossary", "casing", "compile_search"):
         app.exclude(name, "format", "prefix")
-    if FLAGS.document is False and not FLAGS.glossary and FLAGS.casing != "auto":
-        app.reject_unused(["source_language"], "with --nodocument. Give one of them.")
     app.exclude("interactive", "input", "prefix", "document")
 
 
@@ -144,7 +142,10 @@ def main() -> int:
         jit_compile=FLAGS.compile_search,
         threads=FLAGS.threads,
     )
-    model.source_language = FLAGS.source_language or model.source_language
+    has_sentences = FLAGS.document is not False or FLAGS.glossary or FLAGS.casing == "auto"
+    if not has_sentences and model.source_tag is None:
+        app.reject_unused(["source_language"], "with --nodocument. Give one of them.")
+    model = translate.with_languages(model, *config_flags.languages())
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
     model = translate.with_fallback(model, FLAGS.on_low_quality, FLAGS.min_quality)
     if FLAGS.glossary or FLAGS.terms or FLAGS.casing:

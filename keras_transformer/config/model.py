@@ -42,6 +42,9 @@ class OtherToolkits(Settings):
     )
     first_position: Count = setting(0, "number of the first sinusoid: OpenNMT-tf 1, fairseq 2")
     mask_source_end: bool = setting(False, "never attend to the source's end token: OpenNMT-tf")
+    forced_language: bool = setting(
+        False, "the first source token is not read, but begins the target: M2M-100, NLLB, mBART"
+    )
     embedding_norm: bool = setting(False, "normalize the sum of embeddings and positions")
     scale_embeddings: bool = setting(True, "multiply embeddings by the square root of d_model")
     decoder_d_ff: PositiveInt | None = setting(None, "d_ff of the decoder, if it differs")

@@ -33,6 +33,8 @@ class Scoring(TypedDict, total=False):
 
 class ConvertSettings(TypedDict, total=False):
     positions: Literal["marian", "huggingface"] | None
+    source_language: str | None
+    target_language: str | None
     config: str | None
     source_sentencepiece: str | None
     target_sentencepiece: str | None
@@ -94,6 +96,7 @@ class TrainSettings(TypedDict, total=False):
     sinusoid_frequencies: Literal["paper", "tensor2tensor"]
     first_position: int
     mask_source_end: bool
+    forced_language: bool
     embedding_norm: bool
     scale_embeddings: bool
     decoder_d_ff: int | None

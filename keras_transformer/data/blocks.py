@@ -150,10 +150,11 @@ def encode_block(
     hashes, fates = np.load(folder / "hashes.npy")[single], fates[single]
     vocabulary = _vocabulary(output_dir, fingerprint)
     texts = list(pairs.sources), list(pairs.targets)
-    rows = vocabulary.encode_source(pairs.sources), vocabulary.encode_target(pairs.targets)
+    rows = vocabulary.encode_pairs(pairs.sources, pairs.targets)
     lengths = np.array([[*map(len, side)] for side in rows], np.int64)
     # SentencePiece's normalization can leave nothing but the end id.
-    full = lengths.min(axis=0) > 1
+    has_language = int(vocabulary.languages is not None)
+    full = (lengths[0] > 1) & (lengths[1] > 1 + has_language)
     short = lengths.max(axis=0) <= options.max_tokens
     pairs.keep(full, "empty", report)
     pairs.keep(short | ~full, "too_many_tokens", report)
@@ -162,7 +163,8 @@ def encode_block(
     chosen = np.flatnonzero(full & short & (fates == TRAIN)).tolist()
     seed = f"augment {options.seed} {folder.name}"
     for i, name, *pair in _augmented(augmentations, options.augment, chosen, texts, seed):
-        new_ids = vocabulary.encode_source(pair[:1]) + vocabulary.encode_target(pair[1:])
+        [new_source], [new_target] = vocabulary.encode_pairs(pair[:1], pair[1:])
+        new_ids = [new_source, new_target]
         if all(1 < len(ids) <= options.max_tokens for ids in new_ids):
             augmented[name] += 1
             if augmented[name] <= AUGMENTED_EXAMPLES:

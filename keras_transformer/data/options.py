@@ -106,7 +106,7 @@ class PrepareOptions:
 
     def all_symbols(self) -> tuple[str, ...]:
         """The symbols, including the tag."""
-        tags = [] if self.source_tag is None else [self.source_tag]
+        tags = [] if self.source_tag is None else self.source_tag.split()
         return tuple(dict.fromkeys([*(self.symbols or ()), *tags]))
 
     def learn(self, lines: Iterable[bytes], symbols: Sequence[str] = ()) -> bytes:

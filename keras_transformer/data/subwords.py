@@ -155,6 +155,11 @@ def _check(side: str, proto: Any) -> None:
 
 def samplers_of(vocabulary: Vocabulary, alpha: float) -> Samplers:
     """Returns the samplers of the source and the target."""
+    require(
+        vocabulary.languages is None,
+        "Subwords cannot be sampled (training.subword_alpha) with a vocabulary whose texts begin "
+        "with languages. Remove this setting.",
+    )
     return (
         SubwordSampler("source", vocabulary.source_model, alpha),
         SubwordSampler("target", vocabulary.target_model, alpha),

@@ -118,7 +118,8 @@ def _with_defaults(
     """Returns inputs of the right types, with all defaults filled in.
 
     `prefix`, `source_mask`, `constraint_inputs` and `symbol_counts` stay None if they are not
-    given. The prefix becomes int32 `[batch, length_limit]`, -1 from its end on.
+    given. The prefix becomes int32 `[batch, length_limit]`, -1 from its end on. It begins with the
+    first tokens, if these are given.
     """
     max_lengths = tf.maximum(tf.cast(inputs.max_lengths, tf.int32), 0)
     length_limit = inputs.length_limit
@@ -129,13 +130,17 @@ def _with_defaults(
     alpha = config.length_penalty if inputs.alpha is None else inputs.alpha
     zeros = tf.zeros(tf.shape(max_lengths))
     offsets = zeros if inputs.sample_offsets is None else inputs.sample_offsets
+    first = None if inputs.first is None else tf.cast(inputs.first, tf.int32)
+    if first is not None:
+        column = tf.expand_dims(first, 1)
+        prefix = column if prefix is None else tf.concat([column, prefix], axis=1)
     if prefix is not None:
         prefix = tf.cast(prefix, tf.int32)
         special = tf.constant([*ids.excluded, ids.end])
         # --> [batch, any, special ids] --> [batch, any]
         is_special = tf.reduce_any(tf.expand_dims(prefix, -1) == special, axis=-1)
         is_ordinary = (prefix >= 0) & (prefix < vocab_size) & ~is_special
-        is_ordinary = tf.math.cumprod(tf.cast(is_ordinary, tf.int32), axis=1) > 0
+        is_ordinary = tf.cumsum(tf.cast(~is_ordinary, tf.int32), axis=1) == 0
         prefix = tf.where(is_ordinary, prefix, -1)[:, :length_limit]
         rows, width = tf.unstack(tf.shape(prefix))
         # With a tensor as a length, tf.pad would leave no dimension static.
@@ -143,6 +148,7 @@ def _with_defaults(
     return SearchInputs(
         max_lengths=tf.minimum(max_lengths, length_limit),
         prefix=prefix,
+        first=first,
         source_mask=None if source_mask is None else tf.cast(source_mask, tf.bool),
         alpha=tf.cast(alpha, tf.float32),
         sample_offsets=tf.cast(offsets, tf.float32),

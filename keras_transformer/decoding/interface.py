@@ -244,6 +244,9 @@ class SearchInputs(NamedTuple):
     # int32 [batch, any]: tokens that each output begins with, regardless of all constraints. A
     # prefix ends before the first id that is not an ordinary token. `max_lengths` truncates it.
     prefix: tf.Tensor | None = None
+    # int32 [batch]: the first token of each output, before its prefix, such as its language. It is
+    # a part of the input, so its log-probability is 0.
+    first: tf.Tensor | None = None
     # bool [batch, source]: True for real tokens; needed for alignments and attention
     source_mask: tf.Tensor | None = None
     # float32 [batch]: exponent of the length penalty, at least 0; by default

@@ -196,10 +196,12 @@ class SearchLoop(abc.ABC):
             # --> [R, 1]
             forced = tf.expand_dims(rows(tf.gather(inputs.prefix, length, axis=1)), 1)
             columns = tf.range(tf.shape(scores)[1]) if tokens is None else tokens
+            if inputs.first is not None:
+                is_given = (length == 0) & (forced >= 0)
+                model_log_probs = tf.where(is_given, 0.0, model_log_probs)
             only_forced = tf.where(columns == forced, model_log_probs, NEG_INF)
             log_probs = tf.where(forced < 0, log_probs, only_forced)
-        has_own_rules = self._constraint is not None or inputs.prefix is not None
-        only_excludes = rules.only_exclude and not has_own_rules and tokens is None
+        only_excludes = rules.only_exclude and self._constraint is None and tokens is None
 
         def top(count: int) -> tuple[tf.Tensor, tf.Tensor]:
             if only_excludes:  # reads the scores once, and computes only a few log-probabilities
@@ -216,6 +218,12 @@ class SearchLoop(abc.ABC):
                     best, order = top_k(best, count)
                     columns = tf.gather(columns, order, batch_dims=1)
                 best -= normalizer
+                if inputs.prefix is not None:
+                    own = tf.gather(scores, tf.maximum(forced, 0), batch_dims=1) - normalizer
+                    own = own if inputs.first is None else tf.where(is_given, 0.0, own)
+                    is_own = tf.range(best.shape[1] or tf.shape(best)[1]) == 0
+                    best = tf.where(forced < 0, best, tf.where(is_own, own, NEG_INF))
+                    columns = tf.where(forced < 0, columns, forced)
             else:
                 # A decoder scores enough tokens. A constant number keeps all shapes constant.
                 best, columns = (tf.math.top_k if tokens is not None else top_k)(log_probs, count)

@@ -31,7 +31,8 @@ from keras_transformer.export.probes import probe_texts
 from keras_transformer.inference.engine import Engine, Hypotheses, KerasEngine
 from keras_transformer.inference.loading import load_model, load_translator, members
 from keras_transformer.inference.manifest import file_names
-from keras_transformer.inference.translate import translate_lines
+from keras_transformer.inference.tags import two_letters
+from keras_transformer.inference.translate import translate_lines, with_languages
 from keras_transformer.runs.atomic import write_version
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class ExportOptions:
         tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
         languages: codes of the source and the target language, for the model card.
         license: SPDX identifier in lower case, for the model card.
+        source_language, target_language: the default languages of the export, as in "deu_Latn", of
+            a model with several, such as NLLB; None for those of the run.
         test_set: what the model card calls the sentences.
         shortlist: the tokens that the search considers for each sentence. It makes the search
             faster and needs references, because translations change.
@@ -116,6 +119,8 @@ class ExportOptions:
     tokenize: str | None = None
     languages: tuple[str, str] | None = None
     license: str | None = None
+    source_language: str | None = None
+    target_language: str | None = None
     test_set: str = "the sentences of the export"
     shortlist: Shortlist | None = None
     quality: bool = False
@@ -268,6 +273,8 @@ def export(
     _check_sentences(sentences, options, " and ".join(losses))
     precision = weights if exporter.rounds_run else "float32"
     translator = load_translator(run, settings, precision=precision)
+    languages = options.source_language, options.target_language
+    translator = translator.with_languages(*languages)
     if len(translator.transformers) > 1 and not exporter.ensembles:
         raise InputError(
             f"{run} is an ensemble, but a model of this format is a single one. Export a single "
@@ -284,7 +291,9 @@ def export(
         translator = translator.with_options(shortlist=translator.shortlist, quality=quality)
     probes = exporter.probes(translator, sentences)
     manifest = describe_version(run, translator, weights)
-    manifest |= {"format": format, "languages": options.languages, "license": options.license}
+    own = [*map(two_letters, translator.tokenizer.vocabulary.languages or ())] or None
+    manifest |= {"format": format, "languages": options.languages or own}
+    manifest["license"] = options.license
     manifest["shortlist"] = None if options.shortlist is None else options.shortlist.describe()
 
     def score(translations: Sequence[str]) -> Scores:
@@ -306,6 +315,7 @@ def export(
         scores = None if options.references is None else score(result.translations)
         if losses:
             model = load_model(run if isinstance(run, str | Path) else run.path, search)
+            model = with_languages(model, *languages)
             exact = [best.text for best, *_ in translate_lines(model, sentences)]
             manifest["agreement"] = check_quality(found, exact, score, losses)
         facts = exporter.describe(translator, folder, sentences, options)

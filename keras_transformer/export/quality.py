@@ -53,7 +53,8 @@ def fit(
     _check_number(len(pairs))
     exact = tokenizer.vocabulary.encode_target([references[i].encode() for i, _ in pairs])
     both = [best.tokens()[0] for _, best in pairs], exact
-    intact = [[[i for i in ids if i != tokenizer.end_id] for ids in texts] for texts in both]
+    others = {tokenizer.end_id, *tokenizer.vocabulary.language_ids.values()}
+    intact = [[[i for i in ids if i not in others] for ids in texts] for texts in both]
     read = _reader(translator, [sentences[i] for i, _ in pairs])
     own, given = (read(texts) for texts in intact)
     chrf = [
@@ -111,11 +112,13 @@ def _reader(
 ) -> Callable[[_Texts], np.ndarray]:
     """Returns a function from a translation of each source to their features, `[sources, F]`."""
     scorer, tokenizer = Scorer(translator), translator.tokenizer
-    longest = translator.max_output_tokens - 1
+    longest = translator.max_output_tokens - 1 - int(tokenizer.has_languages)
 
     @tf.function(reduce_retracing=True, autograph=False)
     def features_of(text: tf.Tensor, ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         source_ids, *_ = translator.source_ids(text)
+        if tokenizer.has_languages:
+            ids, lengths = tf.concat([source_ids[:, :1], ids], axis=1), lengths + 1
         return features(scorer.search_result(source_ids, ids, lengths), source_ids, tokenizer)
 
     def read(texts: _Texts) -> np.ndarray:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_transformer.config import MAX_LENGTH_PENALTY
 from keras_transformer.decoding import NEG_INF, SearchResult
 from keras_transformer.inference import Status
-from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.inference.translation_module import TranslationModule, with_end
 
 
 def clamp_max_lengths(
@@ -38,7 +38,7 @@ def clean_source_ids(
     """Returns valid source ids int32 `[B, longest]`, their lengths int32 `[B]`, and the status.
 
     The ids are int32 `[B, length]`, and the status int32 `[B]`. An end token is added to a row that
-    ends with another one.
+    ends with another one, and languages if they are missing.
     """
     tokenizer, limit = translator.tokenizer, translator.max_source_tokens
     given = tf.clip_by_value(lengths, 0, limit)
@@ -59,6 +59,10 @@ def clean_source_ids(
     )
     ids = tf.where(known, ids, tokenizer.unknown_id)
     ids = tf.where(is_last, tokenizer.end_id, tf.where(is_text, ids, tokenizer.pad_id))
+    if tokenizer.has_languages:
+        ids, lengths = tokenizer.with_languages(ids, used)
+        ids = with_end(ids, lengths, limit, tokenizer.end_id)
+        used = tf.minimum(lengths, limit)
     return ids, used, status
 
 

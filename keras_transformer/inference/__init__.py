@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from keras_transformer.config import Config, DecodingConfig
 from keras_transformer.errors import InputError
 
+# The codes of a source and a target language; None for the default one.
+Languages: TypeAlias = tuple[str | None, str | None]
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 ON_LOW_QUALITY = ("keep", "source", "empty", "retry")
 MIN_QUALITY = 0.3

@@ -50,7 +50,8 @@ class Engine:
         max_train_source_length: tokens of the longest source in training, including the end
             token, or None if it is unknown.
         single_sentences: whether the training sources were single sentences, as far as is known.
-        source_tag: the symbol that a server adds to texts, or None.
+        source_tag: what a server or the model adds to texts without a tag, such as
+            ">>deu<< >>eng<<" of a model that has a token for each language; None for nothing.
         source_language: code of the source language, as in "de", or None if it is unknown.
         target_language: the same of the target language.
         glossary: a `documents.glossary.Glossary` of terms in the translations, or None.
@@ -72,7 +73,6 @@ class Engine:
     n_best = 1
     max_train_source_length: int | None = None
     single_sentences = False
-    source_tag: str | None = None
     source_language: str | None = None
     target_language: str | None = None
     glossary: Any = None
@@ -90,6 +90,12 @@ class Engine:
     def symbols(self) -> tuple[str, ...] | None:
         """The symbols of the source vocabulary, such as <2de>, or None if they are unknown."""
         return None if self.vocabulary is None else tuple(sorted(self.vocabulary.source_symbols()))
+
+    @functools.cached_property
+    def source_tag(self) -> str | None:
+        """The default languages of the model, or None if it has no tokens for them."""
+        languages = None if self.vocabulary is None else self.vocabulary.languages
+        return languages and " ".join(f">>{code}<<" for code in reversed(languages))
 
     # Users of the model call these methods. Arrays may be tensors.
 

@@ -61,7 +61,9 @@ def generate(
 def _search_of(model: EncoderDecoder, config: DecodingConfig) -> Callable[[Any], SearchResult]:
     """Returns the search with these options, a function of int32 `[B, S]`."""
     require(not config.banned, "banned has texts, but a model has no tokenizer. Use a Translator.")
-    ids: Any = SimpleNamespace(**model.config.as_dict(), symbol_ids=None)
+    fields = model.config.as_dict()
+    begins_with_language = fields.get("forced_language", False)
+    ids: Any = SimpleNamespace(**fields, symbol_ids=None, has_languages=begins_with_language)
     module = TranslationModule(model, ids, config)
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)

@@ -15,6 +15,7 @@ from keras_transformer import plugins
 from keras_transformer.errors import InputError
 from keras_transformer.inference import PRECISIONS, manifest, updated_decoding
 from keras_transformer.inference.engine import Engine, KerasEngine
+from keras_transformer.inference.tags import two_letters
 from keras_transformer.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:  # imported late: an engine of another kind does not load TensorFlow
@@ -91,7 +92,9 @@ def load_model(
     if "settings" in accepted:  # they are checked before the weights are read
         given["settings"], settings = settings, None
     engine: Engine = loader.open(found, **given).with_settings(settings or {})
-    engine.source_language, engine.target_language = facts.get("languages") or (None, None)
+    known = engine.vocabulary and engine.vocabulary.languages
+    languages = [*map(two_letters, known)] if known else facts.get("languages")
+    engine.source_language, engine.target_language = languages or (None, None)
     engine.single_sentences = facts.get("single_sentences", engine.single_sentences)
     return engine
 

@@ -1,7 +1,8 @@
 """Scores of given translations: the log-probability of each target token after its source.
 
 All log-probabilities are natural logarithms of the model without a length penalty. The end token
-counts like any other token.
+counts like any other token. The language that begins the targets of a model such as M2M-100 is
+given: its log-probability is 0.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ class Scorer(tf.Module):
         log-probability -1e9. Only tokens within the limit of bytes are counted.
         """
         target, is_cut = truncate_text(target, 16 * self.max_target_tokens)
-        tokens = self.translator.tokenizer.tokenize_target(target)
+        source_ids, *_ = self.translator.source_ids(source)
+        tokens = self.translator.tokenizer.tokenize_pairs(source_ids, target)
         lengths = tf.cast(tokens.row_lengths(), tf.int32)
         ids = tokens[:, : self.max_target_tokens].to_tensor(self.translator.tokenizer.pad_id)
-        source_ids, *_ = self.translator.source_ids(source)
         log_probs = self.search_result(source_ids, ids, lengths).log_probs[:, 0]
         is_scored = ~is_cut & (lengths <= self.max_target_tokens)
         log_probs = tf.where(is_scored, log_probs, NOT_SCORED)
@@ -115,6 +116,8 @@ class Scorer(tf.Module):
             weights += [transformer.alignment(layers)] if layers else []
         mean = tf.add_n(log_probs) / len(log_probs)
         mean = tf.scatter_nd(tf.where(counted), mean, tf.shape(counted, tf.int64))
+        if self.translator.tokenizer.has_languages:
+            mean = tf.where(tf.range(tf.shape(mean)[1]) > 0, mean, 0.0)
         alignment = tf.argmax(tf.add_n(weights), -1, output_type=tf.int32) if attention else None
         total = tf.reduce_sum(mean, axis=-1)
         result = SearchResult(target_ids, total, lengths, lengths > 0, total, mean, alignment)
@@ -162,13 +165,15 @@ def penalized(log_probs: np.ndarray, config: DecodingConfig) -> float:
 
 def score_pairs(scorer: Scorer, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
     """Scores texts like `score_ids`. An empty target consists of the end token."""
-    return score_ids(scorer, sources, encode_targets(scorer, targets))
+    return score_ids(scorer, sources, encode_targets(scorer, sources, targets))
 
 
-def encode_targets(scorer: Scorer, targets: Sequence[str]) -> list[list[int]]:
-    """Returns the ids of each text, with the end id."""
-    vocabulary = scorer.translator.tokenizer.vocabulary
-    return vocabulary.encode_target([target.encode() for target in targets])
+def encode_targets(
+    scorer: Scorer, sources: Sequence[str], targets: Sequence[str]
+) -> list[list[int]]:
+    """Returns the ids of the target of each pair, with the end id."""
+    pairs = ([text.encode() for text in side] for side in (sources, targets))
+    return scorer.translator.tokenizer.vocabulary.encode_pairs(*pairs)[1]
 
 
 def score_ids(

@@ -1,16 +1,26 @@
-"""Target-language tags, such as `<2de>`, at the start of source lines."""
+"""Tags of languages, such as `<2de>` or `>>deu<< >>eng<<`, at the start of source lines."""
 
 from __future__ import annotations
 
 import functools
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
 
 from keras_transformer.errors import InputError
 
 # Tag formats of multilingual corpora: <2de> (Johnson et al.), >>deu<< (OPUS-MT), __de__ (fairseq).
 _FORM = r"(?:<2[^\s<>]+>|>>[^\s<>]+<<|__[^\W_]+(?:_[^\W_]+)*__)"
 _TAG = re.compile(_FORM)
+# Codes of three letters, as those of NLLB, for the languages whose rules this package knows.
+_TWO_LETTERS = dict(
+    entry.split(":")
+    for entry in "arb:ar azj:az bul:bg cat:ca ces:cs dan:da deu:de ell:el eng:en est:et eus:eu "
+    "fin:fi fra:fr gle:ga hin:hi hun:hu hye:hy ind:id ita:it lit:lt nld:nl nno:nn nob:nb npi:ne "
+    "pol:pl por:pt ron:ro rus:ru slk:sk spa:es srp:sr swe:sv tam:ta tur:tr ukr:uk".split()
+)
 # For models with unknown symbols. A text such as __init__ or __0__ is not a tag.
 _LANGUAGE_CODE = r"(?:<2[^\s<>]+>|>>[^\s<>]+<<|__[a-z]{2,3}(?:_[A-Z][A-Za-z]+)?__)"
 
@@ -55,9 +65,35 @@ def add_tag(text: str, tag: str) -> str:
     return f"{tag} {text}" if tag and text.strip() else text
 
 
+def add_missing_tag(text: str, tag: str, symbols: Sequence[str] | None) -> str:
+    """Returns a text that begins with the symbols of `tag`, unless it begins with others.
+
+    Of two, such as ">>deu<< >>eng<<", a text may have the first. `symbols` are as in `split_tags`.
+    """
+    found, rest = split_tags(text, symbols)
+    given = found.split()
+    missing = tag.split()[len(given) :]
+    if not missing or text.lstrip().startswith(tag):
+        return text
+    return add_tag(rest, " ".join([*given, *missing]))
+
+
+def add_missing_tags(texts: Any, tag: str, symbols: Sequence[str] | None) -> np.ndarray:
+    """Calls `add_missing_tag` for texts, bytes `(batch,)`."""
+    decoded = [text.decode("utf-8", "surrogateescape") for text in np.asarray(texts)]
+    tagged = [add_missing_tag(text, tag, symbols) for text in decoded]
+    return np.array([text.encode("utf-8", "surrogateescape") for text in tagged], object)
+
+
+def two_letters(code: str) -> str:
+    """Returns the code of a language without its script or region: "en" of eng_Latn and en_XX."""
+    language = re.split("[-_]", code)[0]
+    return _TWO_LETTERS.get(language, language)
+
+
 def check_tag(tag: str | None, symbols: Sequence[str] | None, label: str) -> None:
     """Raises `InputError` if the vocabulary of the model at `label` does not have a tag."""
-    if tag is None or symbols is None or tag in symbols:
+    if tag is None or symbols is None or {*tag.split()} <= {*symbols}:
         return
     tags = language_tags(symbols)
     known = f"Its tags are {', '.join(tags)}." if tags else "It has no tags."
@@ -75,7 +111,7 @@ def missing_tags(
     to the lines, is a tag. Empty lines do not count.
     """
     tags = language_tags(symbols or ())
-    if not tags or source_tag in tags:
+    if not tags or not {*tags}.isdisjoint((source_tag or "").split()):
         return None
     lines = [line for line in lines if line.strip()]
     count = sum(not split_tags(line, symbols)[0] for line in lines)

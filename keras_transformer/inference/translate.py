@@ -33,7 +33,13 @@ from keras_transformer.inference.batching import (
     unknown_token_remark,
 )
 from keras_transformer.inference.engine import Engine
-from keras_transformer.inference.tags import add_tag, split_tags
+from keras_transformer.inference.tags import (
+    add_missing_tags,
+    add_tag,
+    language_tags,
+    split_tags,
+    two_letters,
+)
 
 # The result if the model's logits are NaN, or if all tokens are banned.
 NO_TRANSLATION = Translation("", -math.inf)
@@ -136,6 +142,44 @@ def with_fallback(
         require(model.n_best == 1, f"{model.label} needs n_best=1, and not {model.n_best}.")
     model = copy.copy(model)
     model.fallback = on_low_quality, min_quality
+    return model
+
+
+def with_languages(
+    model: Engine, source_language: str | None, target_language: str | None
+) -> Engine:
+    """Returns a model for other languages than its default ones, if any is given.
+
+    Of a model without tokens for its languages, the source language only selects the rules for
+    sentences.
+    """
+    if source_language is None and target_language is None:
+        return model
+    model = copy.copy(model)
+    defaults = (model.source_tag or "").split()
+    if len(defaults) < 2:
+        require(
+            target_language is None,
+            f"target_language is {target_language}, but {model.label} has no languages to choose "
+            "from. Leave it out. Tags such as <2de> are given as source_tag.",
+        )
+        model.source_language = source_language
+        return model
+    wanted = target_language, source_language
+    codes = [tag[2:-2] for tag in language_tags(model.symbols or ())]
+    check_names(filter(None, wanted), codes, f"a language of {model.label}")
+    tags = [f">>{code}<<" if code else tag for code, tag in zip(wanted, defaults, strict=True)]
+    model.source_tag = tag = " ".join(tags)
+    model.target_language, model.source_language = (two_letters(tag[2:-2]) for tag in tags)
+
+    def with_tags(function: Any) -> Any:
+        def call(text: Any, **others: Any) -> Any:
+            return function(text=add_missing_tags(text, tag, model.symbols), **others)
+
+        return function and call
+
+    for name in ("translate", "translate_verbose", "lengths", "retry"):
+        setattr(model, name, with_tags(getattr(model, name)))
     return model
 
 
@@ -330,10 +374,12 @@ def word_alignment(translation: Translation) -> str:
     details = translation.details
     if details is None:  # there is no translation
         return ""
-    source = _word_numbers(details["source_tokens"][:-1])  # without the end token
-    target = _word_numbers(details["tokens"][: -1 if details["finished"] else None])
-    pairs = zip(details["alignment"], target, strict=False)
-    links = {(source[i], j) for i, j in pairs if i < len(source)}
+    # The language of a translation and the two of its source are not words.
+    first = len(language_tags(token.removeprefix("▁") for token in details["tokens"][:1]))
+    source = _word_numbers(details["source_tokens"][2 * first : -1])  # without the end token
+    target = _word_numbers(details["tokens"][first : -1 if details["finished"] else None])
+    pairs = zip(details["alignment"][first:], target, strict=False)
+    links = {(source[i - 2 * first], j) for i, j in pairs if 0 <= i - 2 * first < len(source)}
     return " ".join(f"{i}-{j}" for i, j in sorted(links))
 
 

@@ -46,6 +46,9 @@ class TranslationModule(tf.Module):
     Several models with the same vocabulary are an ensemble: the log-probabilities of each next
     token are averaged. Sources of more than `max_train_source_length` tokens cause a warning.
 
+    If ids begin with languages (see `Vocabulary`), each translation begins with the first source
+    token, whose log-probability is 0.
+
     If the vocabulary has the symbols of `text/symbols.py`, each translation has the symbols of its
     source exactly as often. Its maximum length has room for them.
 
@@ -138,6 +141,17 @@ class TranslationModule(tf.Module):
         config, longest = config or self.config, self.max_train_source_length
         models, ids, quality = self.transformers, self.tokenizer, quality or self.quality
         return TranslationModule(models, ids, config, shortlist, longest, quality)
+
+    def with_languages(self, source: str | None, target: str | None) -> TranslationModule:
+        """Returns a translator of the same models with other default languages, if any is given."""
+        if source is None and target is None:
+            return self
+        vocabulary = self.tokenizer.vocabulary
+        own = vocabulary.languages or ("", "")
+        vocabulary = vocabulary.with_languages(source or own[0], target or own[1])
+        changed = self.with_options(shortlist=self.shortlist)
+        changed.tokenizer = Tokenizer(*vocabulary.models().values())
+        return changed
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -275,8 +289,12 @@ class TranslationModule(tf.Module):
         mask = memories[0].mask
         if self.config.sample:
             inputs = inputs._replace(sample_offsets=sampling.offsets(source_ids, mask))
+        if self.tokenizer.has_languages:
+            inputs = inputs._replace(first=source_ids[:, 0])
         beam = rows_per_sentence(self.config)
         candidates = None if self.shortlist is None else self.shortlist(source_ids)
+        if candidates is not None and inputs.first is not None:
+            candidates = tf.concat([candidates, source_ids[:, :1]], axis=1)
         if candidates is not None and inputs.prefix is not None:
             is_token = (inputs.prefix >= 0) & (inputs.prefix < self.tokenizer.target_vocab_size)
             prefix = tf.where(is_token, inputs.prefix, candidates[:, :1])
@@ -362,10 +380,15 @@ class TranslationModule(tf.Module):
         tokens = self.tokenizer.tokenize_source(text)
         lengths = tf.cast(tokens.row_lengths(), tf.int32)
         ids = tokens[:, :limit].to_tensor(self.tokenizer.pad_id)
-        # Truncated sources end with the end token too, like all sources in training.
-        is_last = tf.range(tf.shape(ids)[1]) == limit - 1
-        ids = tf.where(is_last & tf.expand_dims(lengths > limit, 1), self.tokenizer.end_id, ids)
+        ids = with_end(ids, lengths, limit, self.tokenizer.end_id)
         return ids, tf.minimum(lengths, limit), is_cut | (lengths > limit)
+
+
+def with_end(ids: tf.Tensor, lengths: tf.Tensor, limit: int, end_id: int) -> tf.Tensor:
+    """Truncates padded ids `[B, S]`, which still end with the end token, like all in training."""
+    ids = ids[:, :limit]
+    is_last = tf.range(tf.shape(ids)[1]) == limit - 1
+    return tf.where(is_last & tf.expand_dims(lengths > limit, 1), end_id, ids)
 
 
 def compiled_translation(

@@ -98,8 +98,10 @@ class Transformer(EncoderDecoder):
         policy = self.dtype_policy
 
         self._add_embeddings()
-        self.source_positions = self._make_positions("source_positions")
-        self.target_positions = self._make_positions("target_positions")
+        # A forced language has no position. Of learned ones, it has the first, which is not used.
+        first = other.first_position - other.forced_language
+        self.source_positions = self._make_positions("source_positions", first)
+        self.target_positions = self._make_positions("target_positions", other.first_position)
         self.source_norm = self._make_embedding_norm("source_norm")
         self.target_norm = self._make_embedding_norm("target_norm")
         dropout = c.embedding_dropout
@@ -162,7 +164,7 @@ class Transformer(EncoderDecoder):
         scale, policy = c.other_toolkits.scale_embeddings, self.dtype_policy
         return TokenEmbedding(vocab_size, c.d_model, scale=scale, name=name, dtype=policy)
 
-    def _make_positions(self, name: str) -> keras.layers.Layer:
+    def _make_positions(self, name: str, first_position: int) -> keras.layers.Layer:
         c, other = self.config, self.config.other_toolkits
         if c.positions == "learned":
             return LearnedPositions(c.max_positions, c.d_model, name=name, dtype=self.dtype_policy)
@@ -170,7 +172,7 @@ class Transformer(EncoderDecoder):
             c.d_model,
             other.sinusoid_layout,
             other.sinusoid_frequencies,
-            other.first_position,
+            first_position,
             name=name,
             dtype=self.dtype_policy,
         )
@@ -269,8 +271,11 @@ class Transformer(EncoderDecoder):
     def _embed_source(self, source_ids: Any, training: bool | None) -> tuple[Any, Any]:
         """Embeds int `[B, S]`, and returns which tokens may be attended to, bool `[B, S]`."""
         mask = padding_mask(source_ids, self.config.pad_id)
-        if self.config.other_toolkits.mask_source_end:
+        other = self.config.other_toolkits
+        if other.mask_source_end:
             mask = ops.logical_and(mask, ops.not_equal(source_ids, self.config.token_ids.end_id))
+        if other.forced_language:
+            mask = ops.logical_and(mask, ops.arange(ops.shape(source_ids)[1]) > 0)
         embedded = self.source_embedding(source_ids)
         embedded = embedded + self.source_positions(embedded)
         dropout = self.source_dropout

@@ -21,7 +21,8 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
 
 _PACKAGE = "keras_transformer.sentencepiece"
 _Field = descriptor_pb2.FieldDescriptorProto
-# The fields of each message: name, number, type, and default value (for messages: message type).
+# The fields of each message: name, number, type, and default value (for messages: message type;
+# None for a list of values).
 _MESSAGES = {
     "SentencePiece": (
         ("piece", 1, _Field.TYPE_STRING, ""),
@@ -30,6 +31,7 @@ _MESSAGES = {
     ),
     "TrainerSpec": (
         ("model_type", 3, _Field.TYPE_INT32, "1"),
+        ("accept_language", 5, _Field.TYPE_STRING, None),
         ("split_by_whitespace", 22, _Field.TYPE_BOOL, "true"),
         ("treat_whitespace_as_suffix", 24, _Field.TYPE_BOOL, "false"),
         ("byte_fallback", 35, _Field.TYPE_BOOL, "false"),
@@ -68,12 +70,12 @@ def _model_proto() -> Any:
     for message, fields in _MESSAGES.items():
         descriptor = file.message_type.add(name=message)
         for name, number, kind, other in fields:
-            repeated = name == "pieces"
+            repeated = name == "pieces" or other is None
             label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
             field = descriptor.field.add(name=name, number=number, type=kind, label=label)
             if kind == _Field.TYPE_MESSAGE:
                 field.type_name = f".{_PACKAGE}.{other}"
-            else:
+            elif other is not None:
                 field.default_value = other
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
@@ -110,7 +112,7 @@ def append_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
     """Adds symbols, which are never split, to a serialized model.
 
     Symbols are appended after all other pieces, so old ids stay the same. Existing symbols are
-    skipped.
+    skipped, also those that are only symbols at the start of a word, such as "\u2581>>deu<<".
     """
     proto = ModelProto.FromString(model)
     types = {piece.piece: piece.type for piece in proto.pieces}
@@ -120,7 +122,7 @@ def append_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
                 f"The symbol {symbol} is already an ordinary or special token of the vocabulary. "
                 "Choose another name, such as <2de>."
             )
-    new = list(types)[len(proto.pieces) :]
+    new = [name for name in list(types)[len(proto.pieces) :] if f"\u2581{name}" not in types]
     for symbol in new:
         proto.pieces.add(piece=symbol, type=USER_DEFINED)
     return bytes(proto.SerializeToString(deterministic=True)) if new else model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_text
 from tensorflow_text.python.ops.sentencepiece_tokenizer import gen_sentencepiece_tokenizer
@@ -30,6 +31,7 @@ class Tokenizer(tf.Module):
         fingerprint: SHA-256 of the models, in hex.
         vocabulary: the models.
         symbol_ids: the source and the target ids of `text.symbols.SYMBOLS`, or None.
+        has_languages: whether ids begin with languages; see `Vocabulary`.
 
     Example:
     >>> from keras_transformer.text.vocabulary import learn_vocabulary
@@ -51,6 +53,7 @@ class Tokenizer(tf.Module):
         self.end_id = vocabulary.end_id
         self.fingerprint = vocabulary.fingerprint
         self.symbol_ids = vocabulary.symbol_ids
+        self.has_languages = vocabulary.languages is not None
         self._source = _graph_tokenizer(source_model)
         self._target = self._source if target_model is None else _graph_tokenizer(target_model)
 
@@ -59,7 +62,44 @@ class Tokenizer(tf.Module):
 
         Every string is valid: invalid UTF-8 becomes U+FFFD, and line breaks become spaces.
         """
-        return self._source.tokenize(text)
+        tokens = self._source.tokenize(text)
+        if not self.has_languages:
+            return tokens
+        ids, lengths = self.with_languages(tokens.to_tensor(self.pad_id), tokens.row_lengths())
+        return tf.RaggedTensor.from_tensor(ids, lengths=lengths)
+
+    def with_languages(self, ids: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Adds missing languages to padded source ids, int32 `[B, S]`, as `Vocabulary` does.
+
+        Returns ids int32 `[B, S + 2]`, and the new lengths `[B]`.
+        """
+        columns, lengths = self._language_columns(ids, lengths)
+        codes, language_ids = self.vocabulary.languages or (), self.vocabulary.language_ids
+        target_and_source = [language_ids[code] for code in reversed(codes)]
+        added = tf.tile([[*target_and_source, self.pad_id]], [tf.shape(ids)[0], 1])
+        return tf.gather(tf.concat([ids, added], axis=1), columns, batch_dims=1), lengths
+
+    def _language_columns(self, ids: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns where the columns of `with_languages` come from, int32 `[B, S + 2]`, and lengths.
+
+        Columns S and S + 1 are the default target and source language, and S + 2 is padding.
+        """
+        size = tf.shape(ids)[1]
+        known = np.isin(np.arange(self.source_vocab_size), [*self.vocabulary.language_ids.values()])
+        is_language = tf.gather(known, tf.pad(ids, [[0, 0], [0, 2]])[:, :2])  # --> [B, 2]
+        is_language &= is_language[:, :1]
+        count = tf.reduce_sum(tf.cast(is_language, tf.int32), axis=1)
+        languages = tf.where(is_language, tf.range(2), size + tf.range(2))
+        rest = tf.range(size) + tf.expand_dims(count, 1)
+        rest = tf.where(rest < size, rest, size + 2)
+        lengths -= tf.cast(count, lengths.dtype)
+        has_text = lengths > 1  # before the end token
+        columns = tf.where(
+            tf.expand_dims(has_text, 1),
+            tf.concat([languages, rest], axis=1),
+            tf.concat([rest, tf.fill(tf.shape(languages), size + 2)], axis=1),
+        )
+        return columns, lengths + 2 * tf.cast(has_text, lengths.dtype)
 
     def tokenize_target(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Returns int32 `[B, None]` ids in the target vocabulary, with `end_id` at the end."""
@@ -70,11 +110,15 @@ class Tokenizer(tf.Module):
 
         The result, string `[B, S]`, is empty for the end token and for padding.
         """
-        _, starts, ends = self._source.tokenize_with_offsets(text)
+        tokens, starts, ends = self._source.tokenize_with_offsets(text)
         lengths = starts.row_lengths()
         rows = tf.RaggedTensor.from_row_lengths(tf.repeat(text, lengths), lengths)
         parts = tf.strings.substr(rows.flat_values, starts.flat_values, (ends - starts).flat_values)
-        return starts.with_flat_values(parts).to_tensor("")
+        texts = starts.with_flat_values(parts).to_tensor("")
+        if not self.has_languages:
+            return texts
+        columns, _ = self._language_columns(tokens.to_tensor(self.pad_id), lengths)
+        return tf.gather(tf.pad(texts, [[0, 0], [0, 3]], constant_values=""), columns, batch_dims=1)
 
     def source_pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of source ids, string of the same shape, such as "▁man"."""
@@ -83,6 +127,18 @@ class Tokenizer(tf.Module):
     def target_pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of target ids, string of the same shape, such as "▁man"."""
         return _pieces(self._target, ids, self.target_vocab_size)
+
+    def tokenize_pairs(self, source_ids: tf.Tensor, target: tf.Tensor) -> tf.RaggedTensor:
+        """Returns target ids int32 `[B, None]` for padded source ids int32 `[B, S]`.
+
+        They begin with the target language of the source ids if the model `has_languages`.
+        """
+        tokens = self.tokenize_target(target)
+        if not self.has_languages:
+            return tokens
+        # `tf.concat` of ragged tensors would contain an assertion.
+        ids = tf.concat([source_ids[:, :1], tokens.to_tensor(self.pad_id)], axis=1)
+        return tf.RaggedTensor.from_tensor(ids, lengths=tokens.row_lengths() + 1)
 
     def phrase_ids(self, phrase: str) -> list[int]:
         """Returns the target ids of a phrase inside a text, without an end token."""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import sentencepiece
 
-from keras_transformer.errors import InputError, check_path
+from keras_transformer.errors import InputError, check_names, check_path, require
 from keras_transformer.text.charsmap import default_normalizer
 from keras_transformer.text.model_proto import (
     MODEL_TYPES,
@@ -38,6 +38,7 @@ MAX_LINE_BYTES = 16_384
 # A higher share of unknown tokens in data or input is reported.
 MAX_UNKNOWN_RATE = 0.01
 _SPACE = "\u2581"  # how SentencePiece writes a space
+_LANGUAGE = re.compile(rf"{_SPACE}?>>([^\s<>]+)<<")
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # the pieces of byte fallback
 
@@ -111,7 +112,13 @@ def _make_sums_exact(proto: Any) -> None:
 
 
 class Vocabulary:
-    """One SentencePiece model for both languages, or one for each."""
+    """One SentencePiece model for both languages, or one for each.
+
+    A model such as M2M-100 has a token for each of its languages: a symbol of the source, such as
+    ">>de<<", which is a control token of the target. Then source ids begin with the target language
+    and the source language, and target ids with the target language. A text that does not begin
+    with these symbols gets the default languages, which the SentencePiece models contain.
+    """
 
     def __init__(self, source_model: bytes, target_model: bytes | None = None) -> None:
         self.joint = target_model is None
@@ -135,13 +142,65 @@ class Vocabulary:
         digests = (hashlib.sha256(m).digest() for m in (self.source_model, self.target_model))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
+    @functools.cached_property
+    def language_ids(self) -> dict[str, int]:
+        """The ids of the languages of a model such as M2M-100, by code; empty for other models."""
+        names = {
+            i: _LANGUAGE.fullmatch(self._source.id_to_piece(i))
+            for i in range(min(self.source_vocab_size, self.target_vocab_size))
+            if self._target.is_control(i)
+        }
+        return {match[1]: i for i, match in names.items() if match}
+
+    @functools.cached_property
+    def languages(self) -> tuple[str, str] | None:
+        """The default source and target language, or None if the model has no `language_ids`."""
+        if not self.language_ids:
+            return None
+        protos = map(ModelProto.FromString, (self.source_model, self.target_model))
+        source, target = (str(proto.trainer_spec.accept_language[0]) for proto in protos)
+        return source, target
+
+    def with_languages(self, source: str, target: str) -> Vocabulary:
+        """Returns a copy with other default languages."""
+        require(bool(self.language_ids), "This model has no languages to choose from.")
+        check_names([source, target], [*self.language_ids], "a language of this model")
+        models = []
+        for model, code in ((self.source_model, source), (self.target_model, target)):
+            proto = ModelProto.FromString(model)
+            proto.trainer_spec.accept_language[:] = [code]
+            models.append(proto.SerializeToString(deterministic=True))
+        return Vocabulary(*models)
+
     def encode_source(self, lines: Sequence[bytes]) -> list[list[int]]:
         """Returns the source ids of each line, with `end_id` at the end."""
-        return [self._source.encode(line, out_type=int, add_eos=True) for line in lines]
+        rows = [self._source.encode(line, out_type=int, add_eos=True) for line in lines]
+        if self.languages is None:
+            return rows
+        source, target = map(self.language_ids.__getitem__, self.languages)
+        return [self._with_languages(row, [target, source]) for row in rows]
+
+    def _with_languages(self, ids: list[int], defaults: list[int]) -> list[int]:
+        """Adds missing languages to the ids of a text; a text without other tokens has none."""
+        known, count = self.language_ids.values(), 0
+        while count < len(defaults) and ids[count] in known:
+            count += 1
+        is_empty = len(ids) == count + 1
+        return ids[count:] if is_empty else [*ids[:count], *defaults[count:], *ids[count:]]
 
     def encode_target(self, lines: Sequence[bytes]) -> list[list[int]]:
         """Returns the target ids of each line, with `end_id` at the end."""
         return [self._target.encode(line, out_type=int, add_eos=True) for line in lines]
+
+    def encode_pairs(
+        self, sources: Sequence[bytes], targets: Sequence[bytes]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """Returns the source and the target ids of pairs, with `end_id` at the end."""
+        source_ids, target_ids = self.encode_source(sources), self.encode_target(targets)
+        if self.languages is not None:
+            both = zip(source_ids, target_ids, strict=True)
+            target_ids = [[source[0], *target] for source, target in both]
+        return source_ids, target_ids
 
     def rewritten(self, side: Literal["source", "target"], texts: Sequence[str]) -> dict[int, str]:
         """Returns the texts that normalization changes: their indices and new text.

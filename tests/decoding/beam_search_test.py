@@ -14,6 +14,8 @@ from tests.decoding.reference import (
     NODES,
     SOURCE,
     VOCAB,
+    A,
+    B,
     Rules,
     Tables,
     assert_best,
@@ -68,6 +70,18 @@ def test_exhaustive_beam_equals_brute_force_with_shared_special_ids(data, seed, 
     chosen, tables = data.draw(rules(150, ids)), random_tables(seed, 30)
     result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix)
     assert_exhaustive(result, chosen, tables, batch.max_lengths, batch.prefix)
+
+
+@SEARCHES
+@given(data=st.data(), seed=SEEDS, batch=batches(30, 4))
+def test_a_given_first_token_is_certain(data, seed, batch):
+    """The results are those of a model whose first token is always this one."""
+    chosen, tables = data.draw(rules(EXHAUSTIVE_BEAMS[4])), random_tables(seed, 30)
+    first = np.random.default_rng(seed).integers(A, B + 1, [30, 1], np.int32)
+    result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix, first=first[:, 0])
+    tables.logits[:, 0] = np.where(np.arange(VOCAB) == first, 0, -np.inf)
+    prefix = np.concatenate([first, batch.prefix], axis=1)
+    assert_exhaustive(result, chosen, tables, batch.max_lengths, prefix)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from tests.decoding.reference import (
     PAD,
     START,
     UNKNOWN,
+    VOCAB,
     A,
     Rules,
     assert_scored,
@@ -51,6 +52,23 @@ def test_beam_of_one_is_greedy(data, seed, ids, batch):
         tables, batch.max_lengths, chosen, prefix=batch.prefix, returns_log_probs=is_tied
     )
     assert_greedy(result, chosen, tables, batch, normalized=is_tied)
+
+
+@SEARCHES
+@pytest.mark.parametrize("is_drawn", [False, True])
+@given(data=st.data(), seed=SEEDS, batch=batches(40))
+def test_a_given_first_token_is_certain(is_drawn, data, seed, batch):
+    """The results are those of a model whose first token is always this one."""
+    chosen = Rules(sampling(n_best=3, seed=seed)) if is_drawn else data.draw(rules(1))
+    tables, first = random_tables(seed, 40), np.full([40, 1], A, np.int32)
+    result = search(tables, batch.max_lengths, chosen, first=first[:, 0])
+    tables.logits[:, 0] = np.where(np.arange(VOCAB) == first, 0, -np.inf)
+    if is_drawn:
+        expected = search(tables, batch.max_lengths, chosen, prefix=first)
+        for found, other in zip(result[:5], expected[:5], strict=True):
+            np.testing.assert_array_equal(found, other)
+    else:
+        assert_greedy(result, chosen, tables, batch._replace(prefix=first))
 
 
 # --- Drawn ------------------------------------------------------------------------------------

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS, Transformer
 from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.model_proto import CONTROL, ModelProto, append_symbols
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.text.vocabulary import learn_vocabulary
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.builders import PHRASES, tiny_config
 
 SEARCH_OPTIONS = {
@@ -48,8 +49,26 @@ MODELS = {
         "model__num_encoder_layers": 2,
         "model__final_norm": True,
     },
+    "languages": {
+        "model__forced_language": True,
+        "model__norm_position": "pre",
+        "model__tie_embeddings": "none",
+        "model__first_position": 2,
+        "model__output_bias": True,
+        "decoding__length_penalty": 1.0,
+        "decoding__length_penalty_formula": "power",
+    },
     "no_final_norm": {"model__norm_position": "pre", "model__final_norm": False},
 }
+
+
+def with_languages(model):
+    """Adds languages, by default from aa to bb, to a SentencePiece model of source and target."""
+    source = append_symbols(model, [f"\u2581>>{code}<<" for code in ("aa", "bb", "cc")])
+    target = ModelProto.FromString(source)
+    for piece in target.pieces[-3:]:
+        piece.type = CONTROL
+    return Vocabulary(source, target.SerializeToString()).with_languages("aa", "bb")
 
 
 def make_run(path, name="paper", tokenizer=None, **changes):
@@ -57,6 +76,8 @@ def make_run(path, name="paper", tokenizer=None, **changes):
     phrases = [phrase.encode() for phrase in PHRASES]
     if tokenizer is None and name == "separate":
         tokenizer = Tokenizer(learn_vocabulary(phrases[:3], 40), learn_vocabulary(phrases[3:], 50))
+    elif name == "languages":
+        tokenizer = Tokenizer(*with_languages(learn_vocabulary(phrases, 60)).models().values())
     elif tokenizer is None:
         tokenizer = Tokenizer(learn_vocabulary(phrases, 60))
     sizes = {
@@ -72,6 +93,8 @@ def make_run(path, name="paper", tokenizer=None, **changes):
         path: random.normal(0, 0.3, variable.shape).astype(np.float32)
         for path, variable in model.weights_by_path().items()
     }
+    if name == "languages":  # CTranslate2 does not exclude special tokens.
+        weights["output_projection/bias"][:3] = EXCLUDED_TOKEN_BIAS
     if name == "converted":  # Outputs end before their limits, where early stopping matters.
         weights["output_projection/bias"][tokenizer.end_id] += 1.9
     run.save_checkpoint(100, weights, {}, {})

@@ -209,6 +209,23 @@ def test_a_masked_end_of_the_source_counts_as_no_token() -> None:
     assert np.all(weights[..., -1] == 0)
 
 
+@pytest.mark.parametrize("name", ["paper", "fairseq", "learned"])
+def test_a_forced_language_changes_no_other_token(name: str) -> None:
+    config = make_config(name, forced_language=True, max_positions=S + 1)
+    model, values = make_model(config)
+    inputs, labels = make_batch(config)
+    source = np.pad(inputs["source_ids"], ((0, 0), (1, 0)), constant_values=8)
+    logits = to_numpy(model({**inputs, "source_ids": source}))
+    if name == "learned":  # the first position is the one of the language
+        path = "source_positions/embeddings"
+        values = {**values, path: values[path][1:]}
+    expected = reference.transformer(inputs["source_ids"], inputs["target_ids"], values, config)
+    tokens = labels != config.pad_id
+    assert_same(logits[tokens], expected[tokens])
+    weights = to_numpy(model.encoder_attention(source)[0])
+    assert weights.shape[-1] == S + 1 and np.all(weights[..., 0] == 0)
+
+
 @pytest.mark.parametrize("name", ["paper", "ssru", weekly("fairseq")])
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_is_near_float32(name: str, policy: str) -> None:

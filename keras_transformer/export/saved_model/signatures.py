@@ -178,7 +178,8 @@ class Signatures(tf.Module):
         """Returns int32 `[B, any]`, padded with -1, and bool `[B]`, True if the prefix was cut."""
         prefix, is_cut = truncate_text(prefix, self._translator.config.max_source_bytes)
         tokens = self._translator.tokenizer.tokenize_target(prefix)[:, :-1]
-        is_cut |= tf.cast(tokens.row_lengths(), tf.int32) > max_lengths
+        room = max_lengths - int(self._translator.tokenizer.has_languages)
+        is_cut |= tf.cast(tokens.row_lengths(), tf.int32) > room
         return tokens[:, : self._target_width].to_tensor(-1), is_cut
 
     def translate_ids(self, ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -334,9 +335,10 @@ class Signatures(tf.Module):
         pad_id, end_id = translator.tokenizer.pad_id, translator.tokenizer.end_id
         # 16 bytes per token are accepted, as in `Scorer`.
         text, is_cut = truncate_text(target, 16 * width)
-        tokens = translator.tokenizer.tokenize_target(text)
+        tokens = translator.tokenizer.tokenize_pairs(source_ids, text)
         given_lengths = tf.cast(tokens.row_lengths(), tf.int32)
-        is_given = given_lengths > 1  # the row has more than the end token
+        # The row has more than the end token, and maybe a language.
+        is_given = given_lengths > 1 + int(translator.tokenizer.has_languages)
         # The limit of rows that have a target is 0 tokens, so that the search skips them.
         limits = tf.where(is_given, 0, translator.max_lengths(source_ids))
         found = translator.shared_translate_ids(source_ids, limits)

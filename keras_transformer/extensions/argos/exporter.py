@@ -50,6 +50,11 @@ class ArgosExporter(CTranslate2Exporter):
 
     def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
         _languages(options)
+        if translator.tokenizer.has_languages:
+            raise InputError(
+                "Argos Translate cannot begin a translation with its language, as this model does. "
+                "Use the format ctranslate2."
+            )
         check_target_pieces(translator)
         return super().prepare(translator, options)
 

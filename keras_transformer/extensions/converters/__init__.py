@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # they load TensorFlow
 # Name of each format → its module in this folder, and the function that reads a model.
 FORMATS = {
     "marian": ("marian", "read"),
-    "huggingface": ("huggingface", "read"),
+    "huggingface": ("multilingual", "read"),
     "opennmt_tf": ("opennmt_tf", "read"),
     "tensor2tensor": ("tensor2tensor", "read"),
     "fairseq": ("fairseq", "read"),
@@ -48,6 +48,12 @@ class ConvertOptions(Settings):
         None,
         "huggingface",
         "sinusoids: marian, as in OPUS-MT, or huggingface, for models that transformers trained",
+    )
+    source_language: str | None = _option(
+        None, "huggingface", "of a model of many languages, as in eng_Latn: the default language"
+    )
+    target_language: str | None = _option(
+        None, "huggingface", "of a model of many languages, as in deu_Latn: the default language"
     )
     config: str | None = _option(None, "opennmt_tf", "configuration that trained the model")
     source_sentencepiece: str | None = _option(

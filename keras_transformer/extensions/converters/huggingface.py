@@ -38,12 +38,13 @@ from keras_transformer.runs.checkpoints import reading
 log = logging.getLogger(__name__)
 
 # Tied weights are stored under one of these names.
-_SHARED = "model.shared.weight"
+SHARED = "model.shared.weight"
 _EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-_OUTPUT = "lm_head.weight"
-_BIAS = "final_logits_bias"
+OUTPUT = "lm_head.weight"
+MATRICES = (SHARED, *_EMBEDDINGS, OUTPUT)
+BIAS = "final_logits_bias"
 _SPECIAL = {"</s>", "<unk>", "<pad>"}
-_ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
+ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
 # Fields of config.json in exports of this package.
 POSITIONS_FIELD = "positions"
 EXTRA_TOKENS_FIELD = "max_extra_tokens"
@@ -51,10 +52,9 @@ EXTRA_TOKENS_FIELD = "max_extra_tokens"
 _FREQUENCIES = {"marian": "tensor2tensor", "huggingface": "paper"}
 _POSITION_TOLERANCE = 0.02  # tables in bfloat16 are rounded
 _SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "model_type": ("marian",),
     "quantization_config": (None,),
     POSITIONS_FIELD: tuple(_FREQUENCIES),
-    "activation_function": tuple(_ACTIVATIONS),
+    "activation_function": tuple(ACTIVATIONS),
     "normalize_before": (False,),
     "normalize_embedding": (False,),
     "add_final_layer_norm": (False,),
@@ -100,11 +100,12 @@ _NEUTRAL_SAMPLING: Mapping[str, Any] = {
 }
 
 
-def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
-    """Reads a MarianMT model."""
+def read(
+    path: Path, marian_mt: Mapping[str, Any], options: ConvertOptions
+) -> source.ConvertedModel:
+    """Reads a MarianMT model, given the content of its config.json."""
     file = path / "config.json"
-    marian_mt = source.read_json(file)
-    source.check_supported({"model_type": None, **marian_mt}, _SUPPORTED, file)
+    source.check_supported(marian_mt, _SUPPORTED, file)
     with reading(file, "a configuration of MarianMT"):
         settings = _settings(marian_mt, options)
     file, generation = read_generation(path, marian_mt)
@@ -116,12 +117,7 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     never = {order.vocabulary.pad_id, order.vocabulary.start_id}
     search = read_search(file, generation, marian_mt, order.vocabulary.unknown_id, never)
     config = Config().updated({**settings, **search})
-    names = [*_EMBEDDINGS, _OUTPUT]
-    if config.model.tie_embeddings == "all":
-        names.append(_SHARED)
-    found.ignore(_SHARED)  # a file of an untied model may contain it, but no layer uses it
-    bias = found.take(_BIAS)
-    weights = source.embeddings(found, config.model.tie_embeddings, order, names, bias)
+    weights = read_embeddings(found, config.model.tie_embeddings, order, found.take(BIAS))
     if source.flag(generation, "renormalize_logits") or _is_from_marian(marian_mt, options):
         # Marian lacks a pad token, but the file has a bias of 0 for it. Models of OPUS-MT forbid it
         # in transformers, and normalize the probabilities of the other tokens again.
@@ -162,7 +158,7 @@ def _settings(config: Mapping[str, Any], options: ConvertOptions) -> dict[str, A
         **source.COMMON_SETTINGS,
         **source.fairseq_sizes(config, "ffn_dim"),
         "model.d_model": config["d_model"],
-        "model.activation": _ACTIVATIONS[config["activation_function"]],
+        "model.activation": ACTIVATIONS[config["activation_function"]],
         "model.scale_embeddings": source.flag(config, "scale_embedding"),
         "model.layer_norm_epsilon": 1e-6 if _is_from_marian(config, options) else 1e-5,
         "model.tie_embeddings": tying,
@@ -182,19 +178,28 @@ def _without_padding(
     """
     cut = 0
     padded = config.get("vocab_size"), config.get("decoder_vocab_size")
-    for name in arrays.keys() & {_SHARED, *_EMBEDDINGS, _OUTPUT, _BIAS}:
-        size = order.num_sources if name in (_SHARED, _EMBEDDINGS[0]) else order.num_targets
-        axis = -1 if name == _BIAS else 0
+    for name in arrays.keys() & {*MATRICES, BIAS}:
+        size = order.num_sources if name in (SHARED, _EMBEDDINGS[0]) else order.num_targets
+        axis = -1 if name == BIAS else 0
         if arrays[name].shape[axis] in padded:
             arrays[name], rest = np.split(arrays[name], [size], axis)
             cut = max(cut, rest.shape[axis])
-    if cut and not _added_tokens(path).keys() - _SPECIAL:
+    if cut and not added_tokens(path).keys() - _SPECIAL:
         log.warning(
             "%s: the weights have %d rows after the last token of the vocabulary. They are cut as "
             "padding. If fine-tuning has added tokens, give their added_tokens.json, too.",
             *(path, cut),
         )
     return arrays
+
+
+def read_embeddings(
+    found: source.SourceWeights, tying: str, order: PieceOrder, bias: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """Returns the embeddings and the output layer."""
+    names = [*_EMBEDDINGS, OUTPUT, *([SHARED] if tying == "all" else [])]
+    found.ignore(SHARED)  # a file of an untied model may contain it, but no layer uses it
+    return source.embeddings(found, tying, order, names, bias)
 
 
 def _check_positions(table: np.ndarray, d_model: int, name: str) -> None:
@@ -221,7 +226,7 @@ def _check_positions(table: np.ndarray, d_model: int, name: str) -> None:
 def _order_pieces(path: Path, config: Mapping[str, Any], start: Any) -> PieceOrder:
     """Returns the vocabulary with the ids of MarianTokenizer."""
     models = [read_sentencepiece(path / name) for name in ("source.spm", "target.spm")]
-    added = _added_tokens(path)
+    added = added_tokens(path)
     source_ids = target_ids = _ids(path / "vocab.json", config, added)
     if (path / "target_vocab.json").is_file():
         target_ids = _ids(path / "target_vocab.json", config, added)
@@ -237,7 +242,7 @@ def _order_pieces(path: Path, config: Mapping[str, Any], start: Any) -> PieceOrd
     )
 
 
-def _added_tokens(path: Path) -> dict[str, int]:
+def added_tokens(path: Path) -> dict[str, int]:
     """Returns the ids of the tokens that fine-tuning has added to the tokenizer."""
     added = {}
     file = path / "tokenizer_config.json"
@@ -251,13 +256,18 @@ def _added_tokens(path: Path) -> dict[str, int]:
 
 def _ids(file: Path, config: Mapping[str, Any], added: Mapping[str, int]) -> dict[str, int]:
     ids = {**source.read_ids(file), **added}
+    check_special_ids(ids, config, file)
+    return ids
+
+
+def check_special_ids(ids: Mapping[str, int], config: Mapping[str, Any], file: Path) -> None:
+    """Raises an `InputError` if the vocabulary in a file has other ids than the configuration."""
     for piece, name in (("</s>", "eos_token_id"), ("<pad>", "pad_token_id")):
         if ids.get(piece) != config.get(name):
             raise InputError(
                 f"{file} gives {piece} the id {ids.get(piece)}, but config.json has {name} "
                 f"{config.get(name)}. Give the vocabulary of this model."
             )
-    return ids
 
 
 # The search.

@@ -89,8 +89,8 @@ def read_sentencepiece(file: Path) -> bytes:
     """Returns a serialized SentencePiece model after a check."""
     if not file.is_file():
         raise InputError(
-            f"{file} does not exist. The converter needs the SentencePiece models source.spm and "
-            "target.spm. Models with subword-nmt BPE cannot be converted."
+            f"{file} does not exist. The converter needs this SentencePiece model. Models with "
+            "subword-nmt BPE cannot be converted."
         )
     with reading(file, "a SentencePiece model"):
         model = file.read_bytes()
@@ -149,6 +149,7 @@ def order_pieces(
     pad_piece: str | None = None,
     start_row: int = -1,
     symbols: Set[str] = frozenset(),
+    controls: Set[str] = frozenset(),
 ) -> PieceOrder:
     """Puts the pieces of two SentencePiece models into the order of two tables.
 
@@ -162,6 +163,8 @@ def order_pieces(
     them, but they can be generated. There are two exceptions. A language token such as >>deu<<, and
     each of `symbols`, becomes a symbol at the start of a word. A single character that
     SentencePiece does not know becomes a piece, because Marian finds it in the table.
+
+    `controls` are no text of a translation. Symbols among them are symbols only in the source.
 
     Target pieces that the table lacks are unused too. Marian reads them as unknown tokens in
     training. Here, texts are split into smaller pieces, which are in the table.
@@ -191,9 +194,11 @@ def order_pieces(
     source = [*_with_rows(source_table, size), *added, *unknown]
     target = [*_with_rows(target_table, size), *added, *(unknown if shares_rows else [])]
 
-    first = _with_pieces(source_proto, [name for name, _ in source], {*source_texts}, symbols)
+    names, others = [name for name, _ in source], controls - symbols
+    first = _with_pieces(source_proto, names, {*source_texts}, symbols, others)
+    names = [name for name, _ in target]
     known_targets = {text for text in target_texts if text in target_ids}
-    second = _with_pieces(target_proto, [name for name, _ in target], known_targets, symbols)
+    second = _with_pieces(target_proto, names, known_targets, symbols, controls)
     joint = shares_rows and first == second
     return PieceOrder(
         Vocabulary(first, None if joint else second),
@@ -280,7 +285,9 @@ def _parse(side: str, model: bytes, ids: Mapping[str, int]) -> tuple[Any, list[s
     return proto, [piece.piece for piece in proto.pieces if piece.type not in special]
 
 
-def _with_pieces(proto: Any, names: Sequence[str], known: Set[str], symbols: Set[str]) -> bytes:
+def _with_pieces(
+    proto: Any, names: Sequence[str], known: Set[str], symbols: Set[str], controls: Set[str]
+) -> bytes:
     """Returns a serialized model with other pieces."""
     old = {piece.piece: piece for piece in proto.pieces}
     characters = set("".join(known))
@@ -294,7 +301,10 @@ def _with_pieces(proto: Any, names: Sequence[str], known: Set[str], symbols: Set
         if name in types:
             piece = new.pieces.add(piece=name, type=types[name])
         elif name in symbols:
-            piece = new.pieces.add(piece=SPACE + name, type=USER_DEFINED)
+            kind = CONTROL if name in controls else USER_DEFINED
+            piece = new.pieces.add(piece=SPACE + name, type=kind)
+        elif name in controls:
+            piece = new.pieces.add(piece=name, type=CONTROL)
         elif name in known:
             piece = new.pieces.add()
             piece.CopyFrom(old[name])

@@ -115,6 +115,11 @@ class SourceWeights:
         """Marks weights as read that a translation does not use."""
         self._unused.difference_update(names)
 
+    def num_rows(self, *names: str) -> int:
+        """Returns the number of rows of a matrix that may have several names."""
+        shapes = [np.shape(self._arrays[name]) for name in names if name in self]
+        return shapes[0][0] if shapes and shapes[0] else 0
+
     def take(self, *names: str) -> np.ndarray:
         """Returns a weight as float32.
 
@@ -128,23 +133,27 @@ class SourceWeights:
                 "belongs to another model."
             )
         self.ignore(*found)
-        arrays: list[np.ndarray] = []
-        for name in found:
-            array = np.asarray(self._arrays[name])
-            # To NumPy, bfloat16 is not a floating type.
-            if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
-                raise InputError(
-                    f"{self.label}: the weight {name} has the type {array.dtype}. Only models with "
-                    "floating-point weights can be converted, not quantized ones."
-                )
-            arrays.append(array.astype(np.float32))
-            if not np.isfinite(arrays[-1]).all():
-                raise InputError(f"{self.label}: the weight {name} has NaN or infinite values.")
-            if not np.array_equal(arrays[-1], arrays[0]):
+        array = self._read(found[0])
+        for name in found[1:]:
+            if not np.array_equal(self._read(name), array):
                 raise InputError(
                     f"{self.label}: {found[0]} and {name} differ, but the configuration ties them."
                 )
-        return arrays[0]
+        return array
+
+    def _read(self, name: str) -> np.ndarray:
+        """Returns a weight as float32, without a copy if possible: it may have gigabytes."""
+        array = np.asarray(self._arrays[name])
+        # To NumPy, bfloat16 is not a floating type.
+        if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+            raise InputError(
+                f"{self.label}: the weight {name} has the type {array.dtype}. Only models with "
+                "floating-point weights can be converted, not quantized ones."
+            )
+        array = array.astype(np.float32, copy=False)
+        if not np.isfinite(array).all():
+            raise InputError(f"{self.label}: the weight {name} has NaN or infinite values.")
+        return array
 
     def read_rest(
         self,

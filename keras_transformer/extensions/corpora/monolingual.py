@@ -21,30 +21,39 @@ from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.reading import Block, decode_lines, require_file
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
+from keras_transformer.inference import Languages
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.loading import RUN_LOADER, find_loader, load_model
 from keras_transformer.inference.manifest import describe_files
-from keras_transformer.inference.translate import translate_lines
+from keras_transformer.inference.translate import translate_lines, with_languages
 from keras_transformer.runs.atomic import work_directory, write_text
 
 BLOCK_LINES = 4096  # lines per block; a kill loses at most the block in progress
 
 
 def translate_corpus(
-    model_dir: str | Path, source: str | Path, output_dir: str | Path, num_workers: int = 1
+    model_dir: str | Path,
+    source: str | Path,
+    output_dir: str | Path,
+    num_workers: int = 1,
+    languages: Languages = (None, None),
 ) -> dict[str, Any]:
     """Translates all lines of a file, which may be compressed, with an exported model.
 
     When everything is translated, `output_dir` appears with `translations.txt` (line i is the best
     translation of line i) and `report.json`, which is returned. Until then, finished blocks are
-    kept in a hidden directory next to it. Each process uses all cores.
+    kept in a hidden directory next to it. Each process uses all cores. `languages` are the source
+    and the target language of a model with several, if they are not its default ones.
     """
     model_dir, source, output_dir = Path(model_dir), Path(source), Path(output_dir)
     check_export(model_dir)
     lines = 0
     for block in read_blocks(require_file(source), BLOCK_LINES):
         lines += len(_decoded(block))  # refuses invalid text before anything is translated
-    inputs = {"sha256": block.sha256[str(source)], "model": model_fingerprint(model_dir)}
+    inputs: dict[str, Any] = {"sha256": block.sha256[str(source)]}
+    inputs |= {"model": model_fingerprint(model_dir)}
+    if any(languages):
+        inputs["languages"] = [*languages]
     if output_dir.exists():
         with contextlib.suppress(OSError, ValueError):
             report = dict(json.loads((output_dir / "report.json").read_bytes()))
@@ -58,7 +67,7 @@ def translate_corpus(
         work = directory / "work"
         work.mkdir(exist_ok=True)
         tasks = (
-            (block, work / f"{number:06d}.json", model_dir.absolute(), inputs["model"])
+            (block, work / f"{number:06d}.json", model_dir.absolute(), inputs["model"], languages)
             for number, block in enumerate(_unchanged_blocks(source, inputs["sha256"]))
         )
         with (
@@ -100,7 +109,7 @@ def _unchanged_blocks(source: Path, digest: str) -> Iterator[Block]:
 
 
 def translate_block(
-    block: Block, result_path: Path, model_dir: Path, fingerprint: str
+    block: Block, result_path: Path, model_dir: Path, fingerprint: str, languages: Languages
 ) -> dict[str, Any]:
     """Translates a block, unless an earlier process has written its result: the `texts` without
     line breaks, the number of `untranslated` lines, and the `seconds`.
@@ -108,7 +117,8 @@ def translate_block(
     if result_path.exists():
         return dict(json.loads(result_path.read_bytes()))
     start = time.monotonic()
-    best = [found[0] for found in translate_lines(_model(model_dir, fingerprint), _decoded(block))]
+    model = _model(model_dir, fingerprint, languages)
+    best = [found[0] for found in translate_lines(model, _decoded(block))]
     result = {
         # A line break in a translation would misalign all following lines.
         "texts": [" ".join(translation.text.splitlines()) for translation in best],
@@ -124,6 +134,6 @@ def _decoded(block: Block) -> list[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def _model(model_dir: Path, fingerprint: str) -> Engine:
+def _model(model_dir: Path, fingerprint: str, languages: Languages) -> Engine:
     """Loads the model once per process. The fingerprint is only part of the cache key."""
-    return load_model(model_dir)
+    return with_languages(load_model(model_dir), *languages)

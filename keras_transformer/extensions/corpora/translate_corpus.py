@@ -24,7 +24,7 @@ def define_flags() -> None:
     """Defines the flags of the command."""
     flags.DEFINE_string("model_dir", None, "a SavedModel or a LiteRT model", required=True)
     config_flags.define_path_flags("input", "output_dir", required=True)
-    config_flags.define_option_flags("workers")
+    config_flags.define_option_flags("workers", "source_language", "target_language")
 
 
 def main() -> None:
@@ -36,7 +36,11 @@ def main() -> None:
     batching.use_cores_for_batches(monolingual.BLOCK_LINES)
     output_dir = Path(FLAGS.output_dir)
     report = monolingual.translate_corpus(
-        FLAGS.model_dir, FLAGS.input, output_dir, FLAGS.workers or 1
+        FLAGS.model_dir,
+        FLAGS.input,
+        output_dir,
+        FLAGS.workers or 1,
+        config_flags.languages(),
     )
     without = f", {report['untranslated']:,} without translation" if report["untranslated"] else ""
     print(

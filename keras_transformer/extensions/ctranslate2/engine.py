@@ -31,6 +31,7 @@ class CTranslate2Engine(Engine):
     `options` are arguments of `ctranslate2.Translator`.
     """
 
+    vocabulary: Vocabulary
     keeps_unknown = False  # the pieces of unknown characters are these characters
     changeable = tuple(f"decoding.{name}" for name in _SETTINGS)
     max_batch_lines = 16
@@ -43,6 +44,8 @@ class CTranslate2Engine(Engine):
         self.vocabulary = Vocabulary.load(tokenizer or folder)
         self._decoding = DecodingConfig()
         self._model = ctranslate2.Translator(str(folder), **options)
+        # The language that begins a translation is the first source token here, but not there.
+        self._num_forced = int(self.vocabulary.languages is not None)
         self._tokenizer, self._detokenizer = (
             sentencepiece.SentencePieceProcessor(model_proto=model)
             for model in (self.vocabulary.source_model, self.vocabulary.target_model)
@@ -65,11 +68,13 @@ class CTranslate2Engine(Engine):
         if self.keeps_unknown:
             rows = self._tokenizer.encode(list(texts), out_type=str)
         else:
-            rows = map(self._tokenizer.id_to_piece, self._tokenizer.encode(list(texts)))
+            lines = [text.encode("utf-8", "replace") for text in texts]
+            ids = self.vocabulary.encode_source(lines)
+            rows = [self._tokenizer.id_to_piece(row[:-1]) for row in ids]
         return [row[: self.max_source_tokens - 1] for row in rows]
 
     def translate(self, text: Any) -> Mapping[str, Any]:
-        decoding = self._decoding
+        decoding, first = self._decoding, self._num_forced
         sources = self.pieces([line.decode("utf-8", "replace") for line in np.asarray(text)])
         longest = max(map(len, sources)) + 1
         texts = np.full((len(sources), self.n_best), b"", object)
@@ -77,7 +82,8 @@ class CTranslate2Engine(Engine):
         scores[:, 0] = 0  # stays for empty lines, which CTranslate2 would translate
         filled = [index for index, source in enumerate(sources) if source]
         results = self._model.translate_batch(
-            [sources[index] for index in filled],
+            [sources[index][first:] for index in filled],
+            target_prefix=[sources[index][:first] for index in filled],
             beam_size=decoding.beam_size,
             num_hypotheses=self.n_best,
             length_penalty=decoding.length_penalty,
@@ -89,14 +95,14 @@ class CTranslate2Engine(Engine):
         for index, result in zip(filled, results, strict=True):
             limit = output_limit(decoding, len(sources[index]) + 1)  # CTranslate2 has one per batch
             for rank, pieces in enumerate(result.hypotheses):
-                known = [piece for piece in pieces[:limit] if piece != self._config["unk_token"]]
+                known = [p for p in pieces[first:limit] if p != self._config["unk_token"]]
                 texts[index, rank] = self._detokenizer.decode(known).encode()
             scores[index, : len(result.scores)] = result.scores
         return {"translations": texts, "scores": scores}
 
     def lengths(self, text: Any) -> Mapping[str, Any]:
-        rows = self._tokenizer.encode([line.decode("utf-8", "replace") for line in text])
-        tokens = np.array([len(ids) + 1 for ids in rows], np.int32)
+        rows = self.vocabulary.encode_source(list(text))
+        tokens = np.array([len(ids) for ids in rows], np.int32)
         unknown = np.array([ids.count(self._tokenizer.unk_id()) for ids in rows], np.int32)
         used = np.minimum(tokens, self.max_source_tokens)
         return {"tokens": tokens, "used": used, "unknown": unknown}
@@ -112,9 +118,14 @@ class CTranslate2Engine(Engine):
     ) -> list[float | None]:
         sources = self.pieces(texts)
         outputs = [[self._target[i] for i in ids[:-1]] for ids in targets]  # drops the end tokens
-        results = self._model.score_batch(sources, outputs, max_batch_size=64, max_input_length=0)
+        first = self._num_forced
+        results = self._model.score_batch(
+            [row[first:] for row in sources], outputs, max_batch_size=64, max_input_length=0
+        )
         # Without any source token, the engine returns no log-probabilities.
         return [
-            float(np.sum(result.log_probs)) if source or self._config["add_source_eos"] else None
+            float(np.sum(result.log_probs[first:]))
+            if source or self._config["add_source_eos"]
+            else None
             for source, result in zip(sources, results, strict=True)
         ]

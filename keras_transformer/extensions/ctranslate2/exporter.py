@@ -184,11 +184,12 @@ def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
     source_embedding.weight = weights[f"{transformer.source_embedding.name}/embeddings"]
     decoder.embeddings.weight = weights[f"{transformer.target_embedding.name}/embeddings"]
     indices = keras.ops.arange(num_positions)
-    for stack, side, positions in (
-        (encoder, "source", transformer.source_positions),
-        (decoder, "target", transformer.target_positions),
+    for stack, side, positions, first in (
+        # CTranslate2 gets the language of the target from its caller, and not in the source.
+        (encoder, "source", transformer.source_positions, int(other.forced_language)),
+        (decoder, "target", transformer.target_positions, 0),
     ):
-        table = keras.ops.convert_to_numpy(positions(indices))
+        table = keras.ops.convert_to_numpy(positions(first + indices))
         stack.position_encodings.encodings = table.astype(dtype)
         stack.scale_embeddings = other.scale_embeddings
         stack.pre_norm = config.norm_position == "pre"

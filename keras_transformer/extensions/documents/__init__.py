@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_transformer import console
 from keras_transformer.errors import needs_extra, require
-from keras_transformer.inference.translate import with_fallback
+from keras_transformer.inference.translate import with_fallback, with_languages
 from keras_transformer.text.symbols import TERM_SYMBOLS
 
 # Each message is printed once in a process.
@@ -108,12 +108,15 @@ def translate_file(
     glossary: Any = None,
     terms: str | None = None,
     casing: str | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
     **options: Any,
 ) -> dict[str, int]:
     """Calls `files.translate_file`, which needs the extra `files`."""
     with needs_extra("files", "translate_file"):
         from keras_transformer.extensions.documents import files
 
+    model = with_languages(model, source_language, target_language)
     names = {"on_low_quality", "min_quality"} & options.keys()
     model = with_fallback(model, **{name: options.pop(name) for name in names})
     model = with_options(model, glossary, terms, casing)

@@ -35,7 +35,7 @@ def define_flags() -> None:
     flags.DEFINE_string("format", None, "html, markdown, docx, xliff, po, json, srt, vtt, ...")
     flags.DEFINE_multi_string("span", [], "regular expression of texts that are kept")
     flags.DEFINE_boolean("overwrite", False, "replace the output if it exists")
-    config_flags.define_option_flags("source_language", "threads", "source_tag")
+    config_flags.define_option_flags("source_language", "target_language", "threads", "source_tag")
     config_flags.define_option_flags("glossary", "terms", "casing")
     config_flags.define_quality_flags()
     config_flags.define_config_flags("beam_size", "length_penalty")
@@ -49,7 +49,6 @@ def main() -> None:
     batching.use_cores_for_batches(os.cpu_count() or 1)  # files have more sentences than cores
     settings = config_flags.config_settings()
     model = loading.load_model(FLAGS.model_dir, settings, threads=FLAGS.threads)
-    model.source_language = FLAGS.source_language or model.source_language
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
     counts = translate_file(
         model,
@@ -58,6 +57,8 @@ def main() -> None:
         format=FLAGS.format,
         spans=FLAGS.span,
         source_tag=FLAGS.source_tag or "",
+        source_language=FLAGS.source_language,
+        target_language=FLAGS.target_language,
         glossary=FLAGS.glossary,
         terms=FLAGS.terms,
         on_low_quality=FLAGS.on_low_quality,

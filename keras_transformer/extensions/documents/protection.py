@@ -402,8 +402,8 @@ def _words_of_pieces(pieces: Sequence[str], words: Words, tag: str = "") -> list
     """Returns the index of the word with the middle of each piece."""
     # The vocabulary may have normalized the text. Then positions are scaled to its length.
     letters = [index for index, word in enumerate(words) for _ in "".join(word.text.split())]
-    # Tokens such as </s> and <0xE4> are not the text of one.
-    texts = [regex.sub(r"^</?\w+>$|▁", "", piece) for piece in pieces]
+    # Tokens such as </s>, <0xE4> and >>de<< are not the text of one.
+    texts = [regex.sub(r"^(</?\w+>|▁?>>\S+<<)$|▁", "", piece) for piece in pieces]
     sizes = [len(text) * (text not in tag.split()) for text in texts]
     scale = len(letters) / max(1, sum(sizes))
     starts = itertools.accumulate(sizes, initial=0)

@@ -15,7 +15,10 @@ from keras_transformer.extensions.serving import LOOPBACK, setting
 # The help of the flag that selects this server (`plugins.py`, group `servers`).
 help = "directory of models for DeepL, LibreTranslate and Google clients"
 # The settings of a server of one model that do not apply.
-UNUSED = ("source_tag", "document", "glossary", "terms", "casing", "model_name", "max_rows")
+UNUSED = (
+    "source_tag", "source_language", "target_language", "document", "glossary", "terms", "casing",
+    "model_name", "max_rows",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

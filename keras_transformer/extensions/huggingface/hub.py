@@ -52,8 +52,8 @@ def download(address: str, source_format: str | None = None) -> Path:
     )
     try:
         path = Path(snapshot(ignore_patterns=["*.bin", *_NOT_LOADED]))
-        is_marian_mt = (path / "source.spm").is_file()
-        if (is_marian_mt or source_format == "fsmt") and not any(path.glob("*.safetensors")):
+        may_need_bin = (path / "source.spm").is_file() or source_format in ("fsmt", "huggingface")
+        if may_need_bin and not any(path.glob("*.safetensors")):
             snapshot(ignore_patterns=_NOT_LOADED)  # old models have only pytorch_model.bin
         return path
     except Exception as error:  # the library raises exceptions of several other libraries

@@ -31,6 +31,7 @@ _FIXED: Mapping[str, Any] = {
     "embedding_norm": False,
     "final_norm": False,
     "first_position": 0,
+    "forced_language": False,
 }
 # Weights whose last axis has the width of the model, by the ends of their paths. It is the first
 # axis of all others, except of these biases, which have no such axis.

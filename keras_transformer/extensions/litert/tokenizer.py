@@ -52,7 +52,9 @@ def text_problem(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
     except InputError as error:
         return str(error)
     found = tokenizer.tokenize(tf.constant(texts, tf.string)).to_list()
-    expected = vocabulary.encode_source([text.encode() for text in texts])
+    # `translate` adds languages to the tokens. The source model alone has none.
+    source_tokens = Vocabulary(vocabulary.source_model)
+    expected = source_tokens.encode_source([text.encode() for text in texts])
     with_ends = [[*ids, vocabulary.end_id] for ids in found]
     return token_difference(texts, expected, with_ends)
 

@@ -15,10 +15,12 @@ import numpy as np
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.pages.page import render
-from keras_transformer.inference import Status
+from keras_transformer.inference import Languages, Status
 from keras_transformer.inference.batching import outputs_by_line
 from keras_transformer.inference.engine import KerasEngine
 from keras_transformer.inference.loading import load_model
+from keras_transformer.inference.tags import add_missing_tags
+from keras_transformer.inference.translate import with_languages
 
 # A function that calls a signature of a model: lists by name of the input to arrays by name of the
 # output. For a server it is `lambda inputs: client.predict(inputs, "attention")`.
@@ -59,9 +61,14 @@ class VisibleModel(NamedTuple):
 
 
 def open_visible_model(
-    model_dir: str | Path, settings: Mapping[str, Any] | None = None
+    model_dir: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    languages: Languages = (None, None),
 ) -> VisibleModel:
-    """Opens a model; `settings` change the configuration of a run."""
+    """Opens a model; `settings` change the configuration of a run.
+
+    The languages are those of a model with several, if they are not its default ones.
+    """
     import tensorflow as tf
 
     from keras_transformer.export.saved_model.signatures import Signatures
@@ -69,11 +76,14 @@ def open_visible_model(
     def of_lists(function: Any) -> Ask:
         def ask(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
             columns = {name: tf.constant(column) for name, column in inputs.items()}
+            if (tag := model.source_tag) is not None:
+                for name in columns.keys() & {"text", "source"}:
+                    columns[name] = add_missing_tags(columns[name], tag, model.symbols)
             return {name: array.numpy() for name, array in function(**columns).items()}
 
         return ask
 
-    model = load_model(model_dir, settings)
+    model = with_languages(load_model(model_dir, settings), *languages)
     owner: Any = getattr(model, "loaded", None)
     if isinstance(model, KerasEngine):
         owner = Signatures(model.module)

@@ -30,6 +30,7 @@ from keras_transformer.extensions.pages.attention import (
     summarize_heads,
 )
 from keras_transformer.extensions.pages.page import render, write_page
+from keras_transformer.inference import Languages
 from keras_transformer.inference.batching import map_batches
 from keras_transformer.runs.atomic import atomic_path
 
@@ -249,6 +250,8 @@ def visualize(
     source: str | Path | None = None,
     target: str | Path | None = None,
     max_sentences: int = 1000,
+    *,
+    languages: Languages = (None, None),
 ) -> tuple[dict[str, Any], list[str]]:
     """Draws the attention of a pair, statistics of the heads, positions and embeddings.
 
@@ -272,7 +275,7 @@ def visualize(
     targets = [text for _, text in pairs[:max_sentences]]
     if sentence is None:
         sentence, translation = sources[0], targets[0] or None
-    model = open_visible_model(model_dir)
+    model = open_visible_model(model_dir, None, languages)
 
     def read_batch(batch: list[int]) -> list[Attention]:
         texts = {"source": [sources[i] for i in batch], "target": [targets[i] for i in batch]}

@@ -33,10 +33,10 @@ from keras_transformer.extensions.pages.attention import (
 )
 from keras_transformer.extensions.pages.page import macros
 from keras_transformer.extensions.serving.client import LOADER, ServerEngine, served_tags
-from keras_transformer.extensions.serving.tensors import add_missing_tag
-from keras_transformer.inference import Status, translations_of
+from keras_transformer.inference import Languages, Status, translations_of
 from keras_transformer.inference.loading import members
-from keras_transformer.inference.tags import check_tag, missing_tags
+from keras_transformer.inference.tags import add_missing_tag, check_tag, missing_tags
+from keras_transformer.inference.translate import with_languages
 from keras_transformer.runs.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -138,7 +138,10 @@ class PlaygroundModel:
 
 
 def open_playground_model(
-    label: str, settings: Mapping[str, Any] | None = None, source_tag: str | None = None
+    label: str,
+    settings: Mapping[str, Any] | None = None,
+    source_tag: str | None = None,
+    languages: Languages = (None, None),
 ) -> PlaygroundModel:
     """Opens a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, an export, or the address of a server."""
     path, settings = Path(label), dict(settings or {})
@@ -147,7 +150,8 @@ def open_playground_model(
         server.with_settings(settings)  # refuses any
         server.client.timeout = _ANSWER_SECONDS
         ask = {name: signature.call for name, signature in server.client.metadata().items()}
-        return PlaygroundModel(label, ask, source_tag=source_tag)
+        tag = source_tag or with_languages(server, *languages).source_tag
+        return PlaygroundModel(label, ask, source_tag=tag)
     examples: list[str] = []
     if RunDirectory.is_run(path) or not path.exists():
         run, _ = members(label)[0]
@@ -156,7 +160,7 @@ def open_playground_model(
             examples = [str(text) for report in reports for text in report.get("examples", ())][:3]
         beam = settings.get("decoding.beam_size", run.config.decoding.beam_size)
         settings.setdefault("decoding.n_best", beam)
-    model = open_visible_model(label, settings)
+    model = open_visible_model(label, settings, languages)
     return PlaygroundModel(model.label, model.signatures, examples, source_tag)
 
 

@@ -27,6 +27,8 @@ class Settings:
     model_dir: Path
     host: str = "127.0.0.1"
     source_tag: str | None = None
+    source_language: str | None = None
+    target_language: str | None = None
     document: bool | None = setting(None, "split texts into sentences, or not")
     glossary: str | None = None
     terms: str | None = None

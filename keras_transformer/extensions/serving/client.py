@@ -394,7 +394,7 @@ def _output_bytes(text: Any) -> bytes:
 def served_tags(
     signatures: Mapping[str, Callable[..., Mapping[str, Any]]],
 ) -> tuple[tuple[str, ...] | None, str | None]:
-    """Returns the symbols of an export or a server, and the symbol that it adds to texts.
+    """Returns the symbols of an export or a server, and those that it adds to texts.
 
     Args:
         signatures: functions from lists of inputs to arrays, by name.
@@ -403,6 +403,7 @@ def served_tags(
         return None, None
     text = {"text": ["a"]}
     symbols = tuple(symbol.decode() for symbol in signatures["symbols"](text)["symbols"][0])
-    # A server with --source_tag adds it to this text, too.
+    # A server with --source_tag adds it to this text, too, and a model its default languages.
     tokens = [token.decode() for token in signatures["tokenize"](text)["tokens"][0]]
-    return symbols, next((token for token in tokens if token in symbols), None)
+    texts = (token.removeprefix("\u2581") for token in tokens)
+    return symbols, " ".join(filter(symbols.__contains__, texts)) or None

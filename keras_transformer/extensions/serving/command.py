@@ -46,7 +46,8 @@ _DEFINE: dict[str, Any] = {
 def define_flags() -> None:
     """Defines the flags of the command, from the fields of `Settings`."""
     flags.DEFINE_string("model_dir", None, "directory of versions, or a model")
-    config_flags.define_option_flags("host", "source_tag", "glossary", "terms", "casing")
+    config_flags.define_option_flags("host", "source_tag", "source_language", "target_language")
+    config_flags.define_option_flags("glossary", "terms", "casing")
     _define_settings(Settings)
     for name, other in plugins.all_of("servers"):
         flags.DEFINE_string(name, None, other.help)

@@ -12,9 +12,10 @@ from typing import Any
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.serving.engines import Version, open_engine, with_sentences
 from keras_transformer.extensions.serving.tensors import RequestError
+from keras_transformer.inference import Languages
 from keras_transformer.inference.loading import MODEL_FILES
 from keras_transformer.inference.tags import check_tag
-from keras_transformer.inference.translate import changed_numbers
+from keras_transformer.inference.translate import changed_numbers, with_languages
 
 _LOG = logging.getLogger(__name__)
 _MAX_VERSION = 2**63 - 1  # versions are int64 in the API
@@ -29,13 +30,14 @@ class ServedModel:
 
     def __init__(
         self, path: Path, name: str, batches_at_once: int, source_tag: str | None = None,
-        document: bool | None = None, **options: Any,
+        document: bool | None = None, languages: Languages = (None, None),
+        **options: Any,
     ):  # fmt: skip
         self.path = path
         self.name = name
         self._batches_at_once = batches_at_once
         self._source_tag = source_tag
-        self._document, self._options = document, options
+        self._document, self._languages, self._options = document, languages, options
         self._current: Version | None = None
         self._loading: int | None = None
         # For each version that cannot be loaded: the time of its last change, and the error.
@@ -127,6 +129,7 @@ class ServedModel:
 
     def _load(self, path: Path) -> Version:
         version = open_engine(path, self._batches_at_once)
+        version = version._replace(engine=with_languages(version.engine, *self._languages))
         version = with_sentences(version, self._document, **self._options)
         check_tag(self._source_tag, version.engine.symbols, str(path))
         for _, remark in changed_numbers(version.engine, ["10³"]):

@@ -67,6 +67,7 @@ class Server:
         name = settings.model_name or settings.model_dir.resolve().name
         self.model = ServedModel(
             settings.model_dir, name, at_once, settings.source_tag, settings.document,
+            (settings.source_language, settings.target_language),
             glossary=settings.glossary, terms=settings.terms, casing=settings.casing,
         )  # fmt: skip
         prometheus_client.disable_created_metrics()  # they double the number of series
@@ -219,8 +220,8 @@ class Server:
                 f"The answer to {rows:,} rows would have {rows * row_bytes:,} bytes, most of them "
                 f"in {largest}. Send at most {most:,} rows to {key}, or use another signature.",
             )
-        if self._source_tag:
-            inputs = add_source_tag(inputs, self._source_tag, version.engine.symbols)
+        if tag := self._source_tag or version.engine.source_tag:
+            inputs = add_source_tag(inputs, tag, version.engine.symbols)
         return version, signature, inputs, "instances" in document
 
     async def _status(self, request: Request) -> Response:

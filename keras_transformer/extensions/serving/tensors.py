@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from keras_transformer.inference.tags import add_tag, split_tags
+from keras_transformer.inference.tags import add_missing_tags
 
 Arrays = dict[str, np.ndarray]
 _MAX_ERROR_BYTES = 1000
@@ -211,19 +211,8 @@ def add_source_tag(inputs: Arrays, tag: str, symbols: Sequence[str] | None) -> A
     """Returns inputs with a tag in each source text that has none."""
     tagged = dict(inputs)
     for name in set(_SOURCES) & set(inputs):
-        texts = [text.decode("utf-8", "surrogateescape") for text in inputs[name]]
-        texts = [add_missing_tag(text, tag, symbols) for text in texts]
-        tagged[name] = np.array([text.encode("utf-8", "surrogateescape") for text in texts], object)
+        tagged[name] = add_missing_tags(inputs[name], tag, symbols)
     return tagged
-
-
-def add_missing_tag(text: str, tag: str, symbols: Sequence[str] | None) -> str:
-    """Returns a text with a tag, if any, at its start, unless it begins with this or another one.
-
-    `symbols` are those of the model, as in `split_tags`.
-    """
-    has_tag = split_tags(text, symbols)[0] or text.lstrip().startswith(tag)
-    return text if has_tag else add_tag(text, tag)
 
 
 def write_outputs(outputs: Arrays, by_row: bool) -> bytes:

@@ -19,6 +19,7 @@ from tests.extensions.converters import toolkits
 
 QUERY = "encoder_l1_self_Wq"
 BIAS = "final_logits_bias"
+POSITIONS = "model.encoder.embed_positions.weight"
 # Each line has nine references to the line before.
 ALIASES = "a0: &a0 {x: 1}\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
@@ -78,7 +79,7 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
     ],
     "marian/vocab.yml": [("\nd: ", "\nd: -", ["vocabulary"])],
     "huggingface/config.json": [
-        ({"model_type": "bart"}, ["bart", "marian"]),
+        ({"model_type": "bart"}, ["bart", "marian", "m2m_100", "mbart"]),
         ({"activation_function": ["relu"]}, ["activation_function", "relu"]),
         ({"normalize_before": True}, ["normalize_before"]),
         ({"encoder_layers": 2}, ["model.encoder.layers.1.self_attn.q_proj.weight"]),
@@ -174,6 +175,60 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ('"zwei</w>": 4', '"zwei</w>": 5', ["vocab-tgt.json", "ids"]),
         ('"zwei</w>"', '"\\ud800"', ["vocab-tgt.json", "surrogates"]),
     ],
+    "m2m_100/config.json": [
+        ({"model_type": "nllb-moe"}, ["config.json", "model_type", "nllb-moe", "m2m_100"]),
+        ({"model_type": None}, ["config.json", "model_type", "None"]),
+        ({"activation_function": "tanh"}, ["config.json", "activation_function", "tanh"]),
+        ({"scale_embedding": "no"}, ["config.json", "scale_embedding", "no"]),
+        ({"quantization_config": {"bits": 8}}, ["config.json", "quantization_config"]),
+        ({"eos_token_id": 5}, ["vocab.json", "</s>", "eos_token_id", 5]),
+        ({"encoder_layers": 2}, ["model.encoder.layers.1.self_attn.q_proj.weight"]),
+        ({"encoder_layers": 1e9}, ["1,000,000,002 layers"]),
+        ({"max_position_embeddings": 0}, ["max_positions", 0]),
+        ({"d_model": 10**9}, ["weights", "values"]),
+        ('"d_model"', '"size"', ["config.json", "d_model"]),
+    ],
+    "m2m_100/generation_config.json": [
+        ({"decoder_start_token_id": 4}, ["generation_config.json", "decoder_start_token_id", 4]),
+        ({"num_beam_groups": 3}, ["generation_config.json", "num_beam_groups"]),
+    ],
+    "m2m_100/vocab.json": [
+        ({"more": 300}, ["vocab.json", 349, 356, "rows"]),
+        ({"<s>": 5}, ["vocab.json", 348, 356, "rows"]),
+        ('"<s>"', '"<bos>"', ["vocab.json", "<s>"]),
+        ("", "{}", ["vocab.json", "</s>"]),
+        ("", '{"a": "b"}', ["vocab.json", "'a'", "'b'"]),
+    ],
+    "nllb/tokenizer.json": [
+        ({"added_tokens": [{"id": "x", "content": "deu_Latn"}]}, ["tokenizer.json", "x"]),
+        ({"added_tokens": [{"content": "deu_Latn"}]}, ["tokenizer.json", "id"]),
+        ({"added_tokens": 5}, ["tokenizer.json"]),
+        ('"id": 251', '"id": 9', ["sentencepiece.bpe.model", "rows"]),
+        ('"id": 251', '"id": 1000000000', ["sentencepiece.bpe.model", "1,000,000,000", "rows"]),
+        ("", "[" * 100_000, ["tokenizer.json"]),
+    ],
+    "nllb/tokenizer_config.json": [
+        ({"legacy_behaviour": True}, ["tokenizer_config.json", "legacy_behaviour"]),
+        ({"extra_special_tokens": [["deu_Latn"]]}, ["tokenizer_config.json"]),
+    ],
+    "mbart/config.json": [
+        ({"decoder_start_token_id": 9}, ["config.json", "decoder_start_token_id", 9]),
+        ({"normalize_before": False}, ["config.json", "normalize_before", "False"]),
+        ({"static_position_embeddings": True}, ["config.json", "static_position_embeddings"]),
+        ({"max_position_embeddings": 99}, ["weights", "values"]),
+        ({"d_model": 32}, ["weights", "values"]),
+    ],
+    "mbart/special_tokens_map.json": [
+        ({"additional_special_tokens": []}, ["language"]),
+        ('"ar_AR"', '"ar_AR", "xx_XX"', ["sentencepiece.bpe.model", 173, 172, "rows"]),
+        ('"ar_AR"', "3", ["special_tokens_map.json"]),
+    ],
+    "mbart/model.safetensors": [
+        ({"extra": np.ones(2, np.float32)}, ["extra", "architecture"]),
+        ({POSITIONS: np.ones([9, 16], np.float32)}, ["weights", "values"]),
+        ({POSITIONS: np.full([66, 16], np.nan, np.float32)}, [POSITIONS, "NaN"]),
+        ({BIAS: np.zeros((1, 50), np.float32)}, [172, 50, "vocabulary"]),
+    ],
 }
 
 
@@ -200,6 +255,8 @@ def test_other_sentencepiece_models_are_refused(side: str, tmp_path: Path) -> No
 FILES = {
     "marian": ["post_norm.npz", "vocab.yml", "source.spm"],
     "huggingface": ["config.json", "model.safetensors", "vocab.json"],
+    "m2m_100": ["config.json", "vocab.json"],
+    "nllb": ["model.safetensors", "sentencepiece.bpe.model"],
     "tensor2tensor": ["hparams.json", "joint.subwords"],
     "fairseq": ["checkpoint_best.pt"],
     "fsmt": ["pytorch_model.bin"],

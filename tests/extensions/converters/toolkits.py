@@ -21,6 +21,15 @@ FILES = {
     "tensor2tensor": "tensor2tensor/shared/*",
     "fairseq": "fairseq/sentencepiece/*",
     "fsmt": "fsmt/*",
+    "m2m_100": "multilingual/m2m_100/*",
+    "nllb": "multilingual/nllb/*",
+    "mbart": "multilingual/mbart/*",
+}
+# The languages of the models of many languages.
+LANGUAGES = {
+    "m2m_100": ("en", "de"),
+    "nllb": ("eng_Latn", "deu_Latn"),
+    "mbart": ("en_XX", "de_DE"),
 }
 DE_TOK = 8  # the target space of the models of Tensor2Tensor
 
@@ -44,6 +53,10 @@ def convert(folder: Path, source_format: str, **options: Any) -> ConvertedModel:
     given: dict[str, Any] = dict(zip(names, map(str, sorted(folder.glob(pattern))), strict=False))
     if is_tensor2tensor:
         given["target_space"] = DE_TOK
+    if source_format in LANGUAGES:
+        names = ["source_language", "target_language"]
+        given = dict(zip(names, LANGUAGES[source_format], strict=True))
+        source_format = "huggingface"
     return read_model(folder, source_format, make_options(**{**given, **options}))
 
 

@@ -71,6 +71,13 @@ def test_models_of_other_toolkits_are_converted(models: dict[str, Path], tmp_pat
     models["user/old"] = folder
     loaded = files_of(hub.download("hf://user/old"))
     assert "pytorch_model.bin" in loaded and "tf_model.h5" not in loaded
+    models["user/nllb"] = FSMT.with_name("multilingual") / "nllb"
+    (folder / "source.spm").unlink()
+    models["user/no_spm"] = folder
+    assert "pytorch_model.bin" in files_of(hub.download("hf://user/no_spm", "huggingface"))
+    languages = {"source_language": "eng_Latn", "target_language": "deu_Latn"}
+    translator = kt.convert("hf://user/nllb", source_format="huggingface", **languages)
+    assert translator.tokenizer.vocabulary.languages == ("eng_Latn", "deu_Latn")
 
 
 def test_problems_are_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

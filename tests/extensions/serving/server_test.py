@@ -104,7 +104,7 @@ def hang(*arguments):
     time.sleep(600)
 
 def open_engine(*arguments):
-    names = "symbols max_batch_lines vocabulary single_sentences glossary casing".split()
+    names = "symbols source_tag max_batch_lines vocabulary single_sentences glossary casing".split()
     model = SimpleNamespace(**dict.fromkeys(names))
     text = {'text': Tensor(object, (-1,))}
     calls = {'serving_default': hang, 'broken': None}

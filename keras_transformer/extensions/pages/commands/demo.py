@@ -28,7 +28,7 @@ def define_flags() -> None:
     model_help = "a run, RUN@WEIGHTS, RUN,RUN, a SavedModel, or a server HOST:PORT/MODEL"
     flags.DEFINE_multi_string("model_dir", None, model_help, required=True)
     flags.DEFINE_multi_string("example", [], "a sentence to choose on the page; repeatable")
-    config_flags.define_option_flags("host", "source_tag")
+    config_flags.define_option_flags("host", "source_tag", "source_language", "target_language")
     flags.DEFINE_integer("port", 7860, "port; 0: a free one", lower_bound=0, upper_bound=65535)
     flags.DEFINE_boolean("browser", None, "open the page; default: if there is a screen")
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best")
@@ -43,8 +43,10 @@ def main() -> None:
     models = []
     for label in FLAGS.model_dir:
         print(f"opening {label}", flush=True)
-        settings = config_flags.config_settings()
-        models.append(playground.open_playground_model(label, settings, FLAGS.source_tag))
+        settings, languages = config_flags.config_settings(), config_flags.languages()
+        models.append(
+            playground.open_playground_model(label, settings, FLAGS.source_tag, languages)
+        )
         models[-1].warm_up()
     page = playground.build_page(models, FLAGS.example)
     has_screen = any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))

@@ -37,6 +37,7 @@ def define_flags() -> None:
     flags.DEFINE_string("translation", None, "translation of --sentence; default: the model's own")
     config_flags.define_path_flags("source", "target")
     config_flags.define_path_flags("output_dir", required=True)
+    config_flags.define_option_flags("source_language", "target_language")
     flags.DEFINE_integer("max_sentences", 1000, "maximum lines of the files", lower_bound=1)
 
 
@@ -46,7 +47,7 @@ def main() -> int:
     from keras_transformer.extensions.pages import pictures  # slow to import
 
     names = ("sentence", "translation", "source", "target", "max_sentences")
-    options = config_flags.values_of(names)
+    options = {**config_flags.values_of(names), "languages": config_flags.languages()}
     result, remarks = pictures.visualize(FLAGS.model_dir, FLAGS.output_dir, **options)
     for remark in remarks:
         console.warn(remark)
